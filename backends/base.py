@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from tcc.backends.artifact.link import link_artifact
+from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
@@ -55,6 +56,11 @@ class Backend(Protocol):
         """Why options mean nothing here, by flag: an error where all targets of a compile refuse
         the same."""
         return {}
+
+    @classmethod
+    def check_tools(cls, triple: str) -> None:
+        """Raises ToolError where a program is missing that a file for `triple` takes."""
+        find_toolchain(triple)
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:

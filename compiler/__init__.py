@@ -7,10 +7,12 @@
 Names are resolved at first use, so that `import tcc` is quick and keeps out of import cycles.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import sys
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all that is here
 if TYPE_CHECKING:
+    from typing import Any
+
     from tcc.artifact import load
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
@@ -45,10 +47,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'tcc' has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+    __import__(_HOME[name])
+    return getattr(sys.modules[_HOME[name]], name)
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 from tcc import runtime
 from tcc.errors import UserError, file_errors
+from tcc.file_kind import ELF, file_kind
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
@@ -198,11 +199,9 @@ def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
 
 
 def _not_an_artifact(path: Path, why: str) -> UserError:
+    hint = "make one with: tcc compile MODEL.onnx"
     return UserError(
-        "the file is not a tcc artifact, or is damaged",
-        where=path,
-        why=why,
-        hint="make one with: tcc compile MODEL.onnx",
+        "the file is not a tcc artifact, or is damaged", where=path, why=why, hint=hint
     )
 
 
@@ -225,7 +224,11 @@ class _Header:
 
 def _read_header(file: BinaryIO, path: Path) -> _Header:
     """Of an ELF64 little-endian file."""
-    if file.seek(0, 2) < _ELF_HEADER.size:
+    start = _read_at(file, 0, min(_ELF_HEADER.size, file.seek(0, 2)), path)
+    kind = file_kind(start)
+    if kind and not start.startswith(ELF):
+        raise _not_an_artifact(path, f"it is {kind}")
+    if len(start) < _ELF_HEADER.size:
         raise _not_an_artifact(path, "it is too short for an ELF file")
     head = _ELF_HEADER.unpack(_read_at(file, 0, _ELF_HEADER.size, path))
     if head[0][:6] != b"\x7fELF\x02\x01":

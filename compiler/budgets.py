@@ -12,10 +12,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from tcc.errors import UserError
+from tcc.later import later
+
+if TYPE_CHECKING:
+    import numpy as np
+else:
+    np = later("numpy")
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _ROOM = 64 << 20  # what a compile of the least model takes more than this process does before it

@@ -3,8 +3,9 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tcc import __version__
 from tcc.artifact import load, needed_glibc
@@ -12,11 +13,11 @@ from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
 from tcc.debug import Stopped, Timing, Trace
 from tcc.errors import InternalError, UserError
-from tcc.frontends import exported, is_torch_module, load_model
+from tcc.frontends import exported, is_torch_module, load_called, load_model
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
-from tcc.frontends.onnx.support import operator_names
+from tcc.frontends.onnx.support import operator_names, operator_opsets
 from tcc.frontends.torch.converters import converter_of
 from tcc.ir.graph import Graph, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -24,7 +25,7 @@ from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
-from tcc.options import Options, SymbolicShape, read_options
+from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.derive.derive import Decision, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
@@ -43,8 +44,9 @@ Progress = Callable[[str], None]
 @record
 class VariantSummary:
     """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on symbolic
-    sizes. `growth` is how many times the model's own weights these take, `needs` the oldest driver
-    that loads all code for GPUs."""
+    sizes. `weight_types` says how many weights of matmuls and convolutions have each type, where
+    less than f32 is asked for. `growth` is how many times the model's own weights these take,
+    `needs` the oldest driver that loads all code for GPUs."""
 
     target: str
     kernels: int
@@ -52,6 +54,7 @@ class VariantSummary:
     weights: int
     growth: float
     needs: str
+    weight_types: Mapping[str, int]
 
 
 @record
@@ -101,7 +104,7 @@ def compile_model(
     check_options(options, targets)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)
     with trace.stage("import"):
-        graph = load_model(
+        graph, form = load_called(
             model, dict(options.inputs), allow_pickle=options.allow_pickle, budgets=options.budgets
         )
     trace.dump("import", lambda: graph_text(graph))
@@ -118,13 +121,17 @@ def compile_model(
     with trace.stage("link"):
         manifest = codes[0].write(
             variants,
-            {**_manifest(targets, options, ops), **_appends(optimised[0][0])},
+            {
+                **_manifest(targets, options, ops),
+                **_appends(optimised[0][0]),
+                **({} if form is None else {"call": form}),
+            },
             c_name(options.name or output.stem),
             output,
             targets[0].triple,
         )
     summary = Summary(
-        targets_text(targets), ops, precision_text(manifest),
+        targets_text(targets), ops, options.precision,
         len(options.inputs) + len(options.bucket_sizes),
         tuple(_summary(made, given) for made in manifest["variants"]),
         sum(code.priced for code in codes),
@@ -139,8 +146,14 @@ def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
     growth = weights / given if given else 1.0
     needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
     return VariantSummary(
-        made["target"], made["kernel_count"], made["arena_bytes"], weights, growth, needs
-    )
+        made["target"],
+        made["kernel_count"],
+        made["arena_bytes"],
+        weights,
+        growth,
+        needs,
+        made["weight_types"],
+    )  # fmt: skip
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
@@ -180,16 +193,24 @@ def compile(
     *,
     threads: int | None = None,
     comm: Comm | None = None,
-    **options: Any,
+    **options: Unpack[Choices],
 ) -> Module:
     """Compiles `model` and loads the result; `Module.save` keeps it.
 
-    `options` are the fields of `tcc.options.Options` as keywords, `threads` and `comm` are as for
+    `options` are the fields of `tcc.options.Options` as keywords (`tcc compile --help` explains
+    them), `threads` and `comm` are as for
     `load`.  A `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a
     dict by name, and `dynamic_shapes` says which of their sizes are symbolic, as for
     `torch.export.export`.
     Raises TccError.
     """
+    if not isinstance(target, str):
+        raise UserError(
+            "the second argument of tcc.compile is the target, as in target='cpu'",
+            where="target",
+            why=f"it is of type {type(target).__name__}",
+            hint="give example inputs by name: tcc.compile(model, inputs=(x,))",
+        )
     if is_torch_module(model) and "inputs" in options:
         examples = options.pop("inputs")
         model = exported(model, examples, options.pop("dynamic_shapes", None))
@@ -202,6 +223,16 @@ def compile(
         module = load(path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
+
+
+def _with_keywords(plain: Signature) -> Signature:
+    """The signature of `compile` for help() and notebooks, which do not read `Unpack`."""
+    *fixed, _ = plain.parameters.values()
+    given = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
+    return plain.replace(parameters=[*fixed, *given])
+
+
+compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-defined]
 
 
 def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
@@ -291,6 +322,12 @@ def float_types(model: Path) -> frozenset[str]:
 def onnx_operators() -> tuple[str, ...]:
     """The ONNX operators that can be imported; a star: by a body that depends on types."""
     return operator_names(CONVERTERS)
+
+
+def onnx_opsets(*names: str) -> dict[str, tuple[int, ...]]:
+    """The importable ONNX operators of these names, in any domain, with the opsets that define
+    them."""
+    return operator_opsets(names, CONVERTERS)
 
 
 def aten_converter(name: str) -> str:

@@ -11,7 +11,7 @@ from itertools import product
 from math import inf, prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
@@ -346,6 +346,49 @@ class Options:
 FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options))
 
 
+class Choices(TypedDict, total=False):
+    """The keywords of `tcc.compile`: the fields of `Options`, with the types that are taken."""
+
+    cpu: str
+    inputs: Any
+    dynamic_shapes: Any
+    typical: Mapping[str, int] | Sequence[str]
+    buckets: Mapping[str, Sequence[int]] | Sequence[str]
+    state: Mapping[str, str] | Sequence[str]
+    level: int
+    numerics: Literal["default", "strict"]
+    derive: bool
+    weight_growth: float
+    machine: str | Path | None
+    precision: Literal["f32", "tf32", "bf16", "f16"]
+    weights: Literal["int8", "int4"] | None
+    allow_pickle: bool
+    allow_host: bool
+    gpu_kernels: Literal["auto", "triton"]
+    jobs: int
+    budgets: Mapping[str, int | str] | Sequence[str]
+    name: str
+    dump: str | Path | None
+    verify: bool
+    stop_after: str
+    keep_ir: bool
+    time_passes: bool
+
+
+# What people ask for by other names, or elsewhere.
+_ELSEWHERE = MappingProxyType(
+    dict.fromkeys(
+        ("o", "out", "output", "output_path", "path"),
+        "module = tcc.compile(...) is the loaded artifact, and module.save(path) writes it",
+    )
+    | dict.fromkeys(
+        ("args", "example_args", "example_inputs", "kwargs"),
+        "give example inputs as inputs=(x,)",
+    )
+    | {"no_derive": "write derive=False", "dtype": "write precision=", "input": "write inputs="}
+)
+
+
 def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
     """Options from keyword arguments, or (`python` false) from a command line's texts.
 
@@ -358,7 +401,7 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
             raise UserError(
                 f"unknown option {name!r}",
                 where="tcc.compile",
-                hint=f"there are: {', '.join(known)}",
+                hint=_ELSEWHERE.get(name, f"there are: {', '.join(known)}"),
             )
         flag = known[name]
         if value is None:

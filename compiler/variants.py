@@ -1,5 +1,6 @@
 """The variants of an artifact: one program for the CPU, one or more for each kind of GPU."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from tcc.ir.op import Array
 from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
-from tcc.options import Options
+from tcc.options import WEIGHTS, Options
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
 from tcc.passes.manager import Pass
@@ -39,7 +40,7 @@ BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
     """Raises UserError for options that none of the targets has, and for targets whose code does
-    not go into one file."""
+    not go into one file, and ToolError where a program is missing that they need."""
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
         raise UserError("targets of different files cannot be joined", where="--target")
@@ -53,6 +54,8 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
             where=f"--stop-after {options.stop_after}",
             hint=f"import, {', '.join(step_names())}",
         )
+    for target in () if options.stop_after else targets:
+        BACKENDS[target.kind].check_tools(target.triple)
 
 
 def variant_backends(
@@ -138,10 +141,23 @@ def make_variants(
             why="its targets and options leave it out",
             hint="--time-passes shows the steps that run",
         )
+    if options.weights and not any(_integer_weights(parts) for _, parts in found):
+        raise UserError(
+            f"no weight of the model can be stored as {options.weights}",
+            where=f"--weights {options.weights}",
+            why="integers are for finite f32 matrices of at least 16,384 elements that a matmul "
+            "reads as its constant operand",
+            hint="leave --weights out",
+        )
     for code, lowered in found:
         label = _label(code, [each for each, _ in found])
         variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
     return variants
+
+
+def _integer_weights(parts: Sequence[Lowered]) -> bool:
+    """Whether a program stores a weight as integers."""
+    return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
 def _names(lowered: Lowered) -> tuple[str, ...]:
@@ -185,6 +201,8 @@ def _variant(
             {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
             for r in lowered.weights.rounded
         ],
+        # How many weights of matmuls and convolutions have each type; {} where f32 is asked for.
+        "weight_types": Counter(parts[0].weights.types.values()),
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
     }

@@ -32,6 +32,7 @@ from tcc.passes.graph.state import bind_states
 from tcc.passes.graph.tabulate import with_tables
 from tcc.passes.layout.assign import Placed, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.layout.divide_sums import with_divided_sums
 from tcc.passes.layout.pack_io import packed_io
 from tcc.passes.manager import Pass, run_passes
 from tcc.passes.memory.compact_buffers import compacted
@@ -233,6 +234,7 @@ GPU: tuple[Step, ...] = (
     _PACK_IO,
     _COMPUTE,
     *_PLACE,
+    ("divide-sums", lambda plan, it: with_divided_sums(it, plan.planner.divides)),
     ("sign-operands", lambda plan, it: with_signed_operands(it, plan.planner.makes)),
     *GPU_PROGRAM,
 )

@@ -7,6 +7,7 @@ with the same C compiler need not build it; any other machine builds it from the
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -53,11 +54,17 @@ class BuildRuntime(build_py):
 
 
 class PlatformWheel(bdist_wheel):
-    """A wheel for this platform and any Python 3: it holds machine code but no extension module."""
+    """A wheel for this platform and any Python 3: it holds machine code but no extension module.
+
+    On a system with glibc the tag names the oldest glibc that the libraries of the wheel load with:
+    they are linked against runtime/glibc.txt.
+    """
 
     def get_tag(self) -> tuple[str, str, str]:
-        platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-        return "py3", "none", platform
+        system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        if system in ("linux_x86_64", "linux_aarch64") and platform.libc_ver()[0] == "glibc":
+            system = system.replace("linux", "manylinux_2_17")
+        return "py3", "none", system
 
 
 class DevelopmentTree(editable_wheel):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, Structure
 from functools import cache, lru_cache
 from importlib import import_module
+from operator import index
 from types import MappingProxyType
 from typing import Any
 
@@ -204,7 +206,31 @@ class Api(Structure):
             CFUNCTYPE(_status, _handle, ctypes.c_uint32, _handle, POINTER(_handle)),
         ),
         ("model_ranks", _count),
+        ("instance_seed", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
+        ("instance_unseed", CFUNCTYPE(_status, _handle)),
     )
+
+
+def as_number(value: object, end: int) -> int | None:
+    """`value` as an integer of Python; None where it is none from 0 to `end` - 1."""
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    return number if 0 <= number < end else None
+
+
+@contextmanager
+def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
+    """The instance draws with `seed`, unless that is None, inside of the block alone."""
+    if seed is None:
+        yield
+        return
+    api.instance_seed(instance, seed)
+    try:
+        yield
+    finally:
+        api.instance_unseed(instance)
 
 
 def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable[[int], Any]]:

@@ -41,6 +41,18 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
     return _view_numpy(array, dtype, updated)
 
 
+def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
+    """A complex array as its real and imaginary parts on a last axis, where `shape` has one for
+    them; else `value`."""
+    if tuple(shape[-1:]) != (2,) or getattr(value, "ndim", None) != len(shape) - 1:
+        return value
+    if isinstance(value, np.ndarray) and value.dtype.kind == "c":
+        return value[..., None].view(value.real.dtype)
+    if _is_torch(value) and value.is_complex():
+        return sys.modules["torch"].view_as_real(value.resolve_conj())
+    return value
+
+
 def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
     """Turns a NumPy result into the kind of array that the inputs were; torch wins over others."""
     for value in values:

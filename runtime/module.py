@@ -9,14 +9,11 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -24,13 +21,14 @@ from weakref import WeakSet
 
 import numpy as np
 from tcc.runtime import abi
-from tcc.runtime.arrays import kind_of, view_of
+from tcc.runtime.arrays import in_parts, kind_of, view_of
 from tcc.runtime.calls import Outputs, Result, Results, is_plain
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
+from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import Port, port_of, signature
-from tcc.runtime.soname import set_soname
+from tcc.runtime.soname import copy_file
 from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
 
 
@@ -93,17 +91,18 @@ class Module:
     """A loaded model.  All methods may be called from any number of threads at a time.
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
-    `outputs`; `run` takes and returns dictionaries.  An in-place output is the caller's own input
-    array.  Arrays must have the port's element type; Python numbers and lists are converted.
-    Where an input is on a GPU the outputs are too, of its kind, in the order of torch's current
-    stream; others are there when the call returns.
+    `outputs`; `run` takes and returns dictionaries.  A program of torch takes arguments nested as
+    in its export.  An in-place output is the caller's own input array.  Arrays must have the
+    port's element type (complex ones: parts of it); numbers and lists are converted.  Where an
+    input is on a GPU the outputs are too, of its kind, in the order of torch's current stream;
+    others are there when the call returns.
     Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
     optional is its element or None.
     A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
     pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
     that.  Modules with state of their own refuse both.
     A signal ends a run inside a loop of the model with what its handler raises (Ctrl-C:
-    KeyboardInterrupt); what runs outside of loops runs to its end before.
+    KeyboardInterrupt); other code runs to its end before.
     Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
     imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
@@ -134,6 +133,7 @@ class Module:
         size = ctypes.c_size_t()
         text = self._api.manifest(ctypes.byref(size))
         self.manifest: dict[str, Any] = json.loads(ctypes.string_at(text, size.value))
+        self._form = CallForm(self.manifest["call"]) if "call" in self.manifest else None
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
@@ -154,21 +154,30 @@ class Module:
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Runs the model; see the class."""
-        results = self._run(self._ordered(arrays, named) if named else arrays)
+        if named or self._form:
+            arrays = self._ordered(arrays, named)
+        results = self._run(arrays)
         return results[0] if len(results) == 1 else results
 
     def _ordered(self, arrays: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
-        if arrays:
+        try:
+            return self._in_order(by_name(self._form, [*self._input_index], arrays, named))
+        except MismatchError as failure:
             raise self._error(
-                "inputs were given both by position and by name",
+                "the arguments are not those of the model",
                 where=str(self._path),
-                hint="use one of the two",
-            )
-        return self._in_order(named)
+                why=str(failure),
+                hint=str(self._form or signature(self.inputs, self.outputs)),
+            ) from failure
 
-    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs the model on arrays by input name; returns the outputs by name."""
-        results = self._run(self._in_order(inputs))
+    def run(self, inputs: Mapping[str, Any], *, seed: int | None = None) -> dict[str, Any]:
+        """Runs the model on arrays by input name; returns the outputs by name.
+
+        Runs with equal seeds draw equal random numbers, on every device and with any number of
+        threads.  None: that of TCC_SEED, else a new one for each run.  Raises `error` where `seed`
+        is no integer from 0 to 2**64 - 1.
+        """
+        results = self._run(self._in_order(inputs), self._seed(seed))
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
@@ -197,7 +206,7 @@ class Module:
         with self._files(target) as files:
             for suffix, source in files.items():
                 soname = "" if suffix else target.name
-                _copy_file(source, Path(f"{target}{suffix}"), soname)
+                copy_file(source, Path(f"{target}{suffix}"), soname)
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
@@ -261,11 +270,8 @@ class Module:
 
     def _count(self, threads: Any) -> int:
         """The number that C can hold; how many there may be is checked there."""
-        try:
-            count = index(threads)
-        except TypeError:
-            count = -1
-        if not 0 <= count < 1 << 31:
+        count = abi.as_number(threads, 1 << 31)
+        if count is None:
             raise self._error(
                 "that is no number of threads",
                 where=str(self._path),
@@ -411,7 +417,7 @@ class Module:
         try:
             if is_value(port.dtype):
                 return describe(value, port.dtype)
-            return view_of(value, port.dtype, index in self._updated)
+            return view_of(in_parts(value, port.shape), port.dtype, index in self._updated)
         except (TypeError, ValueError, OverflowError, BufferError) as failure:
             raise self._error(
                 f"input '{port.name}' cannot be used as an array of {port.dtype}{port.text}",
@@ -420,7 +426,19 @@ class Module:
                 hint=signature(self.inputs, self.outputs),
             ) from failure
 
-    def _run(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _seed(self, seed: Any) -> int | None:
+        """The number that C can hold."""
+        number = abi.as_number(seed, 1 << 64)
+        if seed is not None and number is None:
+            raise self._error(
+                "that is no seed",
+                where=str(self._path),
+                why=f"seed is {seed!r}",
+                hint="give an integer from 0 to 2**64 - 1, or None for a new one in each run",
+            )
+        return number
+
+    def _run(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -429,7 +447,7 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         try:
-            if self._plain:
+            if self._plain and seed is None:
                 instance = self._take()
                 try:
                     results: Any = self._run_plain(instance, values)
@@ -439,7 +457,7 @@ class Module:
                         self._raise(results, instance, None)
                 finally:
                     self._idle.append(instance)
-            return self._run_described(values)
+            return self._run_described(values, seed)
         except MemoryError as failure:
             raise self._error(
                 "there is not enough memory for the arrays of the run",
@@ -448,7 +466,7 @@ class Module:
                 hint="give inputs, or sizes in them, for which results fit",
             ) from failure
 
-    def _run_described(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _run_described(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
         """The outputs for inputs of any kind."""
         values = values or self._in_order({})  # which names the missing ones
         if len(values) != len(self.inputs):
@@ -466,10 +484,11 @@ class Module:
         results = self._results.start(tensors, maker)
         allocator = results.allocator() if self._results.asks else None
         with self._instance() as instance:
-            status = self._api.run(
-                instance, tensors, len(values), results.tensors, len(self.outputs),
-                ctypes.byref(allocator) if allocator else None, stream,
-            )  # fmt: skip
+            with abi.seeded(self._api, instance, seed):
+                status = self._api.run(
+                    instance, tensors, len(values), results.tensors, len(self.outputs),
+                    ctypes.byref(allocator) if allocator else None, stream,
+                )  # fmt: skip
             self._raise(status, instance, results)
         results.unpack()
         kind = None if maker else self._kind_of(values)
@@ -577,17 +596,3 @@ def _as_it_is(array: Any, _dtype: str) -> Any:
 def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
     sizes = tuple(n for n in shape if n is not None)
     return sizes if len(sizes) == len(shape) else None
-
-
-def _copy_file(source: Path, target: Path, soname: str = "") -> None:
-    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
-        made = Path(file.name)
-    try:
-        shutil.copyfile(source, made)
-        if soname:
-            set_soname(made, soname)
-        shutil.copymode(source, made)
-        made.replace(target)
-    finally:
-        made.unlink(missing_ok=True)

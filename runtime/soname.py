@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import struct
+import tempfile
 from pathlib import Path
 
 # The longest name that Linux gives a file; the link step leaves room for it.
@@ -55,3 +57,17 @@ def _soname_place(image: bytes, table: int, count: int) -> int | None:
     address = tags[_STRINGS] + tags[_SONAME]
     loads = (s for s in segments if s[0] == _LOAD)
     return next(address - s[3] + s[2] for s in loads if s[3] <= address < s[3] + s[5])
+
+
+def copy_file(source: Path, target: Path, soname: str = "") -> None:
+    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
+        made = Path(file.name)
+    try:
+        shutil.copyfile(source, made)
+        if soname:
+            set_soname(made, soname)
+        shutil.copymode(source, made)
+        made.replace(target)
+    finally:
+        made.unlink(missing_ok=True)

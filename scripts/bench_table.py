@@ -9,19 +9,19 @@ from goals import (
     Verdict,
     goal_ratio,
     judge,
-    paired_ratio,
     ratio,
     stream_share,
     suite_of,
     wanted_ratio,
 )
+from tcc.cli.peers.rounds import best_ratio
 
 # The peer that is tcc without derivations.
 UNDERIVED = "no-derive"
 LEGEND = (
     "times: medians in ms; (best): the same peer's best round",
-    "ratio: the faster baseline at its best round over tcc at its median, which the goals speak of",
-    "paired: both in the same round, the median over rounds; best: both at their best rounds",
+    "ratio: the faster baseline over tcc in the same round, the median over rounds, as in goals",
+    "best: the faster baseline at its best round over tcc at its best round",
     "runs: kernels launched in one run; MB: moved through memory in one run; unfused: node by node",
     "fma, read: multiply-adds of the model, bytes of its weights, over the peaks of all threads",
 )
@@ -41,7 +41,7 @@ def columns(results: Mapping[str, Any]) -> list[str]:
     for kind in results["peers"]:
         cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
     cells += ["derived"] if UNDERIVED in results["peers"] else []
-    return [*cells, *"ratio paired best goal runs MB unfused fma read".split()]
+    return [*cells, *"ratio best goal runs MB unfused fma read".split()]
 
 
 def cells(results: Mapping[str, Any], model: str) -> list[str]:
@@ -54,15 +54,14 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
         if kind in kinds:
             found.append(_ms(peers[kind], "best"))
     if UNDERIVED in results["peers"]:
-        found.append(_number(paired_ratio(row, (UNDERIVED,))))
+        found.append(_number(ratio(row, (UNDERIVED,))))
     wanted = wanted_ratio(suite_of(results), model)
     flops = row["flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
     traffic = row["traffic"] or {}
     return [
         *found,
         _number(goal_ratio(results, model)),
-        _number(paired_ratio(row, kinds)),
-        _number(ratio(row, kinds, "best", "best")),
+        _number(ratio(row, kinds, best_ratio)),
         _goal(wanted, goal_ratio(results, model)),
         str(traffic.get("launches", "-")),
         _megabytes(traffic.get("bytes")),
@@ -97,7 +96,7 @@ def chart(results: Mapping[str, Any]) -> str:
     suite = suite_of(results)
     bars = [Bar(m, goal_ratio(results, m), wanted_ratio(suite, m)) for m in results["models"]]
     kinds = " and ".join(BASELINES[results["precision"]])
-    title = f"The faster of {kinds} at its best round over tcc at its median"
+    title = f"The faster of {kinds} over tcc in the same round, the median over rounds"
     return bar_chart(title, heading(results) + "; dashed: goals", bars)
 
 

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from math import ceil
+from textwrap import wrap
 
-_ROW, _LABEL, _PLOT, _MARGIN, _TOP = 22, 120, 560, 60, 64
+_ROW, _PLOT, _LEAST_LABEL, _LEAST_MARGIN, _EDGE = 22, 560, 120, 60, 12
+_LINE = 20  # from one line of the heading to the next
+# The widest of common sans-serif fonts (Verdana) takes so much of its size for a letter, on average
+# over names and sentences in lower case.
+_LETTER = 0.62
 _AHEAD, _BEHIND = "#2a7f62", "#b5473c"
 
 
@@ -21,40 +27,65 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
     """The SVG text; equal bars give equal text."""
     top = max([1.5, *(value for b in bars for value in (b.ratio, b.goal) if value is not None)])
     scale = _PLOT / top
-    width, height = _LABEL + _PLOT + _MARGIN, _TOP + _ROW * len(bars) + 16
+    left = max([_LEAST_LABEL, *(_width(b.label, 12) + _EDGE + 8 for b in bars)])
+    margin = max([_LEAST_MARGIN, *(_end(b, scale) + _width(_text(b), 12) - _PLOT for b in bars)])
+    width = left + _PLOT + ceil(margin)
+    lines = [*_lines(title, 15, width), *_lines(subtitle, 12, width, ' fill="#555555"')]
+    begin = _LINE * (len(lines) + 1) + 4
+    height = begin + _ROW * len(bars) + 16
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="22" font-size="15">{escape(title)}</text>',
-        f'<text x="12" y="42" fill="#555555">{escape(subtitle)}</text>',
+        *(line.format(y=2 + _LINE * number) for number, line in enumerate(lines, 1)),
     ]
     for number, item in enumerate(bars):
-        parts += _bar(item, _TOP + number * _ROW, scale)
-    one = _LABEL + scale
+        parts += _bar(item, left, begin + number * _ROW, scale)
+    one = left + scale
     parts.append(
-        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{_TOP - 6}" y2="{height - 12}" stroke="#000000"/>'
+        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{begin - 6}" y2="{height - 12}" '
+        'stroke="#000000"/>'
     )
     return "\n".join((*parts, "</svg>", ""))
 
 
-def _bar(item: Bar, y: int, scale: float) -> list[str]:
+def _width(text: str, size: int) -> int:
+    """The most pixels that a text takes in letters of `size`."""
+    return ceil(len(text) * size * _LETTER)
+
+
+def _lines(text: str, size: int, width: int, style: str = "") -> list[str]:
+    """The text in lines that fit the picture, whose places `{y}` are open."""
+    letters = int((width - 2 * _EDGE) / (size * _LETTER))
+    shown = (escape(line).replace("{", "{{").replace("}", "}}") for line in wrap(text, letters))
+    return [
+        f'<text x="{_EDGE}" y="{{y}}" font-size="{size}"{style}>{line}</text>' for line in shown
+    ]
+
+
+def _text(item: Bar) -> str:
+    return "not measured" if item.ratio is None else f"{item.ratio:.2f}"
+
+
+def _end(item: Bar, scale: float) -> float:
+    """Where the number stands behind a bar, from the bar's front."""
+    return max(item.ratio or 0.0, item.goal or 0.0) * scale + 6
+
+
+def _bar(item: Bar, left: int, y: int, scale: float) -> list[str]:
     middle = y + _ROW // 2 + 1
-    parts = [f'<text x="{_LABEL - 8}" y="{middle}" text-anchor="end">{escape(item.label)}</text>']
-    end = float(_LABEL)
+    parts = [f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(item.label)}</text>']
     if item.ratio is not None:
-        end += item.ratio * scale
         fill = _AHEAD if item.ratio >= 1 else _BEHIND
         parts.append(
-            f'<rect x="{_LABEL}" y="{y}" width="{item.ratio * scale:.1f}" height="{_ROW - 8}" '
+            f'<rect x="{left}" y="{y}" width="{item.ratio * scale:.1f}" height="{_ROW - 8}" '
             f'fill="{fill}"/>'
         )
     if item.goal is not None:
-        at = _LABEL + item.goal * scale
+        at = left + item.goal * scale
         parts.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 2}" y2="{y + _ROW - 6}" '
             'stroke="#333333" stroke-dasharray="3 2"/>'
         )
-        end = max(end, at)
-    text = "not measured" if item.ratio is None else f"{item.ratio:.2f}"
-    return [*parts, f'<text x="{end + 6:.1f}" y="{middle}">{text}</text>']
+    at = left + _end(item, scale)
+    return [*parts, f'<text x="{at:.1f}" y="{middle}">{_text(item)}</text>']

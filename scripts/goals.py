@@ -1,15 +1,19 @@
 """What tcc is to reach, as data, and whether results reach it.
 
-A ratio is the faster baseline at its best round over tcc at its median: above 1, tcc is faster
-even where the others were lucky.  `judge` reads what `scripts/bench` writes to bench*.json.
+A ratio is the median over rounds of the faster baseline over tcc in the same round: above 1, tcc
+is faster.  `judge` reads what `scripts/bench` writes to bench*.json.
 """
 
 import math
-import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
+
+from tcc.cli.peers.rounds import paired_ratio
+
+# Of tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
+Ratio: TypeAlias = Callable[[Sequence[float], Sequence[Sequence[float]]], float]
 
 BASELINES = MappingProxyType({"f32": ("ort", "openvino"), "bf16": ("openvino-bf16",)})
 
@@ -88,31 +92,20 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
     return suite.ratios.get(model, suite.other)
 
 
-def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], theirs: str, own: str) -> float | None:
-    """The least figure `theirs` among `kinds` over tcc's figure `own`; None where none ran."""
-    times = [row["peers"][k][theirs] for k in kinds if theirs in row["peers"].get(k, {})]
-    return float(min(times) / row["peers"]["tcc"][own]) if times else None
-
-
-def paired_ratio(row: Mapping[str, Any], kinds: tuple[str, ...]) -> float | None:
-    """The median over rounds of the faster of `kinds` over tcc in the same round: what drift of
-    the machine moves least."""
-    theirs = [
-        row["peers"][kind]["rounds"] for kind in kinds if "rounds" in row["peers"].get(kind, {})
-    ]
-    if not theirs:
-        return None
-    rounds = zip(*theirs, row["peers"]["tcc"]["rounds"], strict=True)
-    return statistics.median(min(others) / own for *others, own in rounds)
+def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_ratio) -> float | None:
+    """The ratio of one model's results over those of `kinds` that ran; None where none did."""
+    peers = [row["peers"].get(kind, {}) for kind in kinds]
+    rounds = [peer["rounds"] for peer in peers if "rounds" in peer]
+    return of(row["peers"]["tcc"]["rounds"], rounds) if rounds else None
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
     """The ratio the goals speak of; None where one of the baselines did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
-    if not all("best" in row["peers"].get(kind, {}) for kind in kinds):
+    if not all("rounds" in row["peers"].get(kind, {}) for kind in kinds):
         return None
-    return ratio(row, kinds, "best", "median")
+    return ratio(row, kinds)
 
 
 def stream_share(row: Mapping[str, Any]) -> float | None:

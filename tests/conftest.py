@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.idle_pool import RESTING
 
+from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 (hooks)
 from tests.once import made_once
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
@@ -22,6 +24,10 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 # From one compile to the next lie minutes of other tests, and a process takes a second to start.
 RESTING._seconds = 600.0
+
+# A test of hypothesis draws the same examples in each run.
+hypothesis.settings.register_profile("seeded", derandomize=True)
+hypothesis.settings.load_profile("seeded")
 
 gc.disable()  # what is imported and collected lives to the end
 

@@ -35,11 +35,36 @@ def finished(
 
 @contextmanager
 def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program in a group of its own; at the end the group is killed."""
-    process = subprocess.Popen(words, text=True, start_new_session=True, **options)
+    """A program in a group of its own, which minds signals; at the end the group is killed."""
+    with default_signals():
+        process = subprocess.Popen(words, text=True, start_new_session=True, **options)
     try:
         yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+@contextmanager
+def default_signals() -> Iterator[None]:
+    """Programs that start inside of the block mind every signal; call it in the main thread.
+
+    A shell without job control starts a job in the background with SIGINT and SIGQUIT ignored, and
+    nohup ignores SIGHUP.  Whatever the job starts ignores them too, and a test that sends one would
+    wait for an answer that never comes.
+    """
+    ignored = [each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN]
+    for each in ignored:
+        signal.signal(each, lambda *_: None)  # a new program gets the default in place of a handler
+    try:
+        yield
+    finally:
+        for each in ignored:
+            signal.signal(each, signal.SIG_IGN)
+
+
+def end_after(seconds: int) -> None:
+    """Ends this process, a forked child, by SIGALRM if it takes longer."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(seconds)

@@ -1,12 +1,24 @@
 """Options: the same choices from Python and from a command line, and refusals that name them."""
 
 from dataclasses import FrozenInstanceError, fields
+from inspect import signature
 from pathlib import Path
+from typing import Unpack, get_args, get_type_hints
 
 import pytest
 import tcc
 from tcc.errors import UserError
-from tcc.options import FLAGS, Options, read_options, read_shape
+from tcc.options import (
+    FLAGS,
+    GPU_KERNELS,
+    NUMERICS,
+    PRECISIONS,
+    WEIGHTS,
+    Choices,
+    Options,
+    read_options,
+    read_shape,
+)
 
 
 def test_every_field_has_exactly_one_flag() -> None:
@@ -94,6 +106,43 @@ def test_unknown_keywords_are_refused() -> None:
     with pytest.raises(UserError, match="unknown option 'presicion'") as caught:
         read_options({"presicion": "f32"})
     assert "target, cpu" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("output", "module.save(path)"),
+        ("out", "module.save(path)"),
+        ("example_inputs", "inputs=(x,)"),
+        ("no_derive", "derive=False"),
+    ],
+)
+def test_keywords_of_other_interfaces_are_answered(name: str, hint: str) -> None:
+    with pytest.raises(UserError, match=f"unknown option '{name}'") as caught:
+        tcc.compile("m.onnx", **{name: "x"})
+    assert hint in caught.value.hint
+
+
+def test_examples_in_the_place_of_the_target_are_answered() -> None:
+    for second in (object(), (1, 2), Path("m.so")):
+        with pytest.raises(UserError, match=r"second argument .* is the target") as caught:
+            tcc.compile("m.onnx", second)  # type: ignore[arg-type]
+        assert type(second).__name__ in caught.value.why
+        assert "inputs=(x,)" in caught.value.hint
+
+
+def test_editors_see_every_option() -> None:
+    """By the types of the keywords, and by the signature, in the order of `Options`."""
+    names = [item.name for item in fields(Options)][1:]
+    names.insert(names.index("inputs") + 1, "dynamic_shapes")
+    assert [*Choices.__annotations__] == names
+    assert get_type_hints(tcc.compile)["options"] == Unpack[Choices]
+    assert [*signature(tcc.compile).parameters] == ["model", "target", "threads", "comm", *names]
+    hints = get_type_hints(Choices)
+    allowed = {"numerics": NUMERICS, "precision": PRECISIONS, "gpu_kernels": GPU_KERNELS}
+    assert {name: get_args(hints[name]) for name in allowed} == allowed
+    integers, nothing = get_args(hints["weights"])
+    assert (get_args(integers), nothing) == (tuple(WEIGHTS), type(None))
 
 
 def test_modules_without_example_inputs_are_refused() -> None:

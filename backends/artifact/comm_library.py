@@ -8,15 +8,14 @@ compiles it into FOLDER for this machine.  A wheel holds it in tcc/runtime/lib.
 import sys
 from pathlib import Path
 
-from tcc.backends.artifact.toolchain import Toolchain, find_toolchain, run_tool, runtime_folder
+from tcc.backends.artifact.toolchain import Toolchain, build_library, find_toolchain, runtime_folder
 from tcc.errors import ToolError
-from tcc.temporary import temporary_folder
 
 LIBRARY = "libtcc_comm.so"
 # -O3 for the loops of reduce.c, which become vector code; the library stays loaded, for it
 # registers functions for forks and the end of the process.
 FLAGS = (
-    "-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
+    "-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
     "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",
 )  # fmt: skip
 
@@ -36,14 +35,10 @@ def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:
     Raises ToolError where the compiler fails or the folder cannot be written.
     """
     base = runtime_folder()
-    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+    flags = (*FLAGS, f"-I{base / 'include'}", f"-I{base / 'src'}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with temporary_folder("making-", folder) as made:
-            command = (*toolchain.command, *FLAGS, *includes, *map(str, comm_sources()))
-            run_tool((*command, "-o", LIBRARY, "-lpthread", "-ldl"), made)
-            (made / LIBRARY).chmod(0o755)
-            return (made / LIBRARY).rename(folder / LIBRARY)
+        return build_library(toolchain, folder / LIBRARY, flags, comm_sources())
     except OSError as error:
         raise ToolError(
             "the communication library cannot be stored", where=str(folder), why=str(error)

@@ -7,7 +7,6 @@ nothing it writes depends on place or time.
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 from tcc.backends.artifact.encode_program import decode_program
 from tcc.backends.artifact.gpu_binaries import encode_images
 from tcc.backends.artifact.header import model_header
+from tcc.backends.artifact.identifiers import transliterated
 from tcc.backends.artifact.publish import folder_beside
 from tcc.backends.artifact.toolchain import (
     Toolchain,
@@ -65,8 +65,10 @@ _LINK_FLAGS = (
 
 
 def c_name(text: str) -> str:
-    """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be."""
-    name = re.sub(r"\W", "_", text, flags=re.ASCII) or "model"
+    """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be.
+
+    Functions are called NAME_api and NAME_run, so that a keyword of C is a name too."""
+    name = transliterated(text) or "model"
     taken = name[0].isdigit() or is_reserved(name)
     return f"model_{name}" if taken else name
 

@@ -66,7 +66,7 @@ def find_toolchain(triple: str = "") -> Toolchain:
     raise ToolError(
         f"no C compiler{f' for {triple}' if foreign else ''} was found, and one is needed to link",
         why=f"tried {', '.join(c[0] for c in candidates)} on the PATH",
-        hint=f"install {cross if foreign else 'gcc or clang'}, or tcc's extra zig (see README.md)",
+        hint=f"install {cross if foreign else 'gcc or clang'}, or: pip install 'tcc[zig]'",
     )
 
 
@@ -151,14 +151,45 @@ def planner_library() -> Path:
     return shipped if shipped.is_file() else _built(find_toolchain(), (PLANNER,))[0]
 
 
-def build_planner(toolchain: Toolchain, folder: Path) -> None:
-    """Writes libtcc_plan.so into `folder`, whole or not at all."""
-    with temporary_folder("making-", folder) as made:
-        flags = (*RUNTIME_FLAGS, "-fvisibility=default", "-shared", f"-I{runtime_folder()}/include")
-        sources = map(str, planner_sources())
-        run_tool((*toolchain.command, *flags, *sources, "-o", PLANNER), made)
-        (made / PLANNER).chmod(0o755)
-        (made / PLANNER).rename(folder / PLANNER)
+def build_planner(toolchain: Toolchain, folder: Path) -> Path:
+    """Writes libtcc_plan.so into `folder`, whole or not at all, and returns its path."""
+    flags = (*RUNTIME_FLAGS, "-fvisibility=default", f"-I{runtime_folder()}/include")
+    return build_library(toolchain, folder / PLANNER, flags, planner_sources())
+
+
+def build_library(
+    toolchain: Toolchain, out: Path, flags: Sequence[str], sources: Sequence[Path]
+) -> Path:
+    """Compiles and links the shared library `out`, whole or not at all, and returns its path.
+
+    Like an artifact it is linked against the functions of `c_library`; a function that is missing
+    there is taken from the machine's own C library, in the newest version that this has.  Raises
+    ToolError where the compiler fails, and OSError where the folder cannot be written.
+    """
+    with temporary_folder("making-", out.parent) as made:
+        for library in c_library(toolchain.arch):
+            link_stand_in(toolchain, library, made)
+        linked = ("-shared", "-Wl,-z,defs", "-Wl,--as-needed", *c_library(toolchain.arch))
+        command = (*toolchain.command, *flags, *map(str, sources), *linked)
+        run_tool((*command, "-o", out.name), made)
+        (made / out.name).chmod(0o755)
+        return (made / out.name).rename(out)
+
+
+def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
+    """Writes a library with the names and versions of `c_library` but no code, for the linker.
+
+    The machine's own C library would have the linker take its newest version of each function,
+    and the result would not load where there is an older one.
+    """
+    versions = c_library(toolchain.arch)[library]
+    row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
+    labels = "".join(row.format(n) for names in versions.values() for n in names)
+    (folder / f"{library}.s").write_text(labels)
+    nodes = (f"GLIBC_{v} {{ {'; '.join(names)}; }};\n" for v, names in versions.items())
+    (folder / f"{library}.map").write_text("".join(nodes))
+    flags = ("-shared", "-nostdlib", f"-Wl,-soname,{library},--version-script={library}.map")
+    run_tool((*toolchain.command, *flags, f"{library}.s", "-o", library), folder)
 
 
 def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
@@ -265,22 +296,6 @@ def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
     """Writes the runtime's objects, and the libraries to link them against, into the folder
     `made`."""
     source = runtime_folder() / "src"
-    libraries = c_library(toolchain.arch)
-
-    def link_stand_in(library: str) -> None:
-        """A library with names and versions but no code, for the linker.
-
-        The machine's own C library would have the linker take its newest version of each function,
-        and the artifact would not load where there is an older one.
-        """
-        versions = libraries[library]
-        row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
-        labels = "".join(row.format(n) for names in versions.values() for n in names)
-        (made / f"{library}.s").write_text(labels)
-        nodes = (f"GLIBC_{v} {{ {'; '.join(names)}; }};\n" for v, names in versions.items())
-        (made / f"{library}.map").write_text("".join(nodes))
-        flags = ("-shared", "-nostdlib", f"-Wl,-soname,{library},--version-script={library}.map")
-        run_tool((*toolchain.command, *flags, f"{library}.s", "-o", library), made)
 
     def compile_one(path: Path) -> None:
         relative = path.relative_to(source).as_posix()
@@ -289,7 +304,8 @@ def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
         run_tool((*toolchain.command, *flags, "-c", relative, "-o", target), source)
 
     with ThreadPoolExecutor() as pool:
-        linked = pool.map(link_stand_in, libraries)
+        libraries = c_library(toolchain.arch)
+        linked = pool.map(lambda library: link_stand_in(toolchain, library, made), libraries)
         own = (made,) if toolchain.arch == platform.machine() else ()
         planner = pool.map(partial(build_planner, toolchain), own)
         list(chain(linked, planner, pool.map(compile_one, runtime_sources())))

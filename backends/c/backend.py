@@ -136,6 +136,10 @@ class CBackend(Backend):
         return Generated((*texts, made.weights), 0, ("",) * len(names), facts)
 
     @classmethod
+    def check_tools(cls, triple: str) -> None:
+        return None
+
+    @classmethod
     def write(
         cls,
         variants: Sequence[Variant],

@@ -2,11 +2,24 @@
 
 import re
 
+from tcc.backends.artifact.identifiers import transliterated
+
+# Keywords of C23 and C++23, for the header is read as either, and what the file's headers define.
 _TAKEN = frozenset(
-    "auto break case char const continue default do double else enum extern float for goto if "
-    "inline int long register restrict return short signed sizeof static struct switch typedef "
-    "union "
-    "unsigned void volatile while bool true false".split()
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
+    "char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr "
+    "constinit continue decltype default delete do double dynamic_cast else enum explicit export "
+    "extern false float for friend goto if inline int long mutable namespace new noexcept not "
+    "not_eq nullptr operator or or_eq private protected public register reinterpret_cast requires "
+    "restrict return short signed sizeof static static_assert static_cast struct switch template "
+    "this thread_local throw true try typedef typeid typename typeof typeof_unqual union unsigned "
+    "using virtual void volatile wchar_t while xor xor_eq "
+    "HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL linux math_errhandling unix".split()
+)
+# Types, macros and functions of the headers, tcc's own, and the run function's variables.
+_PATTERN = re.compile(
+    r"\w+_t|(U?INT\w*|FP|M|MATH|PTRDIFF|SIG_ATOMIC|SIZE|WCHAR|WINT)_\w+|mem(cpy|move|set)|tcc_\w+|"
+    r"r\d+|(inputs|outputs)(_\d+)?|call|ints|pool|results"
 )
 
 
@@ -17,9 +30,9 @@ class Names:
         self._taken = set(_TAKEN | taken)
 
     def fresh(self, wanted: str) -> str:
-        """`wanted` with other characters as underscores, and a number where it is taken."""
-        base = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "x"
-        base = f"x{base}" if base[0].isdigit() else base
+        """`wanted` in letters of C, and a number behind it where that is taken."""
+        base = re.sub("_+", "_", transliterated(wanted)).strip("_") or "x"
+        base = f"x{base}" if base[0].isdigit() or _PATTERN.fullmatch(base) else base
         joint = "_" if base[-1].isdigit() else ""
         name, count = base, 1
         while name in self._taken:

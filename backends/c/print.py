@@ -54,7 +54,8 @@ def print_model(
     for port in program.outputs:
         if port.state >= 0:
             raise UserError("C files keep no state", where=port.name, hint="leave out --state")
-    names = Names(frozenset({f"{name}_run", f"{name}_weights", "temporaries"}))
+    own = ("run", "weights", "seed")
+    names = Names(frozenset({*(f"{name}_{part}" for part in own), "temporaries", "run_seed"}))
     called = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
         KernelPrinter(kernel).function(own, _comment(f"{own}: {nodes}"))
@@ -69,9 +70,11 @@ def print_model(
     types = element_types(program, functions, arguments)
     beside = f"{name}_weights" if len(section) > MOST_IN_FILE else ""
     storage = place_buffers(program, types, known, arguments, names, beside)
+    seed = f"    const int64_t run_seed = (int64_t){name}_seed++;"
+    printer = ProgramPrinter(program, storage, functions, known, seed)
     constants = [f"const unsigned char *{beside};"] if beside else []
+    constants += [f"uint64_t {name}_seed;"] * len(printer.seed)
     constants += (_array(own, section, *key) for key, own in storage.weights.items())
-    printer = ProgramPrinter(program, storage, functions, known)
     lines = printer.lines()
     declared = storage.declarations
     if printer.room:
@@ -96,7 +99,9 @@ def print_model(
     ]
     source = "\n\n".join(part for part in sections if part) + "\n"
     size = len(section)
-    header = header_text(name, arguments, known, printer.messages, memory, size, beside)
+    header = header_text(
+        name, arguments, known, printer.messages, memory, size, beside, printer.seed
+    )
     return CFiles(source, header, section if beside else b"", memory)
 
 

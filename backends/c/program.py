@@ -46,6 +46,7 @@ _LETS = {
     IntOp.MOD: "floor_mod({}, {})",
     IntOp.MIN: "min_i64({}, {})",
     IntOp.MAX: "max_i64({}, {})",
+    IntOp.SEED: "run_seed",
 }
 _RELATIONS = {
     Relation.EQ: "{} == {}",
@@ -68,7 +69,8 @@ def known_registers(program: Program) -> dict[Register, int]:
 
 class ProgramPrinter(Lines):
     """The statements of a program; `messages` are those of its checks, by the number that the
-    function returns, from one on; `room` is what called functions need for temporaries."""
+    function returns, from one on; `room` is what called functions need for temporaries; where the
+    program draws random numbers, `seed` declares what they are drawn with."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class ProgramPrinter(Lines):
         storage: Storage,
         functions: Sequence[KernelFunction],
         known: Mapping[Register, int],
+        seed: str,
     ) -> None:
         super().__init__()
         self._program, self._storage, self._known = program, storage, known
@@ -83,6 +86,8 @@ class ProgramPrinter(Lines):
         self._defined: set[Register] = set()
         self.messages: list[str] = []
         self.room = 0
+        draws = (isinstance(i, Let) and i.op is IntOp.SEED for i in walk_instructions(program.body))
+        self.seed = [seed] * any(draws)
 
     def lines(self) -> list[str]:
         """Everything inside the function's braces."""
@@ -93,7 +98,7 @@ class ProgramPrinter(Lines):
             for register in sorted(self._defined)
             if f"r{register}" in text
         ]
-        return [*declared, *self._storage.pointers, *self._lines, "    return 0;"]
+        return [*self.seed, *declared, *self._storage.pointers, *self._lines, "    return 0;"]
 
     def _statement(self, instr: Instr) -> None:
         match instr:

@@ -1,10 +1,18 @@
 """LLVM IR text to object code."""
 
-from functools import lru_cache
+from __future__ import annotations
 
-import llvmlite.binding as llvm
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
 from tcc.backends.cpu.instructions import llvm_features
+from tcc.later import later
 from tcc.target import Target
+
+if TYPE_CHECKING:
+    import llvmlite.binding as llvm
+else:
+    llvm = later("llvmlite.binding")
 
 
 @lru_cache(maxsize=1)

@@ -2,10 +2,16 @@
 
 import platform
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from llvmlite import binding
 from tcc.errors import UserError
+from tcc.later import later
 from tcc.target import ARCHITECTURES, CPUS, Profile, cpu_profile
+
+if TYPE_CHECKING:
+    from llvmlite import binding
+else:
+    binding = later("llvmlite.binding")
 
 _SYSFS = Path("/sys/devices/system/cpu/cpu0/cache")
 _UNITS = {"K": 10, "M": 20, "G": 30}

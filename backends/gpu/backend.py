@@ -10,7 +10,7 @@ from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
 from tcc.backends.generated import Generated
 from tcc.backends.gpu.code import GpuCode, Job, begin_blocks, compile_blocks
-from tcc.backends.gpu.compile import Compilers
+from tcc.backends.gpu.compile import Compilers, check_triton
 from tcc.backends.gpu.source import HOPPER, CompiledKernel
 from tcc.backends.gpu.tuning import better_schedules
 from tcc.debug import Trace
@@ -82,6 +82,11 @@ class GpuBackend(Backend):
     def refused(cls, options: Options) -> Mapping[str, str]:
         why = "machine files describe processors, not GPUs"
         return {} if options.machine is None else {"--machine": why}
+
+    @classmethod
+    def check_tools(cls, triple: str) -> None:
+        check_triton()
+        super().check_tools(triple)
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:

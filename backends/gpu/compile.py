@@ -21,6 +21,12 @@ _WORKER = "tcc.backends.gpu.worker"
 Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
 
+def check_triton() -> None:
+    """Raises ToolError where Triton is missing."""
+    if importlib.util.find_spec("triton") is None:
+        raise ToolError("code for GPUs needs Triton", hint="pip install 'tcc[gpu]'")
+
+
 class Compilers:
     """Up to `jobs` processes that compile kernels, and all that they have compiled.
 
@@ -48,11 +54,7 @@ class Compilers:
         """Starts the processes, which takes them a second; ToolError where Triton is missing."""
         if self._pool is not None:
             return
-        if importlib.util.find_spec("triton") is None:
-            raise ToolError(
-                "code for GPUs needs Triton",
-                hint="run in tcc's source folder: pip install '.[gpu]'",
-            )
+        check_triton()
         self._folder = str(self._ending.enter_context(temporary_folder("tcc-triton-")))
         key = _WORKER, self.jobs, self._budgets, sys.executable, *sys.path
         self._pool = RESTING.take(key)

@@ -43,7 +43,9 @@ def nvidia_tool(name: str) -> Path:
     """One of NVIDIA's tools that come with Triton."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
-        raise ToolError(f"{name} is missing", why="it comes with Triton, which is not installed")
+        raise ToolError(
+            f"{name} is missing", why="it comes with Triton", hint="pip install 'tcc[gpu]'"
+        )
     return Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
 
 

@@ -1,27 +1,34 @@
 """Input arrays from a command line: files, fillings, and seeded random values."""
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
 from tcc.artifact import read_program
-from tcc.backends.artifact.encode_program import decode_program
-from tcc.cli.show import say
-from tcc.cli.sizes import fitting_shapes
+from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
-from tcc.ir.graph import carrier
-from tcc.ir.narrow import bf16_bits, bf16_values, decode, encode
-from tcc.ir.op import Array, NamedArrays
-from tcc.ir.program import Program
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
-from tcc.options import read_shape
+from tcc.later import later
 from tcc.record import record
 from tcc.runtime import Port
 from tcc.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from tcc import options
+    from tcc.backends.artifact import encode_program
+    from tcc.cli import sizes
+    from tcc.ir import graph, narrow
+    from tcc.ir.op import Array, NamedArrays
+    from tcc.ir.program import Program
+else:
+    options, graph, narrow = later("tcc.options"), later("tcc.ir.graph"), later("tcc.ir.narrow")
+    encode_program, sizes = later("tcc.backends.artifact.encode_program"), later("tcc.cli.sizes")
 
 _FORMS = (
     "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
@@ -51,7 +58,7 @@ def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int
 
 def program_of(path: Path, variant: int = 0) -> Program:
     """The program of a variant of the artifact at `path`."""
-    return decode_program(read_program(path, variant))
+    return encode_program.decode_program(read_program(path, variant))
 
 
 def make_inputs(
@@ -95,8 +102,8 @@ def make_draws(
             shaped[draw.larger] = own
             if drawn and not draw.number:
                 named = ", ".join(f"{own[n].name}={_described_as(own[n], texts)}" for n in drawn)
-                hint = "give others with --input"
-                say(f"random values of seed {draw.seed}: {named}; {hint}", err=True)
+                made_up = f"random values of seed {draw.seed}: {named}"
+                say_fitted([f"{made_up}; give others with --input"], err=True)
         found.append(
             {
                 port.name: _value(port, texts.get(port.name, ""), draw, n)
@@ -127,7 +134,7 @@ def _shaped(
     free = {n for n, port in enumerate(ports) if n not in made and None in port.shape}
     if program is None or not free:
         return list(ports)
-    shapes = fitting_shapes(program(), made, draw.least, draw.larger)
+    shapes = sizes.fitting_shapes(program(), made, draw.least, draw.larger)
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 
@@ -213,11 +220,11 @@ def _member(archive: NamedArrays, key: str) -> Array:
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
     """`2x3xf32`, `2x3`, `f32` or nothing; what is not said comes from the port."""
-    sizes, _, last = text.rpartition("x")
+    before, _, last = text.rpartition("x")
     if last in DTYPES:
-        return DTYPES[last], read_shape(sizes)
+        return DTYPES[last], options.read_shape(before)
     if text:
-        return DTYPES[port.dtype], read_shape(text)
+        return DTYPES[port.dtype], options.read_shape(text)
     return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
 
 
@@ -274,8 +281,8 @@ def _bits(array: Array, dtype: DType) -> Array:
     if array.dtype != dtype.carrier or not dtype.is_float:
         return array
     if dtype is not BF16:
-        return encode(array, dtype)
-    return bf16_bits(carrier(array, BF16))
+        return narrow.encode(array, dtype)
+    return narrow.bf16_bits(graph.carrier(array, BF16))
 
 
 def _values(array: Array, dtype: DType) -> Array:
@@ -284,8 +291,12 @@ def _values(array: Array, dtype: DType) -> Array:
     if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
         return array  # of another type than the port's: the run says so
     if dtype is BF16:
-        return bf16_values(array.view(np.uint16))
-    return decode(array.view(np.uint8), dtype) if dtype.is_float else array.astype(dtype.carrier)
+        return narrow.bf16_values(array.view(np.uint16))
+    return (
+        narrow.decode(array.view(np.uint8), dtype)
+        if dtype.is_float
+        else array.astype(dtype.carrier)
+    )
 
 
 def save_array(path: Path, array: Array) -> None:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from tcc.artifact import load
+from tcc.artifact import load, read_manifest
 from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, Seconds, json_flag, run_flags
 from tcc.cli.deadline import timeout_flag
-from tcc.cli.opened import opened_artifact
-from tcc.cli.peers.peer import CAP, PEERS, Peer
-from tcc.cli.peers.rounds import Times, interleaved
-from tcc.cli.show import aligned, print_json, progress, say
+from tcc.cli.opened import is_artifact, opened_artifact
+from tcc.cli.peers.peer import CAP, PEERS, Peer, check_installed
+from tcc.cli.peers.rounds import Times, best_ratio, interleaved, paired_ratio
+from tcc.cli.show import aligned, print_json, progress, say, say_fitted
 from tcc.errors import UserError
 
 
@@ -67,6 +67,8 @@ def bench(
       tcc bench model.onnx --peers ort,openvino --threads 2 --timeout 600
     """
     kinds = _kinds(peers, model)
+    if artifact is not None:
+        read_manifest(artifact)
     count = threads or len(os.sched_getaffinity(0))
     with opened_artifact(artifact or model, inputs) as compiled, ExitStack() as stack:
         arrays = inputs_of(compiled, load(compiled).inputs, inputs, seed)
@@ -80,27 +82,37 @@ def bench(
             running, rounds, seconds, between=lambda n: stage(f"round {n + 1} of {rounds}")
         )
     if as_json:
-        found = {
+        measured = {
             kind: {**asdict(item), "best": item.best, "scattered": item.scattered}
             for kind, item in times.items()
         }
-        print_json({"model": str(model), "threads": count, "seconds": found})
+        print_json({"model": str(model), "threads": count, "seconds": measured, **_ratios(times)})
         return
     say(f"{model.name}, threads: {count}, rounds: {rounds}, times in milliseconds")
-    for line in (*_table(times), *_disturbances(times)):
-        say(line)
+    say_fitted((*_table(times), *_disturbances(times)))
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
-    """One line per peer; the last column says how many times as long as tcc its median is."""
+    """One line per peer; the last two columns say how many times as long as tcc it takes: in the
+    same rounds, and in the best round of both."""
     rows: list[tuple[str, ...]] = [
-        ("runtime", "median", "best round", "shortest", "runs", "of tcc's")
+        ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
     ]
     for kind, item in times.items():
         numbers = (f"{value * 1e3:.3f}" for value in (item.median, item.best, item.least))
-        ratio = item.median / times["tcc"].median
-        rows.append((PEERS[kind].title, *numbers, str(item.runs), f"{ratio:.2f}x"))
+        ratios = (of(times["tcc"].rounds, [item.rounds]) for of in (paired_ratio, best_ratio))
+        texts = (f"{ratio:.2f}x" for ratio in ratios)
+        rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
     return aligned(rows)
+
+
+def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
+    """The fastest peer over tcc, in the same rounds and in the best rounds; empty without peers."""
+    peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
+    if not peers:
+        return {}
+    tcc = times["tcc"].rounds
+    return {"ratio": paired_ratio(tcc, peers), "best_ratio": best_ratio(tcc, peers)}
 
 
 def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
@@ -124,6 +136,8 @@ def _kinds(peers: str, model: Path) -> list[str]:
             where="--peers",
             hint=f"there are: {', '.join(PEERS)}",
         )
-    if others and model.suffix == ".so":
+    if others and is_artifact(model):
         raise UserError("peers need the ONNX file, not the artifact", where=model)
+    for name in others:
+        check_installed(PEERS[name])
     return list(dict.fromkeys(["tcc", *others]))

@@ -1,4 +1,4 @@
-"""Command-line flags from the one list of options."""
+"""Command-line flags that several commands share."""
 
 from collections.abc import Callable
 from math import isnan
@@ -6,44 +6,30 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from tcc.options import FLAGS, Flag, Options, read_options
+from tcc.errors import UserError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
 
 
-def compile_flags(command: Command) -> Command:
-    """Adds every flag of `tcc.options.FLAGS`; the command gets their values as keywords."""
-    for flag in reversed(FLAGS):
-        command = _flag(flag)(command)
-    return command
+class _Output(click.Path):
+    """A path that is written: standard output is none."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        if str(value) == "-":
+            raise UserError(
+                "what is written here goes to a path, and not to standard output",
+                where=f"{param.opts[0]} -",
+                hint="name it, or write ./- for the name",
+            )
+        return super().convert(value, param, ctx)
 
 
-def _flag(flag: Flag) -> Callable[[Command], Command]:
-    if not flag.metavar:
-        value = not flag.spelling.startswith("--no-")
-        return click.option(
-            flag.spelling,
-            flag.name,
-            is_flag=True,
-            flag_value=value,
-            default=None,
-            help=flag.help,
-        )
-    return click.option(
-        flag.spelling,
-        flag.name,
-        metavar=flag.metavar,
-        multiple=flag.repeated,
-        default=None,
-        help=flag.help,
-    )
-
-
-def chosen_options(values: dict[str, Any]) -> Options:
-    """Options from the keywords that `compile_flags` gives; raises UserError naming the flag."""
-    return read_options(values, python=False)
+OUTPUT = _Output()
 
 
 class Seconds(click.FloatRange):
@@ -74,7 +60,8 @@ def run_flags(command: Command) -> Command:
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help="Seed of random inputs.",
+        help="Seed of random inputs; where it is given, `run` draws a model's random numbers with "
+        "it too.",
     )
     inputs = click.option(
         "--input",

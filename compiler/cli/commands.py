@@ -12,15 +12,15 @@ import signal
 import sys
 import traceback
 from _thread import interrupt_main
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import Timer
+from types import MappingProxyType
 
 import click
 from tcc import __version__
-from tcc.cli import bench, compile, doctor, inspect, ops, run, verify
 from tcc.errors import InternalError, TccError, UserError
+from tcc.later import later
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 _USER = UserError.exit_code
@@ -28,14 +28,47 @@ _INTERRUPTED = 128 + signal.SIGINT
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
 
 
-@dataclass(slots=True)
+# Each command is a function of this name in the module `tcc.cli.NAME`, with the first sentence of
+# its help: no command's module is imported for another one.
+COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "bench": "Times MODEL, an ONNX file or an artifact, alone or against peers.",
+        "compile": "Compiles the ONNX file or .pt2 archive MODEL into one shared library.",
+        "doctor": "Shows what tcc finds on this machine: versions, linkers, processor.",
+        "inspect": "Shows what ARTIFACT, or the one compiled from an ONNX file, holds.",
+        "ops": "Lists the operators that tcc knows, or says what it knows of NAMES.",
+        "run": "Runs MODEL, an artifact or an ONNX file, once.",
+        "verify": "Compares ARTIFACT (default: compiled now) with the model file MODEL.",
+    }
+)
+
+
 class CliSession:
     """What outlives argument parsing, for the handling of errors."""
 
-    debug: bool = False
+    debug = False
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """The group whose commands are the rows of `COMMANDS`, imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            self.add_command(getattr(later(f"tcc.cli.{cmd_name}"), cmd_name))
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([*COMMANDS.items()])
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="tcc")
 @click.option("-v", "--debug", is_flag=True, help="Show the Python traceback of an error.")
 @click.pass_obj
@@ -47,12 +80,6 @@ def cli(session: CliSession, debug: bool) -> None:
       tcc compile model.onnx && tcc run model.so
     """
     session.debug = debug
-
-
-for _command in (
-    bench.bench, compile.compile, doctor.doctor, inspect.inspect, ops.ops, run.run, verify.verify
-):  # fmt: skip
-    cli.add_command(_command)
 
 
 def execute(args: Sequence[str] | None = None) -> int:
@@ -90,8 +117,10 @@ def execute(args: Sequence[str] | None = None) -> int:
 
 
 def main() -> None:
-    """The console command `tcc`."""
+    """Runs the process's command line, and ends the process."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _unraisable
     gc.freeze()
     gc.set_threshold(100_000)  # graphs are large and have few cycles
@@ -103,7 +132,8 @@ def main() -> None:
 def _unraisable(given: "sys.UnraisableHookArgs") -> None:
     """An interrupt that came inside of a finaliser, which Python forgets, comes again behind it."""
     if issubclass(given.exc_type, KeyboardInterrupt):
-        Timer(0.01, interrupt_main).start()
+        # SIGINT may be ignored: a shell starts what runs in the background so
+        Timer(0.01, interrupt_main, (signal.SIGTERM,)).start()
     else:
         sys.__unraisablehook__(given)
 

@@ -2,16 +2,22 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.budgets import memory_of
-from tcc.cli.choices import PATH, chosen_options, compile_flags, json_flag
+from tcc.cli.choices import OUTPUT, PATH, json_flag
+from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.show import print_json, progress, say, summary_line
 from tcc.debug import Stopped, timing_table
-from tcc.driver import compile_model, output_suffix
 from tcc.errors import UserError, file_errors
-from tcc.passes.forms import text
+from tcc.later import later
+
+if TYPE_CHECKING:
+    from tcc import driver
+    from tcc.passes import forms
+else:
+    driver, forms = later("tcc.driver"), later("tcc.passes.forms")
 
 
 @click.command()
@@ -19,7 +25,7 @@ from tcc.passes.forms import text
 @click.option(
     "-o",
     "--output",
-    type=PATH,
+    type=OUTPUT,
     metavar="OUT",
     help="Default: MODEL.so, or MODEL.c for --target c, here.",
 )
@@ -41,11 +47,11 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     options = chosen_options(choices)
     try:
         with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
-            compiled = compile_model(
-                model, options, _place(model, output, output_suffix(options)), stage
+            compiled = driver.compile_model(
+                model, options, _place(model, output, driver.output_suffix(options)), stage
             )
     except Stopped as stopped:
-        click.echo(text(stopped.form))
+        click.echo(forms.text(stopped.form))
         return
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]

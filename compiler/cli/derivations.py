@@ -4,13 +4,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.ir.graph import GraphBuilder
 from tcc.passes.derive.algebra.cost import constant_stages, products
+from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.convert import region_text
 from tcc.passes.derive.derive import Decision
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.replayed import REPLAYED
 from tcc.passes.derive.rewritten import Rewritten
-from tcc.passes.derive.sites import composed
+from tcc.passes.derive.sites import Site, composed
 
 
 def derivation_records(found: Sequence[Decision]) -> list[dict[str, Any]]:
@@ -46,13 +48,26 @@ def _record(equal: Sequence[Decision]) -> dict[str, Any]:
                 "chosen": taken.count(option.candidate),
                 "why": option.why,
                 "expression": option.candidate.text,
-                "stages": _stages(option.candidate.region, first.site.constants)
-                if isinstance(option.candidate, Rewritten)
-                else [],
+                "stages": _stages(*_computed(first.site, option.candidate)),
             }
             for option in first.options
         ],
     }
+
+
+def _computed(site: Site, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
+    """The region that a candidate computes, and which of its parameters are known ahead of the
+    run."""
+    if isinstance(candidate, Rewritten):
+        return candidate.region, site.constants
+    b = GraphBuilder("site")
+    operands = [b.input(value.name, value.type) for value in site.operands]
+    result = candidate.emit(b, operands, None)
+    assert result is not None, "without arrays nothing is refused"
+    nodes, known = b.finish([result]).nodes, dict(zip(operands, site.constants, strict=True))
+    inner = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in inner)
+    return composed(nodes), [known.get(value, True) for value in read]
 
 
 def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:

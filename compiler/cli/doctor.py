@@ -7,16 +7,24 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from tcc import __version__
-from tcc.backends.cpu.calibrate import calibrate as measured_machine
-from tcc.cli.choices import PATH, json_flag
-from tcc.cli.show import bytes_text, print_json, progress
-from tcc.driver import resolve_targets
+from tcc.backends.cpu.detect import detect
+from tcc.cli.choices import OUTPUT, json_flag
+from tcc.cli.show import bytes_text, print_json, progress, say, say_fitted
 from tcc.errors import ToolError, UserError, file_errors
+from tcc.later import later
 from tcc.options import Options
-from tcc.schedule.cpu.machine_file import machine_text
+from tcc.target import Target, parse_targets
+
+if TYPE_CHECKING:
+    from tcc.backends.cpu import calibrate as measuring
+    from tcc.schedule.cpu import machine_file
+else:
+    measuring = later("tcc.backends.cpu.calibrate")
+    machine_file = later("tcc.schedule.cpu.machine_file")
 
 _PACKAGES = (
     "numpy onnx networkx llvmlite click rich apache-tvm-ffi ziglang triton torch onnxruntime"
@@ -30,7 +38,9 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     is_flag=True,
     help="Measures this machine's constants (some seconds) for tcc compile --machine.",
 )
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where they go; default: printed.")
+@click.option(
+    "-o", "--output", type=OUTPUT, metavar="FILE", help="Where they go; default: printed."
+)
 @json_flag
 def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
     """Shows what tcc finds on this machine: versions, linkers, processor, memory pages.
@@ -62,18 +72,18 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         print_json(facts)
     else:
         width = max(map(len, facts))
-        for name, fact in facts.items():
-            click.echo(f"{name:{width}}  {fact}")
+        lines = (f"{name:{width}}  {fact}" for name, fact in facts.items())
+        say_fitted(lines, indent=width + 2)
     if all(found == "absent" for found in linkers.values()):
-        click.echo("nothing can link here: install gcc, clang, or tcc's extra zig", err=True)
+        say("nothing can link here: install gcc or clang, or: pip install 'tcc[zig]'", err=True)
         return ToolError.exit_code
     return 0
 
 
 def _calibrate(output: Path | None, as_json: bool) -> None:
     with progress("measuring this machine"):
-        machine = measured_machine(resolve_targets(Options())[0])
-    text = machine_text(machine)
+        machine = measuring.calibrate(_target())
+    text = machine_file.machine_text(machine)
     if output is not None:
         with file_errors("the constants cannot be written", f"-o {output}"):
             output.write_text(text)
@@ -114,7 +124,7 @@ def _first_line(command: list[str]) -> str:
 
 def _processor() -> dict[str, str]:
     try:
-        target = resolve_targets(Options())[0]
+        target = _target()
     except UserError as error:
         return {"processor": f"not supported: {error.what}"}
     profile = target.profile
@@ -124,6 +134,12 @@ def _processor() -> dict[str, str]:
         "features": " ".join(profile.features),
         "caches": ", ".join(caches),
     }
+
+
+def _target() -> Target:
+    """What `tcc compile` compiles for by default."""
+    options = Options()
+    return parse_targets(options.target, options.cpu, detect)[0]
 
 
 def _huge_pages() -> str:

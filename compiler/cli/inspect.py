@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from tcc.artifact import needed_glibc, read_manifest
@@ -11,16 +11,21 @@ from tcc.cli.arrays import inputs_of
 from tcc.cli.choices import PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.derivation_svg import derivation_svg
-from tcc.cli.derivations import derivation_lines, derivation_records, drawn
 from tcc.cli.kernels.facts import KernelFacts, kernel_facts
 from tcc.cli.kernels.forms import FORMS, form_text
 from tcc.cli.kernels.gpu_builds import build_lines
 from tcc.cli.kernels.steps import StepTime, measure_steps, running_variant
 from tcc.cli.kernels.table import contraction_line, kernel_rows, symbolic_sizes_line, table_lines
-from tcc.cli.opened import opened_artifact
-from tcc.cli.show import print_json, say
-from tcc.driver import model_derivations
+from tcc.cli.opened import is_artifact, opened_artifact
+from tcc.cli.show import print_json, say, say_fitted
 from tcc.errors import UserError
+from tcc.later import later
+
+if TYPE_CHECKING:
+    from tcc import driver
+    from tcc.cli import derivations as derived
+else:
+    driver, derived = later("tcc.driver"), later("tcc.cli.derivations")
 
 
 @click.command()
@@ -126,29 +131,27 @@ def inspect(
     for variant, own in named:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
-        for line in _kernel_lines(variant, own, times, path):
-            say(line)
+        say_fitted(_kernel_lines(variant, own, times, path))
 
 
 def _show_derivations(
     model: Path, inputs: tuple[str, ...], replay: TextIO | None, svg: TextIO | None, as_json: bool
 ) -> None:
-    if model.suffix == ".so":
+    if is_artifact(model):
         raise UserError(
             "an artifact does not hold what it was derived from",
             where="--derivations",
             hint="give the ONNX file",
         )
     chain = None if replay is None else replay.read()
-    records = derivation_records(model_derivations(model, inputs, chain))
+    records = derived.derivation_records(driver.model_derivations(model, inputs, chain))
     if svg is not None:
-        picture = derivation_svg(*drawn(records))
+        picture = derivation_svg(*derived.drawn(records))
         svg.write(picture)
     if as_json:
         print_json(records)
         return
-    for line in derivation_lines(records):
-        say(line)
+    say_fitted(derived.derivation_lines(records))
 
 
 def _kernel_lines(
@@ -165,8 +168,7 @@ def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
         print_json(manifest)
         return
     for name, value in manifest.items():
-        for line in _lines(name, value):
-            say(line)
+        say_fitted(_lines(name, value))
 
 
 def _flat(value: Any) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from tcc.cli.compare import Difference, compare
+from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Fault, Finding, Piece, Report
 from tcc.cli.peers.peer import Peer
 from tcc.driver import compile_model, evaluate_model
@@ -305,8 +306,15 @@ class LayerCheck:
 
     def _reference(self, piece: Piece) -> NamedArrays:
         path, feeds = self._written(piece)
+        with drawn_model(path) as (drawn, evaluated):
+            return self._run_reference(piece, drawn, feeds, evaluated)
+
+    def _run_reference(
+        self, piece: Piece, path: Path, feeds: NamedArrays, evaluated: bool
+    ) -> NamedArrays:
+        """By ONNX Runtime, unless only the evaluator runs it."""
         runs: dict[str, Callable[[], NamedArrays]] = {}
-        if find_spec("onnxruntime") is not None:
+        if find_spec("onnxruntime") is not None and not evaluated:
             plain = partial(_outputs_of, "ort-plain", path, feeds, self.threads)
             runs["ONNX Runtime without optimisations"] = plain
         runs["the reference evaluator"] = partial(evaluate_model, path, feeds)

@@ -3,26 +3,50 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tcc.cli.show import progress, say, summary_line
-from tcc.driver import compile_model, optional_inputs
-from tcc.options import Options
+from tcc.artifact import read_manifest
+from tcc.cli.show import progress, say_fitted, summary_line
+from tcc.errors import UserError
+from tcc.file_kind import is_elf
+from tcc.later import later
 from tcc.temporary import temporary_folder
+
+if TYPE_CHECKING:
+    from tcc import driver, options
+else:
+    driver, options = later("tcc.driver"), later("tcc.options")
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether `path` is meant as an artifact: by its name, or by what lies there."""
+    return path.suffix == ".so" or is_elf(path)
+
+
+def check_pair(model: Path, artifact: Path | None) -> None:
+    """Raises UserError for an artifact where a model is due, and the other way round."""
+    if is_artifact(model):
+        raise UserError(
+            "MODEL is an artifact, and not the model that it was compiled from",
+            where=model,
+            hint="give the ONNX file or .pt2 archive",
+        )
+    if artifact is not None:
+        read_manifest(artifact)
 
 
 @contextmanager
-def opened_artifact(model: Path, given: Sequence[str], **options: Any) -> Iterator[Path]:
-    """`model` itself if it is a shared library, else the artifact compiled from it for this
+def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[Path]:
+    """`model` itself if it is an artifact, else the artifact compiled from it for this
     machine, which is removed afterwards; its inputs are also those with a default that `given`,
-    the texts of `--input`, give, and `options` more fields of `Options`."""
-    if model.suffix == ".so":
+    the texts of `--input`, give, and `more` are other fields of `Options`."""
+    if is_artifact(model):
         yield model
         return
-    chosen = Options(inputs=optional_inputs(model, given), **options)
+    chosen = options.Options(inputs=driver.optional_inputs(model, given), **more)
     with temporary_folder() as folder:
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
-            compiled = compile_model(model, chosen, output, stage)
-        say(summary_line(compiled), err=True)
+            compiled = driver.compile_model(model, chosen, output, stage)
+        say_fitted([summary_line(compiled)], err=True)
         yield compiled.path

@@ -1,19 +1,25 @@
 """`tcc ops`."""
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from tcc.cli.choices import json_flag
-from tcc.cli.show import print_json
-from tcc.driver import aten_converter, onnx_operators
+from tcc.cli.show import print_json, say_fitted
 from tcc.errors import UserError
 from tcc.ir.op import OpSpec
+from tcc.later import later
 from tcc.ops import OPS
 from tcc.passes.graph.legalize_calls import EXPRESSED
 from tcc.passes.program.lower_calls import BY_KERNELS, CALLS
 from tcc.passes.program.lower_collectives import COLLECTIVES
+
+if TYPE_CHECKING:
+    from tcc import driver
+else:
+    driver = later("tcc.driver")
 
 # What devices have no kernels for.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
@@ -39,21 +45,27 @@ def op_record(op: OpSpec) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as people may write it: without the case, and aten's prefix."""
-    return name.lower().removeprefix("aten.").removeprefix("aten::")
+    """A name as people may write it: without the case, and the prefix of its domain."""
+    return re.sub(r"^(aten::|aten\.|ai\.onnx\.|com\.microsoft\.)", "", name.lower())
 
 
-def _imported(name: str, operators: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _imported(name: str) -> Iterator[dict[str, Any]]:
     """What is said of an operator that no row stands for: an importer writes it as others."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
-    onnx = [found for known in operators if _plain(found := known.rstrip("*")) == _plain(name)]
-    module = aten_converter(name)
+    onnx = [*driver.onnx_opsets(_plain(name))]
+    module = driver.aten_converter(name)
     if onnx:
         doc = "An operator of ONNX that the import writes as others."
         yield {"name": onnx[0], "onnx": onnx, **parts, "doc": doc}
     elif module:
         doc = f"An operator of ATen that {module} writes as others."
         yield {"name": _plain(name), "onnx": [], **parts, "doc": doc}
+
+
+def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The ONNX operators that a row or its name stand for, with their opsets."""
+    opsets = driver.onnx_opsets(_plain(name), row["name"], *row["onnx"])
+    return {"onnx": [*opsets], "opsets": opsets}
 
 
 @click.command()
@@ -69,34 +81,34 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
       tcc ops --onnx
     """
     if as_onnx:
-        found = onnx_operators()
+        found = driver.onnx_operators()
         click.echo(json.dumps(found) if as_json else "\n".join(found))
         return
     records = [op_record(op) for op in OPS.values()]
     if names:
-        operators = onnx_operators()
         chosen: dict[str, dict[str, Any]] = {}
         for name in names:
             rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
-            rows = rows or list(_imported(name, operators))
+            rows = rows or list(_imported(name))
             if not rows:
                 raise UserError(
                     f"there is no op {name!r}",
                     hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
                 )
-            chosen |= {row["name"]: row for row in rows}
+            chosen |= {row["name"]: row | _versions(name, row) for row in rows}
         records = list(chosen.values())
     if as_json:
         print_json(records)
         return
     width = max((len(record["name"]) for record in records), default=0)
     for record in records:
-        click.echo(f"{record['name']:{width}}  {record['doc']}")
+        say_fitted([f"{record['name']:{width}}  {record['doc']}"])
+        for onnx, opsets in record.get("opsets", {}).items():
+            click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
         if names and record["dtypes"]:
             made = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
             place = made if record["gpu"] else "only with --allow-host"
             for line in (
-                f"ONNX: {', '.join(record['onnx']) or '-'}",
                 f"types: {' '.join(record['dtypes'])}",
                 f"as: {record['form']}",
                 f"on GPUs: {place}",

@@ -6,13 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from tcc.artifact import load
-from tcc.cli.arrays import inputs_of, write_arrays
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.arrays import as_values, inputs_of, write_arrays
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.opened import opened_artifact
 from tcc.cli.ranks import run_ranks
-from tcc.cli.show import array_lines, print_json, say, shape_record
+from tcc.cli.show import array_lines, array_record, print_json, say, say_fitted
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module
 from tcc.runtime import comm as comms
@@ -21,7 +22,7 @@ from tcc.runtime import comm as comms
 @click.command()
 @click.argument("model", type=PATH)
 @run_flags
-@click.option("--output", type=PATH, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
+@click.option("--output", type=OUTPUT, metavar="DIR", help="Writes each output to DIR/NAME.npy.")
 @click.option(
     "--nproc",
     type=click.IntRange(1, 64),
@@ -51,6 +52,8 @@ def run(
       tcc run model.so --input image=@cat.npy --output results --timeout 60
       tcc run part{rank}.so --nproc 2 --pin --input x=@x.npy
     """
+    source = click.get_current_context().get_parameter_source("seed")
+    seeded = source is not ParameterSource.DEFAULT
     if pin and not nproc:
         raise UserError("there are no ranks to pin", where="--pin", hint="--nproc N starts N ranks")
     if nproc and output is not None and "{rank}" not in str(output):
@@ -58,7 +61,8 @@ def run(
         raise UserError("ranks would write the same files", where=f"--output {output}", hint=hint)
     with opened_artifact(model, inputs) as artifact:
         if nproc:
-            words = ["run", str(artifact), f"--seed={seed}", *(f"--input={i}" for i in inputs)]
+            words = ["run", str(artifact), *(f"--input={i}" for i in inputs)]
+            words += [f"--seed={seed}"] * seeded
             words += [f"--threads={threads}"] * (threads is not None) + ["--json"] * as_json
             words += [f"--output={output}"] * (output is not None)
             _show_ranks(run_ranks(nproc, pin, words), as_json)
@@ -66,14 +70,14 @@ def run(
         module = load(artifact, threads)
         arrays = inputs_of(artifact, module.inputs, inputs, seed)
         with _rank(module):
-            results = interruptible(lambda: module.run(arrays))
+            results = interruptible(lambda: module.run(arrays, seed=seed if seeded else None))
     if output is not None:
         write_arrays(results, output)
+    values = as_values(results, module.outputs)
     if as_json:
-        print_json({name: shape_record(value) for name, value in results.items()})
+        print_json({name: array_record(value) for name, value in values.items()})
         return
-    for line in array_lines(results):
-        say(line)
+    say_fitted(array_lines(values))
 
 
 @contextmanager

@@ -1,17 +1,25 @@
 """What commands print: progress on a terminal, summaries, sizes."""
 
+from __future__ import annotations
+
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import isfinite
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
-from tcc.driver import CompileResult, VariantSummary
 from tcc.errors import printable
+from tcc.later import later
+
+if TYPE_CHECKING:
+    from rich import console, live, text
+    from tcc.driver import CompileResult, VariantSummary
+else:
+    console, live, text = later("rich.console"), later("rich.live"), later("rich.text")
 
 
 @contextmanager
@@ -22,8 +30,9 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
         return
     shown = printable(title)
     # Without a thread that draws it again and again: processes with threads cannot fork.
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
-        yield lambda stage: live.update(Text(f"{shown}: {stage}"), refresh=True)
+    own = console.Console(stderr=True)
+    with live.Live(console=own, auto_refresh=False, transient=True) as shown_line:
+        yield lambda stage: shown_line.update(text.Text(f"{shown}: {stage}"), refresh=True)
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
@@ -34,6 +43,18 @@ def say(line: str, *, err: bool = False) -> None:
     click.echo(printable(line), err=err)
 
 
+def say_fitted(lines: Iterable[str], *, err: bool = False, indent: int = 4) -> None:
+    """Prints lines, those that are wider than the terminal as several, the later ones indented."""
+    for line in lines:
+        for part in _parts(printable(line), len(line) - len(line.lstrip()) + indent) or [""]:
+            click.echo(part, err=err)
+
+
+def _parts(text: str, indent: int) -> list[str]:
+    width = max(get_terminal_size().columns, 2 * indent)
+    return wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
 def print_json(value: Any) -> None:
     """Prints a result as a program would read it."""
     click.echo(json.dumps(value))
@@ -42,12 +63,18 @@ def print_json(value: Any) -> None:
 def aligned(
     rows: Iterable[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
 ) -> Iterator[str]:
-    """Rows as lines of columns: the first and the last to the left, those between by `justify`."""
+    """Rows as lines of columns: the first and the last to the left, those between by `justify`.
+    Where a line is wider than the terminal, its last cell stands below it."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *others, last in rows:
         cells = (first.ljust(widths[0]), *map(justify, others, widths[1:]), last)
-        yield "  ".join(cells).rstrip()
+        line = "  ".join(cells).rstrip()
+        if len(line) <= get_terminal_size().columns:
+            yield line
+            continue
+        yield "  ".join(cells[:-1]).rstrip()
+        yield from _parts(f"    {last}", 4) if last else ()
 
 
 def bytes_text(size: int) -> str:
@@ -66,23 +93,37 @@ def summary_line(compiled: CompileResult) -> str:
     specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
     needs = f"needs {made.needs}"
     if len(made.variants) == 1:
-        kernels, *sizes = _sizes(made.variants[0])
+        kernels, converted, *sizes = _sizes(made.variants[0], made.precision)
         counted = f"{made.ops} ops in {kernels}"
-        facts = (made.target, counted, made.precision, specialised, *sizes, needs)
+        precision = f"{made.precision} with {converted}" if converted else made.precision
+        facts = (made.target, counted, precision, specialised, *sizes, needs)
         return f"{compiled.path}: {', '.join(facts)}"
-    each = (f"{variant.target}: {', '.join(_sizes(variant))}" for variant in made.variants)
+    each = (
+        f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants
+    )
     general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
     return "; ".join((f"{compiled.path}: {general}", *each))
 
 
-def _sizes(variant: VariantSummary) -> tuple[str, ...]:
+def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
     arena = "by size" if variant.arena is None else bytes_text(variant.arena)
     return (
         f"{variant.kernels} kernels",
+        _converted(variant.weight_types, precision),
         f"arena {arena}",
         f"weights {bytes_text(variant.weights)} ({variant.growth:.2f} times the model's)",
         *([f"needs {variant.needs}"] if variant.needs else ()),
     )
+
+
+def _converted(types: Mapping[str, int], precision: str) -> str:
+    """`12 of 14 matmul and convolution weights as int8`; nothing where f32 is asked for."""
+    narrow = {name: count for name, count in types.items() if name != "f32"}
+    every = f"of {sum(types.values())} matmul and convolution weights"
+    each = (f"{count} {every} as {name}" for name, count in narrow.items())
+    if not types:
+        return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
+    return " and ".join(each) or f"0 {every} in fewer bits"
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
@@ -104,15 +145,28 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
             continue
         lines = f"{name}: {array.dtype.name} {shape}"
         if array.size and array.dtype.kind in "iufb":
-            lines += f", least {array.min()}, largest {array.max()}, mean {array.mean():.6g}"
+            facts = {"least": array.min(), "largest": array.max(), "mean": array.mean()}
+            lines += "".join(f", {name} {_number(fact)}" for name, fact in facts.items())
         yield lines
 
 
-def shape_record(value: Any) -> Any:
-    """Element type and shape of a result, as JSON; lists and None as they are."""
+def _number(value: Any) -> str:
+    """Six digits of a float; all of an integer."""
+    return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
+
+
+def array_record(value: Any) -> Any:
+    """Element type, shape and values of a result, as JSON; lists and None as they are.  Floats that
+    JSON lacks are the texts "nan", "inf" and "-inf"."""
     if value is None:
         return None
     if isinstance(value, list):
-        return [shape_record(item) for item in value]
+        return [array_record(item) for item in value]
     name = "string" if value.dtype == object else value.dtype.name
-    return {"dtype": name, "shape": value.shape}
+    return {"dtype": name, "shape": value.shape, "values": _finite(value.tolist())}
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, list):
+        return [_finite(item) for item in values]
+    return str(values) if isinstance(values, float) and not isfinite(values) else values

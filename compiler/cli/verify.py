@@ -12,12 +12,14 @@ import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
 from tcc.cli.arrays import as_taken, as_values, is_carried, make_draws, make_inputs, program_of
-from tcc.cli.choices import PATH, json_flag, run_flags
+from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
 from tcc.cli.comparison import Verdict, compared, draws_of, least_error
 from tcc.cli.deadline import interruptible, timeout_flag
+from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import check_pair, opened_artifact
+from tcc.cli.peers.peer import SEED
 from tcc.cli.reference import reference_name
 from tcc.cli.show import print_json, progress, say
 from tcc.driver import model_inputs, precision_text
@@ -61,7 +63,7 @@ _AGREEMENT = (
 @click.option(
     "--reproduce",
     metavar="DIR",
-    type=PATH,
+    type=OUTPUT,
     help="With --layers: write the smallest model that shows the fault here, with its inputs.",
 )
 @json_flag
@@ -92,6 +94,7 @@ def verify(
       tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
     """
+    check_pair(model, artifact)
     if model.suffix == ".pt2":
         raise UserError(
             "no reference reads .pt2 archives", where=model, hint="compare with torch itself"
@@ -118,7 +121,8 @@ def verify(
             if weights is not None:
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
-        own = any(is_carried(port) for port in (*module.inputs, *module.outputs))
+        model, evaluated = click.get_current_context().with_resource(drawn_model(model))
+        own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
         taken = [
             make_draws(module.inputs, inputs, chosen, lambda: program_of(path))
             for chosen in draws_of(model, own, seed)
@@ -233,7 +237,7 @@ def _outputs(module: Module, values: Mapping[str, Any], number: int) -> dict[str
     is not the first one, as a branch may its sizes."""
     arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
     try:
-        return as_values(interruptible(lambda: module.run(arrays)), module.outputs)
+        return as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
     except UserError:
         if not number:
             raise

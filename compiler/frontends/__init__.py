@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 import onnx
 from tcc.budgets import BUDGETS, Budgets
@@ -15,10 +15,15 @@ from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.torch.archive import read_archive
 from tcc.frontends.torch.importer import import_program
+from tcc.frontends.torch.inputs import call_form
 from tcc.frontends.torch.support import check_calls, missing_calls
 from tcc.ir.graph import Graph
 
-__all__ = ["captured", "exported", "is_torch_module", "load_model"]
+__all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model"]
+
+Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
+Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
+Called: TypeAlias = tuple[Graph, list[Any] | None]
 
 
 _DECOMPOSE = "save what program.run_decompositions() gives: these are torch's smaller operators"
@@ -26,15 +31,27 @@ _NO_TORCH = "install torch, which takes larger operators apart, or " + _DECOMPOS
 
 
 def load_model(
-    model: str | os.PathLike[str] | onnx.ModelProto | Any,
-    inputs: Mapping[str, Sequence[int | str]] | None = None,
+    model: Model,
+    inputs: Shapes | None = None,
     *,
     allow_pickle: bool = False,
     budgets: Budgets = BUDGETS,
 ) -> Graph:
+    """The graph of a model, as `load_called` gives it."""
+    return load_called(model, inputs, allow_pickle=allow_pickle, budgets=budgets)[0]
+
+
+def load_called(
+    model: Model,
+    inputs: Shapes | None = None,
+    *,
+    allow_pickle: bool = False,
+    budgets: Budgets = BUDGETS,
+) -> Called:
     """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
     `torch.export.ExportedProgram`.  Archives are read without unpickling anything, unless
     `allow_pickle` has torch read them; torch is needed only where the table lacks an operator.
+    Beside it is how callers may nest the inputs (`call_form`), None where they do not.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
@@ -48,7 +65,7 @@ def load_model(
             "a torch.nn.Module has no inputs to export it with",
             hint="give example inputs: tcc.compile(module, inputs=(x,))",
         )
-    return import_model(read_model(model), inputs, budgets)
+    return import_model(read_model(model), inputs, budgets), None
 
 
 def is_torch_module(model: Any) -> bool:
@@ -76,10 +93,11 @@ def _is_of_torch(model: Any, name: str) -> bool:
     return any(k.__name__ == name and k.__module__.startswith("torch.") for k in kinds)
 
 
-def _of_archive(path: str, inputs: Any, allow_pickle: bool) -> Graph:
+def _of_archive(path: str, inputs: Shapes | None, allow_pickle: bool) -> Called:
     if allow_pickle:
         return _of_exported(_torch("exported").read_with_torch(path), inputs)
     program = read_archive(path)
+    form = call_form(program)
     if missing_calls(program.block):
         if find_spec("torch") is None:
             check_calls(program.block, _NO_TORCH)
@@ -87,14 +105,14 @@ def _of_archive(path: str, inputs: Any, allow_pickle: bool) -> Graph:
         check_calls(program.block, _DECOMPOSE, again.is_traceable)
         program = again.retraced(program)
         check_calls(program.block)
-    return import_program(program, inputs)
+    return import_program(program, inputs), form
 
 
-def _of_exported(program: Any, inputs: Any) -> Graph:
+def _of_exported(program: Any, inputs: Shapes | None) -> Called:
     ways = _torch("exported")
     described = ways.described(ways.decomposed(program))
     check_calls(described.block)
-    return import_program(described, inputs)
+    return import_program(described, inputs), call_form(described)
 
 
 def _torch(module: str) -> Any:

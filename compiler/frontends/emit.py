@@ -52,11 +52,14 @@ class Emitter:
 
     def body_scope(self, name: str, known: set[str] | None = None) -> Scope:
         """A scope for a body of this node; it sees the names around it, and of the symbols those
-        `known`: all there are, unless the body's inputs brought some."""
+        `known`: all there are, unless the body's inputs brought some.  The name of a body that a
+        loop repeats is "body"."""
         outer, path = self.scope, f"{self.loc}/{name}"
         builder = GraphBuilder(path, parent=outer.builder)
         outside = set(outer.session.symbols) if known is None else known
-        return Scope(outer.session, builder, outer.opsets, outer, f"{path}/", outside=outside)
+        scope = Scope(outer.session, builder, outer.opsets, outer, f"{path}/", outside=outside)
+        scope.repeats = name == "body"
+        return scope
 
     # ---- axes and sizes
 

@@ -57,11 +57,15 @@ def open_data(model: Path, location: str) -> int:
     file of the user's.  So could a second name of a file (a hard link), which is taken only where
     the model has several names itself, as what package managers install from a cache.
 
+    As in ONNX Runtime, `.` and an empty name between slashes stand for the folder before them.
+    `..` is refused also where it leads nowhere else: through a link it could.
+
     Raises ValueError, with a sentence, for anything else.
     """
     shown = f"'{location[:200]}'"
     parts = location.split("/")
-    if "\0" in location or "\\" in location or any(p in ("", ".", "..") for p in parts):
+    absolute, folder_only = location.startswith("/"), parts[-1] in ("", ".")
+    if absolute or folder_only or ".." in parts or not {"\0", "\\"}.isdisjoint(location):
         raise ValueError(f"location {location[:200]!r} is not a plain relative path")
     try:
         # What O_PATH opens is only named: no device or pipe notices, and nobody can exchange it

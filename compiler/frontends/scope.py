@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections import ChainMap, deque
+from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -163,7 +163,8 @@ class ImportSession:
     """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer);
     `write` adds a node of an op for the source node under import, which `Emitter.writing` sets.
 
-    `producer` is the program that wrote the model, as the model says.
+    `producer` is the program that wrote the model, as the model says.  `drawn` counts the random
+    nodes of a name: bodies and functions may be imported several times.
     """
 
     tensors: TensorReader
@@ -172,6 +173,7 @@ class ImportSession:
     budgets: Budgets = field(default=BUDGETS)
     producer: str = ""
     symbols: dict[str, int] = field(default_factory=dict)
+    drawn: Counter[str] = field(default_factory=Counter)
     nodes: int = 0
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
@@ -210,6 +212,8 @@ class Scope:
     the elements of an operand, by it and their least value; both hold in bodies too, and not
     outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
     and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
+
+    A loop `repeats` the graph; `seed` is what its random nodes draw with, once one was made.
     """
 
     session: ImportSession
@@ -226,6 +230,8 @@ class Scope:
     pending: deque[onnx.NodeProto] = field(default_factory=deque)
     ends: Mapping[str, int | None] = field(default_factory=dict)
     ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
+    repeats: bool = False
+    seed: Operand | None = None
 
     def __post_init__(self) -> None:
         if self.parent:
@@ -317,10 +323,10 @@ class Scope:
 
         Sizes of operands that must be equal and are not known to be are demanded to be, and every
         run checks it; there are at most so many `demands`.  Absent operands at the end are left
-        out.
+        out, as far as the op has others.
         """
         row = OPS[op]
-        while operands and operands[-1] is None:
+        while len(operands) > row.numbers[0] and operands[-1] is None:
             operands = operands[:-1]
         if Trait.OPAQUE not in row.traits and operands:
             present = [o for o in operands if o is not None]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tcc.ir.op import OpSpec
-from tcc.ops import collective, control, expression, sizes
+from tcc.ops import collective, control, expression, random, sizes
 from tcc.ops.algebra import (
     activation,
     arithmetic,
@@ -47,7 +47,7 @@ _FAMILIES = (
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss, magnitude,
     movement, narrow, normalization, pad, pool, quantize, quantized, reduce, resize, roi,
     cumulative, signal, sizes, softmax, strings, tfidf, unary, window,
-    collective,
+    collective, random,
 )  # fmt: skip
 _ROWS = [row for family in _FAMILIES for row in family.OPS]
 OPS: Mapping[str, OpSpec] = MappingProxyType({row.name: row for row in _ROWS})

@@ -72,6 +72,8 @@ def _loop_types(types: Types, attrs: LoopAttrs) -> OutTypes:
     carried = len(types) - 2
     if len(body.inputs) != 2 + carried or len(body.outputs) != 1 + len(attrs.types):
         raise ValueError("the body's inputs or outputs do not match the carried values")
+    _scalar(body.outputs[0].type, BOOL, "the condition")
+    _same((body.inputs[1].type,), (body.outputs[0].type,), "the condition")
     _same(tuple(v.type for v in body.inputs[2:]), types[2:], "a carried value")
     _same(tuple(v.type for v in body.inputs[2:]), attrs.types[:carried], "a carried value")
     results = tuple(v.type for v in body.outputs[1:])

@@ -15,14 +15,10 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, known_extent
-from tcc.ir.expr.scalar import StageRef, argument
-from tcc.ir.index import Var
-from tcc.passes.derive.affine import unit
-from tcc.passes.derive.convert import from_expr, to_expr
-from tcc.passes.derive.edit import chosen, spliced
-from tcc.passes.derive.record import Factor, Stage, is_leaf
-from tcc.passes.derive.rules.digits import split
+from tcc.ir.expr import Expr, known_extent, with_stages
+from tcc.ir.expr.scalar import StageRef, read, substitute_all
+from tcc.ir.index import Var, const, free_vars, iterator, of_atom
+from tcc.ops.shapes import replaced
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.split_reductions import trips
 from tcc.schedule.alternatives import Alternative, preferred
@@ -47,7 +43,7 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     (number,) = totals
     stage = expr.stages[number]
     sizes = [known_extent(v) for v in stage.loops]
-    if any(n is None or n < 1 for n in sizes) or is_leaf(from_expr(expr).stages[number]):
+    if any(n is None or n < 1 for n in sizes):
         return None
     cut = max(stage.reduce, key=lambda v: trips((v,)))
     counts = _counts(trips((cut,)))
@@ -76,16 +72,30 @@ def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> 
 
 
 def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
-    """Parts take the place of a first loop of one trip, so that images of one batch stay images."""
-    loop = expr.stages[number].loops.index(cut)
-    region = split(from_expr(expr), number, loop, trips((cut,)) // parts)
-    stage, first = region.stages[number], len(expr.stages[number].iters)
-    kept = range(int(first > 1 and stage.iters[0] == 1), first)
-    rest = [k for k in range(first, len(stage.loops)) if k != loop]
-    (dtype,), wide = stage.dtypes, first + 1
-    forms = tuple(unit(k, wide) for k in (first, *kept))
-    sums = Stage(
-        stage.iters, (parts,), stage.monoid,
-        (Factor(~number, 0, forms, dtype),), (argument(0, dtype),),
-    )  # fmt: skip
-    return to_expr(spliced(region, number, (chosen(stage, (loop, *kept), rest), sums)))
+    """Returns `expr` with stage `number` summed in `parts` parts along its loop `cut`, and the sum
+    of these parts as a stage of its own behind it.
+
+    The loop over parts takes the place of a first loop of one trip, so that images of one batch
+    stay images.
+    """
+    stage = expr.stages[number]
+    length = trips((cut,)) // parts
+    part, step = iterator("part", parts), iterator(cut.name, length)
+    one_trip = stage.iters[:1] if len(stage.iters) > 1 and trips(stage.iters[:1]) == 1 else ()
+    places = {cut: part * length + step, **dict.fromkeys(one_trip, const(0))}
+    partial_sums = replace(
+        stage,
+        iters=(*free_vars(part), *stage.iters[len(one_trip) :]),
+        reduce=replaced(stage.reduce, stage.reduce.index(cut), *free_vars(step)),
+        body=substitute_all(stage.body, places),
+    )
+    at = (part, *map(of_atom, stage.iters[len(one_trip) :]))
+    (dtype,) = (node.dtype for node in stage.body)
+    sums = replace(stage, reduce=free_vars(part), body=(read(StageRef(number), at, dtype),))
+
+    def moved(ref: StageRef) -> StageRef:
+        return replace(ref, stage=ref.stage + 1) if ref.stage >= number else ref
+
+    later = (with_stages(s, moved) for s in expr.stages[number + 1 :])
+    stages = (*expr.stages[:number], partial_sums, sums, *later)
+    return replace(expr, stages=stages, outputs=tuple(map(moved, expr.outputs)))

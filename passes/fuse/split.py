@@ -21,7 +21,6 @@ from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop
 from tcc.record import entity
-from tcc.schedule.backend import Divides
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
@@ -39,16 +38,14 @@ def split(
     operands: Values,
     results: Values,
     lowers: Callable[[Expr], bool] | None = None,
-    divides: Divides | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
     seconds: Callable[[Expr], float] | None = None,
 ) -> tuple[SplitKernel, ...]:
     """`expr` as kernels in the order in which they run; values between them are new.
 
-    `lowers` may ask for more cuts: of several stages, those that it denies are cut behind totals.
-    `divides` may rewrite a kernel and say behind which stage to cut it then.  With the price of a
-    kernel in `seconds`, totals are taken in parts, and stages that share no loop are cut, where
-    that costs less.
+    `lowers` may ask for more cuts: an expression of several stages that it denies is cut behind
+    its reductions.  With the price of a kernel in `seconds`, reductions are taken in parts, and
+    stages that share no loop are cut, where that costs less.
     """
     base = results[0].name if results else ""
     names = (f"{base}.held{n}" for n in count())
@@ -57,13 +54,7 @@ def split(
     pieces = split.pieces(whole)
     for form in in_parts(expr) if seconds is not None else ():
         pieces = min(pieces, split.pieces(replace(whole, expr=form)), key=split.total)
-    if divides is None:
-        return pieces
-    found = ((p, divides(p.expr)) for p in pieces)
-    halves = (
-        (p,) if cut is None else _cut(replace(p, expr=cut[0]), (cut[1],), names) for p, cut in found
-    )
-    return tuple(piece for half in halves for piece in half)
+    return pieces
 
 
 @entity
@@ -81,7 +72,7 @@ class _Split:
             return (whole,)
         first, rest = self._cut(whole, number)
         if self._where(first) is not None:
-            first, rest = _cut(whole, (number,), self.names)
+            first, rest = cut_behind(whole, (number,), self.names)
         return (*self.pieces(first), *self.pieces(rest))
 
     def total(self, pieces: Sequence[SplitKernel]) -> float:
@@ -90,7 +81,7 @@ class _Split:
         return sum(self.seconds(p.expr) for p in pieces)
 
     def _cut(self, whole: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
-        return _cut(whole, (number, *_beside(whole.expr, number)), self.names)
+        return cut_behind(whole, (number, *_beside(whole.expr, number)), self.names)
 
     def _where(self, whole: SplitKernel) -> int | None:
         """The stage behind which to cut; None for what one kernel can be, and had better be."""
@@ -106,11 +97,14 @@ class _Split:
         return None if best is None or prices[best] >= self.seconds(expr) else best
 
 
-def _cut(
+def cut_behind(
     whole: SplitKernel, numbers: Collection[int], names: Iterator[str]
 ) -> tuple[SplitKernel, SplitKernel]:
-    """`whole` as the kernel of what the stages `numbers` need, which stores all results that it
-    computes, and the kernel of the rest."""
+    """Returns two kernels: the first computes the stages `numbers` and what they need, and stores
+    all results that it computes; the second computes the other results from what the first stores.
+
+    `names` gives the names of values between the two.
+    """
     expr, results = whole.expr, whole.results
     cut = sorted({*numbers, *(above(expr, numbers) & {out.stage for out in expr.outputs})})
     own = [n for n, out in enumerate(expr.outputs) if out.stage in cut]

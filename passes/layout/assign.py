@@ -80,8 +80,9 @@ class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
     `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
-    the constants that are stored as less than the model has them; `surface` the types that callers
-    see of inputs and outputs with packed elements, by name.
+    the constants that are stored as less than the model has them; `weight_types` what the weights
+    of contractions are stored as, where less than f32 is asked for; `surface` the types that
+    callers see of inputs and outputs with packed elements, by name.
     """
 
     graph: Graph
@@ -89,6 +90,7 @@ class Placed:
     layouts: Mapping[Value, Layout]
     wholes: Mapping[Value, Value]
     rounded: tuple[Rounded, ...] = ()
+    weight_types: Mapping[Value, str] = field(default_factory=dict)
     surface: Mapping[str, TensorType] = field(default_factory=dict)
 
     @property
@@ -167,19 +169,13 @@ def assign_layouts(
             group.members, results := group.results(graph, users), model.limits
         )
         judge = None if model.scratch else partial(_alone, model)
-        pieces = split(
-            expr, operands, results, judge, model.divides, model.limits, partial(_seconds, model)
-        )
+        pieces = split(expr, operands, results, judge, model.limits, partial(_seconds, model))
         for part in pieces:
             kernel = Kernel(part.expr, part.operands, part.results, _location(group))
             steps.append(ProgramStep(kernel))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
-        if model.divides is not None:  # parts of sums are images too
-            planes = [shape[1:] for shape in shapes]
-            made = [v for p in pieces for v in p.results]
-            windows.update(v for v in made if v.type.shape[1:] in planes)
     wholes = {p.value: join for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
     for join in reversed(joins):  # parts of what others see lie as those see it

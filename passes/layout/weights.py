@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError
-from tcc.ir.graph import ConstantStore, Handle
+from tcc.ir.graph import ConstantStore, Handle, Value
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
 from tcc.ir.layout import Layout
 from tcc.ir.narrow import bf16_bits, encode
@@ -50,11 +50,13 @@ class _Entry:
 
 class WeightTable:
     """Assigns offsets; `parts` produces the section's bytes one weight at a time; `rounded` says
-    of which of the model's constants it holds less."""
+    of which of the model's constants it holds less, and `types` what the weights of contractions
+    are stored as, where less than f32 is asked for."""
 
     def __init__(self, store: ConstantStore) -> None:
         self._store = store
         self.rounded: dict[Rounded, None] = {}
+        self.types: dict[Value, str] = {}
         self._offsets: dict[_Entry, int] = {}
         self.size = 0
 

@@ -29,6 +29,12 @@ def trip_index(frame: GraphLowering, counter: Register) -> Index:
     return symbol(name)
 
 
+def enter_trip(inner: GraphLowering, counter: Register) -> Index:
+    """The number of the trip, which random nodes of the body ask for."""
+    inner.trip = trip_index(inner, counter)
+    return inner.trip
+
+
 @record
 class Halves:
     """A buffer with room for two values, `apart` bytes one behind the other; trip t reads the one

@@ -34,10 +34,10 @@ from tcc.passes.program.loop_carried import (
     begin_trip,
     carry,
     define_carried,
+    enter_trip,
     fill_rows,
     next_trip,
     store_rows,
-    trip_index,
 )
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
 
@@ -122,7 +122,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
     inner.buffers[body.inputs[1]] = condition if condition >= 0 else frame.true()
-    trip = trip_index(inner, counter)
+    trip = enter_trip(inner, counter)
     count_buffer = inner.temporary(const(I64.bytes), body.inputs[0].name)
     inner.store_size(trip, count_buffer)
     inner.buffers[body.inputs[0]] = count_buffer
@@ -239,7 +239,7 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
     stacks = [frame.temporary(byte_count(v.type), v.name) for v in node.outputs[states:]]
     counter = frame.registers.fresh()
     inner = _inside(frame, body, carried)
-    trip = trip_index(inner, counter)
+    trip = enter_trip(inner, counter)
     for value, sequence, back in zip(
         body.inputs[states:], inputs[states:], attrs.input_reverse, strict=True
     ):

@@ -63,12 +63,15 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.state import updates_in_place
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, assign_layouts
 from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.layout.divide_sums import with_divided_sums
 from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
 from tcc.record import record
 from tcc.schedule.backend import KernelModel
+
+_NO_TRIP = const(0)
 
 
 @dataclass(slots=True)
@@ -117,6 +120,7 @@ class GraphLowering:
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
     top: GraphLowering | None = None
+    trip: Index = _NO_TRIP  # of the innermost loop
 
     # ---- sizes ---------------------------------------------------------------------------
 
@@ -299,6 +303,7 @@ class GraphLowering:
             {**self.layouts, **placed.layouts},
             constants,
             top=self if self.top is None else self.top,
+            trip=self.trip,
         )
 
     @property
@@ -309,6 +314,7 @@ class GraphLowering:
     def steps(self) -> None:
         """Emits every step of the frame's graph."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
+        self.context.weights.types.update(self.placed.weight_types)
         handles = self.handles
         for step in self.placed.steps:
             if step.kernel is None:
@@ -332,7 +338,8 @@ def place_graph(
     groups = partition(graph, model, ends)
     if outer is not None:
         groups = fuse_horizontally(graph, groups, constants, model)
-    return narrowed(assign_layouts(graph, groups, model), precision, constants)
+    placed = narrowed(assign_layouts(graph, groups, model), precision, constants)
+    return with_divided_sums(placed, model.divides)
 
 
 def byte_count(type_: TensorType) -> Index:

@@ -26,6 +26,11 @@ from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective, 
 from tcc.passes.program.lower_control import lower_if, lower_loop, lower_scan
 from tcc.passes.program.lower_graph import GraphLowering, lower_program
 from tcc.passes.program.lower_handles import HANDLE_CALLS
+from tcc.passes.program.lower_random import (
+    lower_run_seed,
+    lower_stream_number,
+    lower_trip_number,
+)
 from tcc.passes.program.lowered import Lowered, Plan
 
 _LOWER: Mapping[str, Lower] = MappingProxyType(
@@ -39,6 +44,9 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "check_indices": lower_check_indices,
         **dict.fromkeys(COLLECTIVES, lower_collective),
         "rank": lower_rank,
+        "run_seed": lower_run_seed,
+        "stream_number": lower_stream_number,
+        "trip_number": lower_trip_number,
         **CALLS,
         **HANDLE_CALLS,
     }

@@ -134,6 +134,7 @@ class _Narrowing:
         self.kernels = placed.kernels
         self.made: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
+        self.types: dict[Value, str] = {}
         self.floats: dict[Value, _Stored | None] = {}
         self.levels: dict[tuple[Value, int], _Stored | None] = {}
         matmuls = {k: tuple(_matmuls(k, constants)) for k in self.kernels}
@@ -148,6 +149,7 @@ class _Narrowing:
             for k, found in matmuls.items()
         }
         self.activations = self._activations()
+        self.weights = dict.fromkeys(p.constant for found in matmuls.values() for p in found)
 
     def run(self) -> Placed:
         narrow = {
@@ -159,7 +161,8 @@ class _Narrowing:
         wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
         graph = self.placed.graph
         graph = replace(graph, constants={**graph.constants, **self.made})
-        return Placed(graph, steps, layouts, wholes, tuple(self.rounded))
+        types = {v: self.types.get(v, v.type.dtype.name) for v in self.weights}
+        return Placed(graph, steps, layouts, wholes, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
         replaced: dict[Value, _Stored] = {
@@ -284,6 +287,7 @@ class _Narrowing:
 
     def _note(self, value: Value, type: str, operands: str) -> None:
         graph = self.constants[value]
+        self.types[value] = type
         store, handle = graph.store, graph.constants[value]
         sources = store.sources(handle)
         first: dict[str, Handle] = {}

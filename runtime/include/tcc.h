@@ -311,6 +311,14 @@ typedef struct tcc_api {
     /* The number of ranks that the model is for; 0: any number, or what its groups of ranks say; -1: it
      * has no collectives. */
     int32_t (*model_ranks)(const tcc_model *model);
+    /* Later runs of the instance draw their random numbers with this seed: runs with equal seeds draw the
+     * same, on every device and with any number of threads.  Without it, and in `call`, the seed is the
+     * number in the environment variable TCC_SEED, else a new one for each run.  All ranks draw with
+     * rank 0's.  A run that the caller records in a graph of its own keeps its draws at every replay.
+     * Not while the instance runs. */
+    tcc_status (*instance_seed)(tcc_instance *instance, uint64_t seed);
+    /* As before the first instance_seed.  Not while the instance runs. */
+    tcc_status (*instance_unseed)(tcc_instance *instance);
 } tcc_api;
 
 #ifdef __cplusplus

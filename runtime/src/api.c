@@ -28,6 +28,19 @@ static tcc_status instance_set_poll(tcc_instance *instance, int (*poll)(void *),
     return TCC_OK;
 }
 
+static tcc_status instance_seed(tcc_instance *instance, uint64_t seed) {
+    if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    instance->seed = seed;
+    instance->seeded = true;
+    return TCC_OK;
+}
+
+static tcc_status instance_unseed(tcc_instance *instance) {
+    if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+    instance->seeded = false;
+    return TCC_OK;
+}
+
 static int32_t input_count(const tcc_model *model) { return model ? model->program.n_inputs : 0; }
 static int32_t output_count(const tcc_model *model) { return model ? model->program.n_outputs : 0; }
 
@@ -170,6 +183,8 @@ const tcc_api *tcc_runtime_api(void) {
         .result_pool = tcc_result_pool,
         .instance_create_on = tcc_instance_create_on,
         .model_ranks = model_ranks,
+        .instance_seed = instance_seed,
+        .instance_unseed = instance_unseed,
     };
     return &table;
 }

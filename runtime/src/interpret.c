@@ -6,6 +6,7 @@
 #include "collective.h"
 #include "place.h"
 #include "runtime.h"
+#include "seed.h"
 
 static tcc_status broken(const char *what) {
     return tcc_fail(TCC_INTERNAL, "the program %s", what);
@@ -29,6 +30,7 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     case TCC_INT_MIN: value = a < b ? a : b; break;
     case TCC_INT_MAX: value = a > b ? a : b; break;
     case TCC_INT_RANK: value = tcc_collective_rank(run); break;
+    case TCC_INT_SEED: TCC_RETURN_IF_ERROR(tcc_run_seed(run, &value)); break;
     default:
         if (b <= 0)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a size is divided by %lld", (long long)b);

@@ -474,6 +474,7 @@ struct tcc_instance {
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
     void *views; /* of Python's arrays; NULL before the first call */
+    bool seeded; uint64_t seed; /* of its runs */
 };
 
 /* The run in progress, as the interpreter sees it. */
@@ -487,6 +488,7 @@ typedef struct tcc_run {
     tcc_comm *comm;    /* of a model with collectives */
     int32_t in_flight; /* collectives under way */
     int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
+    bool seeded, fresh; uint64_t seed; /* which no other run has, if `fresh` */
 } tcc_run;
 
 /* What instructions do where buffers are not in this process's memory.  The interpreter has checked
@@ -540,8 +542,7 @@ void tcc_gather(char *target, const char *source, const tcc_tensor *tensor, int6
 /* Bytes of a row-major array, or -1 if a size is negative or the product overflows. */
 int64_t tcc_byte_count(const int64_t *shape, int32_t ndim, tcc_dtype dtype);
 bool tcc_is_row_major(const tcc_tensor *tensor);
-tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted,
-                             char **out_data);
+tcc_status tcc_ask_allocator(tcc_run *run, int32_t index, const tcc_tensor *wanted, char **out_data);
 
 /* ports.c: the caller's arrays against the ports. */
 tcc_status tcc_ports_bind_inputs(tcc_run *run);
@@ -560,8 +561,7 @@ tcc_status tcc_values_give(tcc_run *run);
 const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
-/* Fills the variant, program and weights of `model`, and its GPU if it has one.  On failure
- * nothing is held. */
+/* Fills the variant, program, weights and any GPU of `model`.  On failure nothing is held. */
 tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
 tcc_status tcc_model_get(tcc_model **out_model);
 void tcc_model_release(tcc_model *model);

@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,16 @@ from environment import environment
 
 
 class Asked:
-    """Runs `script` and asks it; a process that dies or takes too long is replaced."""
+    """Runs `script` and asks it; a process that dies or takes too long is replaced.
 
-    def __init__(self, script: Path, seconds: float, most: int) -> None:
+    `arguments` go to the script's command line.
+    """
+
+    def __init__(
+        self, script: Path, seconds: float, most: int, arguments: Sequence[str] = ()
+    ) -> None:
         self._script = script
+        self._arguments = arguments
         self._seconds = seconds
         self._most = most  # questions for one process, which keeps memory in bounds
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,7 +56,7 @@ class Asked:
     def _start(self) -> subprocess.Popen[bytes]:
         self._count = 0
         return subprocess.Popen(
-            [sys.executable, str(self._script)],
+            [sys.executable, str(self._script), *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -18,15 +18,19 @@ _BAD = ("mismatch", "crash", "signal", "hang")
 class Sweep:
     """The cases of `scripts/frameworks/NAME_worker.py`; `what` is what they are.
 
-    `seconds` bounds one case, `per_process` the cases of one process.
+    `seconds` bounds one case, `per_process` the cases of one process.  A worker that checks its
+    cases in another way gets the name of that `way`, which has outcomes and a table of its own.
     """
 
-    def __init__(self, name: str, what: str, *, seconds: float, per_process: int) -> None:
+    def __init__(
+        self, name: str, what: str, *, seconds: float, per_process: int, way: str = ""
+    ) -> None:
         self._what = what
-        self._kept = ROOT / "build" / f"{name}.json"
-        self._table = ROOT / "scripts" / "results" / f"{name}.txt"
+        outcomes = f"{name}_{way}" if way else name
+        self._kept = ROOT / "build" / f"{outcomes}.json"
+        self._table = ROOT / "scripts" / "results" / f"{outcomes}.txt"
         worker = Path(__file__).with_name(f"{name}_worker.py")
-        self._worker = Asked(worker, seconds, per_process)
+        self._worker = Asked(worker, seconds, per_process, [way] if way else [])
 
     def main(self, page: str, reached: Callable[[int, int], bool], goal: str) -> int:
         """Checks what the command line asks for; returns the exit code."""

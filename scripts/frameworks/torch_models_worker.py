@@ -1,8 +1,16 @@
-"""Checks architectures of `architectures.py`, named on standard input: one JSON line for each."""
+"""Checks architectures of `architectures.py`, named on standard input: one JSON line for each.
+
+With the argument `archives` a program goes to tcc by way of a file of `torch.export.save`.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeAlias
 
 import tcc
 import torch
@@ -10,13 +18,17 @@ import transformers
 from answers import answer, brief
 from architectures import CASES, Case
 from tcc.errors import TccError, UserError
+from tcc.frontends import exported, load_model
+from tcc.ir.graph.evaluate import evaluate_graph
 from torch.utils import _pytree as pytree
 
 BOUND = 1e-4  # of the largest value of each output
 BIAS = 0.1
+Tensors: TypeAlias = Mapping[str, torch.Tensor]
+Results: TypeAlias = Callable[[Any, Tensors, Mapping[str, Any]], list[Any]]
 
 
-def check(case: Case) -> tuple[str, str]:
+def check(case: Case, results: Results) -> tuple[str, str]:
     """`pass`, `refused`, `mismatch` or `crash`, and why or how near."""
     torch.manual_seed(0)
     try:
@@ -28,14 +40,29 @@ def check(case: Case) -> tuple[str, str]:
     except Exception as error:
         return "no model", brief(error)
     try:
-        with torch.no_grad():
-            module = tcc.compile(model, inputs=named, jobs=1)
+        found = results(model, inputs, named)
     except UserError as error:
         return "refused", brief(error)
     except TccError as error:
         return "crash", brief(error)
-    found = list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
     return compare(tensors(expected), found)
+
+
+def compiled_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
+    """What the compiled model gives."""
+    with torch.no_grad():
+        module = tcc.compile(model, inputs=named, jobs=1)
+    return list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
+
+
+def archived_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
+    """What the reference evaluator makes of the graph that is read from an archive."""
+    with TemporaryDirectory() as folder, torch.no_grad():
+        path = Path(folder) / "model.pt2"
+        torch.export.save(exported(model, named), path)
+        graph = load_model(path)
+        given = {value.name: inputs[value.name].numpy() for value in graph.inputs}
+        return list(evaluate_graph(graph, given).values())
 
 
 def build(case: Case) -> Any:
@@ -60,11 +87,12 @@ def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
         return "mismatch", f"{len(found)} results, {len(expected)} are due"
     worst = 0.0
     for number, (want, have) in enumerate(zip(expected, found, strict=True)):
+        have = torch.as_tensor(have)
         if want.shape != have.shape or want.dtype != have.dtype:
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
         if not want.numel():
             continue
-        a, b = want.double(), torch.as_tensor(have).double()
+        a, b = want.double(), have.double()
         if not torch.equal(a.isnan(), b.isnan()):
             return "mismatch", f"result {number}: NaN at other places"
         gap, size = (a - b).nan_to_num(0, 0, 0).abs().max(), a.nan_to_num(0, 0, 0).abs().max()
@@ -73,4 +101,5 @@ def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    answer(CASES, CASES, check)
+    results = archived_results if "archives" in sys.argv[1:] else compiled_results
+    answer(CASES, CASES, partial(check, results=results))

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
 # Operations between ranks, and a model with one.
 COLLECTIVES = "collectives"
+# The modes of torch.compile that are timed, by task; both record CUDA graphs.
+TORCH_MODES = {"compiled": "reduce-overhead", "autotuned": "max-autotune"}
 # Before the names of kernels of a small pass.
 SMALL = "small_"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpu.names import TORCH_MODES
+
 # What is to be reached: shares of the copy bandwidth and of the vendor's product, FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
 # Steps: those that judge tcc, and those that time others only.
 OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
-MODES = ("compiled", "autotuned")
 _MISSING = "-"
 
 
@@ -62,7 +63,7 @@ def missed(results: Mapping[str, Any]) -> list[str]:
 
 def _best_of_torch(item: Mapping[str, Any]) -> float | None:
     """The seconds of torch.compile in the better of its modes that was measured."""
-    found = [item[f"{mode}_seconds"] for mode in MODES if f"{mode}_seconds" in item]
+    found = [item[f"{mode}_seconds"] for mode in TORCH_MODES if f"{mode}_seconds" in item]
     return min(found, default=None)
 
 
@@ -162,6 +163,8 @@ def _models(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{_number(item, 'autotuned_seconds', 1e3, '.3f'):>9}"
                 f"{_number(item, 'jax_seconds', 1e3, '.3f'):>9}"
             )
+    for column, mode in zip(("compile", "tuned"), TORCH_MODES.values(), strict=True):
+        yield f"{column}: torch.compile in mode {mode}, which records CUDA graphs"
 
 
 def _number(item: Mapping[str, Any], key: str, factor: float, form: str) -> str:

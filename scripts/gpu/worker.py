@@ -26,6 +26,7 @@ from gpu.carry import unpack
 from gpu.collectives import check
 from gpu.devices import Device, device_of
 from gpu.measure import TYPES, Timing, Work, compare, draw, error, input_sets, latency
+from gpu.names import TORCH_MODES
 from gpu.torch_graph import build, draws_of
 
 Request = Mapping[str, Any]
@@ -176,20 +177,20 @@ def _in_precision(
 
 def compiled(request: Request, where: Device) -> dict[str, Any]:
     """The latency of torch.compile, which records CUDA graphs; it tunes little."""
-    return _compiled(request, where, "reduce-overhead", "compiled")
+    return _compiled(request, where, "compiled")
 
 
 def autotuned(request: Request, where: Device) -> dict[str, Any]:
     """The latency of torch.compile at its best, which takes long to compile."""
-    return _compiled(request, where, "max-autotune", "autotuned")
+    return _compiled(request, where, "autotuned")
 
 
-def _compiled(request: Request, where: Device, mode: str, name: str) -> dict[str, Any]:
+def _compiled(request: Request, where: Device, name: str) -> dict[str, Any]:
     inputs = [draw(spec, where.name, 1) for spec in request["item"]["inputs"]]
     theirs, given = _in_precision(_reference(request, where), inputs, request["item"])
     torch._dynamo.reset()
     with _tf32(False), torch.inference_mode():
-        fast = torch.compile(theirs, fullgraph=True, **where.compile_options(mode))
+        fast = torch.compile(theirs, fullgraph=True, **where.compile_options(TORCH_MODES[name]))
         begun = time.perf_counter()
         fast(*given)
         where.synchronize()

@@ -25,6 +25,7 @@ from subgraph.results import FAULTS, LONGER, Result
 from subgraph.writer import drawn, model_of
 from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
+from tcc.cli.peers.rounds import best_ratio, paired_ratio
 from tcc.errors import ToolError
 from tcc.options import TOLERANCES
 
@@ -105,10 +106,11 @@ class _Steps:
         except ToolError as unable:
             ours = unable.what.startswith("tcc")
             raise _Unfit("run" if ours else "reference", str(unable), self._run_line()) from None
-        median, best = times["tcc"].median, times["ort"].best
+        tcc, ort = times["tcc"], times["ort"]
+        ratios = [of(tcc.rounds, [ort.rounds]) for of in (paired_ratio, best_ratio)]
         return Result(
-            "timed", self._note, "", median, best, max(error), sum(turns.disturbed.values()),
-            date.today().isoformat(),
+            "timed", self._note, "", tcc.median, ort.median, *ratios, max(error),
+            sum(turns.disturbed.values()), date.today().isoformat(),
         )  # fmt: skip
 
     def _check_memory(self, beside: int = 0) -> None:

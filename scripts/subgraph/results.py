@@ -49,10 +49,12 @@ class Result:
     """What came of one graph.
 
     `why` says what hinders a measurement; of a timed graph, what `tcc verify` says of an error over
-    the tolerance.  `tcc` and `ort` are seconds: our median of all runs, the median of their best
-    round; `error` is the largest difference over the largest expected value; `disturbed` counts
-    turns for which no calm moment was found.  `kernels` are tcc's, the longest first, where it is
-    below the floor.  `artifact` is a hash of the file that was timed.
+    the tolerance.  `tcc` and `ort` are seconds, the medians of all runs.  `ratio` is the median
+    over rounds of ONNX Runtime's time over tcc's in the same round, `best` that of the best rounds;
+    both are None where nothing was timed.  `error` is the largest difference over the largest
+    expected value; `disturbed` counts turns for which no calm moment was found.  `kernels` are
+    tcc's, the longest first, where it is below the floor.  `artifact` is a hash of the file that
+    was timed.
     """
 
     outcome: str
@@ -60,16 +62,13 @@ class Result:
     command: str = ""
     tcc: float = 0.0
     ort: float = 0.0
+    ratio: float | None = None
+    best: float | None = None
     error: float = 0.0
     disturbed: int = 0
     date: str = ""
     kernels: list[dict[str, Any]] = field(default_factory=list)
     artifact: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        """Their best round over our median; None where nothing was timed."""
-        return self.ort / self.tcc if self.outcome == "timed" else None
 
     @property
     def below(self) -> bool:
@@ -94,7 +93,7 @@ class Store:
         """The times of this graph on this processor, whatever compiled it: they count where the
         same artifact comes of it again."""
         result = self._held(case, {k: v for k, v in self._conditions.items() if k != "sources"})
-        return result if result is not None and result.outcome == "timed" else None
+        return result if result is not None and result.ratio is not None else None
 
     def _held(self, case: Case, conditions: Mapping[str, Any]) -> Result | None:
         path = self._path(case)
@@ -127,8 +126,8 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
     lines = [
         f"{conditions.target}, {plan.threads} threads, f32, {plan.rounds} rounds of "
         f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(found.values())}",
-        "times: ms; tcc: the median of all runs; ort: ONNX Runtime's best round; ratio: ort over "
-        "tcc",
+        "times: ms, the medians of all runs; ort: ONNX Runtime; ratio: ort over tcc in the same "
+        "round, the median over rounds; best: of best rounds",
         f"a graph that is below {FLOOR} at first is timed anew, in {LONGER} times the rounds",
         "kernels: us of a run, what they come from, their share of what limits them",
         "",
@@ -149,7 +148,7 @@ def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> st
             lines += [f"{name}: {OUTCOMES[r.outcome]}: {r.why}"]
             lines += [f"  {r.command}"] if r.command else []
     if timed:
-        head = ("graph", "tcc", "ort", "ratio", "error", "disturbed turns")
+        head = ("graph", "tcc", "ort", "ratio", "best", "error", "disturbed turns")
         lines += ["", *aligned([head, *(_cells(name, found[name]) for _, name in timed)])]
     return "\n".join((*lines, ""))
 
@@ -166,9 +165,10 @@ def _counts(results: Iterable[Result]) -> list[str]:
 
 def _cells(name: str, result: Result) -> tuple[str, ...]:
     assert result.ratio is not None
+    assert result.best is not None
     times = (f"{seconds * 1e3:.4f}" for seconds in (result.tcc, result.ort))
     error, disturbed = f"{result.error:.0e}", str(result.disturbed or "")
-    return name, *times, f"{result.ratio:.2f}", error, disturbed
+    return name, *times, f"{result.ratio:.2f}", f"{result.best:.2f}", error, disturbed
 
 
 def _kernels(result: Result) -> Iterator[str]:

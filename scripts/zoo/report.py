@@ -8,8 +8,9 @@ from typing import Any
 
 from bench_table import aligned
 from chart import Bar, bar_chart
-from goals import BASELINES, geometric_mean, paired_ratio, ratio
+from goals import BASELINES, geometric_mean, ratio
 from tcc.cli.peers.peer import PEERS
+from tcc.cli.peers.rounds import best_ratio
 from zoo.draw import FIXED, Drawn, Entry
 from zoo.outcomes import Outcome, Outcomes
 
@@ -22,7 +23,7 @@ LEGEND = (
     "processor says, sound as its extractor gives it; weights are seeded; above 1.2 GB of them",
     "layers are halved until they fit, then the vocabulary (cut)",
     "times: medians in ms; (best): the same peer's best round",
-    "ratio: the faster peer at its best round over tcc at its median; paired: in the same round",
+    "ratio: the faster peer over tcc in the same round, the median over rounds; best: best rounds",
     "fma: multiply-adds of contractions over the f32 peak of all threads; error: against ONNX",
     "Runtime in f32, else the first peer, of an output's largest value; scaled: layers whose",
     "weights (by a power of two) or statistics were set for signals to live",
@@ -31,7 +32,7 @@ LEGEND = (
 
 def _head(precision: str) -> list[str]:
     timed = [column for kind in BASELINES[precision] for column in (kind, "(best)")]
-    rest = "ratio paired fma error scaled compiled cut".split()
+    rest = "ratio best fma error scaled compiled cut".split()
     return ["model", "registry", "class", "MB", "tcc", *timed, *rest]
 
 
@@ -52,10 +53,10 @@ def collected(drawn: Drawn, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def ratio_of(outcome: Outcome | None) -> float | None:
-    """The faster peer that ran, at its best round, over tcc's median; None where none did."""
+    """The median over rounds of the faster peer that ran over tcc; None where none did."""
     if outcome is None or outcome["outcome"] != "done":
         return None
-    return ratio(outcome, BASELINES[outcome["plan"].get("precision", "f32")], "best", "median")
+    return ratio(outcome, BASELINES[outcome["plan"].get("precision", "f32")])
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float]:
@@ -114,7 +115,7 @@ def chart(results: Mapping[str, Any]) -> str:
     bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
     names = [PEERS[kind].title.split(",")[0] for kind in BASELINES[results["precision"]]]
     peer = f"The faster of {' and '.join(names)}" if len(names) > 1 else names[0]
-    title = f"{peer} at its best round over tcc at its median"
+    title = f"{peer} over tcc in the same round, the median over rounds"
     return bar_chart(title, _conditions(results), bars)
 
 
@@ -140,7 +141,7 @@ def _conditions(results: Mapping[str, Any]) -> str:
 def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
     row, export = results["times"][entry.family], results["exports"].get(entry.family, {})
     peers, kinds = row["peers"], BASELINES[results["precision"]]
-    paired = paired_ratio({"peers": {k: peers.get(k, {}) for k in ("tcc", *kinds)}}, kinds)
+    best = ratio(row, kinds, best_ratio)
     value = ratio_of(row)
     fma = row["contraction_flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
     timed = [_ms(peers.get(k, {}), key) for k in kinds for key in ("median", "best")]
@@ -152,7 +153,7 @@ def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
         _ms(peers["tcc"], "median"),
         *timed,
         "-" if value is None else f"{value:.2f}",
-        "-" if paired is None else f"{paired:.2f}",
+        "-" if best is None else f"{best:.2f}",
         f"{fma:.0%}",
         "-" if row["error"] is None else f"{row['error']:.0e}",
         str(export.get("scaled", "-")),

@@ -39,6 +39,7 @@ RUN = {
     "import-linter": ("scripts/test", '"lint-imports"'),
     "mypy": ("scripts/test", '("mypy",)'),
     "onnxscript": ("models/export.py", "dynamo=True"),
+    "pytest-random-order": ("scripts/random_orders", '"--random-order-seed'),
     "pytest-xdist": ("scripts/test", '"--dist"'),
     "ruff": ("scripts/test", '"ruff"'),
 }

@@ -40,6 +40,17 @@ def needed_versions(path: Path) -> dict[str, set[str]]:
     return {library: set(names) for library, names in _needed(held)}
 
 
+def newest_glibc(path: Path) -> tuple[int, ...]:
+    """The newest version of glibc that the library asks for, as numbers."""
+    asked = (name for names in needed_versions(path).values() for name in names)
+    return max(version_numbers(name) for name in asked if name.startswith("GLIBC_"))
+
+
+def version_numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version as in GLIBC_2.17."""
+    return tuple(map(int, version.removeprefix("GLIBC_").split(".")))
+
+
 def _needed(held: Sections) -> Iterator[tuple[str, list[str]]]:
     needs, strings, at = held.get(".gnu.version_r", b""), held[".dynstr"], 0
     while needs:

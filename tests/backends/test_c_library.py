@@ -1,10 +1,11 @@
-"""An artifact loads on systems of 2012, and its name is the one that programs look for."""
+"""What tcc links loads on systems of 2012; an artifact has the name that programs look for."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,22 +15,20 @@ import pytest
 import tcc
 from onnx import TensorProto, helper
 from tcc.artifact import needed_glibc, verify_image
-from tcc.backends.artifact.toolchain import runtime_folder
+from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.toolchain import (
+    Toolchain,
+    build_planner,
+    find_toolchain,
+    runtime_folder,
+)
 from tcc.cli.show import summary_line
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from .elf_symbols import dynamic, needed_versions
+from .elf_symbols import dynamic, newest_glibc, version_numbers
 
 OLDEST = (2, 17)
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.removeprefix("GLIBC_").split(".")))
-
-
-def newest(path: Path) -> tuple[int, ...]:
-    return max(numbers(v) for names in needed_versions(path).values() for v in names)
 
 
 def functions() -> onnx.ModelProto:
@@ -62,10 +61,17 @@ def test_an_artifact_needs_no_function_newer_than_glibc_2_17(
 ) -> None:
     out = tmp_path / "model.so"
     compiled = compile_model(functions(), read_options({"jobs": 1, **choices}), out)
-    assert newest(out) <= OLDEST
+    assert newest_glibc(out) <= OLDEST
     # where these were libraries of their own
     assert {"libc.so.6", "libpthread.so.0", "libdl.so.2"} <= set(dynamic(out, 1))
     assert "needs glibc 2.17" in summary_line(compiled)
+
+
+@pytest.mark.parametrize("build", [build_planner, build_comm_library])
+def test_a_library_of_tccs_own_needs_no_function_newer_than_glibc_2_17(
+    build: Callable[[Toolchain, Path], Path], tmp_path: Path
+) -> None:
+    assert newest_glibc(build(find_toolchain(), tmp_path)) <= OLDEST
 
 
 def test_what_an_artifact_says_it_needs_is_read_from_its_symbols(tmp_path: Path) -> None:
@@ -73,10 +79,10 @@ def test_what_an_artifact_says_it_needs_is_read_from_its_symbols(tmp_path: Path)
     source.write_text("double hypot(double, double); double f(double x) { return hypot(x, 1); }")
     command = ("cc", "-shared", "-fPIC", "-fno-builtin", source, "-o", library, "-lm")
     subprocess.run(command, check=True)
-    assert needed_glibc(library) == f"glibc {'.'.join(map(str, newest(library)))}"
+    assert needed_glibc(library) == f"glibc {'.'.join(map(str, newest_glibc(library)))}"
     version = os.confstr("CS_GNU_LIBC_VERSION")
-    if version is not None and numbers(version.split()[1]) >= (2, 35):
-        assert newest(library) >= (2, 35)
+    if version is not None and version_numbers(version.split()[1]) >= (2, 35):
+        assert newest_glibc(library) >= (2, 35)
 
 
 NAMES = ("model.so", "lib net,v1 $(x).so", "näme.so", "n" * 252 + ".so")

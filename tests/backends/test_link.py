@@ -259,6 +259,9 @@ def test_names_become_identifiers() -> None:
     assert c_name("resnet-50.v1") == "resnet_50_v1"
     assert c_name("3d net") == "model_3d_net"
     assert c_name("") == "model"
+    assert c_name("Größe-é中") == "Grosse_eu4e2d"
+    assert c_name("²") == "model_2"
+    assert c_name("class") == "class"
     assert c_name("tcc") == "model_tcc"
     assert c_name("tcc_artifact") == c_name("model_tcc_artifact") == "model_tcc_artifact"
 

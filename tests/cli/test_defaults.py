@@ -37,7 +37,7 @@ g (float[2] x, float[n, 2] w, float[1] b) => (float[n, 2] y)
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (["run"], "y: float32 3x2, least 120.0, largest 120.0"),
+        (["run"], "y: float32 3x2, least 120, largest 120"),
         (["verify"], "1 of 1 outputs agree with ONNX Runtime"),
         (["verify", "--layers"], "all 2 nodes agree with ONNX Runtime"),
         (["bench", "--rounds", "1", "--seconds", "0.01"], "m.onnx, threads: "),

@@ -136,4 +136,4 @@ def test_the_expected_list_can_be_read() -> None:
 
 def test_the_table_counts() -> None:
     lines = table([row("a", "pass"), row("b", "hang"), row("c", "pass")], list(OUTCOMES))
-    assert lines.splitlines()[-1].split() == ["all", "3", "2", "-", "-", "-", "-", "1", "-"]
+    assert lines.splitlines()[-1].split() == ["all", "3", "2", "-", "-", "-", "-", "-", "1", "-"]

@@ -12,9 +12,10 @@ import tcc
 from onnx import parser
 from tcc.errors import UserError
 
+from tests.draws import RNG
+
 from .agreement import Array, assert_agree, expected, session
 
-rng = np.random.default_rng(13)
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -25,7 +26,7 @@ def model_of(text: str, functions: str = "") -> onnx.ModelProto:
 
 def drawn(model: onnx.ModelProto, shapes: Shapes) -> dict[str, Array]:
     kinds = {v.name: v.type.tensor_type.elem_type for v in model.graph.input}
-    normal = {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    normal = {name: RNG.standard_normal(shape) for name, shape in shapes.items()}
     bools = onnx.TensorProto.BOOL
     return {n: a > 0 if kinds[n] == bools else a.astype(np.float32) for n, a in normal.items()}
 
@@ -180,7 +181,7 @@ def test_sizes_of_data_and_in_bodies_broadcast(name: str) -> None:
     model, given = PLACES[name]
     module, runner = tcc.compile(model, jobs=1), session(model)
     for fixed, n, m in product(given, (1, 2), (1, 2)):
-        feeds = {k: rng.standard_normal(s).astype(np.float32) for k, s in (("a", n), ("b", m))}
+        feeds = {k: RNG.standard_normal(s).astype(np.float32) for k, s in (("a", n), ("b", m))}
         feeds |= fixed
         assert_agree(module.run(feeds), expected(runner, feeds), 1e-5)
 

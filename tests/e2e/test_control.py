@@ -282,6 +282,36 @@ def test_loop_whose_carried_value_grows() -> None:
     check(model, *({"trips": np.array(n), "x": ramp(2)} for n in (0, 1, 4)))
 
 
+def test_loop_whose_first_trip_changes_ranks_and_whose_condition_has_an_axis() -> None:
+    """Two loops in one model: PaddlePaddle's `while`, and a row that becomes a matrix."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+    g (int64[1] j, int64 trips, float[n] x, float s) =>
+        (int64[1] last, float[1, n] y, float[r, 1, n] rows, float z)
+    <int64[1] one = {1}, int64[1] end = {4}, int64[2] row = {1, -1}, float[1] half = {0.5}> {
+      begins = Less (j, end)
+      last, sum = Loop ("", begins, j, s) <
+        body = b (int64 i, bool[1] k, int64[1] a, float[] t) => (bool[1] go, int64[1] c, float[] u)
+        { c = Add (a, one)  go = Less (c, end)  u = Add (t, half) }
+      >
+      y, rows = Loop (trips, "", x) <
+        body = d (int64 i2, bool k2, float[] v) => (bool go2, float[] w, float[] r2)
+        { go2 = Identity (k2)  m = Reshape (v, row)  f = Cast <to = 1> (i2)  w = Add (m, m)
+          r2 = Add (w, f) }
+      >
+      z = ReduceSum <keepdims = 0> (sum)
+    }""")
+    common = {"x": ramp(3), "s": np.array(2, np.float32)}
+    module = check(
+        model,
+        *(
+            {"j": np.array([j]), "trips": np.array(trips), **common}
+            for j, trips in ((1, 1), (3, 2), (9, 5))
+        ),
+    )
+    with pytest.raises(tcc.TccError, match="a loop that ends before trip 1 leaves"):
+        module.run({"j": np.array([1]), "trips": np.array(0), **common})
+
+
 def test_decoding_with_a_cache_of_keys_and_values() -> None:
     """Both grow by a row a trip, a token chooses the next one, and one of them ends the loop."""
     rng = np.random.default_rng(2)

@@ -15,6 +15,8 @@ from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
 
+from tests.draws import RNG, seeded
+
 from .agreement import Array, assert_agree, expected, model_of, session, value
 from .emulator import (
     compile_emulated,
@@ -123,8 +125,9 @@ def transformer() -> onnx.ModelProto:
     return model_of(nodes, [tokens], [value("y", shape=("n", "length", width))], held)
 
 
-IMAGES = np.random.default_rng(0).standard_normal((2, 3, 32, 32)).astype(np.float32)
-TOKENS = np.random.default_rng(1).integers(0, 100, (2, 13))
+with seeded("test_emulated: inputs"):
+    IMAGES = RNG.standard_normal((2, 3, 32, 32)).astype(np.float32)
+    TOKENS = RNG.integers(0, 100, (2, 13))
 
 
 @needs_emulator

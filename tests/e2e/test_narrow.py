@@ -14,8 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.errors import UserError
 
+from tests.draws import RNG
+
 INT4, FLOAT = TensorProto.INT4, TensorProto.FLOAT
-RNG = np.random.default_rng(3)
 
 
 def _model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import erf
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import tcc
 from onnx import helper
 from tcc import cli
+from tcc.errors import UserError
 from tcc.options import TOLERANCES
 
 from tests.e2e.agreement import model_of, value
@@ -93,7 +95,7 @@ def test_results_stay_near_f32_and_are_rounded(mode: dict[str, str], cpu: str) -
         assert got["logits"].dtype == np.float32
         assert error <= max(TOLERANCES[m] for m in mode.values())
         assert error >= max(LEAST[m] for m in mode.values())
-        np.testing.assert_allclose(got["shares"].sum(-1), 1, rtol=1e-5)
+        np.testing.assert_allclose(got["shares"].sum(-1), 1, rtol=0, atol=1e-5)
     assert module.manifest["precision"] == mode.get("precision", "f32")
     assert module.manifest["quantized"] == mode.get("weights")
     assert module.manifest["weights"]["bytes"] == pytest.approx(weight_bytes(mode), rel=0.02)
@@ -110,10 +112,67 @@ def test_numbers_that_are_none_stay_so() -> None:
     with np.errstate(invalid="ignore"):
         want = x @ w
     for mode in MODES:
+        if "weights" in mode:
+            with pytest.raises(UserError, match="no weight of the model"):
+                tcc.compile(model, **mode)
+            continue
         got = tcc.compile(model, **mode).run({"x": x})["y"]
         np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
         np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
         np.testing.assert_array_equal(np.isneginf(got), np.isneginf(want))
+
+
+CONSTANTS = {"big": weights(256, 256), "small": weights(256, 8), "filter": weights(8, 8, 3, 3)}
+SUMMARIES = {
+    "y = MatMul(x, big)": "1 of 1 matmul and convolution weights as {0}",
+    "a = MatMul(x, big)  b = Relu(a)  y = MatMul(b, small)": (
+        "1 of 2 matmul and convolution weights as {0}"
+    ),
+    "y = MatMul(x, small)": "",
+    "y = Softmax(x)": "",
+    "s = Shape(x)  i = Reshape(x, image)  c = Conv(i, filter)  y = Flatten(c)": "",
+}
+
+
+@pytest.mark.parametrize("name", ["int8", "int4"])
+@pytest.mark.parametrize("text", SUMMARIES)
+def test_the_summary_counts_the_weights_that_became_integers(
+    text: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where none did the compile is refused, and writes nothing."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]> g (float[2, 256] x) => (float[a, b] y)
+        <int64[4] image = {{1, 8, 8, 8}}> {{ {text} }}"""
+    )
+    named = {name for node in model.graph.node for name in node.input}
+    tensors = (onnx.numpy_helper.from_array(a, n) for n, a in CONSTANTS.items() if n in named)
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, tmp_path / "m.onnx")
+    code = cli.execute(
+        ["compile", f"{tmp_path}/m.onnx", "-o", f"{tmp_path}/m.so", "--weights", name]
+    )
+    said = capsys.readouterr()
+    if SUMMARIES[text]:
+        assert (code, said.err) == (0, "")
+        assert f"f32 with {SUMMARIES[text].format(name)}," in said.out
+    else:
+        assert (code, said.out) == (2, "")
+        assert f"no weight of the model can be stored as {name}" in said.err
+        assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_the_summary_says_what_a_narrow_precision_stored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = helper.make_node("Softmax", ["x"], ["y"])
+    onnx.save(
+        model_of([node], [value("x", shape=(3,))], [value("y", shape=(3,))], {}),
+        tmp_path / "m.onnx",
+    )
+    for name, said in (("f32", "f32, "), ("bf16", "bf16 with no matmul or convolution weights, ")):
+        out = str(tmp_path / f"{name}.so")
+        assert cli.execute(["compile", f"{tmp_path}/m.onnx", "-o", out, "--precision", name]) == 0
+        assert f"1 kernels, {said}" in capsys.readouterr().out
 
 
 def test_verify_prints_the_precision_and_its_error(
@@ -123,7 +182,8 @@ def test_verify_prints_the_precision_and_its_error(
     path, made = tmp_path / "m.onnx", tmp_path / "m.so"
     onnx.save(language_model(), path)
     assert cli.execute(["compile", str(path), "-o", str(made), "--weights", "int8"]) == 0
-    assert "f32 with int8 weights" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"f32 with [1-9]\d* of \d+ matmul and convolution weights as int8,", said)
     tokens = ["-i", "tokens=2xi64=3"]
     assert cli.execute(["verify", str(path), str(made), *tokens]) == 0
     shown = capsys.readouterr().out

@@ -10,7 +10,7 @@ import onnxruntime as ort
 import tcc
 from onnx import helper, numpy_helper
 
-RNG = np.random.default_rng(21)
+from tests.draws import RNG
 
 
 class Layers:

@@ -13,14 +13,15 @@ import tcc
 from onnx import TensorProto, helper
 from tcc.errors import UserError
 
+from tests.draws import RNG
+
 from .agreement import BOOL, FLOAT, INT64, Array, assert_agree, expected, model_of, session, value
 
 node = helper.make_node
-rng = np.random.default_rng(0)
 
 
 def normal(*shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
+    return RNG.standard_normal(shape).astype(np.float32)
 
 
 def check(
@@ -399,7 +400,7 @@ def chain(element: int) -> onnx.ModelProto:
 )
 def test_element_types(element: int, dtype: type, tolerance: float) -> None:
     def draw(*shape: int) -> Array:
-        return (rng.standard_normal(shape) * 100).astype(dtype)
+        return (RNG.standard_normal(shape) * 100).astype(dtype)
 
     feeds = [{"x": draw(n, 4), "z": draw(n, 4), "w": draw(4, 4)} for n in (1, 19)]
     check(chain(element), *feeds, tolerance=tolerance)
@@ -441,7 +442,7 @@ def test_a_large_reduction() -> None:
             value("norm", FLOAT, []),
         ],
     )
-    x = rng.random(3_000_001).astype(np.float32)
+    x = RNG.random(3_000_001).astype(np.float32)
     got = tcc.compile(model, jobs=1).run({"x": x})
     # at least 32 partial sums, with 4 times the error that random roundings have
     bound = 4 * math.sqrt(x.size / 32) * 2.0**-24

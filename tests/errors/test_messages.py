@@ -61,6 +61,9 @@ GROUPS = COLLECTIVE.format("""
     b = com.microsoft.AllGather <group_size = 4> (x)
     s = ReduceSum(a)  t = ReduceSum(b)  u = Add(s, t)  y = Add(u, x)""")
 
+RANDOM = """<ir_version: 9, opset_import: ["": 17]>
+    random (float[2, 3] x) => (float[2, 3] y) {{ y = RandomNormalLike {} (x) }}"""
+
 
 def parsed(text: str, *names: str) -> tuple[tuple[str, bytes], ...]:
     """The model of a text as a file, its nodes named."""
@@ -77,6 +80,9 @@ class Case:
     arguments: tuple[str, ...]
     files: tuple[tuple[str, bytes], ...] = ()
 
+
+ELF_FILE = (("m.so", b"\x7fELF\x02\x01\x01" + bytes(120)),)
+ZIP = b"PK\3\4" + bytes(60)
 
 CASES = {
     "compile-missing-file": Case(("compile", "absent.onnx")),
@@ -95,6 +101,31 @@ CASES = {
     "compile-folder": Case(("compile", ".")),
     "compile-empty-file": Case(("compile", "m.onnx"), (("m.onnx", b""),)),
     "compile-text-file": Case(("compile", "m.onnx"), (("m.onnx", b"not a model at all\n"),)),
+    "compile-artifact": Case(("compile", "m.so", "-o", "a.so"), ELF_FILE),
+    "compile-artifact-as-archive": Case(("compile", "m.pt2"), (("m.pt2", ELF_FILE[0][1]),)),
+    "compile-archive-as-onnx": Case(("compile", "m.onnx"), (("m.onnx", ZIP),)),
+    "compile-onnx-as-archive": Case(("compile", "m.pt2"), (("m.pt2", GOOD),)),
+    "compile-git-lfs": Case(
+        ("compile", "m.onnx"), (("m.onnx", b"version https://git-lfs.github.com/spec/v1\n"),)
+    ),
+    "compile-to-stdout": Case(("compile", "m.onnx", "-o", "-"), (("m.onnx", GOOD),)),
+    "run-to-stdout": Case(("run", "m.onnx", "--output", "-"), (("m.onnx", GOOD),)),
+    "doctor-to-stdout": Case(("doctor", "--calibrate", "-o", "-")),
+    "run-model-as-artifact": Case(("run", "m.so"), (("m.so", GOOD),)),
+    "run-elf-of-another-kind": Case(("run", "program"), (("program", ELF_FILE[0][1]),)),
+    "run-empty-artifact": Case(("run", "m.so"), (("m.so", b""),)),
+    "run-folder": Case(("run", ".")),
+    "inspect-archive": Case(("inspect", "m.so"), (("m.so", ZIP),)),
+    "inspect-derivations-of-artifact": Case(
+        ("inspect", "program", "--derivations"), (("program", ELF_FILE[0][1]),)
+    ),
+    "verify-artifact-as-model": Case(("verify", "m.so"), ELF_FILE),
+    "verify-model-as-artifact": Case(
+        ("verify", "m.onnx", "n.onnx"), (("m.onnx", GOOD), ("n.onnx", GOOD))
+    ),
+    "bench-model-as-artifact": Case(
+        ("bench", "m.onnx", "--artifact", "n.onnx"), (("m.onnx", GOOD), ("n.onnx", GOOD))
+    ),
     "compile-truncated": Case(("compile", "m.onnx"), (("m.onnx", GOOD[:-9]),)),
     "compile-unknown-ops": Case(("compile", "m.onnx"), (("m.onnx", UNKNOWN),)),
     "compile-old-opset": Case(("compile", "m.onnx"), (("m.onnx", model(opset=0)),)),
@@ -136,6 +167,9 @@ CASES = {
     "run-text-file": Case(("run", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
     "run-truncated-elf": Case(("run", "m.so"), (("m.so", b"\x7fELF\x02\x01" + bytes(99)),)),
     "inspect-text-file": Case(("inspect", "m.so"), (("m.so", b"not an artifact\n" * 9),)),
+    "compile-random-integers": Case(
+        ("compile", "m.onnx"), parsed(RANDOM.format("<dtype = 7>"), "noise")
+    ),
     "run-pins-nothing": Case(("run", "m.so", "--pin")),
     "run-ranks-to-one-folder": Case(("run", "m.so", "--nproc", "2", "--output", "out")),
     "run-missing-file": Case(("run", "absent.so")),

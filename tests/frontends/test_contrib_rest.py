@@ -13,46 +13,49 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 
+from tests.draws import seeded
+
 from .oracle import expected
 from .test_contrib_ops import A, B, X, Y, agrees, f32, i8, model_of, real, u8
 
 # ---- against ONNX Runtime ------------------------------------------------------------------------
 
-SHARED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
-    "upper": ("Trilu", (X,), {}),
-    "lower": ("Trilu", (X, np.array(-1, np.int64)), {"upper": 0, "constants": (1,)}),
-    "new_axis": ("ExpandDims", (X, np.array(1, np.int32)), {"constants": (1,)}),
-    "new_last_axis": ("ExpandDims", (X, np.array(-1, np.int32)), {"constants": (1,)}),
-    "rows": ("GatherND", (X, np.array([[1, 2], [0, 0]], np.int64)), {}),
-    "distinct": (
-        "Unique",
-        (np.array([2, 1, 1, 3, 4, 3], np.float32),),
-        {"outputs": ("y", "places", "counts")},
-    ),
-    "wide_product": (
-        "MatMulInteger16",
-        (np.array([[-32768, 999], [7, 8]], np.int16), np.array([[32767], [-5]], np.int16)),
-        {},
-    ),
-    "choice": (
-        "QLinearWhere",
-        (np.array([True, False, True]), u8(2, 3), *A, u8(2, 3), *B, *Y),
-        {"constants": (2, 3, 5, 6, 7, 8)},
-    ),
-    "inverse": ("Inverse", (f32(2, 3, 4, 4) + 4 * np.eye(4, dtype=np.float32),), {}),
-    "inverse_swaps": ("Inverse", (np.array([[0, 2], [1, 0]], np.float32),), {}),
-    "conv": (
-        "QLinearConv",
-        (u8(1, 6, 5, 2), *A, i8(3, 2, 3, 3), real(0.02), np.int8(0), *Y),
-        {"channels_last": 1, "pads": [1, 0, 1, 0], "constants": (1, 2, 3, 4, 5, 6, 7)},
-    ),
-    "conv_first": (
-        "QLinearConv",
-        (u8(1, 2, 6, 5), *A, i8(3, 2, 3, 3), real(0.02), np.int8(0), *Y),
-        {"strides": [2, 1], "constants": (1, 2, 3, 4, 5, 6, 7)},
-    ),
-    "pool": ("NhwcMaxPool", (u8(1, 6, 5, 3),), {"kernel_shape": [3, 2], "strides": [2, 1]}),
-}
+with seeded("test_contrib_rest: shared"):
+    SHARED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+        "upper": ("Trilu", (X,), {}),
+        "lower": ("Trilu", (X, np.array(-1, np.int64)), {"upper": 0, "constants": (1,)}),
+        "new_axis": ("ExpandDims", (X, np.array(1, np.int32)), {"constants": (1,)}),
+        "new_last_axis": ("ExpandDims", (X, np.array(-1, np.int32)), {"constants": (1,)}),
+        "rows": ("GatherND", (X, np.array([[1, 2], [0, 0]], np.int64)), {}),
+        "distinct": (
+            "Unique",
+            (np.array([2, 1, 1, 3, 4, 3], np.float32),),
+            {"outputs": ("y", "places", "counts")},
+        ),
+        "wide_product": (
+            "MatMulInteger16",
+            (np.array([[-32768, 999], [7, 8]], np.int16), np.array([[32767], [-5]], np.int16)),
+            {},
+        ),
+        "choice": (
+            "QLinearWhere",
+            (np.array([True, False, True]), u8(2, 3), *A, u8(2, 3), *B, *Y),
+            {"constants": (2, 3, 5, 6, 7, 8)},
+        ),
+        "inverse": ("Inverse", (f32(2, 3, 4, 4) + 4 * np.eye(4, dtype=np.float32),), {}),
+        "inverse_swaps": ("Inverse", (np.array([[0, 2], [1, 0]], np.float32),), {}),
+        "conv": (
+            "QLinearConv",
+            (u8(1, 6, 5, 2), *A, i8(3, 2, 3, 3), real(0.02), np.int8(0), *Y),
+            {"channels_last": 1, "pads": [1, 0, 1, 0], "constants": (1, 2, 3, 4, 5, 6, 7)},
+        ),
+        "conv_first": (
+            "QLinearConv",
+            (u8(1, 2, 6, 5), *A, i8(3, 2, 3, 3), real(0.02), np.int8(0), *Y),
+            {"strides": [2, 1], "constants": (1, 2, 3, 4, 5, 6, 7)},
+        ),
+        "pool": ("NhwcMaxPool", (u8(1, 6, 5, 3),), {"kernel_shape": [3, 2], "strides": [2, 1]}),
+    }
 
 
 @pytest.mark.parametrize("name", list(SHARED))
@@ -148,6 +151,10 @@ def test_sums_and_products() -> None:
     assert mask.all()
     assert mask.dtype == bool
     np.testing.assert_allclose(_evaluated("BiasDropout", X, bias)[0], X + bias, atol=1e-6)
+    ratio, training = np.array(0.25, np.float32), np.array(True)
+    y, mask = _evaluated("BiasDropout", X, bias, skip, ratio, training, count=2, seed=7)
+    assert 0 < mask.sum() < mask.size
+    np.testing.assert_allclose(y, np.where(mask, (X + bias) / 0.75, 0) + skip, atol=1e-6)
     w = f32(8, 4)
     z = X.astype(np.float64) @ w
     (y,) = _evaluated(
@@ -177,11 +184,9 @@ def test_a_convolution_whose_channels_are_last() -> None:
 # ---- refused -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("op", "operands", "attrs", "why"),
-    [
+with seeded("test_contrib_rest: refused"):
+    REFUSED = [
         ("Trilu", (X,), {"lower": 1}, "attribute lower is not supported"),
-        ("BiasDropout", (X, f32(8), None, None, np.array(True)), {}, "training mode"),
         ("MatMulBnb4", (X, u8(15), f32(2)), {"N": 4, "K": 8, "block_size": 16}, "quant_type"),
         (
             "MatMulBnb4",
@@ -193,8 +198,10 @@ def test_a_convolution_whose_channels_are_last() -> None:
         ("Inverse", (X,), {}, "square"),
         ("Inverse", (real(1),), {}, "holds no matrices"),
         ("NhwcMaxPool", (np.ones((1, 4, 4, 1), bool),), {"kernel_shape": [2, 2]}, "takes numbers"),
-    ],
-)
+    ]
+
+
+@pytest.mark.parametrize(("op", "operands", "attrs", "why"), REFUSED)
 def test_refused(op: str, operands: Any, attrs: dict[str, Any], why: str) -> None:
     fixed = [n for n, o in enumerate(operands) if o is not None and n]
     model, _ = model_of(op, operands, ["y"], fixed, **attrs)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc.errors import UserError
@@ -199,16 +200,34 @@ def test_external_weights_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "location", ["./w.bin", ".//w.bin", "deep/./w.bin", "deep//w.bin", "./deep/././w.bin"]
+)
+def test_a_dot_or_nothing_between_slashes_names_the_same_folder(
+    location: str, tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    data = tmp_path / ("deep/w.bin" if "deep" in location else "w.bin")
+    data.write_bytes(_WEIGHT.tobytes())
+    path = _save(tmp_path, location=location)
+    _check_read(path)
+    feeds = {"x": np.ones((2, 3), np.float32)}
+    (found,) = ort.InferenceSession(path).run(None, feeds)
+    np.testing.assert_array_equal(found, _WEIGHT + 1)
+
+
+@pytest.mark.parametrize(
     "location",
-    ["../out.bin", "a/../../out.bin", "/etc/hostname", "file:///etc/hostname", "", ".", "a//w.bin",
-     "w.bin\0", "a\\w.bin", "absent.bin", "link.bin", "linked/out.bin", "hard.bin", "pipe", "dir",
-     "empty.bin", "*/_ORT_MEM_ADDR_/*"],
+    ["../out.bin", "a/../../out.bin", "./../out.bin", "a/../w.bin", "./" * 3000 + "..",
+     "/etc/hostname", "//w.bin", "file:///etc/hostname", "", ".", "./", "w.bin/", "w.bin/.",
+     "w.bin\0", "./w.bin\0", "a\\w.bin", ".\\w.bin", "absent.bin", "link.bin", "./link.bin",
+     "linked/out.bin", "hard.bin", "pipe", "dir", "./dir", "empty.bin", "*/_ORT_MEM_ADDR_/*"],
 )  # fmt: skip
 def test_external_data_stay_in_the_models_folder(location: str, tmp_path: Path) -> None:
     (tmp_path / "out.bin").write_bytes(_WEIGHT.tobytes())
     folder = tmp_path / "model"
     path = _save(folder, location=location)
     (folder / "a").mkdir()
+    (folder / "w.bin").write_bytes(_WEIGHT.tobytes())
     (folder / "link.bin").symlink_to(tmp_path / "out.bin")
     (folder / "linked").symlink_to(tmp_path)
     os.link(tmp_path / "out.bin", folder / "hard.bin")

@@ -15,6 +15,7 @@ from tcc.ops.collective import collective_kind
 from tcc.ops.operands import sizes
 from tcc.passes.program.lower_node import check_runnable
 
+from tests.draws import RNG, seeded
 from tests.oracle.ranks import Rank, exchanged, in_lockstep
 
 torch = pytest.importorskip("torch")
@@ -65,7 +66,8 @@ def on_ranks(graph: Graph, xs: list[Array]) -> list[Array]:
     return in_lockstep(len(xs), run)
 
 
-X = [np.random.default_rng(rank).standard_normal((4, 6)).astype(np.float32) for rank in range(4)]
+with seeded("test_torch_collectives: x"):
+    X = [RNG.standard_normal((4, 6)).astype(np.float32) for _ in range(4)]
 A, B, C, D = X
 
 

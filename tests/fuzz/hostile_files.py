@@ -184,12 +184,14 @@ def _sparse() -> Iterator[Case]:
 def _external() -> Iterator[Case]:
     yield _outside_case("clean", Outcome.WORKS, {"location": "w.bin"})
     yield _outside_case("deep", Outcome.WORKS, {"location": "a/w.bin"})
+    yield _outside_case("dots", Outcome.WORKS, {"location": "./a/.//w.bin"})
     yield _outside_case(
         "range", Outcome.WORKS, {"location": "w.bin", "offset": "0", "length": "48"}
     )
     locations = {
         "parent": "../out.bin", "parent-deep": "a/../../out.bin", "absolute": "/etc/passwd",
-        "url": "file:///etc/passwd", "empty": "", "dot": ".", "slashes": "a//w.bin",
+        "url": "file:///etc/passwd", "empty": "", "dot": ".", "slashes": "//a/w.bin",
+        "dots-parent": "./../out.bin", "file-as-folder": "w.bin/.",
         "back": "a/../w.bin", "nul": "w.bin\0", "nul-tail": "w.bin\0/../../out.bin",
         "backslash": "..\\out.bin", "absent": "no.bin", "link": "link.bin",
         "linked-folder": "linked/out.bin", "hard-link": "hard.bin", "pipe": "pipe",

@@ -50,7 +50,7 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         assert {field.name for field in row.fields} == {field.name for field in fields(row.node)}
         shown = {part.name for part in row.text if not isinstance(part, str)}
         hidden = {field.name for field in row.fields} - shown
-        unused = {IntOp.CONST: {"b"}, IntOp.RANK: {"a", "b"}}
+        unused = {IntOp.CONST: {"b"}, IntOp.RANK: {"a", "b"}, IntOp.SEED: {"a", "b"}}
         assert hidden <= {"op", *unused.get(row.operation, ())}
     assert {row.operation for row in INSTRUCTIONS if row.node is Let} == set(IntOp)
 
@@ -81,6 +81,7 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         ),
         (Wait(5, 1, 2), set(), set(), (1, 2)),
         (Let(3, IntOp.RANK), set(), {3}, ()),
+        (Let(3, IntOp.SEED), set(), {3}, ()),
     ],
     ids=lambda value: type(value).__name__ if hasattr(value, "__dataclass_fields__") else None,
 )

@@ -23,7 +23,8 @@ from tcc.ir.types import BF16, TensorType
 from tcc.ops.data.lists import pack
 from tcc.options import read_options
 
-from .cases import Array, Case, symbolic
+from .cases import Array, Case, check, reference, symbolic
+from .special import SpecialCase, differs
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,38 @@ def run_together(
     variants: Mapping[str, Variant],
     level: int = 2,
     numerics: str = "default",
+    derive: bool = True,
 ) -> dict[str, Any]:
-    """The outputs of the cases, compiled for `cpu` at `-O<level>`."""
+    """The outputs of the cases, compiled for `cpu` at `-O<level>`, by `derive` with derivations."""
     # Under xdist the other CPU has a batch of its own.
     jobs = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
-    options = read_options({"cpu": cpu, "jobs": jobs, "level": level, "numerics": numerics})
+    options = read_options(
+        {"cpu": cpu, "jobs": jobs, "level": level, "numerics": numerics, "derive": derive}
+    )
     graph = graph_of(cases, variants)
-    with TemporaryDirectory() as folder, patch.object(driver, "load_model", lambda g, *_, **__: g):
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(driver, "load_called", lambda g, *_, **__: (g, None)),
+    ):
         path = Path(folder, "batch.so")
         driver.compile_model(graph, options, path)
         return runtime.load(path, 2, poison=True).run(feeds_of(cases, variants))
+
+
+def disagreements(cases: Sequence[Case], results: Results) -> list[str]:
+    """A line for each case whose results are not the reference's, with the reason."""
+    lines = []
+    for case in cases:
+        why = results.failures.get(case.name)
+        if why is None:
+            try:
+                with np.errstate(all="ignore"):
+                    expected = reference(case)
+                    check(case, results.outputs[case.name], expected, case.op.tolerance)
+                    if isinstance(case, SpecialCase):
+                        why = differs(case, results.outputs[case.name], expected) or None
+            except AssertionError as error:
+                why = error
+        if why is not None:
+            lines.append(f"{case.name}: {' '.join(str(why).split())[:200]}")
+    return lines

@@ -6,7 +6,9 @@ the code generator are paid once for many.  Memory is poisoned before each use.
 
 from __future__ import annotations
 
-from functools import cache
+import random
+from functools import cache, partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,17 +17,18 @@ from tcc.ops import OPS
 
 from tests.processors import distinct
 
-from .batch import PLAIN, Results, Variant, run_batch
+from .batch import PLAIN, Results, Variant, run_batch, run_together
 from .cases import CASES, SYMBOLIC_CASES, Case, check, fewer, judge_all, reference, rows, some
 from .special import SpecialCase, differs, one_of
 
 BATCH = 120
 
-# Control flow needs bodies, and collectives ranks: tests/e2e has them.  The others only demand or
-# name sizes.
+# Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others
+# only demand or name sizes.
 NO_RESULT = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size",
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
+    "run_seed", "trip_number",
 )  # fmt: skip
 # Their operands are no arrays: tests/e2e/test_lists.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")
@@ -37,6 +40,9 @@ SOME_HALVES = (
     *some((c for c in HALVES if Trait.ELEMENTWISE not in c.op.traits), 3),
 )
 COMPILED = (*WHOLE, *SOME_HALVES)
+ALL = (*WHOLE, *HALVES)
+# Options that leave passes out: scripts/op_matrix compiles all cases with each, the tests a tenth.
+MODES: dict[str, dict[str, Any]] = {"underived": {"level": 3, "derive": False}, "O0": {"level": 0}}
 # Constant operands are packed for the kernels that read them; the first operand stays an input.
 PACKED = tuple(c for c in COMPILED if Trait.CONTRACTION in c.op.traits and not c.half)
 ARITHMETIC = Trait.ELEMENTWISE | Trait.REDUCTION | Trait.CONTRACTION
@@ -59,15 +65,22 @@ def constants(case: Case) -> Variant:
     return Variant(constant=frozenset(range(1, len(case.sample.inputs))))
 
 
-# Name of a set: its cases, the CPU, and how each case is compiled.
+def tenth(name: str) -> tuple[Case, ...]:
+    """A tenth of all cases, drawn by `name`; scripts/op_matrix has the others."""
+    drawn = random.Random(name).sample(range(len(ALL)), -(-len(ALL) // 10))
+    return tuple(ALL[number] for number in sorted(drawn))
+
+
+# Name of a set: its cases, the CPU, how each case is compiled, and the options.
 SETS = {
-    "plain": (COMPILED, "host", lambda _: PLAIN),
-    "constants": (PACKED, "host", constants),
-    "open": (OPEN, "host", lambda _: Variant(open=True)),
-    "special": (SPECIAL_CASES, "host", lambda _: PLAIN),
+    "plain": (COMPILED, "host", lambda _: PLAIN, {}),
+    "constants": (PACKED, "host", constants, {}),
+    "open": (OPEN, "host", lambda _: Variant(open=True), {}),
+    "special": (SPECIAL_CASES, "host", lambda _: PLAIN, {}),
+    **{name: (tenth(name), "host", lambda _: PLAIN, given) for name, given in MODES.items()},
 }
 if "x86-64-v3" in distinct("host", "x86-64-v3"):
-    SETS["avx2"] = (AVX2, "x86-64-v3", lambda _: PLAIN)
+    SETS["avx2"] = (AVX2, "x86-64-v3", lambda _: PLAIN, {})
 
 
 def batches(name: str) -> list[list[list[Case]]]:
@@ -82,9 +95,9 @@ def batches(name: str) -> list[list[list[Case]]]:
 
 @cache
 def results(name: str, batch: int) -> Results:
-    _, cpu, variant = SETS[name]
+    _, cpu, variant, given = SETS[name]
     part = [case for row in batches(name)[batch] for case in row]
-    return run_batch(part, cpu, {c.name: variant(c) for c in part})
+    return run_batch(part, cpu, {c.name: variant(c) for c in part}, partial(run_together, **given))
 
 
 PARAMETERS = [

@@ -18,18 +18,19 @@ from tcc.passes.program.lowered import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
+from tests.draws import RNG, seeded
 from tests.oracle.program.evaluate import evaluate_program
 from tests.passes.fuse.models import Model
 
-RNG = np.random.default_rng(9)
-ROWS: dict[str, Array] = {
-    "random": RNG.standard_normal((5, 13)).astype(np.float32),
-    "equal": RNG.integers(0, 3, (5, 13)).astype(np.float32),
-    "masked": np.where(RNG.random((5, 13)) < 0.9, -np.inf, 1.0).astype(np.float32),
-    "odd": np.where(RNG.random((5, 13)) < 0.3, np.nan, np.inf).astype(np.float32),
-    "integers": RNG.integers(-3, 3, (5, 13)),
-    "lowest": np.full((5, 13), np.iinfo(np.int64).min),
-}
+with seeded("test_few_largest: rows"):
+    ROWS: dict[str, Array] = {
+        "random": RNG.standard_normal((5, 13)).astype(np.float32),
+        "equal": RNG.integers(0, 3, (5, 13)).astype(np.float32),
+        "masked": np.where(RNG.random((5, 13)) < 0.9, -np.inf, 1.0).astype(np.float32),
+        "odd": np.where(RNG.random((5, 13)) < 0.3, np.nan, np.inf).astype(np.float32),
+        "integers": RNG.integers(-3, 3, (5, 13)),
+        "lowest": np.full((5, 13), np.iinfo(np.int64).min),
+    }
 
 
 def best(x: Array, axis: int, count: int, largest: bool = True) -> Graph:

@@ -19,10 +19,11 @@ from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
 from tcc.passes.graph.fold_constants import fold_constants
 
+from tests.draws import RNG
+
 Read = Callable[..., Graph]
 Agree = Callable[..., None]
 F = np.float32
-RNG = np.random.default_rng(11)
 
 
 def random(*shape: int) -> Any:

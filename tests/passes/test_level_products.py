@@ -18,8 +18,9 @@ from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.quantize.weight_quant_matmul import weight_quant_matmuls
 
+from tests.draws import RNG, seeded
+
 DEPTH, COLUMNS = 256, 96
-RNG = np.random.default_rng(4)
 
 
 def graph(
@@ -49,20 +50,21 @@ def graph(
     return b.finish(found)
 
 
-SCALES = RNG.uniform(0.1, 1, (8, COLUMNS))
-CASES = {
-    "blocks": (I4, SCALES, DequantizeAttrs(0, 32)),
-    "blocks turned": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "transpose"),
-    "blocks in gemm": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "gemm"),
-    "points": (U4, SCALES, DequantizeAttrs(0, 32), RNG.integers(0, 16, SCALES.shape)),
-    "middle": (U4, SCALES, DequantizeAttrs(0, 32), np.full(SCALES.shape, 8)),
-    "unsigned": (U4, SCALES, DequantizeAttrs(0, 32)),
-    "columns": (F8E4M3FN, SCALES[0], DequantizeAttrs(1)),
-    "rows turned": (F8E4M3FN, SCALES[0], DequantizeAttrs(0), None, "transpose"),
-    "tensor": (F8E4M3FN, 0.3, DequantizeAttrs()),
-    "four bits": (F4E2M1, SCALES, DequantizeAttrs(0, 32)),
-    "column point": (I4, SCALES[0], DequantizeAttrs(1), RNG.integers(-8, 8, COLUMNS)),
-}
+with seeded("test_level_products: cases"):
+    SCALES = RNG.uniform(0.1, 1, (8, COLUMNS))
+    CASES = {
+        "blocks": (I4, SCALES, DequantizeAttrs(0, 32)),
+        "blocks turned": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "transpose"),
+        "blocks in gemm": (I4, SCALES.T, DequantizeAttrs(1, 32), None, "gemm"),
+        "points": (U4, SCALES, DequantizeAttrs(0, 32), RNG.integers(0, 16, SCALES.shape)),
+        "middle": (U4, SCALES, DequantizeAttrs(0, 32), np.full(SCALES.shape, 8)),
+        "unsigned": (U4, SCALES, DequantizeAttrs(0, 32)),
+        "columns": (F8E4M3FN, SCALES[0], DequantizeAttrs(1)),
+        "rows turned": (F8E4M3FN, SCALES[0], DequantizeAttrs(0), None, "transpose"),
+        "tensor": (F8E4M3FN, 0.3, DequantizeAttrs()),
+        "four bits": (F4E2M1, SCALES, DequantizeAttrs(0, 32)),
+        "column point": (I4, SCALES[0], DequantizeAttrs(1), RNG.integers(-8, 8, COLUMNS)),
+    }
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -18,8 +18,11 @@ from tcc.passes.graph.tabulate import with_tables
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.schedule.limits import TYPICAL_LIMITS
 
+from tests.draws import RNG, seeded
+
 ROWS, COLUMNS = 6, 9
-X = np.random.default_rng(5).standard_normal((ROWS, COLUMNS)).astype(np.float32)
+with seeded("test_tabulate: x"):
+    X = RNG.standard_normal((ROWS, COLUMNS)).astype(np.float32)
 Formula = Callable[[ExprBuilder, Index, Index], Scalar]
 
 

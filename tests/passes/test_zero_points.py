@@ -24,16 +24,8 @@ from tcc.passes.pipeline import (
 from tcc.passes.quantize.requantize import requantize
 from tcc.passes.quantize.zero_points import split_zero_points
 
+from tests.draws import RNG
 from tests.passes.fuse.models import Model
-
-RNG = np.random.default_rng(8)
-
-
-@pytest.fixture(autouse=True)
-def _same_draws() -> None:
-    """What a test draws does not depend on the tests before it."""
-    RNG.bit_generator.state = np.random.default_rng(1).bit_generator.state
-
 
 KINDS = {"u8": np.uint8, "i8": np.int8}
 PADDED = ConvAttrs((2, 1), (1, 1), (1, 0), (1, 1), 2)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -20,6 +19,8 @@ from tcc.runtime import Module, load
 from tcc.runtime.calls import Results
 from tcc.runtime.images import _IMAGES
 
+from tests.processes import end_after
+
 
 def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
     module = load(mlp_path, threads=2)
@@ -27,7 +28,7 @@ def test_a_forked_child_runs_with_threads_of_its_own(mlp_path: Path) -> None:
     assert np.array_equal(module(x), expected_mlp(x))
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        end_after(20)
         good = all(np.array_equal(module(x), expected_mlp(x)) for _ in range(50))
         os._exit(0 if good else 1)
     assert os.waitpid(child, 0)[1] == 0
@@ -57,7 +58,7 @@ def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> No
     thread, end = _holding(module._lock)
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        end_after(20)
         same = np.array_equal(module(x), expected_mlp(x))
         os._exit(0 if same else 1)
     end.set()
@@ -67,7 +68,7 @@ def test_a_forked_child_does_not_wait_for_threads_it_lacks(mlp_path: Path) -> No
     threading.Timer(0.2, end.set).start()  # the fork comes after what is in progress
     child = os.fork()
     if child == 0:
-        signal.alarm(20)
+        end_after(20)
         os._exit(0 if np.array_equal(load(mlp_path, threads=1)(x), expected_mlp(x)) else 1)
     thread.join()
     assert os.waitpid(child, 0)[1] == 0

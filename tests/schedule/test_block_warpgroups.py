@@ -28,7 +28,7 @@ def test_attention_of_halves_has_two_warpgroups() -> None:
     found = warpgroup_schedule(group(64, 4096), TYPICAL_DEVICE)
     assert found is not None
     assert dict(found.blocks)[found.parallel[-1]] == 128
-    assert dict(found.blocks)["stream"] == 64
+    assert dict(found.blocks)["stream"] == 128
     assert found.warps == 8
 
 

@@ -35,9 +35,9 @@ from gpu.devices import Cpu
 from gpu.draws import Draw
 from gpu.kernels import CHECKED, SMALL, kernels
 from gpu.plan import KINDS, forecast, plan
+from tests.draws import RNG
 
 pytestmark = pytest.mark.xdist_group("gpu-check")
-RNG = np.random.default_rng(0)
 
 
 def dense_model() -> onnx.ModelProto:

@@ -185,9 +185,13 @@ def test_what_does_not_fit_is_left_out_by_its_size() -> None:
     assert listed.index(kept.name) < listed.index("left out:") < listed.index(left.name)
 
 
+def timed(tcc: float, ort: float, **facts: Any) -> Result:
+    return Result("timed", tcc=tcc, ort=ort, ratio=ort / tcc, best=ort / tcc, **facts)
+
+
 def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> None:
     case = smallest("tanh")
-    result = Result("timed", tcc=0.002, ort=0.001, kernels=[{"name": "k"}])
+    result = timed(0.002, 0.001, kernels=[{"name": "k"}])
     Store(tmp_path, CONDITIONS).put(case, result)
     assert Store(tmp_path, CONDITIONS).get(case) == result
     assert Store(tmp_path, replace(CONDITIONS, sources="new")).get(case) is None
@@ -206,9 +210,9 @@ def test_the_table_names_what_is_slow_first() -> None:
     kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "limit": "flops",
               "share": 0.25}  # fmt: skip
     found = {
-        "fast": Result("timed", tcc=0.001, ort=0.004, date="2026-01-02"),
-        "slow": Result("timed", tcc=0.002, ort=0.001, date="2026-01-01", kernels=[kernel]),
-        "just": Result("timed", tcc=0.1, ort=0.097, date="2026-01-01"),
+        "fast": timed(0.001, 0.004, date="2026-01-02"),
+        "slow": timed(0.002, 0.001, date="2026-01-01", kernels=[kernel]),
+        "just": timed(0.1, 0.097, date="2026-01-01"),
         "broken": Result("compile", why="no such thing", command="tcc compile x"),
     }
     text = table(found, 9, CONDITIONS)
@@ -216,7 +220,7 @@ def test_the_table_names_what_is_slow_first() -> None:
     assert "2026-01-01 to 2026-01-02" in text
     assert "3 of 9 graphs timed, 1 below 0.97, geometric mean 1.25" in text  # of 4, 0.5, 0.97
     below = text.split("below 0.97:\n")[1].split("\n\n")[0].splitlines()
-    assert below[0].split() == ["slow", "2.0000", "1.0000", "0.50", "0e+00"]
+    assert below[0].split() == ["slow", "2.0000", "1.0000", "0.50", "0.50", "0e+00"]
     assert below[1:] == ["    3.0 us k0 attn, 25% of flops, 2 launches"]
     assert "broken: tcc did not compile it: no such thing\n  tcc compile x\n" in text
     last = text.rstrip().split("\n\n")[-1].splitlines()
@@ -310,19 +314,19 @@ def test_what_is_below_at_first_is_timed_for_longer(
     ours: list[float], rounds: list[int], ratio: float, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    timed = Timed(monkeypatch, tmp_path, list(ours))
-    found = timed.result()
-    assert (timed.rounds, found.ratio, bool(found.kernels)) == (rounds, ratio, ratio < 1)
+    steps = Timed(monkeypatch, tmp_path, list(ours))
+    found = steps.result()
+    assert (steps.rounds, found.ratio, bool(found.kernels)) == (rounds, ratio, ratio < 1)
 
 
 def test_times_of_the_same_artifact_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timed = Timed(monkeypatch, tmp_path, [0.5, 0.25])
-    first = timed.result()
-    assert timed.result(first) is first
-    timed.artifact = b"other bytes"
-    second = timed.result(first)
+    steps = Timed(monkeypatch, tmp_path, [0.5, 0.25])
+    first = steps.result()
+    assert steps.result(first) is first
+    steps.artifact = b"other bytes"
+    second = steps.result(first)
     assert (second.ratio, second.artifact != first.artifact) == (4.0, True)
 
 

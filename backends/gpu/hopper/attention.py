@@ -5,8 +5,12 @@
     NAME_attend  a warpgroup: products straight from the rings, the rest in registers
 
 Nothing but the copies couples the warpgroups, so that one multiplies while the other has its
-exponentials made.  A program stays for all units u, u + programs, ...
+exponentials made.  Within a warpgroup the values of one step are multiplied beside the scores of
+the next, and while the shares of these are made (FlashAttention-3, Shah et al. 2024, section 3.2).
+A program stays for all units u, u + programs, ...
 """
+
+from collections.abc import Sequence
 
 from tcc.backends.gpu.hopper.attention_shape import HALF, AttentionKernel
 from tcc.backends.gpu.hopper.part import (
@@ -23,8 +27,8 @@ from tcc.backends.gpu.hopper.part import (
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
-from tcc.ir.index import free_vars
-from tcc.ir.tile import Block, Contract, Load, Reduce, Relayout, Stmt, TileBuffer
+from tcc.ir.index import bounds, free_vars
+from tcc.ir.tile import Block, Contract, Loop, Reduce, Relayout, Stmt, TileBuffer
 
 WARPS = 4  # of a warpgroup
 _STEPS = (4, 3, 2)
@@ -137,36 +141,108 @@ class _Attends(WarpPart[AttentionKernel]):
         self._body(self.shape.after)
 
     def _statement(self, node: Stmt) -> None:
-        shape = self.shape
-        waits = {
-            shape.queries.load: "q_full.index(half), turn",
-            shape.keys.load: "k_full.index(step), phase",
-            shape.values.load: "v_full.index(step), phase",
-        }
-        if isinstance(node, Load) and node in waits:
-            self._writer.line(f"mbarrier.wait({waits[node]})")
-        elif node is not shape.widened:
+        if node is self.shape.queries.load:
+            self._writer.line("mbarrier.wait(q_full.index(half), turn)")
+        else:
             super()._statement(node)
 
-    def _contract(self, node: Contract) -> None:
-        line, shape = self._writer.line, self.shape
-        first = node is shape.scores
-        side, box = ("k", shape.keys.box) if first else ("v", shape.values.box)
-        if first:
-            left = seen("q_ring.index(half)", shape.queries.box)
+    def _loop(self, node: Loop) -> None:
+        writer = self._writer
+        names = [
+            writer.define(block.name, self._blocks[init].text).text
+            for block, init in zip(node.carried, node.inits, strict=True)
+        ]
+        least, _ = bounds(node.stop - node.start)
+        if least is not None and least > 0:
+            self._steps(node, names)
         else:
-            dtype = type_name(shape.values.load.out.dtype)
-            rows = f"({self._blocks[node.a].text}).to({dtype})"
-            layout = "tl.DotOperandLayout(0, layout, 2)"
-            left = self._writer.define("left", f"tl.convert_layout({rows}, {layout})").text
-        acc = self._blocks[node.acc].text
-        right = seen(f"{side}_ring.index(step)", box)
-        out = self._writer.define(
-            node.out.name, f"warpgroup_mma({left}, {right}, {acc}, is_async=True)"
+            start, stop = (self._indices.value(i).text for i in (node.start, node.stop))
+            with writer.scope() as lines:
+                self._steps(node, names)
+            writer.block(f"if {start} < {stop}:", lines)
+        for block, name in zip(node.results, names, strict=True):
+            self._blocks[block] = PyExpr(name, writer.depth)
+
+    def _steps(self, node: Loop, names: Sequence[str]) -> None:
+        """Prints the first step's shares; then for each step the matmul of the step before and its
+        own shares; then the last step's matmul.
+
+        The first step does not rescale the accumulator, which is zero: a product of zeros and the
+        rescaling factor would be copied in registers between the matmul's fence and the matmul,
+        where the instruction set forbids it.
+        """
+        writer, line, mixed = self._writer, self._writer.line, self.shape.mixed
+        at = node.yields.index(mixed.out)
+        zeros = node.inits[at]
+        yields = [mixed.acc if y is mixed.out else y for y in node.yields]
+        first_yields = [zeros if y is mixed.out else y for y in node.yields]
+        start, second, stop = (
+            self._indices.value(i).text for i in (node.start, node.start + node.step, node.stop)
         )
-        line(f"{out.text} = warpgroup_mma_wait(num_outstanding=0, deps=({out.text},))")
-        line(f"mbarrier.arrive({side}_empty.index(step))")
+        inits = [self._blocks[init] for init in node.inits]
+        self._blocks.update(zip(node.carried, inits, strict=True))
+        self._bind_counter(node, writer.define(node.var.name, start).text)
+        self._end_product(self._scores(), "k", "step", running=0)
+        self._body(self.shape.shares)
+        left = writer.define("left", self._shares()).text
+        line(f"{', '.join(names)} = {', '.join(self._blocks[y].text for y in first_yields)}")
+        self._late_step()
+        counter = writer.name(node.var.name)
+        with writer.scope() as lines:
+            self._bind_counter(node, counter)
+            for block, name in zip(node.carried, names, strict=True):
+                self._blocks[block] = PyExpr(name, writer.depth)
+            scores, sums = self._scores(), self._mixed(left, names[at])
+            self._end_product(scores, "k", "step", running=1)
+            self._body(self.shape.shares)
+            more = self._shares()
+            self._end_product(sums, "v", "late", running=0)
+            self._blocks[node.carried[at]] = sums
+            self._body(self.shape.rescaling)
+            line(f"{left} = {more}")
+            line(f"{', '.join(names)} = {', '.join(self._blocks[y].text for y in yields)}")
+            self._late_step()
+        writer.block(f"for {counter} in range({second}, {stop}, {node.step}):", lines)
+        sums = self._mixed(left, names[at])
+        self._end_product(sums, "v", "late", running=0)
+        line(f"{names[at]} = {sums.text}")
+
+    def _late_step(self) -> None:
+        """The values of this step are taken in the next one."""
+        self._writer.line("late, late_phase = step, phase")
+        self._end_step()
+
+    def _scores(self) -> PyExpr:
+        """Begins the product of queries and keys."""
+        node, keys = self.shape.scores, self.shape.keys.box
+        self._writer.line("mbarrier.wait(k_full.index(step), phase)")
+        queries = seen("q_ring.index(half)", self.shape.queries.box)
+        zeros = self._full(node.out.shape, "0.0", "tl.float32")
+        out = self._product(node, queries, seen("k_ring.index(step)", keys), zeros)
         self._blocks[node.out] = out
+        return out
+
+    def _mixed(self, left: str, sums: str) -> PyExpr:
+        """Begins the product of the shares and values of the step before."""
+        self._writer.line("mbarrier.wait(v_full.index(late), late_phase)")
+        right = seen("v_ring.index(late)", self.shape.values.box)
+        return self._product(self.shape.mixed, left, right, sums)
+
+    def _product(self, node: Contract, left: str, right: str, sums: str) -> PyExpr:
+        text = f"warpgroup_mma({left}, {right}, {sums}, is_async=True)"
+        return self._writer.define(node.out.name, text)
+
+    def _end_product(self, out: PyExpr, side: str, at: str, *, running: int) -> None:
+        """Waits for a product, while so many that began later go on, and gives its buffer back."""
+        wait = f"warpgroup_mma_wait(num_outstanding={running}, deps=({out.text},))"
+        self._writer.line(f"{out.text} = {wait}")
+        self._writer.line(f"mbarrier.arrive({side}_empty.index({at}))")
+
+    def _shares(self) -> str:
+        """The rounded shares as the left side of a product."""
+        dtype = type_name(self.shape.values.load.out.dtype)
+        rows = f"({self._blocks[self.shape.mixed.a].text}).to({dtype})"
+        return f"tl.convert_layout({rows}, tl.DotOperandLayout(0, layout, 2))"
 
     def _reduce(self, node: Reduce) -> None:
         """Along the columns; the result has one axis, and is seen as a column where it is read."""

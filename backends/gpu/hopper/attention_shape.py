@@ -42,7 +42,8 @@ _NAMES = {"bf16": BF16, "f16": F16}
 @record
 class AttentionKernel:
     """The kernel of one half: `scores` and `mixed` are its products; `keys` and `values` are loaded
-    in the loop, `queries` before it.  `widened` is the statement that casts the values."""
+    in the loop, `queries` before it.  A step's other statements are `shares`, which make the left
+    side of `mixed`, and `rescaling`, which multiply the accumulator of the steps before."""
 
     kernel: TileKernel
     before: tuple[Stmt, ...]
@@ -53,7 +54,8 @@ class AttentionKernel:
     values: Side
     scores: Contract
     mixed: Contract
-    widened: Compute | None
+    shares: tuple[Stmt, ...]
+    rescaling: tuple[Stmt, ...]
 
 
 def attention_kernel(
@@ -80,10 +82,74 @@ def attention_kernel(
         return None
     if queries.load not in before or keys.load in before or brought.load in before:
         return None
+    zeros = _zeros(loop.body, scores.acc)
+    printed = (keys.load, brought.load, scores, mixed, widened, zeros)
+    others = [n for n in loop.body if n not in printed]
+    split = _split(loop, mixed, others)
+    if split is None or zeros is None or not _starts_at_zero(before, loop, mixed):
+        return None
     made = AttentionKernel(
-        halved, before, loop, after, queries, keys, brought, scores, mixed, widened
+        halved, before, loop, after, queries, keys, brought, scores, mixed, *split
     )
-    return made if _fits(made, dot) and _is_printable(made) else None
+    return made if _fits(made, dot) and _is_printable(made, others) else None
+
+
+def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
+    """The statement of `body` that fills `block` with zeros."""
+    for node in body:
+        match node:
+            case Compute(body=Const(value=0)) if node.out is block:
+                return node
+    return None
+
+
+def _starts_at_zero(before: Sequence[Stmt], loop: Loop, mixed: Contract) -> bool:
+    """Whether the accumulator of the second matmul is zero before the first step."""
+    starts = zip(loop.inits, loop.yields, strict=True)
+    return all(_zeros(before, init) for init, result in starts if result is mixed.out)
+
+
+def _split(
+    loop: Loop, mixed: Contract, statements: Sequence[Stmt]
+) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
+    """Splits `statements` into those that do not need the accumulator of the second matmul, and
+    those that rescale it; None where the shares need it, or where it reaches the next step on
+    another way than through the matmul."""
+    carried = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
+    dependent = set(carried)
+    shares: list[Stmt] = []
+    rescaling: list[Stmt] = []
+    for node in statements:
+        if dependent.isdisjoint(_reads(node)):
+            shares.append(node)
+        else:
+            rescaling.append(node)
+            dependent.update(_makes(node))
+    if len(carried) != 1 or mixed.acc not in dependent or mixed.a in dependent:
+        return None
+    if not dependent.isdisjoint(loop.yields):
+        return None
+    return tuple(shares), tuple(rescaling)
+
+
+def _reads(node: Stmt) -> tuple[Block, ...]:
+    match node:
+        case Compute():
+            return node.args
+        case Reduce():
+            return node.blocks
+        case Relayout():
+            return (node.block,)
+    return ()
+
+
+def _makes(node: Stmt) -> tuple[Block, ...]:
+    match node:
+        case Compute() | Relayout():
+            return (node.out,)
+        case Reduce():
+            return node.outs
+    return ()
 
 
 def _cast_of(node: Compute) -> Block | None:
@@ -102,20 +168,15 @@ def _fits(made: AttentionKernel, dot: str) -> bool:
         return False
     if any(node.acc.dtype is not F32 or len(node.out_axes) != 2 for node in (scores, mixed)):
         return False
-    starts = [n.body for n in made.loop.body if isinstance(n, Compute) and n.out is scores.acc]
-    if not starts or not isinstance(starts[0], Const) or starts[0].value != 0:
-        return False
     sizes = (scores.out.shape[1], mixed.out.shape[1], scores.a.shape[1])
     return all(size in _WIDTHS for size in sizes)
 
 
-def _is_printable(made: AttentionKernel) -> bool:
+def _is_printable(made: AttentionKernel, others: Sequence[Stmt]) -> bool:
     """Whether every other statement keeps rows where they are."""
-    loads = (made.queries.load, made.keys.load, made.values.load)
-    others = (*loads, made.scores, made.mixed, made.widened)
-    every = (*made.before, *made.loop.body, *made.after)
+    every = (*made.before, *others, *made.after)
     stores = any(isinstance(node, Store) for node in made.after)
-    return stores and all(node in others or _keeps_rows(node) for node in every)
+    return stores and all(node is made.queries.load or _keeps_rows(node) for node in every)
 
 
 def _keeps_rows(node: Stmt) -> bool:

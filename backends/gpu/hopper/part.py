@@ -35,7 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 # Names that the text of every kernel has.
 RESERVED = tuple(
     "fence_async_shared gluon mbarrier tma warpgroup_mma warpgroup_mma_wait "
-    "step phase behind before layout half turn".split()
+    "step phase behind before layout half turn late late_phase".split()
 )
 # Bytes of shared memory for barriers and alignment, beside buffers.
 ROOM = 2048

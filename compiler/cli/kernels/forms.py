@@ -1,24 +1,29 @@
 """A model in one of its forms, as text: from the graph to machine code."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcc.artifact import read_listings
 from tcc.cli.kernels.listing import kernel_listing
-from tcc.cli.opened import opened_artifact
+from tcc.cli.opened import is_artifact, opened_artifact
 from tcc.debug import Stopped
 from tcc.errors import InternalError, UserError
-from tcc.ir.graph.text import graph_text
-from tcc.ir.program.text import program_text
-from tcc.passes.forms import expression_texts, schedule_texts, tile_texts
+from tcc.later import later
+
+if TYPE_CHECKING:
+    from tcc.ir.program import text as programs
+    from tcc.passes import forms
+else:
+    forms, programs = later("tcc.passes.forms"), later("tcc.ir.program.text")
 
 # The step after which a model has each form.
 _STEPS = MappingProxyType({"graph": "bind-states", "expr": "compact-buffers"})
 _LAST = "describe-ports"
-_TEXTS: Mapping[str, Callable[[Any], Iterator[str]]] = MappingProxyType(
-    {"expr": expression_texts, "tile": tile_texts, "schedule": schedule_texts}
+# The function of `tcc.passes.forms` that gives a form's texts.
+_TEXTS = MappingProxyType(
+    {"expr": "expression_texts", "tile": "tile_texts", "schedule": "schedule_texts"}
 )
 _CODE = ("llvm", "triton", "asm")
 FORMS = ("graph", "expr", "tile", "schedule", "program", *_CODE)
@@ -33,7 +38,7 @@ def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) 
     """
     if form in _CODE:
         return _code(model, form, kernel, given)
-    if model.suffix == ".so":
+    if is_artifact(model):
         raise UserError(
             "an artifact holds the code of its kernels only",
             where=f"--form {form}",
@@ -43,8 +48,8 @@ def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) 
     if form in ("graph", "program"):
         if kernel is not None:
             raise UserError(f"a {form} is one text for all kernels", where=f"--kernel {kernel}")
-        return graph_text(made) if form == "graph" else program_text(made.program)
-    texts = list(_TEXTS[form](made))
+        return forms.text(made) if form == "graph" else programs.program_text(made.program)
+    texts: list[str] = list(getattr(forms, _TEXTS[form])(made))
     if kernel is None:
         return "\n".join(texts)
     if not kernel.isdecimal() or int(kernel) >= len(texts):

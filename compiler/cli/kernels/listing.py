@@ -1,13 +1,18 @@
 """The code of an artifact's kernels, where it keeps their LLVM IR."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tcc.artifact import read_listings, read_manifest
-from tcc.backends.cpu.compile import kernel_assembly
 from tcc.cli.kernels.facts import reading_manifest
 from tcc.errors import UserError
+from tcc.later import later
 from tcc.target import CPU_TRIPLES, Target, cpu_profile
+
+if TYPE_CHECKING:
+    from tcc.backends.cpu import compile
+else:
+    compile = later("tcc.backends.cpu.compile")
 
 
 def kernel_listing(path: Path, kernel: str, form: str) -> str:
@@ -48,7 +53,7 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
         )
     if form != "asm":
         return listings[symbol]
-    return kernel_assembly(listings[symbol], _target(manifest, number, path))
+    return compile.kernel_assembly(listings[symbol], _target(manifest, number, path))
 
 
 def _chosen(kernel: str, variants: int) -> tuple[int, str]:

@@ -127,16 +127,19 @@ _NUMBERS = (
 
 
 def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
-    """The rows and their sum as aligned text."""
+    """The rows and their sum as aligned text, kernels by their numbers; nothing of what was not
+    measured."""
     heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of limit", "source")
-    return aligned((heads, *map(_cells, rows), *([_sum(rows)] if rows else ())))
+    table = (heads, *map(_cells, rows), *([_sum(rows)] if rows else ()))
+    measured = any(row.measured is not None for row in rows)
+    return aligned(cells if measured else (*cells[:2], *cells[3:]) for cells in table)
 
 
 def _cells(row: KernelRow) -> tuple[str, ...]:
     share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
     share = "data in cache" if row.limit == "cache" else share
     numbers = (_number(getattr(row, name), factor) for name, _, factor in _NUMBERS)
-    return row.name, str(row.launches), *numbers, share, row.source
+    return row.name.removeprefix("tcc_kernel_"), str(row.launches), *numbers, share, row.source
 
 
 def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from tcc.temporary import temporary_folder
 
 # Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
 CAP = 300.0
+SEED = 0  # of the random numbers that an artifact draws
 
 # What silences each peer that reports to its vendor; nothing of the user's home is read or written.
 _QUIET = MappingProxyType(
@@ -57,6 +58,13 @@ PEERS: Mapping[str, PeerKind] = MappingProxyType(
 )
 
 
+def check_installed(row: PeerKind) -> None:
+    """Raises ToolError where the peer is not installed."""
+    parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
+    if not all(find_spec(name) for name in parents if name):
+        raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
+
+
 class Peer(AbstractContextManager["Peer"]):
     """A running worker; use it in a `with`.
 
@@ -78,7 +86,7 @@ class Peer(AbstractContextManager["Peer"]):
         self.kind = kind
         self._row = row or PEERS[kind]
         self._cap = cap
-        self._check_installed()
+        check_installed(self._row)
         self._ending = ExitStack()
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
         self._feed = folder / "inputs.npz"
@@ -125,12 +133,6 @@ class Peer(AbstractContextManager["Peer"]):
         self._ask(f"outputs {path}")
         return read_arrays(path)
 
-    def _check_installed(self) -> None:
-        row = self._row
-        parents = [row.package.rpartition(".")[0], row.package]  # find_spec imports parents
-        if not all(find_spec(name) for name in parents if name):
-            raise ToolError(f"{row.title} is not installed", hint=f"pip install {row.install}")
-
     def _ask(self, line: str) -> dict[str, Any]:
         assert self._process.stdin is not None
         try:
@@ -169,7 +171,8 @@ class Peer(AbstractContextManager["Peer"]):
 
 
 def _environment(folder: Path, threads: int) -> dict[str, str]:
-    """A worker's variables.  It imports from where this process does, installed or not.
+    """A worker's variables.  It imports from where this process does, installed or not, and draws
+    the random numbers that the references of `tcc verify` get.
 
     OpenVINO asks a file in the home folder whether it may report to its vendor, so the worker gets
     a home of its own whose file says no.
@@ -181,6 +184,7 @@ def _environment(folder: Path, threads: int) -> dict[str, str]:
         **os.environ,
         **_QUIET,
         "HOME": str(folder),
+        "TCC_SEED": str(SEED),
         "OMP_NUM_THREADS": str(threads),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }

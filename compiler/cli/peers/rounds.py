@@ -1,4 +1,9 @@
-"""Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike."""
+"""Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike.
+
+Two ratios compare tcc with its peers; above 1 tcc is faster.  `paired_ratio` is the median over
+rounds of the fastest peer in a round over tcc in the same round: a slow minute of the machine slows
+both.  `best_ratio` compares the best rounds: the machine as it is when nothing else runs.
+"""
 
 import statistics
 import time
@@ -38,6 +43,24 @@ class Times:
     def scattered(self) -> int:
         """The rounds that took over a ninth longer than the best one."""
         return sum(value > _SCATTER * self.best for value in self.rounds)
+
+
+def paired_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
+    """Returns the median over rounds of the fastest peer's seconds over tcc's in the same round.
+
+    `tcc` and each of `peers`, at least one, hold seconds, one for each round; raises ValueError
+    where their numbers of rounds differ.
+    """
+    fastest = map(min, zip(*peers, strict=True))
+    return float(
+        statistics.median(other / seconds for seconds, other in zip(tcc, fastest, strict=True))
+    )
+
+
+def best_ratio(tcc: Sequence[float], peers: Sequence[Sequence[float]]) -> float:
+    """Returns the fastest peer's best round over tcc's best round, in the terms of
+    `paired_ratio`."""
+    return min(map(min, peers)) / min(tcc)
 
 
 def rested(kind: str, turn: Turn) -> Sequence[float]:

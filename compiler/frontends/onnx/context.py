@@ -10,8 +10,9 @@ from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.schema import schema_of
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.scope import ImportSession, Operand, Operands, Scope
+from tcc.ir.index import as_int
 from tcc.ir.op import Array
-from tcc.ir.types import BOOL, DType
+from tcc.ir.types import BOOL, DType, element_count
 
 _KINDS = {
     AttributeProto.INT: "int",
@@ -201,9 +202,10 @@ class NodeContext(Emitter):
 
     def truth(self, operand: Operand) -> bool | None:
         """The value of a one-element condition, where the import knows it."""
-        if operand.dtype is not BOOL:
+        size = as_int(element_count(operand.shape))
+        if operand.dtype is not BOOL or size not in (1, None):
             raise self.fail(f"a condition has type {operand.type!r}")
-        if operand.array is None or operand.array.size != 1:
+        if operand.array is None:
             return None
         return bool(operand.array.reshape(()))
 

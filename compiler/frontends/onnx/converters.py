@@ -12,10 +12,12 @@ from tcc.frontends.onnx.convert import (
     attention,
     control,
     lists,
+    loop,
     movement,
     normalization,
     pointwise,
     quantize,
+    random,
     recurrent,
     reduce,
     resize,
@@ -28,8 +30,8 @@ from tcc.frontends.onnx.convert import (
 
 # Families name their operators without the domain, or with another one before it.
 _FAMILIES = (
-    ("", (attention, control, lists, movement, normalization, pointwise, quantize, recurrent,
-          reduce, resize, sampling, selection, signal, strings, window)),
+    ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
+          recurrent, reduce, resize, sampling, selection, signal, strings, window)),
     ("com.microsoft", (bodies, collectives, contrib_attention, contrib_quantize, fused, moe,
                        packed_weights)),
 )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from tcc.budgets import BUDGETS, Budgets
 from tcc.frontends.onnx.budget import check_expansion
 from tcc.frontends.onnx.context import NodeContext, as_sequence
-from tcc.frontends.onnx.convert.control import declared_ranks
+from tcc.frontends.onnx.convert.bodies import declared_ranks
 from tcc.frontends.onnx.convert.legacy import legacy_converter
 from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.functions import (

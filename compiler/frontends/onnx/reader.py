@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError
+from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.wire import split_weights
 from tcc.record import record
@@ -74,10 +75,8 @@ def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> Sour
 def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, memoryview]]:
     if not data:
         raise UserError("the model file is empty", where=where, hint=_ONNX)
-    if data[:23].tobytes() == b"version https://git-lfs":
-        raise UserError(
-            "the file is a Git LFS pointer, not the model", where=where, hint="run: git lfs pull"
-        )
+    head = data[:64].tobytes()
+    kind = "" if head.startswith(ONNX) else file_kind(head)
     proto = onnx.ModelProto()
     slim, weights = split_weights(data) or (data.tobytes(), {})
     try:
@@ -86,8 +85,8 @@ def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, 
         raise UserError(
             "the file is not an ONNX model, or is truncated",
             where=where,
-            why="its bytes do not decode as the ONNX protobuf",
-            hint="copy or export the model again",
+            why=f"it is {kind}" if kind else "its bytes do not decode as the ONNX protobuf",
+            hint=_ONNX if kind else "copy or export the model again",
         ) from error
     return proto, weights
 

@@ -1,6 +1,6 @@
 """Which operators of a model cannot be imported: all of them in one table, before anything else."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -189,3 +189,25 @@ def operator_names(converters: Converters) -> tuple[str, ...]:
         own = schema.name in found or bound_row("", schema.name, newest) is not None
         found[schema.name] = "" if own or not has_typed_body(node, newest) else "*"
     return tuple(sorted(name + mark for name, mark in found.items()))
+
+
+def operator_opsets(names: Collection[str], converters: Converters) -> dict[str, tuple[int, ...]]:
+    """The opsets that define the importable ONNX operators of these names, whatever their domain
+    and case; operators that ONNX does not define itself have 1.
+
+    Example: {"Gelu": (20,), "com.microsoft.Gelu": (1,)} for gelu.
+    """
+    survey, lower = _Survey({}, converters), {name.lower() for name in names}
+    standard = {"": onnx.defs.onnx_opset_version()}
+    found: dict[tuple[str, str], set[int]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        key, opsets = (schema.domain, schema.name), {schema.domain: schema.since_version}
+        node = NodeProto(domain=schema.domain, op_type=schema.name)
+        if schema.name.lower() in lower and not survey._reason(
+            node, schema.domain, standard | opsets
+        ):
+            found.setdefault(key, set()).add(schema.since_version)
+    for key in converters:
+        if key[1].lower() in lower:
+            found.setdefault(key, {1})
+    return {".".join(filter(None, key)): tuple(sorted(found[key])) for key in sorted(found)}

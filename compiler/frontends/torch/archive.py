@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import Program
-from tcc.frontends.torch.tensors import element_type
+from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
@@ -41,6 +42,14 @@ def read_archive(path: str) -> Program:
     have to be unpickled.
     """
     data = map_file(Path(path), "this tcc reads archives of torch.export.save")
+    head = data[:64].tobytes()
+    if not head.startswith(ZIP) and (kind := file_kind(head)):
+        raise UserError(
+            "the file is not an archive of torch.export.save",
+            where=path,
+            why=f"it is {kind}",
+            hint="only the name of such an archive ends in .pt2",
+        )
     with _reading(path):
         return _read(data)
 
@@ -192,17 +201,19 @@ class _Weights:
         if member(config, "use_pickle", bool):
             raise ValueError("it is pickled, which can run any code")
         meta = member(config, "tensor_meta", dict)
-        dtype = element_type(scalar_type(meta.get("dtype")), where)
+        name = scalar_type(meta.get("dtype"))
+        dtype = element_type(PARTS.get(name, name), where)
         stored = self.archive.bytes_of(folder + member(config, "path_name", str))
-        array = _view(stored, dtype, meta)
+        array = _view(stored, dtype, meta, 2 if name in PARTS else 1)
         self.given += array.nbytes
         if self.given > _USES * len(self.archive.data):
             raise ValueError("the weights take many times the file's size")
         return (bf16_values(array), dtype) if dtype is BF16 else (array, dtype)
 
 
-def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any]) -> Array:
-    """The elements that `meta` describes, in the bytes of their storage."""
+def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int) -> Array:
+    """The elements that `meta` describes, in the bytes of their storage; those of several parts
+    have a last axis of these."""
     if meta.get("layout") != 7:
         raise ValueError("it is sparse")
     kind = np.dtype(np.uint16) if dtype is BF16 else dtype.carrier
@@ -210,6 +221,9 @@ def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any]) -> Array:
     (offset,) = numbers([meta.get("storage_offset")])
     if len(sizes) != len(strides) or len(sizes) > 64 or min([offset, *sizes, *strides]) < 0:
         raise ValueError("its sizes are wrong")
+    if parts > 1:
+        sizes, strides = (*sizes, parts), (*(n * parts for n in strides), 1)
+        offset *= parts
     count = math.prod(sizes)
     if not count:
         return np.zeros(sizes, kind)

@@ -145,10 +145,11 @@ class Program:
     the block are new values of `updates`, names of inputs of the block; the others have
     `output_names`.  `ranges` are the least and largest value of symbols, `symbol_names` what their
     author calls them, where known.  `guards` are conditions on sizes of its inputs, as torch writes
-    them, under which the program is right.  `hints` are the values that formulas of sizes had when
-    the program was made, by their texts, where known.  `contents` gives the elements of a constant.
-    `trusted` is a program that torch itself made in this process: its calls are sound, and a
-    contradiction is a fault of the import.
+    them, under which the program is right.  `arguments` are the paths to its inputs in what the
+    caller gives, without `Constant` ones: 0 and a position or 1 and a keyword, then keys.  `hints`
+    are the values that formulas of sizes had when the program was made, by their texts, where
+    known.  `contents` gives the elements of a constant.  `trusted` is a program that torch itself
+    made in this process: its calls are sound, and a contradiction is a fault of the import.
     """
 
     block: Block
@@ -161,3 +162,4 @@ class Program:
     hints: Mapping[str, int]
     contents: Callable[[str], tuple[Array, DType]]
     trusted: bool
+    arguments: tuple[tuple[Any, ...], ...] = ()

@@ -266,6 +266,8 @@ def _as_torch(value: Any, like: Any) -> Any:
     """A result as torch's graph gives it: programs without inputs return NumPy's arrays."""
     if isinstance(like, torch.SymInt):
         return int(value)
+    if isinstance(like, torch.Tensor) and like.is_complex():
+        return torch.view_as_complex(torch.as_tensor(value))
     if isinstance(value, torch.Tensor) or not isinstance(like, torch.Tensor):
         return value
     bytes_ = np.array(value).reshape(-1).view(np.uint8)

@@ -9,11 +9,13 @@ from tcc.frontends.torch.convert import (
     collectives,
     contract,
     create,
+    gradients,
     indexing,
     linalg,
     movement,
     normalization,
     pointwise,
+    random,
     recurrent,
     reduce,
     resize,
@@ -26,8 +28,8 @@ from tcc.frontends.torch.convert import (
 T = TypeVar("T")
 
 CONVERTERS: Mapping[str, Converter] = joined((
-    collectives, contract, create, indexing, linalg, movement, normalization, pointwise, recurrent,
-    reduce, resize, scalar_functions, scatter, special, window,
+    collectives, contract, create, gradients, indexing, linalg, movement, normalization, pointwise,
+    random, recurrent, reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
 # Overloads that write into tensors they are given, which their names do not end with.
@@ -44,7 +46,8 @@ _WRITING = frozenset(
 def is_writing(target: str) -> bool:
     """Whether an overload writes its results into tensors that it is given; what else reads these
     would not see it."""
-    return target.endswith((".out", "_out")) or target.removeprefix("aten.") in _WRITING
+    endings = (".out", "_out", ".grad_input")
+    return target.endswith(endings) or target.removeprefix("aten.") in _WRITING
 
 
 def found_in(table: Mapping[str, T], target: str) -> T | None:

@@ -16,14 +16,22 @@ _linalg_eigh.default UPLO='L' compute_v=True
 _linalg_solve_ex.default left=True check_errors=False
 _linalg_svd.default full_matrices=False compute_uv=True driver=None
 _pdist_forward.default p=2.0
+_scaled_dot_product_flash_attention_for_cpu.default dropout_p=0.0 is_causal=False attn_mask=None
+_scaled_dot_product_flash_attention_for_cpu.default scale=None
+_scaled_dot_product_flash_attention_for_cpu_backward.default attn_mask=None scale=None
 _to_copy.default dtype=None
 _trilinear.default unroll_dim=1
 _unique2.default sorted=True return_inverse=False return_counts=False
 _upsample_bicubic2d_aa.default scales_h=None scales_w=None
+_upsample_bicubic2d_aa_backward.default scales_h=None scales_w=None
 _upsample_bilinear2d_aa.default scales_h=None scales_w=None
+_upsample_bilinear2d_aa_backward.default scales_h=None scales_w=None
 _upsample_nearest_exact1d.default scales=None
+_upsample_nearest_exact1d_backward.default scales=None
 _upsample_nearest_exact2d.default scales_h=None scales_w=None
+_upsample_nearest_exact2d_backward.default scales_h=None scales_w=None
 _upsample_nearest_exact3d.default scales_d=None scales_h=None scales_w=None
+_upsample_nearest_exact3d_backward.default scales_d=None scales_h=None scales_w=None
 add.Scalar alpha=1
 add.Tensor alpha=1
 addbmm.default beta=1 alpha=1
@@ -47,6 +55,7 @@ avg_pool2d.default divisor_override=None
 avg_pool2d.default stride=[] padding=[0,0] ceil_mode=False count_include_pad=True
 avg_pool3d.default divisor_override=None
 avg_pool3d.default stride=[] padding=[0,0,0] ceil_mode=False count_include_pad=True
+bincount.default weights=None minlength=0
 blackman_window.default dtype=None
 blackman_window.periodic dtype=None
 bucketize.Tensor out_int32=False right=False
@@ -106,12 +115,34 @@ mean.dim keepdim=False dtype=None
 median.dim keepdim=False
 min.dim keepdim=False
 mode.default dim=-1 keepdim=False
+multinomial.default replacement=False
 nanmedian.dim keepdim=False
 nonzero_static.default fill_value=-1
+normal_functional.default mean=0.0 std=1.0
 ormqr.default left=True transpose=False
 prod.default dtype=None
 prod.dim_int keepdim=False dtype=None
 put.default accumulate=False
+rand.default dtype=None
+rand.generator dtype=None
+rand_like.default dtype=None
+rand_like.generator dtype=None
+randint.default dtype=4
+randint.generator dtype=4
+randint.low dtype=4
+randint.low_generator dtype=4
+randint_like.Tensor dtype=None
+randint_like.Tensor_generator dtype=None
+randint_like.default dtype=None
+randint_like.generator dtype=None
+randint_like.low_dtype dtype=None
+randint_like.low_generator_dtype dtype=None
+randn.default dtype=None
+randn.generator dtype=None
+randn_like.default dtype=None
+randn_like.generator dtype=None
+randperm.default dtype=4
+randperm.generator dtype=4
 repeat_interleave.Tensor output_size=None
 rms_norm.default weight=None eps=None
 roll.default dims=[]
@@ -148,12 +179,19 @@ tril.default diagonal=0
 triu.default diagonal=0
 unique_consecutive.default return_inverse=False return_counts=False dim=None
 upsample_bicubic2d.default scales_h=None scales_w=None
+upsample_bicubic2d_backward.default scales_h=None scales_w=None
 upsample_bilinear2d.default scales_h=None scales_w=None
+upsample_bilinear2d_backward.default scales_h=None scales_w=None
 upsample_linear1d.default scales=None
+upsample_linear1d_backward.default scales=None
 upsample_nearest1d.default scales=None
+upsample_nearest1d_backward.default scales=None
 upsample_nearest2d.default scales_h=None scales_w=None
+upsample_nearest2d_backward.default scales_h=None scales_w=None
 upsample_nearest3d.default scales_d=None scales_h=None scales_w=None
+upsample_nearest3d_backward.default scales_d=None scales_h=None scales_w=None
 upsample_trilinear3d.default scales_d=None scales_h=None scales_w=None
+upsample_trilinear3d_backward.default scales_d=None scales_h=None scales_w=None
 var.correction dim=None correction=None keepdim=False
 var.default unbiased=True
 var.dim unbiased=True keepdim=False

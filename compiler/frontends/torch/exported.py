@@ -1,5 +1,6 @@
 """Exported programs: made by torch, decomposed for the table of converters, and described."""
 
+import inspect
 import warnings
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,24 +28,58 @@ from tcc.frontends.torch.calls import (
     Size,
     Tensor,
 )
-from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.frontends.torch.support import GETITEM, has_converter
-from tcc.frontends.torch.tensors import element_type
+from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from torch._decomp import decomposition_table
+from torch.export import Dim
 from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
 from torch.utils import _pytree as pytree
 
 
 def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
-    """The module's exported program; raises `UserError` where torch cannot export it."""
+    """The module's exported program; raises `UserError` where torch cannot export it, naming the
+    example whose size of 0 or 1 torch takes as fixed where it should be symbolic."""
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     given = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
-    with refusing(f"torch cannot export {type(module).__name__}"):
-        return torch.export.export(
-            module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
-        )
+    what = f"torch cannot export {type(module).__name__}"
+    try:
+        with refusing(what):
+            return torch.export.export(
+                module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except UserError as error:
+        bound = inspect.signature(module.forward).bind(*given, **named).arguments
+        small = next(_fixed_sizes(bound, dynamic_shapes, "inputs"), None)
+        if small is None:
+            raise
+        raise UserError(
+            what,
+            where=small,
+            why="the example has size 0 or 1 where dynamic_shapes has a symbolic size, and "
+            "torch.export takes 0 and 1 as fixed",
+            hint="give an example of size 2 or more there",
+        ) from error
+
+
+def _fixed_sizes(example: Any, spec: Any, where: str) -> Iterator[str]:
+    """The places of symbolic sizes in `spec`, the dynamic shapes of `example`, where a tensor of
+    the example has size 0 or 1, as in `inputs['x'], axis 0`."""
+    if isinstance(example, torch.Tensor):
+        sizes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
+        for axis, size in sizes:
+            symbolic = size is not None and not isinstance(size, int) and size is not Dim.STATIC
+            if symbolic and example.shape[axis] < 2:
+                yield f"{where}, axis {axis}"
+    elif isinstance(example, Mapping) and spec:
+        specs = spec if isinstance(spec, Mapping) else dict(zip(example, spec, strict=False))
+        for key, item in example.items():
+            yield from _fixed_sizes(item, specs.get(key), f"{where}[{key!r}]")
+    elif isinstance(example, list | tuple) and spec:
+        for number, (item, own) in enumerate(zip(example, spec, strict=False)):
+            yield from _fixed_sizes(item, own, f"{where}[{number}]")
 
 
 @contextmanager
@@ -98,19 +133,21 @@ def described(program: Any) -> Program:
     by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
+    results = [(s.kind.name.lower(), s.target) for s in signature.output_specs[len(updates) :]]
     ranges, block = program.range_constraints, _block(program.graph)
     tensors = ChainMap(program.state_dict, program.constants)
     return Program(
         block,
         owned,
         tuple(names[s.target] for s in updates),
-        _output_names(program),
+        all_names(results, _output_names(program), [n.name for n in inputs]),
         {str(symbol): (_end(r.lower), _end(r.upper)) for symbol, r in ranges.items()},
         _symbol_names(inputs),
         tuple(getattr(program, "_guards_code", ())),
         {str(size): size.node.hint for size in _symbolic_sizes(inputs)},
         lambda name: contents(tensors[name], f"constant {name}"),
         trusted=True,
+        arguments=_paths(program.call_spec.in_spec),
     )
 
 
@@ -155,26 +192,38 @@ def _owner(spec: Any, node: Any, held: Any) -> Constant | Fixed | None:
 
 def contents(tensor: Any, where: str) -> tuple[Array, DType]:
     """A tensor's elements and their type: the tensor's own memory where NumPy has the type.
+    Complex elements are pairs of real ones, on a last axis.
 
     Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
     """
-    dtype = element_type(_name(tensor.dtype), where)
+    name = _name(tensor.dtype)
+    dtype = element_type(PARTS.get(name, name), where)
     if type(tensor).__name__ == "FakeTensor" or tensor.layout is not torch.strided:
         raise UserError(f"a {tensor.layout} tensor has no contents to compile", where=where)
     plain = tensor.detach().cpu().resolve_conj().resolve_neg()
     if dtype is BF16:
         plain = plain.float()
+    if name in PARTS:
+        plain = torch.view_as_real(plain)
     array: Array = plain.numpy()
     return array, dtype
 
 
 def _output_names(program: Any) -> tuple[str, ...]:
     spec = program.call_spec.out_spec
-    count = spec.num_leaves
-    leaves, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(list(range(count)), spec))
-    if len(leaves) != count:
-        return tuple(f"output_{n}" for n in range(count))
-    return result_names([tuple(map(_step, path)) for path, _ in leaves])
+    found = _paths(spec)
+    if len(found) != spec.num_leaves:
+        return tuple(f"output_{n}" for n in range(spec.num_leaves))
+    return result_names(found)
+
+
+def _paths(spec: Any) -> tuple[tuple[Any, ...], ...]:
+    """The way to each leaf of what a specification nests; none where objects hide leaves."""
+    numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
+    leaves, _ = pytree.tree_flatten_with_path(numbered)
+    if len(leaves) != spec.num_leaves:
+        return ()
+    return tuple(tuple(map(_step, path)) for path, _ in leaves)
 
 
 def _step(key: Any) -> Any:

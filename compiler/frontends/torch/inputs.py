@@ -6,8 +6,9 @@ from typing import Any
 from tcc.errors import UserError
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Constant, Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
-from tcc.frontends.torch.tensors import element_type
+from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 
@@ -34,12 +35,14 @@ def define_inputs(
     for name, given in program.block.inputs:
         owner = program.owned.get(name)
         if isinstance(owner, Constant) and name not in program.updates:
-            values[name] = _constant(scope, program, name, owner, given)
+            values[name] = _constant(scope, program, owner, given)
         elif isinstance(owner, Fixed):
             values[name] = owner.value
         elif isinstance(given, Tensor):
             shown = owner.name if isinstance(owner, Constant) else name
             values[name] = _input(scope, symbols, shown, given)
+            if given.dtype in PARTS:
+                values[name] = parts_of(emitter(scope, shown, f"input {shown}"), values[name])
         else:
             raise UserError(
                 f"the input {name} is no tensor, and not fixed either",
@@ -50,24 +53,48 @@ def define_inputs(
     return values
 
 
+def call_form(program: Program) -> list[Any] | None:
+    """How the caller nests the program's inputs, as an artifact's manifest has it; None where each
+    input is an argument of its own, or is not nested in lists, tuples, dictionaries and objects."""
+    leaves = [
+        {"fixed": owner.value} if isinstance(owner, Fixed) else {"input": name}
+        for name, _ in program.block.inputs
+        if not isinstance(owner := program.owned.get(name), Constant)
+    ]
+    paths = program.arguments
+    plain = all(path[0] == 0 and len(path) == 2 for path in paths)
+    if len(paths) != len(leaves) or (plain and all("input" in leaf for leaf in leaves)):
+        return None
+    return [[list(path), leaf] for path, leaf in zip(paths, leaves, strict=True)]
+
+
 def _input(scope: Scope, symbols: Symbols, name: str, given: Tensor) -> Operand:
     where = f"input {name}"
-    type = TensorType(element_type(given.dtype, where), symbols.shape(given.shape, where))
+    sizes = given.shape + _pair(given)
+    dtype = element_type(PARTS.get(given.dtype, given.dtype), where)
+    type = TensorType(dtype, symbols.shape(sizes, where))
     return scope.wrap(scope.builder.input(name, type))
 
 
-def _constant(scope: Scope, program: Program, name: str, owner: Constant, given: Any) -> Operand:
+def _pair(given: Tensor) -> tuple[int, ...]:
+    """The axis of the parts of a complex tensor."""
+    return (2,) if given.dtype in PARTS else ()
+
+
+def _constant(scope: Scope, program: Program, owner: Constant, given: Any) -> Any:
     where = f"constant {owner.name}"
     array, dtype = program.contents(owner.name)
     if not isinstance(given, Tensor):
         raise UserError("a constant is no tensor", where=where)
-    if element_type(given.dtype, where) is not dtype or given.shape != array.shape:
+    due = element_type(PARTS.get(given.dtype, given.dtype), where)
+    if due is not dtype or given.shape + _pair(given) != array.shape:
         raise UserError(
             "a constant is not what the program says",
             where=where,
             why=f"it is {dtype}{list(array.shape)}, due is {given.dtype}{list(given.shape)}",
         )
-    return scope.constant(array, dtype, owner.name)
+    made = scope.constant(array, dtype, owner.name)
+    return parts_of(emitter(scope, owner.name, where), made) if given.dtype in PARTS else made
 
 
 def _define_symbols(
@@ -103,14 +130,12 @@ def _symbols_of(formula: Any) -> Iterator[str]:
                 yield from _symbols_of(argument)
 
 
-def _check_shapes(
-    users: Mapping[str, Tensor], values: Mapping[str, Operand], shapes: Shapes
-) -> None:
+def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes: Shapes) -> None:
     for name in users:
         given = shapes.get(name)
         if given is None:
             continue
-        found = values[name].shape
+        found = port_of(values[name]).shape
         if len(found) != len(given):
             raise UserError(
                 f"the shape given for input '{name}' has the wrong rank",

@@ -1,5 +1,6 @@
 """The end of an import: results under their names, and inputs that the program updates."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from tcc.errors import UserError
 from tcc.frontends.onnx.outputs import rename
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Program
-from tcc.frontends.torch.convert.complex import Complex
+from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
@@ -25,12 +26,12 @@ def finish_program(
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)
     states: dict[Value, Value] = {}
-    operands = [o for o in inputs.values() if isinstance(o, Operand)]
+    operands = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
     taken: set[Value] = {o.made for o in operands if o.made is not None}
     own = {value.name for value in taken}
     present = [(name, result, None) for name, result in named if result is not None]
     for update, result in zip(program.updates, results[:count], strict=True):
-        past = inputs[update].value
+        past = port_of(inputs[update]).value
         present.append((f"{past.name}.updated", result, past))
     if not present:
         raise UserError("the program returns no tensor")
@@ -76,10 +77,41 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
     if isinstance(result, bool | int | float):
         return scope.constant(result, name=name)
     if isinstance(result, Complex):
-        raise UserError(
-            f"output {name} is complex", hint="return its parts, as torch.view_as_real gives them"
-        )
+        return pairs_of(emitter(scope, name, f"output {name}"), result)
     raise UserError(f"output {name} is no tensor", why=f"it is {str(result)[:200]!r}")
+
+
+def all_names(
+    kinds: Sequence[tuple[str, str]], user: Sequence[str], inputs: Sequence[str]
+) -> tuple[str, ...]:
+    """The names of results behind the updates: `user` names of what the model returns, its loss
+    among them, and the gradients that a joint program gives.
+
+    `kinds` are torch's kind of each result and what a gradient belongs to: a constant, or one of
+    the program's `inputs`.  Raises ValueError where the model returns other results than `user`.
+    """
+    rest = iter(user)
+    names = []
+    for kind, target in kinds:
+        if kind.startswith("gradient_to_"):
+            names.append(f"{_input_named(target, inputs)}.grad")
+            continue
+        if kind not in ("user_output", "loss_output"):
+            raise ValueError(f"results of kind {kind[:80]} are not supported")
+        own = next(rest, None)
+        if own is None:
+            raise ValueError("the program returns more results than its description")
+        names.append("loss" if kind == "loss_output" else own)
+    if next(rest, None) is not None:
+        raise ValueError("the program returns fewer results than its description")
+    return tuple(names)
+
+
+def _input_named(name: str, inputs: Sequence[str]) -> str:
+    """The input that a gradient belongs to: torch 2.13 names it `argN_1`, by its number."""
+    numbered = re.fullmatch(r"arg([0-9]{1,6})_1", name)
+    number = int(numbered[1]) if numbered and name not in inputs else len(inputs)
+    return inputs[number] if number < len(inputs) else name
 
 
 def result_names(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:

@@ -49,9 +49,25 @@ _ARITHMETIC: Mapping[str, Callable[..., Any]] = {
 _FORMATS = {
     f"memory_format {number}": value
     for number, value in enumerate(
-        (None, torch.contiguous_format, torch.channels_last, torch.channels_last_3d)
+        (None, torch.contiguous_format, torch.channels_last, torch.channels_last_3d,
+         torch.preserve_format)
     )
+} | {"layout 7": torch.strided}  # fmt: skip
+
+
+def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
+    """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
+    count = weight.shape[0]
+    run = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
+    products = (input[:, None] @ weight[run.clamp(max=count - 1)])[:, 0]
+    return torch.where((run < count)[:, None], products, 0.0)
+
+
+# Operators of libraries that this process may lack, in torch's.
+_FOREIGN: Mapping[str, Callable[..., Any]] = {
+    "transformers.grouped_mm_fallback.default": _grouped_rows
 }
+_CPU = torch.empty(0).device  # tensors of every device are traced there
 _LARGEST = 1 << 31
 _TRACED = "traced by torch: "  # what is before the name of a constant of torch's rules
 
@@ -202,7 +218,7 @@ def _run(block: Block, given: Sequence[Any]) -> list[Any]:
             case ElementType(name):
                 return getattr(torch, name)
             case Opaque(text):
-                return _FORMATS.get(text)
+                return _CPU if text.startswith("device ") else _FORMATS.get(text)
             case Block():
                 return lambda *given: tuple(_run(value, given))
         return value
@@ -221,7 +237,7 @@ def _called(call: Call, arguments: Mapping[str, Any]) -> Any:
         return getattr(torch.ops.higher_order, call.target.rpartition(".")[2])(*given)
     function = _ARITHMETIC.get(call.target)
     if function is None:
-        return _operator(call.target)(**arguments)
+        return (_FOREIGN.get(call.target) or _operator(call.target))(**arguments)
     if function is not operator.getitem and not all(map(_is_number, given)):
         raise TypeError("it computes with what is no number")
     return function(*given)

@@ -14,6 +14,10 @@ _DTYPES = {"bool": BOOL, "bfloat16": BF16} | {
 }
 
 
+# A complex tensor is a real one with a last axis of two: real and imaginary part.
+PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
+
+
 def element_type(name: str, where: str) -> DType:
     """The dtype of torch's element type `name`; raises `UserError` for those tcc does not have."""
     found = _DTYPES.get(name)

@@ -26,7 +26,7 @@ from tcc.frontends.torch.calls import (
 )
 from tcc.frontends.torch.defaults import DEFAULTS
 from tcc.frontends.torch.formulas import read_formula
-from tcc.frontends.torch.outputs import result_names
+from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.ir.op import Array
 from tcc.ir.types import DType
 
@@ -54,26 +54,29 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
     fixed = [_union(spec) for spec in member(signature, "output_specs", list)]
     if len(fixed) != len(block.outputs) or len(specs) != len(block.inputs):
         raise ValueError("the program and its signature differ in their inputs or results")
+    results = []
     for kind, spec in fixed:
         if kind.endswith("_mutation"):
-            target = _mutated(spec)
+            target = _target(spec)
             updates.append(names.get(target, target))
             if updates[-1] not in dict(block.inputs):
                 raise ValueError(f"{target[:80]!r}, which is updated, is no input")
-        elif kind != "user_output":
-            raise ValueError(f"results of kind {kind} are not supported")
+        else:
+            results.append((kind, _target(spec) if kind.startswith("gradient_to_") else ""))
+    returned = sum(not kind.startswith("gradient_to_") for kind, _ in results)
     ranges = member(content, "range_constraints", dict)
     return Program(
         block,
         owned,
         tuple(updates),
-        _output_names(module, len(fixed) - len(updates)),
+        all_names(results, _output_names(module, returned), [name for name, _ in block.inputs]),
         {name: _range(ends) for name, ends in ranges.items()},
         {},  # archives do not hold the names that authors give sizes
         _guards(content),
         reader.hints,
         contents,
         trusted=False,
+        arguments=tuple(_paths(module, "in_spec") or ()),
     )
 
 
@@ -154,11 +157,11 @@ def _constant_input(spec: Any) -> str | None:
     return _name(content) if kind == "constant_input" else None
 
 
-def _mutated(spec: Any) -> str:
-    """The name of what a result is the new value of."""
+def _target(spec: Any) -> str:
+    """The name of what a result is the new value, or the gradient, of."""
     found = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
     if len(found) != 1 or not isinstance(found[0], str):
-        raise ValueError("a result is the new value of nothing")
+        raise ValueError("a result is the new value, or the gradient, of nothing")
     return found[0]
 
 
@@ -178,16 +181,23 @@ def _literal(kind: str, value: Any) -> Any:
 
 def _output_names(module: Any, count: int) -> tuple[str, ...]:
     """Where each result lies in what the model returns."""
-    calls = member(module, "module_call_graph", list)
-    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
-    if signature is None:
+    paths = _paths(module, "out_spec")
+    if paths is None:
         return tuple(f"output_{n}" for n in range(count))
-    spec = json.loads(member(signature, "out_spec", str))
-    fields = module.get("treespec_namedtuple_fields", {})
-    paths = list(_leaves(spec[1], (), fields)) if isinstance(spec, list) and len(spec) == 2 else []
     if len(paths) != count:
         raise ValueError(f"the program returns {count} results, its description {len(paths)}")
     return result_names(paths)
+
+
+def _paths(module: Any, name: str) -> Sequence[tuple[Any, ...]] | None:
+    """The way to each leaf of what a specification nests; None without one."""
+    calls = member(module, "module_call_graph", list)
+    signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
+    if signature is None:
+        return None
+    spec = json.loads(member(signature, name, str))
+    fields = module.get("treespec_namedtuple_fields", {})
+    return _leaves(spec[1], (), fields) if isinstance(spec, list) and len(spec) == 2 else []
 
 
 def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ from tcc.record import entity, record
 Observer: TypeAlias = Callable[[Node, OutArrays], None]
 Exchange: TypeAlias = Callable[[Node, Array], Array]
 Sizes: TypeAlias = dict[Var, Index]
+_WORD = (1 << 64) - 1
 
 
 def evaluate_graph(
@@ -29,12 +30,14 @@ def evaluate_graph(
     inputs: NamedArrays,
     observe: Observer | None = None,
     exchange: Exchange | None = None,
+    seed: int = 0,
 ) -> dict[str, Array]:
     """The graph's outputs by name for arrays of its inputs by name.
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
     every node, those of bodies included.  `exchange(node, x)` is a rank's result of a collective
-    with its operand x; it returns when all ranks have come.  Raises `UserError` where an input is
+    with its operand x; it returns when all ranks have come.  Random nodes draw
+    with `seed`, of which 64 bits count.  Raises `UserError` where an input is
     missing, unknown or does not fit its type, memory does not suffice, or a collective has no
     `exchange`; `InternalError` where an op's result does not fit its inferred type.
     """
@@ -51,7 +54,8 @@ def evaluate_graph(
     for problem in bind_sizes(graph.inputs, arrays, sizes):
         raise UserError("an input does not fit the graph", where=graph.name, why=problem)
     with np.errstate(all="ignore"):
-        results = _Evaluator(observe, exchange).run(graph, arrays, _Frame(_Values(), sizes))
+        frame = _Frame(_Values(), sizes, 0)
+        results = _Evaluator(observe, exchange, seed).run(graph, arrays, frame)
     return {value.name: array for value, array in zip(graph.outputs, results, strict=True)}
 
 
@@ -115,10 +119,11 @@ class _Values(ChainMap[Value, Array]):
 
 @record
 class _Frame:
-    """What is known in one graph under evaluation."""
+    """What is known in one graph under evaluation; `trip` counts those of the innermost loop."""
 
     values: _Values
     sizes: Sizes
+    trip: int
 
 
 @entity
@@ -127,6 +132,7 @@ class _Evaluator:
 
     _observe: Observer | None
     _exchange: Exchange | None
+    _seed: int
     _plans: dict[Graph, list[list[Value]]] = field(default_factory=dict)
 
     def run(self, graph: Graph, inputs: Sequence[Array], frame: _Frame) -> list[Array]:
@@ -151,7 +157,11 @@ class _Evaluator:
         match node.op.name:
             case "if":
                 branch = attrs.then if _flag(arrays[0]) else attrs.otherwise
-                return tuple(self._body(branch, [], frame))
+                return tuple(self._body(branch, [], frame, frame.trip))
+            case "run_seed":
+                return (np.array(self._seed & _WORD, np.uint64).view(np.int64),)
+            case "trip_number":
+                return (np.array(frame.trip, np.int64),)
             case "loop":
                 return self._loop(attrs, arrays, frame)
             case "scan":
@@ -188,11 +198,11 @@ class _Evaluator:
             )
         return (self._exchange(node, x),)
 
-    def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame) -> list[Array]:
+    def _body(self, body: Graph, inputs: Sequence[Array], outer: _Frame, trip: int) -> list[Array]:
         sizes = dict(outer.sizes)
         for problem in bind_sizes(body.inputs, inputs, sizes):
             raise InternalError(f"body {body.name}: {problem}")
-        return self.run(body, inputs, _Frame(outer.values.new_child(), sizes))
+        return self.run(body, inputs, _Frame(outer.values.new_child(), sizes, trip))
 
     def _loop(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
         """ONNX Loop: stops at the trip count or after a body that gives a false condition."""
@@ -207,7 +217,7 @@ class _Evaluator:
                 np.full((1,) * body.inputs[n].type.rank, value, body.inputs[n].type.dtype.carrier)
                 for n, value in enumerate((count, True))
             ]
-            results = self._body(body, [*heads, *carried], frame)
+            results = self._body(body, [*heads, *carried], frame, count)
             go = _flag(results[0])
             rows.append(results[scans:])
             carried = results[1:scans]
@@ -226,8 +236,8 @@ class _Evaluator:
             )
         ]
         rows: list[Sequence[Array]] = []
-        for slices in zip(*sources, strict=True):
-            results = self._body(body, [*carried, *slices], frame)
+        for trip, slices in enumerate(zip(*sources, strict=True)):
+            results = self._body(body, [*carried, *slices], frame, trip)
             carried = results[:states]
             rows.append(results[states:])
         stacked = _stacked(body.outputs[states:], rows, frame.sizes)
@@ -243,10 +253,11 @@ def _stacked(
 ) -> Iterator[Array]:
     """The scan outputs `values` of a body, each of whose runs gave a row, along a new first axis;
     without a run unknown dimensions are zero."""
-    if rows:
-        yield from map(np.stack, zip(*rows, strict=True))
-        return
-    for value in values:
+    for value, column in zip(values, zip(*rows, strict=True), strict=bool(rows)):
+        if len({row.shape for row in column}) > 1:
+            raise UserError("a loop stacks rows of different sizes", where=value.name)
+        yield np.stack(column)
+    for value in () if rows else values:
         shape = (as_int(substitute(dim, sizes)) or 0 for dim in value.type.shape)
         yield np.empty((0, *shape), value.type.dtype.carrier)
 

@@ -47,6 +47,7 @@ class IntOp(Enum):
     MIN = 7
     MAX = 8
     RANK = 9  # this process's number in the comm, from 0 on
+    SEED = 10  # of the run, the same whenever it is asked for; all 64 bits count
 
 
 class Relation(Enum):
@@ -187,8 +188,8 @@ class Port:
 
 @record
 class Let:
-    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, for RANK there
-    are none."""
+    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, RANK and SEED
+    have none."""
 
     target: Register
     op: IntOp

@@ -105,7 +105,7 @@ class _Differing:
                         self.values.discard(("b", instr.receive))
                 case Wait():
                     pass
-                case Let(op=IntOp.RANK):
+                case Let(op=IntOp.RANK | IntOp.SEED):
                     self._mark([("r", instr.target)])
                 case _:
                     read, made = self._operands(instr)

@@ -157,6 +157,7 @@ _LETS = {
     IntOp.CONST: "const {a:number}",
     IntOp.DIM: "dim({a:port}, {b:axis})",
     IntOp.RANK: "rank()",
+    IntOp.SEED: "seed()",
 }
 INSTRUCTIONS = (
     *(

@@ -12,8 +12,8 @@ from tcc.schedule.gpu.matmuls import main_matmul, matmul_schedules
 from tcc.schedule.gpu.schedule import BlockProfile, BlockSchedule
 from tcc.schedule.nest import contraction_factors, points
 
-# Rows of two warpgroups, and steps of a streaming loop whose results their registers hold.
-_ROWS, _STEPS = 128, 64
+# Rows of two warpgroups, and the most steps of a streaming loop whose results their registers hold.
+_ROWS, _STEPS = 128, 128
 
 
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
@@ -27,9 +27,10 @@ def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule
         return None
     if points(group.common) < _ROWS * profile.processors // 2:
         return None
+    best, most = None, 0
     for each in matmul_schedules(group, main):
         blocks = dict(each.blocks)
-        rows, steps = blocks.get(each.parallel[-1]), blocks.get(group.stream.loop.name)
-        if rows == _ROWS and steps == _STEPS:
-            return replace(each, warps=8, stages=2)
-    return None
+        rows, steps = blocks.get(each.parallel[-1]), blocks.get(group.stream.loop.name, 0)
+        if rows == _ROWS and most < steps <= _STEPS:
+            best, most = replace(each, warps=8, stages=2), steps
+    return best

@@ -331,13 +331,14 @@ class _NestLowering:
         self._loops(self.loops[:count], {}, {}, around_rows)
 
     def _packed_along(self, number: int) -> frozenset[Var]:
-        """The loops that say which part of a packed operand is at hand."""
+        """The loops that say which part of a packed operand is at hand: those that it varies with,
+        and those that its scratch has an axis for, as all K-blocks are."""
         packed = self.parent.packed.get(number)
         if packed is None:
             return frozenset()
         stage = self.parent.group.stages[number]
         around = self._around(stage, (), {}, dict(self.passed))
-        return StageLowering(around).varies_with(packed.factor)
+        return StageLowering(around).varies_with(packed.factor).union(v for v, _ in packed.steps)
 
     def _fill(self, number: int, stage: GroupStage, spans: Spans, k_blocks: Regions) -> None:
         packed = self.parent.packed.get(number)

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "packet.h"
@@ -26,7 +26,7 @@ tcc_status tcc_memory_make(size_t bytes, int *out_file) {
     if (bytes > INT64_MAX || (!getrlimit(RLIMIT_FSIZE, &limit) && bytes > limit.rlim_cur))
         return tcc_fail(TCC_SYSTEM,
                         "a memory file of %zu bytes: the limit of file sizes (ulimit -f)", bytes);
-    int file = memfd_create("tcc-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int file = (int)syscall(SYS_memfd_create, "tcc-comm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (file < 0) return tcc_fail(TCC_SYSTEM, "a memory file: %s", strerror(errno));
     if (ftruncate(file, (off_t)bytes) || fcntl(file, F_ADD_SEALS, SEALS)) {
         tcc_fail(TCC_SYSTEM, "a memory file of %zu bytes: %s", bytes, strerror(errno));
@@ -38,10 +38,8 @@ tcc_status tcc_memory_make(size_t bytes, int *out_file) {
 }
 
 tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory) {
-    struct stat facts;
     int seals = fcntl(file, F_GET_SEALS);
-    if (seals < 0 || (seals & SEALS) != SEALS || fstat(file, &facts) ||
-        facts.st_size != (off_t)bytes)
+    if (seals < 0 || (seals & SEALS) != SEALS || lseek(file, 0, SEEK_END) != (off_t)bytes)
         return tcc_fail(TCC_SYSTEM,
                         "rank 0 passed something else than a sealed memory file of %zu "
                         "bytes",

@@ -77,7 +77,7 @@ static const struct {
     const char *name, *libraries[5], *remedy;
     int32_t device_type, most_shared, pools_attribute;
 } platforms[TCC_PLATFORM_COUNT] = {
-    {"CUDA", {"libcuda.so.1", "libcuda.so"}, "install NVIDIA's driver, version 470 or newer",
+    {"CUDA", {"libcuda.so.1", "libcuda.so"}, "install NVIDIA's driver, version 525 or newer",
      TCC_DEVICE_CUDA, 97, 115},
     {"HIP",
      {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so", "libamdhip64.so.5"},

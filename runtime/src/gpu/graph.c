@@ -9,11 +9,12 @@
 #include "gpu.h"
 
 int64_t tcc_gpu_key_words(const tcc_program *program) {
-    return program->n_registers + program->n_inputs + program->n_outputs + 1;
+    return program->n_registers + program->n_inputs + program->n_outputs + 2;
 }
 
-/* Registers as the prologue left them decide all later ones. */
-static void make_key(const tcc_instance *instance, int64_t *key) {
+/* Registers as the prologue left them, and the seed, decide all later ones. */
+static void make_key(const tcc_run *run, int64_t *key) {
+    const tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     int64_t *inputs = key + program->n_registers, *outputs = inputs + program->n_inputs;
     for (int32_t i = 0; i < program->n_inputs; i++)
@@ -22,6 +23,7 @@ static void make_key(const tcc_instance *instance, int64_t *key) {
         if (program->buffers[i].place == TCC_PLACE_OUTPUT)
             outputs[program->buffers[i].a] = (int64_t)(uintptr_t)instance->spans[i].data;
     outputs[program->n_outputs] = (int64_t)(uintptr_t)instance->device->arena.data;
+    outputs[program->n_outputs + 1] = (int64_t)run->seed;
 }
 
 void tcc_gpu_drop_graph(const tcc_gpu_instance *device, tcc_gpu_graph *graph) {
@@ -118,8 +120,8 @@ tcc_status tcc_gpu_run_graph(tcc_run *run) {
            (size_t)program->n_registers * sizeof *instance->registers);
     TCC_RETURN_IF_ERROR(resolve(run));
     TCC_RETURN_IF_ERROR(tcc_collective_none(run));
-    if (device->kernels > TCC_GPU_MOST_KERNELS) return enqueue(run);
-    make_key(instance, device->key);
+    if (device->kernels > TCC_GPU_MOST_KERNELS || run->fresh) return enqueue(run);
+    make_key(run, device->key);
     tcc_gpu_graph *graph = find(device, bytes);
     if (!graph) {
         TCC_RETURN_IF_ERROR(remember(device, bytes));

@@ -10,13 +10,15 @@ import numpy as np
 import onnx
 import onnx.parser
 
+from tests.draws import RNG, seeded
+
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, Array]
 
-_RNG = np.random.default_rng(7)
-_W = _RNG.standard_normal((13, 5)).astype(np.float32)
-_K = _RNG.standard_normal((5, 3, 3, 3)).astype(np.float32)
-_TABLE = _RNG.standard_normal((6, 7)).astype(np.float32)
+with seeded("cases: weights"):
+    _W = RNG.standard_normal((13, 5)).astype(np.float32)
+    _K = RNG.standard_normal((5, 3, 3, 3)).astype(np.float32)
+    _TABLE = RNG.standard_normal((6, 7)).astype(np.float32)
 
 
 @dataclass(frozen=True)

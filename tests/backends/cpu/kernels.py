@@ -16,7 +16,8 @@ from tcc.ir.tile import (
 from tcc.ir.types import DType
 from tcc.target import parse_target
 
-RNG = np.random.default_rng(7)
+from tests.draws import RNG
+
 SERVER = parse_target("cpu", "icelake-server", detect)
 
 

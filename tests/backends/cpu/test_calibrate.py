@@ -56,7 +56,7 @@ def test_each_round_multiplies_and_adds(loops: LoadedCode, target: Target) -> No
             want, steps = 0.0, rounds if name == "multiply" else rounds * UNROLL
             for _ in range(steps):
                 want = 0.5 * want + 0.5  # c = a * c + b
-        np.testing.assert_allclose(data, want, rtol=1e-6)
+        np.testing.assert_allclose(data, want, rtol=1e-6, atol=1e-6 * abs(want))
 
 
 def test_writing_touches_all_vectors_and_no_more(loops: LoadedCode, target: Target) -> None:
@@ -116,7 +116,7 @@ def test_kernels_compute_their_function_again_and_again(target: Target) -> None:
         y[:] = 0
         code = LoadedCode(text.llvm, target)
         entry(code.address(text.name))(ctypes.addressof(places), None, 0, 3 * BLOCKS, None)
-        np.testing.assert_allclose(y, want, rtol=1e-6)
+        np.testing.assert_allclose(y, want, rtol=1e-6, atol=1e-6)
 
 
 def test_what_stands_for_the_library_is_called_from_it(target: Target) -> None:

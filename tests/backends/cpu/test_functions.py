@@ -16,9 +16,9 @@ from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, Ti
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I32, DType
 
 from tests.backends.cpu.kernels import SERVER, buffer, output
+from tests.draws import RNG
 from tests.processors import distinct
 
-RNG = np.random.default_rng(11)
 WIDTH = 19  # a whole vector and a tail
 TYPES = [t for t in DTYPES.values() if not t.is_handle]
 COMMON = [t for t in TYPES if not t.is_narrow]

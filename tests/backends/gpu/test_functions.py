@@ -15,10 +15,11 @@ from tcc.ir.narrow import decode
 from tcc.ir.tile import Block, Compute, Load, MemorySpace, Store, TileBuffer, TileKernel, lanes
 from tcc.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, DType
 
+from tests.draws import RNG
+
 from .running import NEEDS_TRITON, Job, evaluated, interpreted, interpreter
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
-RNG = np.random.default_rng(11)
 COUNT = 1024
 BOUNDED = 1 << 13
 TYPES = [t for t in DTYPES.values() if not t.is_handle]

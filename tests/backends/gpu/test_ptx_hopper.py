@@ -230,20 +230,21 @@ FAULTS: dict[str, tuple[Edit, str]] = {
     ),
 }  # fmt: skip
 ATTENTION: dict[str, tuple[Edit, str]] = {
-    "queries are not waited for": (changed(_WAIT), "nobody has written|may still write"),
-    "keys are not waited for": (changed(_WAIT, at=1), "nobody has written|may still write"),
+    "values are not waited for": (changed(_WAIT), "may still read|may still write"),
+    "queries are not waited for": (changed(_WAIT, at=1), "nobody has written|may still write"),
+    "keys are not waited for": (changed(_WAIT, at=2), "nobody has written|may still write"),
     "scores are not waited for": (
         changed(r"wgmma\.wait_group\.sync\.aligned 0;"), "before its product is waited for"
     ),
     "no barrier before keys are given back": (
-        changed(r"bar\.sync\s+0, 128;"), "while the products of warp [0-7] may still read"
+        changed(r"bar\.sync\s+0, 128;", at=2), "while the products of warp [0-7] may still read"
     ),
     "a barrier for one half": (
         changed(r"(mbarrier\.init\S* \[%r\d+\]), 2;", r"\1, 1;"),
         "more than 1 arrive|may still read|all warps wait",
     ),
     "no fence before shares are multiplied": (
-        changed(r"wgmma\.fence\.sync\.aligned;", at=1), "no wgmma.fence stands between"
+        changed(r"wgmma\.fence\.sync\.aligned;", at=3), "no wgmma.fence stands between"
     ),
 }  # fmt: skip
 OLDER: dict[str, tuple[Edit, str]] = {

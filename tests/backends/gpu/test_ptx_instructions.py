@@ -14,6 +14,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.draws import RNG
+
 from .emulator.device import Launch
 from .emulator.faults import Fault, Unknown
 from .emulator.memory import GlobalMemory
@@ -21,7 +23,6 @@ from .emulator.ptx import machine
 from .emulator.ptx.run import program, run
 
 Array = np.ndarray[Any, np.dtype[Any]]
-RNG = np.random.default_rng(11)
 HEAD = ".version 8.0\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 smem[];\n"
 
 

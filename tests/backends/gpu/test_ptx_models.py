@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tcc
+from tcc.artifact import read_manifest
 from tcc.backends.artifact.gpu_binaries import Platform
+from tcc.frontends import load_model
+from tcc.ir.graph.evaluate import evaluate_graph
 
 from tests.runtime.gpu.fakes import Fakes, in_child
 
 from .emulator.artifacts import assert_runs, compiled
 from .emulator.device import Device
-from .emulator.models import MODELS
+from .emulator.models import MODELS, Small, integers, normal
 from .emulator.ptx.engine import PtxEngine
 from .running import NEEDS_TRITON
 
@@ -42,5 +47,56 @@ def test_model_agrees(name: str, driver: Path, tmp_path: Path) -> None:
             device.configure(arch)
             assert_runs(made, device, (seed, 3) if arch == archs[-1] else (seed,))
             assert engine.forms == {"ptx" if arch == "sm_120" else "cubin"}
+
+    in_child(run)
+
+
+def test_four_bit_weights_are_summed_in_parts(driver: Path, tmp_path: Path) -> None:
+    """Weights that four bits hold exactly agree with ONNX Runtime; two kernels share the sum."""
+    levels = integers(50, -7, 8, 16384, 64)
+    levels[::32] = -8  # the largest magnitude of each group of 32, so that its scale is exact
+    small = Small(
+        "(float[2,16384] x) => (float[2,64] y) {y = MatMul(x, w)}",
+        {"x": normal(51, 2, 16384)},
+        {"w": (levels * 0.125).astype(np.float32)},
+    )
+    artifact = compiled(small, "cuda:sm_80", tmp_path / "m.so", weights="int4")
+    (variant,) = read_manifest(artifact.path)["variants"]
+    assert variant["traffic"]["launches"] == 2
+    assert variant["traffic"]["weights"] < 16384 * 64
+
+    def run() -> None:
+        device = Device(driver, Platform.CUDA, PtxEngine(artifact.kernels))
+        device.configure("sm_80")
+        assert_runs(artifact, device, (0,))
+
+    in_child(run)
+
+
+def test_random_numbers(driver: Path, tmp_path: Path) -> None:
+    """Bits that are the evaluator's, on two architectures; runs without a seed differ."""
+    small = Small(
+        """(float[3,7] x) => (float[3,7] u, float[3,7] n) {
+        u = RandomUniformLike(x) n = RandomNormalLike(x) }""",
+        {"x": normal(60, 3, 7)},
+    )
+    artifact = compiled(small, "cuda:sm_80", tmp_path / "m.so")
+    graph = load_model(small.model())
+
+    def run() -> None:
+        for arch in ("sm_80", "sm_120"):
+            device = Device(driver, Platform.CUDA, PtxEngine(artifact.kernels))
+            device.configure(arch)
+            with device.blamed():
+                module = tcc.load(artifact.path)
+                for seed in (7, 7, 7, 2**64 - 3):  # the third is a graph's
+                    found = module.run(dict(small.inputs), seed=seed)
+                    due = evaluate_graph(graph, dict(small.inputs), seed=seed)
+                    np.testing.assert_array_equal(found["u"], due["u"])
+                    np.testing.assert_allclose(found["n"], due["n"], rtol=1e-5, atol=1e-5)
+                first, second = (module.run(dict(small.inputs))["u"] for _ in range(2))
+                assert not np.array_equal(first, second)
+                del module  # the next device has kernels of its own
+            assert device.launches
 
     in_child(run)

@@ -15,44 +15,45 @@ from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
 from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
+from tests.draws import RNG, seeded
 from tests.e2e.agreement import Array, assert_agree, expected, session
 from tests.oracle.program.evaluate import evaluate_program
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
-RNG = np.random.default_rng(4)
-X = RNG.standard_normal((3, 70)).astype(np.float32)
-AT = RNG.integers(-3, 3, (4, 70))
-CASES: dict[str, tuple[str, dict[str, Array]]] = {
-    "best": (
-        "(float[3,70] x) => (float[3,20] v, int64[3,20] i) {"
-        "k = Constant<value_ints=[20]>() v, i = TopK<axis=-1>(x, k) }",
-        {"x": X},
-    ),
-    "running": (
-        "(float[3,70] x) => (float[3,70] y) {"
-        "a = Constant<value_ints=[1]>() y = CumSum<exclusive=1, reverse=1>(x, a) }",
-        {"x": X},
-    ),
-    "added": (
-        "(float[3,70] x, int64[4,70] i, float[4,70] u) => (float[3,70] y) {"
-        'y = ScatterElements<axis=0, reduction="add">(x, i, u) }',
-        {"x": X, "i": AT, "u": RNG.standard_normal((4, 70)).astype(np.float32)},
-    ),
-    "put": (
-        "(float16[5,7] x, int64[3,1] i, float16[3,7] u) => (float16[5,7] y) {"
-        "y = ScatterND(x, i, u) }",
-        {
-            "x": X[0, :35].reshape(5, 7).astype(np.float16),
-            "i": np.array([[4], [-4], [4]]),
-            "u": X[1, :21].reshape(3, 7).astype(np.float16),
-        },
-    ),
-    "found": ("(float[3,70] x) => (int64[2,n] y) { y = NonZero(x) }", {"x": np.maximum(X, 0)}),
-    "kept": (
-        "(float[3,70] x, bool[70] c) => (float[3,n] y) { y = Compress<axis=1>(x, c) }",
-        {"x": X, "c": X[1] > 0.5},
-    ),
-}
+with seeded("test_interpreted_calls: cases"):
+    X = RNG.standard_normal((3, 70)).astype(np.float32)
+    AT = RNG.integers(-3, 3, (4, 70))
+    CASES: dict[str, tuple[str, dict[str, Array]]] = {
+        "best": (
+            "(float[3,70] x) => (float[3,20] v, int64[3,20] i) {"
+            "k = Constant<value_ints=[20]>() v, i = TopK<axis=-1>(x, k) }",
+            {"x": X},
+        ),
+        "running": (
+            "(float[3,70] x) => (float[3,70] y) {"
+            "a = Constant<value_ints=[1]>() y = CumSum<exclusive=1, reverse=1>(x, a) }",
+            {"x": X},
+        ),
+        "added": (
+            "(float[3,70] x, int64[4,70] i, float[4,70] u) => (float[3,70] y) {"
+            'y = ScatterElements<axis=0, reduction="add">(x, i, u) }',
+            {"x": X, "i": AT, "u": RNG.standard_normal((4, 70)).astype(np.float32)},
+        ),
+        "put": (
+            "(float16[5,7] x, int64[3,1] i, float16[3,7] u) => (float16[5,7] y) {"
+            "y = ScatterND(x, i, u) }",
+            {
+                "x": X[0, :35].reshape(5, 7).astype(np.float16),
+                "i": np.array([[4], [-4], [4]]),
+                "u": X[1, :21].reshape(3, 7).astype(np.float16),
+            },
+        ),
+        "found": ("(float[3,70] x) => (int64[2,n] y) { y = NonZero(x) }", {"x": np.maximum(X, 0)}),
+        "kept": (
+            "(float[3,70] x, bool[70] c) => (float[3,n] y) { y = Compress<axis=1>(x, c) }",
+            {"x": X, "c": X[1] > 0.5},
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", CASES)

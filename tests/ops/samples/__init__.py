@@ -12,7 +12,7 @@ from types import MappingProxyType
 import numpy as np
 from tcc.ir.op import OpSpec
 
-from . import collective, control, expression, sizes
+from . import collective, control, expression, random, sizes
 from .algebra import (
     activation,
     arithmetic,
@@ -52,8 +52,9 @@ from .sampling import Sample, Samples
 _FAMILIES = (
     activation, arithmetic, attention, bits, collective, contract, control, create, cumulative,
     data_dependent, diagonal, expression, grid, indexing, levels, linalg, lists, loss,
-    magnitude, movement, narrow, normalization, pad, pool, quantize, quantized, reduce,
-    resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary, window,
+    magnitude, movement, narrow, normalization, pad, pool, quantize, quantized,
+    random, reduce, resize, roi, signal, sizes, softmax, space_to_depth, strings, tfidf, unary,
+    window,
 )  # fmt: skip
 _ENTRIES = [entry for family in _FAMILIES for entry in family.SAMPLES.items()]
 ENTRIES: Mapping[str, Samples] = MappingProxyType(dict(_ENTRIES))

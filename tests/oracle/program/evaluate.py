@@ -77,17 +77,18 @@ def evaluate_program(
     run: Run | None = None,
     exchange: Exchange | None = None,
     rank: int = 0,
+    seed: int = 0,
 ) -> tuple[Array, ...]:
     """The outputs of one run in port order; `inputs` in port order, `weights` the section's bytes.
 
     Arrays have the carrier type of their dtype.  `functions` are the C functions by name, for
     programs that call any.  `run` runs the kernels in the tile evaluator's place, and `exchange`
-    collectives of the rank of this number.  Raises UserError where a `Check` fails, InternalError
-    where the program uses memory it does not have.
+    collectives of the rank of this number.  `seed` is the run's.  Raises UserError where a `Check`
+    fails, InternalError where the program uses memory it does not have.
     """
     evaluated = partial(_evaluated, kernels)
     host = _Host(program, kernels, inputs, weights, functions or {}, run or evaluated, exchange)
-    host.rank = rank
+    host.rank, host.seed = rank, seed
     host.run(program.body, ())
     return host.outputs()
 
@@ -138,7 +139,7 @@ class _Host:
     ) -> None:
         self._program, self._kernels, self._functions = program, kernels, functions
         self._run, self._exchange = run, exchange
-        self.rank = 0
+        self.rank = self.seed = 0
         self._inputs = [
             _at_surface(a, p.dtype) for a, p in zip(inputs, program.inputs, strict=True)
         ]
@@ -317,6 +318,8 @@ class _Host:
             return int(self._shapes[node.a][node.b])
         if node.op is IntOp.RANK:
             return self.rank
+        if node.op is IntOp.SEED:
+            return (self.seed + (1 << 63)) % (1 << 64) - (1 << 63)
         a, b = self._registers[node.a], self._registers[node.b]
         return INTEGER[node.op](a, b)
 

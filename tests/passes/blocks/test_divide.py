@@ -7,15 +7,19 @@ import pytest
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import StageRef, apply
-from tcc.ir.graph import Value
+from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import IndexLike, as_int, symbol
+from tcc.ir.layout import Layout, axis_order, permuted, row_major
 from tcc.ir.types import BF16, F32, tensor
 from tcc.passes.choose.split_k import split_k
-from tcc.passes.fuse.split import split
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.passes.layout.divide_sums import with_divided_sums
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.cost import LAUNCH
 from tcc.schedule.gpu.schedule import BlockProfile
+
+from tests.closeness import assert_within
 
 DEVICE = BlockProfile(processors=100)
 
@@ -31,6 +35,12 @@ def product(m: IndexLike, n: IndexLike, k: IndexLike) -> Expr:
     return b.done()
 
 
+def divided(kernel: Kernel, layouts: dict[Value, Layout]) -> Placed:
+    builder = GraphBuilder("g")
+    placed = Placed(builder.finish([]), (ProgramStep(kernel),), layouts, {})
+    return with_divided_sums(placed, BlockPlanner(DEVICE).divides)
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     expr = product(rows, 40, 2048)
@@ -39,7 +49,7 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     w = rng.standard_normal((2048, 40)).astype(np.float32) * np.float32(0.1)
     a, b = Value("a", tensor(F32, rows, 2048)), Value("b", tensor(F32, 2048, 40))
     y = Value("y", tensor(F32, rows, 40))
-    pieces = split(expr, (a, b), (y,), divides=BlockPlanner(DEVICE).divides)
+    pieces = divided(Kernel(expr, (a, b), (y,), "y"), {y: row_major(y.type.shape)}).kernels
     assert len(pieces) == 2
     (parts,) = pieces[0].results
     # A first axis of one element becomes that of the parts.
@@ -50,8 +60,20 @@ def test_parts_and_their_sums_are_kernels(rows: int) -> None:
     for piece in pieces:
         results = evaluate_expr(piece.expr, [values[v] for v in piece.operands])
         values.update(zip(piece.results, results, strict=True))
-    want = np.exp(x.astype(np.float64) @ w.astype(np.float64))
-    np.testing.assert_allclose(values[y], want, rtol=1e-4)
+    wide = x.astype(np.float64), w.astype(np.float64)
+    want, magnitudes = np.exp(wide[0] @ wide[1]), np.abs(wide[0]) @ np.abs(wide[1])
+    # the exponent is off by a part of its magnitudes, the power by as large a part of itself
+    assert_within(values[y], want, 1e-6 * (1 + magnitudes) * want)
+
+
+@pytest.mark.parametrize(("rows", "order"), [(1, (1, 0)), (3, (0, 2, 1))])
+def test_parts_are_stored_in_the_order_of_the_result(rows: int, order: tuple[int, ...]) -> None:
+    a, b = Value("a", tensor(F32, rows, 2048)), Value("b", tensor(F32, 2048, 40))
+    y = Value("y", tensor(F32, rows, 40))
+    kernel = Kernel(product(rows, 40, 2048), (a, b), (y,), "y")
+    placed = divided(kernel, {y: permuted(y.type.shape, (1, 0))})
+    (parts,) = placed.kernels[0].results
+    assert axis_order(placed.layouts[parts]) == order
 
 
 @pytest.mark.parametrize(

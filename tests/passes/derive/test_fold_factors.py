@@ -21,6 +21,7 @@ from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
 from tcc.variants import optimise, variant_backends
 
+from tests.draws import RNG, seeded
 from tests.oracle.calls import calls_of
 
 Read = Callable[..., Graph]
@@ -30,9 +31,6 @@ F = np.float32
 
 def names(graph: Graph) -> list[str]:
     return [node.op.name for node in walk_nodes(graph)]
-
-
-RNG = np.random.default_rng(11)
 
 
 def random(*shape: int) -> Any:
@@ -186,34 +184,39 @@ def behind(op: str, shapes: list[tuple[int, ...]], scale: tuple[int, ...], **att
 
 CONV = {"before": (2, 1), "after": (1, 0), "dilations": (1, 2)}
 TRANSPOSED = {**CONV, "strides": (2, 1), "output_padding": (1, 0), "group": 2}
-LINEAR: dict[str, Graph] = {
-    "conv of groups": behind(
-        "conv", [(2, 4, 5, 6), (6, 2, 3, 2), (6,)], (6, 1, 1), strides=(2, 1), group=2, **CONV
-    ),
-    "transposed": behind("conv_transpose", [(1, 4, 5, 4), (4, 3, 3, 2)], (6, 1, 1), **TRANSPOSED),
-    "heads": behind("einsum", [(2, 5, 8), (3, 8, 4)], (3, 1, 4), equation="bsd,hde->bhse"),
-    "heads alone": behind("einsum", [(2, 5, 8), (3, 8, 4)], (3, 1, 1), equation="bsd,hde->bhse"),
-    "matrices of a batch": behind(
-        "einsum", [(3, 5, 8), (3, 8, 4)], (3, 1, 4), equation="bsd,bde->bse"
-    ),
-    "a number": behind("einsum", [(5, 8), (8, 4)], (1, 1), equation="sd,de->es"),
-}
-APART: dict[str, Graph] = {
-    "by rows": behind("einsum", [(5, 8), (8, 4)], (5, 1), equation="sd,de->se"),
-    "a batch of one matrix": behind(
-        "einsum", [(3, 5, 8), (8, 4)], (3, 1, 1), equation="bsd,de->bse"
-    ),
-    "window": behind(
-        "conv",
-        [(1, 2, 5), (3, 2, 2)],
-        (4,),
-        strides=(1,),
-        before=(0,),
-        after=(0,),
-        dilations=(1,),
-        group=1,
-    ),
-}
+with seeded("test_fold_factors: linear"):
+    LINEAR: dict[str, Graph] = {
+        "conv of groups": behind(
+            "conv", [(2, 4, 5, 6), (6, 2, 3, 2), (6,)], (6, 1, 1), strides=(2, 1), group=2, **CONV
+        ),
+        "transposed": behind(
+            "conv_transpose", [(1, 4, 5, 4), (4, 3, 3, 2)], (6, 1, 1), **TRANSPOSED
+        ),
+        "heads": behind("einsum", [(2, 5, 8), (3, 8, 4)], (3, 1, 4), equation="bsd,hde->bhse"),
+        "heads alone": behind(
+            "einsum", [(2, 5, 8), (3, 8, 4)], (3, 1, 1), equation="bsd,hde->bhse"
+        ),
+        "matrices of a batch": behind(
+            "einsum", [(3, 5, 8), (3, 8, 4)], (3, 1, 4), equation="bsd,bde->bse"
+        ),
+        "a number": behind("einsum", [(5, 8), (8, 4)], (1, 1), equation="sd,de->es"),
+    }
+    APART: dict[str, Graph] = {
+        "by rows": behind("einsum", [(5, 8), (8, 4)], (5, 1), equation="sd,de->se"),
+        "a batch of one matrix": behind(
+            "einsum", [(3, 5, 8), (8, 4)], (3, 1, 1), equation="bsd,de->bse"
+        ),
+        "window": behind(
+            "conv",
+            [(1, 2, 5), (3, 2, 2)],
+            (4,),
+            strides=(1,),
+            before=(0,),
+            after=(0,),
+            dilations=(1,),
+            group=1,
+        ),
+    }
 
 
 @pytest.mark.parametrize("name", LINEAR)

@@ -29,6 +29,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.target import parse_target
 
+from tests.draws import RNG, seeded
 from tests.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
@@ -102,8 +103,6 @@ def test_what_saves_less_than_the_margin_stays() -> None:
 
 # ---- kinds of nodes -----------------------------------------------------------------------------
 
-RNG = np.random.default_rng(3)
-
 
 def pair(
     op: str, x: tuple[int, ...], *weights: tuple[int, ...], named: bool = True, **attrs: Any
@@ -128,16 +127,19 @@ def pair(
 
 
 CONV = {"strides": (2, 1), "before": (1, 0), "after": (0, 1), "dilations": (1, 2)}
-PAIRS = {
-    "convolutions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), group=1, **CONV),
-    "expressions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), named=False, group=1, **CONV),
-    "gemm": pair("gemm", (5, 4), (3, 4), (3,), alpha=0.5, beta=2.0, trans_a=False, trans_b=True),
-    "heads": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->hse"),
-}
-APART = {
-    "groups": pair("conv", (2, 4, 5, 6), (4, 2, 3, 2), group=2, **CONV),
-    "summed": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->se"),
-}
+with seeded("test_merge: pairs"):
+    PAIRS = {
+        "convolutions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), group=1, **CONV),
+        "expressions": pair("conv", (2, 4, 5, 6), (3, 4, 3, 2), (3,), named=False, group=1, **CONV),
+        "gemm": pair(
+            "gemm", (5, 4), (3, 4), (3,), alpha=0.5, beta=2.0, trans_a=False, trans_b=True
+        ),
+        "heads": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->hse"),
+    }
+    APART = {
+        "groups": pair("conv", (2, 4, 5, 6), (4, 2, 3, 2), group=2, **CONV),
+        "summed": pair("einsum", (5, 8), (2, 8, 3), equation="sd,hde->se"),
+    }
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -175,12 +177,13 @@ def term(b: ExprBuilder, j: Any, k: Any) -> Any:
     return b.read(0, k) * b.read(1, k, j)
 
 
-OTHER: dict[str, Graph] = {
-    "a part of an axis": of_rows(term, count=3),
-    "read twice": of_rows(lambda b, j, k: b.read(0, k) * b.read(1, k, j) * b.read(1, j, k)),
-    "at another place": of_rows(term, lambda b, sums, j: b.read(sums, 3 - j)),
-    "by the place": of_rows(lambda b, j, k: term(b, j, k) * index_value(j + 1, F32)),
-}
+with seeded("test_merge: other"):
+    OTHER: dict[str, Graph] = {
+        "a part of an axis": of_rows(term, count=3),
+        "read twice": of_rows(lambda b, j, k: b.read(0, k) * b.read(1, k, j) * b.read(1, j, k)),
+        "at another place": of_rows(term, lambda b, sums, j: b.read(sums, 3 - j)),
+        "by the place": of_rows(lambda b, j, k: term(b, j, k) * index_value(j + 1, F32)),
+    }
 
 
 @pytest.mark.parametrize("name", OTHER)

@@ -19,6 +19,8 @@ from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.record import Region
 from tcc.schedule.limits import Rates
 
+from tests.closeness import assert_within
+
 from .regions import chain, operands, values
 
 # Products cost most, so that small sizes are as large ones.
@@ -118,10 +120,11 @@ def test_constant_stages_are_folded_in_f64(equation: str) -> None:
     shapes = [[{"a": 3, "b": 4, "c": 5}[c] for c in t] for t in equation.split("->")[0].split(",")]
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
     made = fold(region, (True,) * len(arrays), arrays)
-    want = np.einsum(equation, *(a.astype(np.float64) for a in arrays))
+    wide = [a.astype(np.float64) for a in arrays]
+    want, magnitudes = np.einsum(equation, *wide), np.einsum(equation, *map(np.abs, wide))
     (got,) = made[region.outputs[0][0]]
     assert got.dtype == np.float64
-    np.testing.assert_allclose(got, want, rtol=1e-14)
+    assert_within(got, want, 1e-14 * magnitudes)
 
 
 def test_what_is_no_product_is_folded_too() -> None:
@@ -133,8 +136,8 @@ def test_what_is_no_product_is_folded_too() -> None:
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 4), (4,))]
     x, y = (a.astype(np.float64) for a in arrays)
     (got,) = fold(region, (True, True), arrays)[0]
-    want = np.sqrt(np.abs(x)) + y[::-1] * 0.125
-    np.testing.assert_allclose(got, want, rtol=1e-14)
+    root, eighth = np.sqrt(np.abs(x)), y[::-1] * 0.125
+    assert_within(got, root + eighth, 1e-15 * (root + np.abs(eighth)))
 
 
 def test_a_literal_is_folded_too() -> None:

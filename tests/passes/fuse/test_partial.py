@@ -16,10 +16,12 @@ from tcc.ops.formula import fn
 from tcc.passes.fuse.split import SplitKernel, split
 from tcc.passes.fuse.split_reductions import in_parts
 
+from tests.draws import RNG, seeded
 from tests.passes.test_choose_layouts import planner
 
 SHAPE = (16, 96, 100)
-X = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+with seeded("test_partial: x"):
+    X = RNG.standard_normal(SHAPE).astype(np.float32)
 
 
 def total(shape: tuple[int, ...], monoid: str) -> Expr:
@@ -67,7 +69,9 @@ def test_a_large_total_is_one_of_parts(monoid: str, numpy: object) -> None:
     found = pieces(total(SHAPE, monoid))
     assert [[len(s.iters) for s in p.expr.stages] for p in found] == [[1], [0]]
     assert callable(numpy)
-    np.testing.assert_allclose(run(found, X), numpy(X.astype(np.float64)), rtol=1e-4)
+    # of 153,600 terms one after the other the sum is off by less than a 1e6th of their magnitudes
+    atol = 1e-6 * np.abs(X.astype(np.float64)).sum()
+    np.testing.assert_allclose(run(found, X), numpy(X.astype(np.float64)), rtol=0, atol=atol)
 
 
 def test_a_small_total_is_a_kernel() -> None:
@@ -152,7 +156,8 @@ def windows(x: np.ndarray, kernel: int, fill: float) -> np.ndarray:
     return found.reshape(*found.shape[: x.ndim], -1)
 
 
-IMAGE = np.random.default_rng(3).standard_normal((2, 3, 7, 6)).astype(np.float32)
+with seeded("test_partial: image"):
+    IMAGE = RNG.standard_normal((2, 3, 7, 6)).astype(np.float32)
 IMAGE[0, 1, 3, 2] = np.nan
 IMAGE[1, 0, 0, :] = -np.inf
 
@@ -196,7 +201,7 @@ def test_windows_of_three_axes_and_sums_are_reduced_in_steps() -> None:
     for form in forms:
         (found,) = evaluate_expr(form, [x])
         wanted = np.sqrt((windows(x, 3, 0) ** 2).sum(-1))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * wanted.max())
 
 
 def test_the_first_of_equal_maxima_stays_the_first() -> None:

@@ -13,12 +13,13 @@ from tcc.ir.index import Index
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F32, I64, tensor
 
+from tests.draws import RNG, seeded
 from tests.oracle.tile.parse import parse_kernel
 from tests.passes.fuse import tiles
 
 ROWS, COLS, DEPTH = 6, 6, 5
-RNG = np.random.default_rng(3)
-X = RNG.standard_normal((ROWS, COLS, DEPTH)).astype(np.float32)
+with seeded("test_stages: x"):
+    X = RNG.standard_normal((ROWS, COLS, DEPTH)).astype(np.float32)
 # Some lie outside: they read the fill.
 PLACES = np.array([0, 5, -1, 2, 6, 99], np.int64)
 

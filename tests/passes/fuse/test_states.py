@@ -23,6 +23,8 @@ from tcc.passes.fuse.streaming import streamed
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import TYPICAL_LIMITS
 
+from tests.closeness import assert_within
+
 from . import tiles
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -282,7 +284,7 @@ def test_a_log_of_a_sum_is_walked() -> None:
     (got,) = tiles.run(chain(), [x], {"n": 50}, short_runs)
     with np.errstate(all="ignore"):
         want = x.max(1) + np.log(np.exp(x.astype("f8") - x.max(1, keepdims=True)).sum(1))
-    np.testing.assert_allclose(got, want, rtol=1e-5)
+    assert_within(got, want, 1e-6 * np.nan_to_num(np.abs(x).max(1), posinf=0))
 
 
 def test_what_is_read_after_the_walk_must_not_be_made_in_it() -> None:
@@ -314,7 +316,7 @@ def test_totals_stay_where_weights_may_be_large(bounded: bool) -> None:
     assert (hoist_normalisers(expr) is expr) is not bounded
     x, v = np.full((3, 8), 86, "f4"), np.full((8, 4), 20, "f4")
     (got,) = evaluate_expr(hoist_normalisers(expr), [x, v])
-    np.testing.assert_allclose(got, np.full((3, 4), 20), rtol=1e-6)
+    np.testing.assert_allclose(got, np.full((3, 4), 20), rtol=1e-6, atol=1e-5)
 
 
 def test_a_sum_of_squares_does_not_follow_a_maximum() -> None:

@@ -44,7 +44,7 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     given = np.array([[0.0], [1.0], [2.0]], np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     wanted = np.exp(given) if size and not shift else np.full((3, 1), 5.0)
-    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    np.testing.assert_allclose(found, wanted, rtol=1e-6, atol=1e-6)
 
 
 def test_an_operand_without_elements_is_its_fill_all_over() -> None:

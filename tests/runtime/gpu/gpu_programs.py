@@ -232,6 +232,17 @@ def square() -> Program:
     return b.program()
 
 
+def seeded() -> Program:
+    """y: f32[1] is the run's seed, which the program asks for in its body, behind a launch."""
+    b = GpuBuilder()
+    one, four = b.const(1), b.const(4)
+    y = b.output("y", "f32", [one], "[1]")
+    b.allocate(y, four)
+    b.launch("fill", one, [y], [one, one])
+    b.launch("fill", one, [y], [b.let(IntOp.SEED), one])
+    return b.program()
+
+
 def sorting() -> Program:
     """The three largest of x: f32[n], by a function of the host."""
     b = GpuBuilder()
@@ -299,6 +310,7 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "looping": looping,
     "until": until,
     "square": square,
+    "seeded": seeded,
     "sorting": sorting,
     "counting": counting,
     "branching": branching,

@@ -13,6 +13,8 @@ from fakes import Artifact, Driver, Fakes, check, in_child, on_host
 from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 
+from tests.processes import end_after
+
 PLATFORMS = tuple(Platform)
 SECONDS = 30  # then the process ends by a signal, and the test fails
 
@@ -30,7 +32,7 @@ def test_a_driver_that_forks_as_it_starts(fakes: Fakes, linked: Linker, platform
     path = linked("mlp", platform)
 
     def test(driver: Driver) -> None:
-        signal.alarm(SECONDS)
+        end_after(SECONDS)
         driver.starts(forks=True)
         runs(path)
 
@@ -46,7 +48,7 @@ def test_a_fork_while_another_thread_starts_the_driver(fakes: Fakes, linked: Lin
     path = linked("mlp", Platform.CUDA)
 
     def test(driver: Driver) -> None:
-        signal.alarm(SECONDS)
+        end_after(SECONDS)
         read, write = os.pipe()
         driver.starts(held_by=read)
         thread = threading.Thread(target=runs, args=(path,))
@@ -55,7 +57,7 @@ def test_a_fork_while_another_thread_starts_the_driver(fakes: Fakes, linked: Lin
             pass
         child = os.fork()
         if child == 0:
-            signal.alarm(SECONDS)
+            end_after(SECONDS)
             driver.starts()
             runs(path)
             os._exit(0)
@@ -70,7 +72,7 @@ def test_models_wait_for_whoever_loads(fakes: Fakes, linked: Linker) -> None:
     path = linked("mlp", Platform.CUDA)
 
     def test(driver: Driver) -> None:
-        signal.alarm(SECONDS)
+        end_after(SECONDS)
         read, write = os.pipe()
         driver.starts(held_by=read)
         threads = [threading.Thread(target=runs, args=(path,)) for _ in range(3)]

@@ -65,6 +65,38 @@ def test_the_order_of_calls(fakes: Fakes, linked: Linker) -> None:
     check(fakes, Platform.CUDA, test)
 
 
+def test_a_seed_has_a_record_of_its_own_and_a_new_one_none(
+    fakes: Fakes, linked: Linker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded run repeats its launches: one with another seed may not take it."""
+    path = linked("seeded", Platform.CUDA)
+    monkeypatch.delenv("TCC_SEED", raising=False)
+
+    def test(driver: Driver) -> None:
+        artifact, y = Artifact(path), np.empty(1, np.float32)
+
+        def runs(count: int) -> tuple[set[float], int]:
+            """What so many runs draw, and how many runs were recorded ones."""
+            driver.log()
+            found = set()
+            for _ in range(count):
+                artifact.run([], [on_host(y)])
+                found.add(float(y[0]))
+            return found, sum(name.startswith("GraphLaunch") for name in short(driver.log()))
+
+        assert [len(runs(4)[0]), runs(4)[1]] == [4, 0]
+        for seed in (5, 6):
+            assert artifact.api.instance_seed(artifact._instance, seed) == 0
+            assert runs(3) == ({seed}, 2)
+        assert artifact.api.instance_seed(artifact._instance, 5) == 0
+        assert runs(1) == ({5}, 1)
+        assert artifact.api.instance_unseed(artifact._instance) == 0
+        assert [len(runs(3)[0]), runs(3)[1]] == [3, 0]
+        artifact.close()
+
+    check(fakes, Platform.CUDA, test)
+
+
 @pytest.mark.parametrize("platform", tuple(Platform))
 def test_sizes_and_addresses_each_have_their_own(
     fakes: Fakes, linked: Linker, platform: Platform

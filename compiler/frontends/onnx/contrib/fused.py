@@ -6,8 +6,10 @@ SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + 
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tcc.frontends.draws import dropped
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.activations import activation
+from tcc.frontends.onnx.convert.random import seed_of
 from tcc.frontends.onnx.convert.window import window_attrs
 from tcc.frontends.scope import Operand
 from tcc.ir.index import Index, as_int
@@ -119,12 +121,14 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:
-    """`x` + bias + residual: nothing is dropped outside of training."""
+    """What is left of `x` + bias, + residual: nothing is dropped outside of training."""
     total = ctx.input(0) + ctx.input(1)
-    residual, training = ctx.optional(2), ctx.optional(4)
-    if training is not None and ctx.truth(training) is not False:
-        raise ctx.fail("it is in training mode", "export the model for inference")
+    residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
+    drops = False if training is None else ctx.truth(training)
     mask = ctx.full(True, BOOL, total.shape)
+    if drops is not False:
+        asked, fixed = None if drops else training, seed_of(ctx, whole=True)
+        total, mask = dropped(ctx, total, 0.5 if ratio is None else ratio, asked, fixed)
     return [total if residual is None else total + residual, mask]
 
 

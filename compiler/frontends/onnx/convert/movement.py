@@ -19,7 +19,7 @@ from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
 from tcc.frontends.shapes import exact_quotient, sign
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
-from tcc.ir.types import BOOL, F32, F64, I32, I64, STRING, DType, element_count
+from tcc.ir.types import F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.algebra.narrow import ROUNDINGS
 
 # ---- constants and shapes ------------------------------------------------------------------------
@@ -57,33 +57,6 @@ def _shape(ctx: NodeContext) -> Results:
     shape = ctx.input(0).shape
     start, end = ctx.integer("start", 0), ctx.integer("end", len(shape))
     return ctx.size_vector(shape[start:end])
-
-
-def _dropout(ctx: NodeContext) -> Results:
-    x = ctx.input(0)
-    training = ctx.optional(2)
-    if training is not None and ctx.truth(training) is not False:
-        _without_draws(ctx, training, ctx.optional(1))
-    if not ctx.wants(1):
-        return x
-    # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
-    kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
-    return [x, ctx.expand(kept, x.shape)]
-
-
-def _without_draws(ctx: NodeContext, training: Operand, ratio: Operand | None) -> None:
-    """Demands of a Dropout that it drops nothing; the run checks it where only that can."""
-    reason, hint = "training mode draws random numbers", "export the model for inference"
-    if ratio is None:
-        if ctx.truth(training):
-            raise ctx.fail(reason, hint)
-        ratio = ctx.filled(0.5, F32)
-    if ratio.array is not None and ctx.truth(training) and float(ratio.array.reshape(())) != 0:
-        raise ctx.fail(reason, hint)
-    keeps_all = ratio.equals(0.0)
-    draws = training & ~keeps_all
-    (count,) = ctx.sizes(ctx.cast(ctx.reshape(draws, ()), I64), "the draws")
-    ctx.require(count, const(0), reason)
 
 
 def _bit_cast(ctx: NodeContext) -> Results:
@@ -440,7 +413,6 @@ CONVERTERS: Converters = {
     "Shape": _shape,
     "Size": lambda ctx: ctx.size_scalar(element_count(ctx.input(0).shape)),
     "Identity": lambda ctx: ctx.input(0),
-    "Dropout": _dropout,
     "Cast": lambda ctx: _converted(ctx, ctx.dtype("to")),
     "CastLike": lambda ctx: _converted(ctx, ctx.input(1).dtype),
     "BitCast": _bit_cast,

@@ -10,26 +10,51 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
-from tcc.frontends.scope import Operand
+from tcc.frontends.emit import Emitter
+from tcc.frontends.onnx.convert.reduce import explicit_equation
+from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter
-from tcc.frontends.torch.convert.movement import select
+from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
-from tcc.frontends.torch.tensors import element_type
+from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
 from tcc.record import record
 
-_PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"}
-
 
 @record
 class Complex:
-    """A complex tensor: its real and its imaginary part, of one type and shape."""
+    """A complex tensor: its real and its imaginary part, of one type and shape.  `pairs` is the
+    tensor with both on a last axis, where there is one."""
 
     real: Operand
     imag: Operand
+    pairs: Operand | None = None
+
+
+def emitter(scope: Scope, name: str, where: str) -> Emitter:
+    """Emits nodes for an input or a result of the program."""
+    made = Emitter()
+    made.scope, made.names, made.loc, made.operation = scope, [name], where, where
+    return made
+
+
+def parts_of(ctx: Emitter, pairs: Operand) -> Complex:
+    """The complex tensor of which a real one has the parts on its last axis."""
+    real, imag = (ctx.element(pairs, pairs.rank - 1, n) for n in range(2))
+    return Complex(real, imag, pairs)
+
+
+def pairs_of(ctx: Emitter, x: Complex) -> Operand:
+    """The parts on a new last axis."""
+    return x.pairs or ctx.stack((x.real, x.imag), x.real.rank)
+
+
+def port_of(value: Any) -> Any:
+    """What an input of the program stands for, as the graph has it."""
+    return value.pairs if isinstance(value, Complex) else value
 
 
 ComplexConverter = Callable[["ComplexContext"], Any]
@@ -40,7 +65,7 @@ class ComplexContext(CallContext):
 
     def result_dtype(self) -> DType:
         known = self.result().dtype
-        return element_type(_PARTS.get(known, known), self.loc)
+        return element_type(PARTS.get(known, known), self.loc)
 
     def as_known(self, found: Any, known: Tensor) -> Any:
         if not isinstance(found, Complex):
@@ -51,7 +76,9 @@ class ComplexContext(CallContext):
     def pair(self, name: str, dtype: DType | None = None) -> Complex:
         """An argument as a complex tensor, its parts in the type of the result's unless another is
         given."""
-        value, dtype = self.arguments[name], dtype or self.result_dtype()
+        return self.as_pair(self.arguments[name], dtype or self.result_dtype())
+
+    def as_pair(self, value: Any, dtype: DType) -> Complex:
         if isinstance(value, Complex):
             return Complex(self.cast(value.real, dtype), self.cast(value.imag, dtype))
         if isinstance(value, complex):
@@ -68,7 +95,7 @@ class ComplexContext(CallContext):
         """The call with one part of every complex tensor; the imaginary one of others is zero."""
 
         def pick(value: Any) -> Any:
-            if isinstance(value, Complex):
+            if isinstance(value, Complex | complex):
                 return getattr(value, chosen)
             if isinstance(value, list):
                 return [pick(item) for item in value]
@@ -79,6 +106,10 @@ class ComplexContext(CallContext):
 
         made = copy(self)
         made.arguments = {name: pick(value) for name, value in self.arguments.items()}
+        if chosen == "imag":
+            filled = {"fill_value", "value", "s"} & made.arguments.keys()
+            numbers = (n for n in filled if isinstance(self.arguments[n], int | float))
+            made.arguments |= dict.fromkeys(numbers, 0.0)
         return made
 
 
@@ -106,9 +137,11 @@ def _sum(op: str) -> ComplexConverter:
     return convert
 
 
-def _multiplied(ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul") -> Complex:
-    real = ctx.emit(op, x.real, y.real) - ctx.emit(op, x.imag, y.imag)
-    imag = ctx.emit(op, x.real, y.imag) + ctx.emit(op, x.imag, y.real)
+def _multiplied(
+    ctx: ComplexContext, x: Complex, y: Complex, op: str = "mul", **attrs: Any
+) -> Complex:
+    real = ctx.emit(op, x.real, y.real, **attrs) - ctx.emit(op, x.imag, y.imag, **attrs)
+    imag = ctx.emit(op, x.real, y.imag, **attrs) + ctx.emit(op, x.imag, y.real, **attrs)
     return Complex(real, imag)
 
 
@@ -116,14 +149,74 @@ def _product(left: str, right: str, op: str) -> ComplexConverter:
     return lambda ctx: _multiplied(ctx, ctx.pair(left), ctx.pair(right), op)
 
 
+def _added(ctx: ComplexContext, product: Complex, name: str) -> Complex:
+    """The sum with an argument, as far as the call has it and its factors."""
+    alpha, beta = ctx.real("alpha", 1.0), ctx.real("beta", 1.0)
+    if alpha != 1:
+        product = Complex(product.real * alpha, product.imag * alpha)
+    if not ctx.has(name) or not beta:
+        return product
+    x = ctx.pair(name)
+    return ctx.each("add", product, Complex(x.real * beta, x.imag * beta))
+
+
+def _linear(ctx: ComplexContext) -> Complex:
+    weight = ctx.pair("weight")
+    turned = Complex(*(swap_axes(ctx, part, 0, 1) for part in (weight.real, weight.imag)))
+    return _added(ctx, _multiplied(ctx, ctx.pair("input"), turned, "matmul"), "bias")
+
+
+def _einsum(ctx: ComplexContext) -> Complex:
+    given = [ctx.as_pair(x, ctx.result_dtype()) for x in ctx.arguments["tensors"]]
+    if len(given) != 2:
+        raise ctx.fail("of complex tensors it takes two", "write it as several products of two")
+    equation = explicit_equation(ctx, ctx.text("equation"), [x.real.rank for x in given])
+    return _multiplied(ctx, given[0], given[1], "einsum", equation=equation)
+
+
 def _div(ctx: ComplexContext) -> Complex:
     if not isinstance(ctx.arguments["other"], Complex | complex):
         x, y = ctx.pair("self"), ctx.pair("other")
         return Complex(x.real / y.real, x.imag / y.real)
-    x, y = ctx.pair("self", F64), ctx.pair("other", F64)
-    top = _multiplied(ctx, x, Complex(y.real, -y.imag))
-    size = _square(y)
+    return _quotient(ctx, ctx.pair("self", F64), ctx.pair("other", F64))
+
+
+def _quotient(ctx: ComplexContext, x: Complex, y: Complex) -> Complex:
+    top, size = _multiplied(ctx, x, Complex(y.real, -y.imag)), _square(y)
     return Complex(top.real / size, top.imag / size)
+
+
+def _equal(ctx: ComplexContext) -> Operand:
+    x, y = ctx.pair("self", F64), ctx.pair("other", F64)
+    return x.real.equals(y.real) & x.imag.equals(y.imag)
+
+
+def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
+    """A real power, by size and angle."""
+
+    def convert(ctx: ComplexContext) -> Complex:
+        x, power = ctx.pair("self", F64), exponent(ctx)
+        size = ctx.emit("pow", _square(x), power / 2)
+        return _rotated(ctx, size, angle_of(ctx, x.imag, x.real) * power)
+
+    return convert
+
+
+def _logarithm(ctx: ComplexContext) -> Complex:
+    x = ctx.pair("self", F64)
+    return Complex(ctx.emit("log", _square(x)) * 0.5, angle_of(ctx, x.imag, x.real))
+
+
+def _of_sizes(ctx: ComplexContext) -> Any:
+    """The operator of the sizes of the numbers."""
+    ctx.arguments = ctx.arguments | {"self": _size(ctx)}
+    converter = converter_of(ctx.call.target)
+    assert converter is not None
+    return converter(ctx)
+
+
+def _size(ctx: ComplexContext) -> Operand:
+    return ctx.emit("sqrt", _square(ctx.pair("self", F64)))
 
 
 def _square(x: Complex) -> Operand:
@@ -166,13 +259,12 @@ def _complex(ctx: ComplexContext) -> Complex:
     return Complex(*parts)
 
 
-def _together(ctx: ComplexContext, x: Complex) -> Operand:
-    """The parts on a new last axis."""
-    return ctx.stack((x.real, x.imag), x.real.rank)
-
-
-def _taken_apart(ctx: ComplexContext, x: Operand) -> Complex:
-    return Complex(*(select(ctx, x, x.rank - 1, const(n)) for n in range(2)))
+def _bits(ctx: ComplexContext) -> Any:
+    """The numbers of one kind of elements as those of the other."""
+    x, shape = ctx.arguments["self"], ctx.result_shape()
+    if isinstance(x, Complex):
+        return ctx.reshape(pairs_of(ctx, x), shape)
+    return parts_of(ctx, ctx.reshape(x, (*shape, 2)))
 
 
 # ---- Fourier transforms --------------------------------------------------------------------------
@@ -199,10 +291,10 @@ def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: 
 
 
 def _fft_complex(ctx: ComplexContext) -> Complex:
-    x, norm = _together(ctx, ctx.pair("self")), ctx.integer("normalization")
+    x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
     axes, inverse = ctx.axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
     found = _transformed(ctx, x, axes, inverse)
-    return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse, norm))
+    return parts_of(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse, norm))
 
 
 def _fft_real(ctx: ComplexContext) -> Complex:
@@ -214,11 +306,11 @@ def _fft_real(ctx: ComplexContext) -> Complex:
         onesided=ctx.flag("onesided"),
     )  # fmt: skip
     found = _transformed(ctx, found, others, False)
-    return _taken_apart(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], False, norm))
+    return parts_of(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], False, norm))
 
 
 def _fft_to_real(ctx: ComplexContext) -> Operand:
-    x, norm = _together(ctx, ctx.pair("self")), ctx.integer("normalization")
+    x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
     *others, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
     x, size = _transformed(ctx, x, others, True), ctx.index("last_dim_size")
     found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
@@ -228,7 +320,8 @@ def _fft_to_real(ctx: ComplexContext) -> Operand:
 _MOVED = (
     "clone alias lift_fresh_copy view squeeze unsqueeze permute expand slice select.int flip roll "
     "diagonal unfold cat repeat split_with_sizes index_select index.Tensor gather where.self "
-    "slice_scatter select_scatter copy sum mean neg as_strided constant_pad_nd cumsum tril triu"
+    "slice_scatter select_scatter scatter scatter_add index_put full full_like fill scalar_tensor "
+    "embedding copy sum mean neg as_strided constant_pad_nd cumsum tril triu"
 ).split()
 
 _CONVERTERS: dict[str, ComplexConverter] = {
@@ -237,11 +330,24 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "add": _sum("add"),
     "sub": _sum("sub"),
     "mul": _product("self", "other", "mul"),
+    "addmm": lambda ctx: _added(
+        ctx, _multiplied(ctx, ctx.pair("mat1"), ctx.pair("mat2"), "matmul"), "self"
+    ),
+    "linear": _linear,
+    "einsum": _einsum,
     "mm": _product("self", "mat2", "matmul"),
     "bmm": _product("self", "mat2", "matmul"),
     "matmul": _product("self", "other", "matmul"),
     "div": _div,
-    "abs": lambda ctx: ctx.emit("sqrt", _square(ctx.pair("self", F64))),
+    "reciprocal": lambda ctx: _quotient(ctx, ctx.as_pair(1.0, F64), ctx.pair("self", F64)),
+    "pow.Tensor_Scalar": _power(lambda ctx: ctx.real("exponent")),
+    "sqrt": _power(lambda ctx: 0.5),
+    "log": _logarithm,
+    "eq": _equal,
+    "ne": lambda ctx: ~_equal(ctx),
+    "isnan": _of_sizes,
+    "linalg_vector_norm": _of_sizes,
+    "abs": _size,
     "angle": _angle,
     "exp": _exp,
     "_to_copy": lambda ctx: ctx.pair("self"),
@@ -249,8 +355,9 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "polar": _polar,
     "real": lambda ctx: ctx.pair("self").real,
     "imag": lambda ctx: ctx.pair("self").imag,
-    "view_as_real": lambda ctx: _together(ctx, ctx.pair("self")),
-    "view_as_complex": lambda ctx: _taken_apart(ctx, ctx.operand("self")),
+    "view.dtype": _bits,
+    "view_as_real": lambda ctx: pairs_of(ctx, ctx.pair("self")),
+    "view_as_complex": lambda ctx: parts_of(ctx, ctx.operand("self")),
     "_fft_c2c": _fft_complex,
     "_fft_r2c": _fft_real,
     "_fft_c2r": _fft_to_real,
@@ -264,7 +371,7 @@ def complex_converter_of(target: str) -> ComplexConverter | None:
 
 def real_part(known: Tensor) -> Tensor:
     """What is known of either part of a complex tensor."""
-    return Tensor(_PARTS.get(known.dtype, known.dtype), known.shape)
+    return Tensor(PARTS.get(known.dtype, known.dtype), known.shape)
 
 
 def has_complex(call: Call, known: Mapping[str, Known]) -> bool:
@@ -280,4 +387,4 @@ def _is_complex(value: Any, known: Mapping[str, Known]) -> bool:
         return _is_complex(known.get(value.name), known)
     if isinstance(value, list | tuple):
         return any(_is_complex(item, known) for item in value)
-    return isinstance(value, Tensor) and value.dtype in _PARTS
+    return isinstance(value, Tensor) and value.dtype in PARTS

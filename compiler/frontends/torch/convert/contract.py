@@ -5,8 +5,8 @@ import math
 import numpy as np
 from tcc.frontends.onnx.convert.reduce import explicit_equation
 from tcc.frontends.scope import Operand
-from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.reduce import p_norm
 from tcc.ir.index import as_int, const
@@ -109,6 +109,33 @@ def _without_masked_rows(ctx: CallContext, found: Operand, mask: Operand) -> Ope
     return ctx.where(none, 0, found)
 
 
+def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand, float]:
+    """The scores of keys for queries before their softmax, and the scale of their products."""
+    width = as_int(q.shape[-1])
+    if width is None:
+        raise ctx.fail("the head size must be known")
+    scale = ctx.real("scale", 1 / math.sqrt(width or 1))
+    scores = q @ swap_axes(ctx, k, 2, 3) * scale
+    if ctx.flag("is_causal"):
+        row, column = grid(ctx, q.shape[2], k.shape[2])
+        scores = ctx.where(column <= row, scores, -math.inf)
+    mask = ctx.optional("attn_mask")
+    if mask is None:
+        return scores, scale
+    if mask.dtype is BOOL:
+        return ctx.where(mask, scores, -math.inf), scale
+    return scores + ctx.cast(mask, scores.dtype), scale
+
+
+def _attention_and_sums(ctx: CallContext) -> Results:
+    """Attention, and the logarithms of its weights' sums where a gradient asks for them."""
+    found = _attention(ctx)
+    if 1 not in ctx.call.used:
+        return found, None
+    scores, _ = attention_scores(ctx, *(ctx.widened(ctx.operand(n)) for n in ("query", "key")))
+    return found, ctx.reduce("log_sum_exp", scores, 3)
+
+
 def _distances(ctx: CallContext) -> Operand:
     """p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
@@ -170,6 +197,7 @@ CONVERTERS: Converters = {
     "addbmm": _add_product("batch1", "batch2", batched=True),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
+    "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,
     "_grouped_mm": _grouped("self", "mat2"),
     "transformers.grouped_mm_fallback": _grouped("input", "weight"),
     "_cdist_forward": _distances,

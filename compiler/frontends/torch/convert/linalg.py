@@ -112,11 +112,19 @@ def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
     return ctx.cast(ctx.where(none, 0, number), I32)
 
 
-def _eliminated(ctx: CallContext) -> tuple[Operand, ...]:
-    """L and U of `A` in one matrix, and the rows that were exchanged."""
+def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
+    """L and U of `A`, or of its transpose, in one matrix, and the rows that were exchanged."""
     if not ctx.flag("pivot", True):
         raise ctx.fail("elimination without pivoting is not supported")
-    return ctx.emit_all("lu", [_wide(ctx, "A")])
+    matrix = _wide(ctx, "A")
+    return ctx.emit_all("lu", [_transposed(ctx, matrix) if transposed else matrix])
+
+
+def _is_row_major(ctx: CallContext) -> bool:
+    """Whether rows of `A` lie one behind another: torch then factors the transpose for a
+    determinant, and gradients read these factors."""
+    known = ctx.known("A")
+    return known.strides[-2:] == (known.shape[-1], 1)
 
 
 def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
@@ -189,13 +197,13 @@ def _inverse(ctx: CallContext) -> Results:
 
 
 def _determinant_parts(ctx: CallContext) -> Results:
-    parts = _eliminated(ctx)
+    parts = _eliminated(ctx, _is_row_major(ctx))
     return ctx.emit("det", _wide(ctx, "A")), *parts
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
     """The sign of the determinant and the logarithm of its size."""
-    packed, pivots = _eliminated(ctx)
+    packed, pivots = _eliminated(ctx, _is_row_major(ctx))
     diagonal = _diagonal(ctx, packed)
     last = (diagonal.rank - 1,)
     steps = counted(ctx, diagonal.shape[-1]) + 1

@@ -29,6 +29,14 @@ def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
     return ctx.transpose(x, perm)
 
 
+def _channel_shuffle(ctx: CallContext) -> Operand:
+    """Channels as the columns of a matrix whose rows are groups."""
+    x, groups = ctx.operand("self"), ctx.integer("groups")
+    batch, channels, *rest = x.shape
+    apart = ctx.reshape(x, (batch, groups, channels // groups, *rest))
+    return ctx.reshape(swap_axes(ctx, apart, 1, 2), x.shape)
+
+
 # ---- parts ---------------------------------------------------------------------------------------
 
 
@@ -265,6 +273,7 @@ CONVERTERS: Converters = {
     **dict.fromkeys(("select.int", "select_copy.int"), _select),
     "flip": _flip,
     "roll": _roll,
+    "native_channel_shuffle": _channel_shuffle,
     "diagonal": _diagonal,
     "unfold": _unfold,
     "as_strided": _as_strided,

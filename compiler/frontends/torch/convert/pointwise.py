@@ -2,7 +2,7 @@
 torch computes in, numbers become scalars."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -246,14 +246,6 @@ def _relu(ctx: CallContext) -> Operand:
     return ctx.emit("relu", x) if x.dtype.is_float else ctx.emit("max", x, 0)
 
 
-def _native_dropout(ctx: CallContext) -> Sequence[Operand]:
-    """The tensor and which elements are kept, which is all."""
-    if ctx.arguments.get("train") is not False and ctx.real("p") != 0:
-        raise ctx.fail("it draws random numbers", "call model.eval() before the export")
-    x = ctx.operand("input")
-    return [x, ctx.full(True, BOOL, x.shape)]
-
-
 _UNARY = (
     "asin acos atan sinh cosh tanh asinh acosh atanh erf sin cos tan exp log sqrt reciprocal "
     "sigmoid mish silu"
@@ -294,5 +286,4 @@ CONVERTERS: Converters = {
     "hardtanh": _hardtanh,
     "relu": _relu,
     "neg": _neg,
-    "native_dropout": _native_dropout,
 }

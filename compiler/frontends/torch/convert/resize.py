@@ -1,5 +1,8 @@
 """Converters of interpolation and of sampling at places."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from tcc.frontends.onnx.convert.resize import widened_taps
@@ -11,7 +14,7 @@ _PADDING = ("zeros", "border", "reflection")
 _MODES = ("linear", "nearest", "cubic")
 
 
-def _scales(ctx: CallContext, axes: int) -> list[float | None]:
+def axis_scales(ctx: CallContext, axes: int) -> list[float | None]:
     """The scale of each spatial axis where the call gives one, else None."""
     if ctx.has("scale_factors"):
         return [float(v) for v in ctx.arguments["scale_factors"]]
@@ -19,27 +22,39 @@ def _scales(ctx: CallContext, axes: int) -> list[float | None]:
     return [ctx.real(n) if ctx.has(n) else None for n in names] or [None] * axes
 
 
-def _upsample(mode: str, smooth: bool = False) -> Converter:
+def interpolation(
+    ctx: CallContext,
+    x: Operand,
+    sizes: Sequence[Index],
+    scales: Sequence[float | None],
+    mode: str,
+    smooth: bool,
+) -> dict[str, Any]:
+    """What resizes the spatial axes of `x`; `scales` are those that the call gives, and a `smooth`
+    kernel widens where it makes an image smaller."""
+    corners = ctx.flag("align_corners")
+    if smooth and corners:
+        raise ctx.fail("align_corners together with antialias is not supported")
+    known = [] if corners else _telling_scales(sizes[2:], x.shape[2:], scales)
+    given = (1.0, 1.0, *(known or [None] * (x.rank - 2)))
     linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
+    return {
+        "sizes": tuple(sizes),
+        "scales": given,
+        "mode": mode,
+        "coordinate_mode": "align_corners" if corners else linear,
+        "cubic_coeff_a": -0.5 if smooth else -0.75,
+        "exclude_outside": smooth,
+        "taps": widened_taps(x, sizes, given, 2 if mode == "cubic" else 1) if smooth else None,
+    }
 
+
+def _upsample(mode: str, smooth: bool = False) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
-        corners = ctx.flag("align_corners")
-        if smooth and corners:
-            raise ctx.fail("align_corners together with antialias is not supported")
-        known = [None] * (x.rank - 2) if corners else _known_scales(ctx, x)
-        scales = (1.0, 1.0, *known)
-        return ctx.emit(
-            "resize",
-            x,
-            sizes=sizes,
-            scales=scales,
-            mode=mode,
-            coordinate_mode="align_corners" if corners else linear,
-            cubic_coeff_a=-0.5 if smooth else -0.75,
-            exclude_outside=smooth,
-            taps=widened_taps(x, sizes, scales, 2 if mode == "cubic" else 1) if smooth else None,
-        )
+        x = ctx.operand(ctx.first())
+        scales = axis_scales(ctx, x.rank - 2)
+        made = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
+        return ctx.emit("resize", x, **made)
 
     return convert
 
@@ -53,12 +68,13 @@ def _nearest(exact: bool) -> Converter:
 
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
-        known = _known_scales(ctx, x)
+        scales = axis_scales(ctx, x.rank - 2)
+        known = _telling_scales(sizes[2:], x.shape[2:], scales)
         for axis, scale in enumerate(known, 2):
             n, m = as_int(x.shape[axis]), as_int(sizes[axis])
             if not n or not m:
                 continue
-            places = _nearest_places(n, m, scale, exact)
+            places = nearest_places(n, m, scale, exact)
             if scale is not None or (places != _exact_places(n, m, exact)).any():
                 x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
                 known[axis - 2] = None
@@ -75,7 +91,7 @@ def _nearest(exact: bool) -> Converter:
     return convert
 
 
-def _nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
+def nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
     """Where torch reads the `m` elements that it makes of `n`."""
     step = np.float32(n) / np.float32(m) if scale is None else np.float32(1 / scale)
     at = np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)
@@ -86,9 +102,11 @@ def _exact_places(n: int, m: int, exact: bool) -> NDArray[np.int64]:
     return (2 * np.arange(m) + exact) * n // (2 * m)
 
 
-def _known_scales(ctx: CallContext, x: Operand) -> list[float | None]:
+def _telling_scales(
+    sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
+) -> list[float | None]:
     """The scale of each spatial axis where the sizes do not say it."""
-    given = zip(ctx.result_shape()[2:], x.shape[2:], _scales(ctx, x.rank - 2), strict=True)
+    given = zip(sizes, extents, scales, strict=True)
     return [None if _follows(o, i, s) else s for o, i, s in given]
 
 

@@ -11,6 +11,7 @@ from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I64, U8, DType, element_count
+from tcc.ops import OPS
 
 _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "amax": "max",
                "amin": "min"}  # fmt: skip
@@ -97,6 +98,20 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
     trailing = x.rank - leading - mask.rank
     wide = ctx.reshape(mask, (*[1] * leading, *mask.shape, *[1] * trailing))
     return ctx.where(ctx.cast(wide, BOOL), ctx.reshape(value, ()), x)
+
+
+def _bin_count(ctx: CallContext) -> Operand:
+    """How often each number occurs, or the sums of its weights; data decide up to which number."""
+    at, least = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
+    last = ctx.reduce("max", ctx.concat([at, ctx.reshape(least, (1,))], 0), 0, keepdims=True)
+    (size,) = ctx.sizes(last + 1, "the number of bins")
+    reason = "bincount counts numbers from zero on"
+    attrs = OPS["check_indices"].attrs(size, reason=reason, signed=False)
+    ctx.scope.builder.add(OPS["check_indices"], [at.value], attrs, loc=ctx.loc)
+    dtype = ctx.result_dtype()
+    weights = ctx.operand("weights", dtype, 1)
+    start = ctx.full(0, dtype, (size,))
+    return _scattered(ctx, start, at, ctx.expand(weights, at.shape), 0, "add")
 
 
 # ---- whole slices --------------------------------------------------------------------------------
@@ -234,6 +249,7 @@ CONVERTERS: Converters = {
     "scatter_add": _scatter("add"),
     "scatter_reduce.two": _scatter_reduce,
     "index_put": _index_put,
+    "bincount": _bin_count,
     "index_reduce": _index_reduce,
     "put": _put,
     "masked_scatter": _masked_scatter,

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
-from tcc.ir.index import Index, as_int, const
+from tcc.frontends.torch.convert.create import counted
+from tcc.ir.index import Index, as_int, ceildiv, const, maximum
 from tcc.ir.types import I64, element_count
 
 
@@ -16,7 +17,7 @@ def _image(ctx: CallContext, axes: int) -> Operand:
     return ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x
 
 
-def _windows(ctx: CallContext, axes: int) -> dict[str, Any]:
+def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
     """Where windows lie on the last axes."""
     pads = tuple(map(const, ctx.integers("padding", axes)))
     dilations = ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes
@@ -30,7 +31,7 @@ def _windows(ctx: CallContext, axes: int) -> dict[str, Any]:
 def _conv(ctx: CallContext) -> Operand:
     x, weight = ctx.operand("input"), ctx.operand("weight")
     axes = weight.rank - 2
-    row, attrs = "conv", _windows(ctx, axes) | {"group": ctx.integer("groups")}
+    row, attrs = "conv", window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
     if ctx.flag("transposed"):
         row, attrs["output_padding"] = "conv_transpose", ctx.integers("output_padding", axes)
     return ctx.emit(row, x, weight, ctx.optional("bias"), **attrs)
@@ -39,14 +40,14 @@ def _conv(ctx: CallContext) -> Operand:
 # ---- pools ---------------------------------------------------------------------------------------
 
 
-def _pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
-    kernel, attrs = ctx.integers("kernel_size", axes), _windows(ctx, axes)
+def pool_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
+    kernel, attrs = ctx.integers("kernel_size", axes), window_attrs(ctx, axes)
     attrs["strides"] = attrs["strides"] or kernel
     return attrs | {"kernel": kernel, "ceil_mode": ctx.flag("ceil_mode")}
 
 
 def _max_pool(axes: int) -> Converter:
-    return lambda ctx: ctx.emit("max_pool", _image(ctx, axes), **_pool_attrs(ctx, axes))
+    return lambda ctx: ctx.emit("max_pool", _image(ctx, axes), **pool_attrs(ctx, axes))
 
 
 def _max_pool_indices(axes: int) -> Converter:
@@ -54,7 +55,7 @@ def _max_pool_indices(axes: int) -> Converter:
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x = _image(ctx, axes)
-        found, at = ctx.emit_all("max_pool_indices", [x], **_pool_attrs(ctx, axes))
+        found, at = ctx.emit_all("max_pool_indices", [x], **pool_attrs(ctx, axes))
         image = ctx.size_scalar(element_count(x.shape[2:]))
         return found, ctx.emit("mod", at, image, fmod=False)
 
@@ -64,7 +65,7 @@ def _max_pool_indices(axes: int) -> Converter:
 def _average_pool(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x = _image(ctx, axes)
-        attrs, padded = _pool_attrs(ctx, axes), ctx.flag("count_include_pad")
+        attrs, padded = pool_attrs(ctx, axes), ctx.flag("count_include_pad")
         divisor = ctx.integer("divisor_override") if ctx.has("divisor_override") else None
         if divisor is None:
             return ctx.emit("average_pool", x, **attrs, count_include_pad=padded)
@@ -93,51 +94,82 @@ def _whole_windows(
     return x, {**attrs, "before": zeros, "after": zeros, "ceil_mode": False}
 
 
-def _bins(ctx: CallContext, x: Operand, target: Sequence[Index]) -> list[tuple[int, int]]:
-    """The size of each axis of an image, and how many windows it has."""
-    known = [(as_int(size), as_int(count)) for size, count in zip(x.shape[2:], target, strict=True)]
-    found = [(size, count) for size, count in known if size is not None and count is not None]
-    if len(found) < len(known):
-        raise ctx.fail("adaptive pools need sizes that are known")
-    return found
+# ---- adaptive pools ------------------------------------------------------------------------------
 
 
-def _edges(size: int, bins: int) -> list[tuple[int, int]]:
-    """The windows of an axis: their starts and ends."""
-    return [(n * size // bins, -(-(n + 1) * size // bins)) for n in range(bins)]
+def adaptive_windows(
+    ctx: CallContext, size: Index, bins: Index
+) -> tuple[Operand, Operand, Operand]:
+    """The windows of an axis, which together cover it: the places of each [bins, most], the last
+    one repeated; which of these count; and how many."""
+    number, total = counted(ctx, bins), ctx.size_scalar(size)
+    count = ctx.size_scalar(maximum(bins, 1))
+    start, end = number * total / count, ((number + 1) * total + count - 1) / count
+    places = ctx.unsqueeze(start, 1) + counted(ctx, _longest_window(size, bins))
+    ends = ctx.unsqueeze(end, 1)
+    return ctx.emit("min", places, ends - 1), places < ends, end - start
+
+
+def _longest_window(size: Index, bins: Index) -> Index:
+    known, count = as_int(size), as_int(bins)
+    if known is None or not count:
+        return ceildiv(size, maximum(bins, 1)) + 1
+    edges = ((n * known // count, -(-(n + 1) * known // count)) for n in range(count))
+    return const(max(end - start for start, end in edges))
+
+
+def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> Operand:
+    """`x` with an axis reduced over `bins` windows: their `sum`, `mean` or `max`."""
+    if bins is x.shape[axis]:
+        return x
+    places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
+    seen = ctx.emit("gather", x, places, axis=axis)
+    if how == "max":
+        return ctx.reduce("max", seen, axis + 1)
+    rest = [1] * (x.rank - axis - 1)
+    held = ctx.reshape(counts, (*places.shape, *rest))
+    total = ctx.reduce("sum", ctx.where(held, seen, 0), axis + 1)
+    if how == "sum":
+        return total
+    return total / ctx.reshape(ctx.cast(length, x.dtype), (*length.shape, *rest))
 
 
 def _adaptive(op: str, reduce: str, axes: int) -> Converter:
-    """Pools whose windows follow from the sizes: one window size where it divides, else slices."""
+    """Pools whose windows follow from the sizes: one window size where it divides, else slices
+    where the sizes are known."""
 
     def convert(ctx: CallContext) -> Operand:
         x = _image(ctx, axes)
         target = ctx.result_shape(0 if isinstance(ctx.result(), tuple) else None)[-axes:]
         if all(as_int(n) == 1 for n in target):
             return ctx.reduce(reduce, x, tuple(range(2, 2 + axes)), keepdims=True)
-        pairs = _bins(ctx, x, target)
-        if all(n and size % n == 0 for size, n in pairs):
-            kernel = tuple(size // n for size, n in pairs)
+        pairs = [*zip(map(as_int, x.shape[2:]), map(as_int, target), strict=True)]
+        if all(n and size is not None and size % n == 0 for size, n in pairs):
+            kernel = tuple(size // n for size, n in pairs if size is not None and n)
             zeros = (const(0),) * axes
             return ctx.emit(
                 op, x, kernel=kernel, strides=kernel, before=zeros, after=zeros,
                 dilations=(1,) * axes,
             )  # fmt: skip
-        for axis, (size, bins) in enumerate(pairs, 2):
-            x = _binned(ctx, x, axis, size, bins, reduce)
+        for axis, ((size, count), bins) in enumerate(zip(pairs, target, strict=True), 2):
+            if size is None or count is None:
+                x = adapted(ctx, x, axis, bins, reduce)
+            else:
+                x = _binned(ctx, x, axis, size, count, reduce)
         return x
 
     return convert
 
 
 def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
-    """`x` with an axis reduced over `bins` windows that together cover it."""
+    """`x` with an axis reduced over `bins` slices that together cover it."""
     if bins == size:
         return x
     if not bins:
         return ctx.slice_axis(x, axis, 0, 0)
     parts = []
-    for start, end in _edges(size, bins):
+    for n in range(bins):
+        start, end = n * size // bins, -(-(n + 1) * size // bins)
         window = ctx.slice_axis(x, axis, start, end - start)
         parts.append(ctx.reduce(reduce, window, axis, keepdims=True))
     return ctx.concat(parts, axis)
@@ -156,26 +188,25 @@ def _adaptive_max(axes: int) -> Converter:
 
 
 def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
-    """The maxima of windows that a constant table lists, and their places in the image."""
+    """The maxima of windows, and their places in the image."""
     x, target = _image(ctx, axes), ctx.result_shape(0)[-axes:]
-    table = np.zeros((1, 1), np.int64)
-    for size, bins in _bins(ctx, x, target):
-        ends = _edges(size, bins)
-        most = max((end - start for start, end in ends), default=1)
-        line = np.array([[min(start + k, end - 1) for k in range(most)] for start, end in ends])
-        line = line.reshape(bins, most)
-        table = (table[:, None, :, None] * size + line[None, :, None, :]).reshape(
-            len(table) * bins, -1
-        )
     shape = (*x.shape[:2], *target)
-    if not table.size or any(as_int(d) == 0 for d in shape):
+    if any(as_int(d) == 0 for d in shape):
         return ctx.full(0, x.dtype, shape), ctx.full(0, I64, shape)
+    table = ctx.filled(0, I64)
+    for n, (size, bins) in enumerate(zip(x.shape[2:], target, strict=True)):
+        line, _, _ = adaptive_windows(ctx, size, bins)
+        ends = {n: line.shape[0], axes + n: line.shape[1]}
+        step = ctx.reshape(line, [ends.get(axis, const(1)) for axis in range(2 * axes)])
+        table = table * ctx.size_scalar(size) + step
+    counts = element_count(target), element_count(table.shape[axes:])
+    table = ctx.reshape(table, counts)
     flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
-    seen = ctx.emit("gather", flat, ctx.constant(table), axis=2)
+    seen = ctx.emit("gather", flat, table, axis=2)
     found = ctx.reduce("max", seen, 3)
     best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
-    chosen = best.equals(ctx.constant(np.arange(table.shape[1])))
-    at = ctx.reduce("sum", ctx.where(chosen, ctx.constant(table), 0), 3)
+    chosen = best.equals(counted(ctx, counts[1]))
+    at = ctx.reduce("sum", ctx.where(chosen, table, 0), 3)
     return ctx.reshape(found, shape), ctx.reshape(at, shape)
 
 
@@ -185,7 +216,7 @@ def _col2im(ctx: CallContext) -> Operand:
         _image(ctx, 1),
         image=ctx.indices("output_size"),
         block=ctx.integers("kernel_size", 2),
-        **_windows(ctx, 2),
+        **window_attrs(ctx, 2),
     )
 
 

@@ -1,0 +1,27 @@
+"""The model that a reference runs where the model draws random numbers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tcc.cli.peers.peer import SEED
+from tcc.frontends import load_model
+from tcc.frontends.onnx.drawn import random_nodes, write_drawn
+from tcc.ir.graph import walk_nodes
+from tcc.temporary import temporary_folder
+
+
+@contextmanager
+def drawn_model(model: Path) -> Iterator[tuple[Path, bool]]:
+    """The model, its random nodes giving the draws of `SEED`, and False; itself and True where only
+    tcc's own evaluator takes these, as those of an archive of torch."""
+    if model.suffix == ".pt2":
+        yield model, any(node.op.name == "random_bits" for node in walk_nodes(load_model(model)))
+        return
+    if not random_nodes(model):
+        yield model, False
+        return
+    with temporary_folder() as folder:
+        drawn = folder / "drawn.onnx"
+        fed = write_drawn(model, drawn, SEED)
+        yield (drawn if fed else model), not fed

@@ -1,0 +1,39 @@
+"""What lies in a file that is not what was asked for, by its first bytes."""
+
+from pathlib import Path
+
+ELF, ZIP, ONNX = b"\x7fELF", b"PK\3\4", b"\x08"
+# Where a mark of a format stands, the mark, and the format.
+_MARKS = (
+    (0, ELF, "an ELF file, as artifacts of tcc compile are"),
+    (0, b"\x93NUMPY", "an array of NumPy"),
+    (0, ZIP, "a zip archive, as .pt2 and .npz files are"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"\x89HDF", "an HDF5 file, as Keras writes"),
+    (0, b"GGUF", "a GGUF file"),
+    (0, b"\x80\x02", "a pickle"),
+    (4, b"TFL3", "a model of TensorFlow Lite"),
+    (0, b"version https://git-lfs", "a Git LFS pointer: run git lfs pull"),
+    (0, ONNX, "an ONNX model"),  # its first field, the version of the format
+)
+
+
+def file_kind(head: bytes) -> str:
+    """The kind of file that begins with `head`, as in "a gzip archive"; "" where none is known."""
+    if not head:
+        return "empty"
+    for place, mark, kind in _MARKS:
+        if head[place:].startswith(mark):
+            return kind
+    return "a text" if head.isascii() and head.decode().replace("\n", " ").isprintable() else ""
+
+
+def is_elf(path: Path) -> bool:
+    """Whether an ELF file lies at `path`.  Pipes are not opened: nobody may ever write to them."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(len(ELF)) == ELF
+    except (OSError, ValueError):
+        return False

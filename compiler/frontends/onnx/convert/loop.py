@@ -1,0 +1,288 @@
+"""Converter of Loop.
+
+    y = Loop(n, c, x)       ->  loop(n, c, x), where an iteration keeps the rank of x
+    y : f32[1], x : f32[]   ->  loop(n, c, reshape(x)): one element has the rank that trips give it
+    y : f32[1, k], x : f32[k]
+                            ->  if n > 0 and c: x' = body(x) ; loop(n - 1, c', x')  else: x
+
+A value has one rank.  So first trips are written out before the loop until an iteration keeps the
+ranks of all carried values.
+"""
+
+import itertools
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+import onnx
+from tcc.errors import UserError
+from tcc.frontends.onnx.context import Converters, NodeContext, Results
+from tcc.frontends.onnx.convert.bodies import (
+    Body,
+    Outside,
+    import_body,
+    inlined,
+    is_single,
+    of_rank,
+)
+from tcc.frontends.onnx.convert.control import choose
+from tcc.frontends.scope import Operand, are_among
+from tcc.frontends.shapes import is_less
+from tcc.ir.index import Index, as_int, const, maximum
+from tcc.ir.lists import joined
+from tcc.ir.types import BOOL, I64, TensorType, element_count
+from tcc.known import all_known
+from tcc.ops.shapes import Shape
+from tcc.record import record
+
+_MOST_WRITTEN = 8  # trips before a loop that are known to run
+_MOST_BRANCHES = 4  # trips before a loop where some may not run
+_MOST_CHANGES = 3  # of the rank of one element, before it is held
+
+
+@record
+class _LoopState:
+    """What is left of a Loop after its first trips: at most `trips` more, the first of them only
+    where `condition` holds, for the `carried` values.  `rows` holds for each first trip its rows.
+    """
+
+    proto: onnx.GraphProto
+    trips: Operand | None
+    condition: Operand | None
+    carried: Sequence[Operand]
+    rows: tuple[Sequence[Operand], ...] = ()
+
+    @property
+    def written(self) -> int:
+        """The number of trips before."""
+        return len(self.rows)
+
+
+def _loop(ctx: NodeContext) -> Results:
+    if ctx.optional(1):
+        ctx.truth(ctx.input(1))
+    trips, condition = (o and ctx.reshape(o, ()) for o in (ctx.optional(0), ctx.optional(1)))
+    carried = [ctx.input(n) for n in range(2, len(ctx.inputs))]
+    proto = ctx.graph("body")
+    if len(proto.input) != len(ctx.inputs):
+        raise ctx.fail(f"the body has {len(proto.input)} inputs; {len(ctx.inputs)} are due")
+    return _repeated(ctx, _LoopState(proto, trips, condition, carried))
+
+
+def _repeated(ctx: NodeContext, loop: _LoopState) -> Sequence[Operand]:
+    """The results of the trips that are left."""
+    symbols, known = set(ctx.session.symbols), _known_begin(ctx, loop)
+    own = [operand.type for operand in loop.carried]
+    if known is False and loop.rows:
+        return _ended(ctx, loop, own, symbols)
+    body, steady = _fixed_point(ctx, loop, symbols)
+    if known is False:
+        return _ended(ctx, loop, [*own, *body.types[1 + len(own) :]], symbols)
+    if steady:
+        return _as_loop(ctx, loop, body, symbols)
+    if loop.written == (_MOST_WRITTEN if known else _MOST_BRANCHES):
+        raise _unsteady(ctx, loop, body)
+    if known:
+        return _repeated(ctx, _after_trip(ctx, loop))
+    branches = (
+        lambda inner: _repeated(inner, _after_trip(inner, loop)),
+        lambda inner: _ended(inner, loop, body.types[1:], symbols),
+    )
+    demand = f"a loop that ends before trip {loop.written + 1} leaves a value of another rank"
+    return choose(ctx, _begins(ctx, loop), branches, demand)
+
+
+def _known_begin(ctx: NodeContext, loop: _LoopState) -> bool | None:
+    """Whether one more trip runs, where the import knows it."""
+    known = [ctx.truth(loop.condition)] if loop.condition else []
+    if loop.trips:
+        count = loop.trips.known
+        known.append(None if count is None else is_less(const(0), count.item()))
+    return False if False in known else None if None in known else True
+
+
+def _begins(ctx: NodeContext, loop: _LoopState) -> Operand:
+    """Whether one more trip runs."""
+    tests = [loop.condition] if loop.condition and ctx.truth(loop.condition) is None else []
+    if loop.trips:
+        tests.append(ctx.emit("equal", ctx.emit("min", loop.trips, 1), 1))
+    return reduce(lambda a, b: ctx.emit("and", a, b), tests)
+
+
+def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
+    """Writes out one trip; returns what is left behind it."""
+    heads = [
+        ctx.constant(np.full(type.static_shape, value, type.dtype.carrier))
+        for type, value in zip(_head_types(loop.proto), (loop.written, True), strict=True)
+    ]
+    outputs = inlined(ctx, loop.proto, "body", [*heads, *loop.carried])
+    count = 1 + len(loop.carried)
+    trips = loop.trips and ctx.emit("sub", loop.trips, 1)
+    condition, carried = ctx.reshape(outputs[0], ()), outputs[1:count]
+    return _LoopState(loop.proto, trips, condition, carried, (*loop.rows, outputs[count:]))
+
+
+def _ended(
+    ctx: NodeContext, loop: _LoopState, types: Sequence[TensorType], known: set[str]
+) -> Sequence[Operand]:
+    """The results where no trip is left; one element has the rank that a trip would give it.
+
+    `types` are those of the results of a trip, rows without their sizes that are not `known`.
+    """
+    count = len(loop.carried)
+    pairs = zip(loop.carried, types, strict=False)
+    carried = [of_rank(ctx, operand, type.rank) for operand, type in pairs]
+    if loop.rows:
+        return [*carried, *_written_rows(ctx, loop)]
+    shapes = ((d if are_among((d,), known) else 0 for d in t.shape) for t in types[count:])
+    rows = zip(types[count:], shapes, strict=True)
+    return [*carried, *(ctx.full(0, t.dtype, (0, *shape)) for t, shape in rows)]
+
+
+def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
+    """The rows of the first trips, all of the shape that they have in the first."""
+    return [
+        ctx.stack([_like(ctx, row, rows[0].shape) for row in rows], 0)
+        for rows in zip(*loop.rows, strict=True)
+    ]
+
+
+def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
+    """Rows in the shape of those of the first trip."""
+    surplus = as_int(element_count(rows.shape) - element_count(shape))
+    if surplus:
+        raise ctx.fail(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")
+    return ctx.reshape(rows, shape)
+
+
+def _as_loop(
+    ctx: NodeContext, loop: _LoopState, body: Body, symbols: set[str]
+) -> Sequence[Operand]:
+    """The results of a loop whose iterations keep the ranks of the carried values."""
+    count, names = len(loop.carried), ctx.node.output
+    length = _trip_count(ctx, loop, body)
+    # A size of a carried value may differ from that which its last row has.
+    outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
+    inside = [value.type for value in body.graph.inputs[2:]]
+    types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
+    for name, type in zip(names[count:], body.types[1 + count :], strict=True):
+        row = around_rows.joined(type, type, name or "rows")
+        length = ctx.session.fresh_symbol(f"{name or 'rows'}.rows") if length is None else length
+        types.append(TensorType(row.dtype, (length, *row.shape)))
+    start = [of_rank(ctx, o, t.rank) for o, t in zip(loop.carried, inside, strict=True)]
+    results = ctx.emit_all(
+        "loop", [loop.trips, loop.condition, *start], body=body.graph, types=tuple(types)
+    )
+    if not loop.rows:
+        return results
+    first = _written_rows(ctx, loop)
+    later = zip(first, results[count:], strict=True)
+    rows = (ctx.concat([a, _like(ctx, b, (b.shape[0], *a.shape[1:]))], 0) for a, b in later)
+    return [*results[:count], *rows]
+
+
+def _head_types(proto: onnx.GraphProto) -> list[TensorType]:
+    """The types of the iteration number and the condition: a body may declare them with an axis."""
+    return [
+        TensorType(dtype, (const(1),) * min(1, len(value.type.tensor_type.shape.dim)))
+        for dtype, value in zip((I64, BOOL), proto.input, strict=False)
+    ]
+
+
+def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[Body, bool]:
+    """The body for types that it keeps, and True; False where an iteration changes a rank.
+
+    Dimensions that an iteration changes become symbols.  Dimensions that begin equal and that an
+    iteration gives equal sizes share one, which the next import of the body has to confirm.  A
+    value of one element has the rank that iterations settle on, and its rows that of the first;
+    a rank of more elements that depends on this is a change too.
+    """
+    heads = _head_types(loop.proto)
+    types = tuple(operand.type for operand in loop.carried)
+    names = [declared.name for declared in loop.proto.input[2:]]
+    count = 1 + len(types)
+    made: set[Index] = set()
+    first: list[int] = []
+    drawn = ctx.session.drawn
+    for number in itertools.count():
+        ctx.session.drawn = drawn.copy()  # as though this import were the only one
+        body = import_body(
+            ctx,
+            loop.proto,
+            "body",
+            [*heads, *types],
+            known,
+            condition=heads[1],
+            due=[BOOL, *(t.dtype for t in types)],
+            ranks=first if number >= _MOST_CHANGES else [*(None,) * count, *first[count:]],
+            written=loop.written,
+        )
+        if not count <= 1 + len(ctx.node.output) == len(body.types):
+            raise ctx.fail("the body's outputs do not match the carried values and the node's")
+        same: dict[tuple[Index, Index], Index] = {}
+        wider = all_known(
+            _widened(ctx, own, new, name, made, same)
+            for own, new, name in zip(types, body.types[1:count], names, strict=True)
+        )
+        first = first or [type.rank for type in body.types]
+        ranks = zip(body.types, first, strict=True)
+        if wider is None or any(t.rank != rank and not is_single(t) for t, rank in ranks):
+            break
+        if wider == types:
+            return body, True
+        types = wider
+    return body, False
+
+
+def _widened(
+    ctx: NodeContext,
+    own: TensorType,
+    new: TensorType,
+    name: str,
+    made: set[Index],
+    same: dict[tuple[Index, Index], Index],
+) -> TensorType | None:
+    """`own` with symbols, which are added to `made`, for sizes that differ in `new`; None where the
+    ranks differ of more than one element.
+
+    `same` holds by the sizes before and after an iteration what stands for them: of those that one
+    symbol stood for and that became different, the first keep it.
+    """
+    dtype = joined(own.dtype, new.dtype)
+    if dtype is None:
+        raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
+    if own.rank != new.rank:
+        return TensorType(dtype, new.shape) if is_single(own) and is_single(new) else None
+    dims = []
+    for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True)):
+        if x is y and x not in made:
+            dims.append(x)
+            continue
+        if (x, y) not in same:
+            kept = x in made and x not in same.values()
+            same[x, y] = x if kept else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
+            made.add(same[x, y])
+        dims.append(same[x, y])
+    return TensorType(dtype, tuple(dims))
+
+
+def _unsteady(ctx: NodeContext, loop: _LoopState, body: Body) -> UserError:
+    names = (declared.name for declared in loop.proto.input[2:])
+    triples = zip(names, loop.carried, body.types[1:], strict=False)
+    changes = (f"'{n}' from {o.type!r} to {t!r}" for n, o, t in triples if o.rank != t.rank)
+    return ctx.fail(
+        f"trip {loop.written + 1} still changes the rank of {', '.join(changes)}",
+        f"a value has one rank after at most {loop.written} trips; let the loop keep it",
+    )
+
+
+def _trip_count(ctx: NodeContext, loop: _LoopState, body: Body) -> Index | None:
+    """The number of iterations, where nothing but the trip count ends the loop."""
+    if loop.trips is None or loop.trips.known is None:
+        return None
+    begins = loop.condition is None or ctx.truth(loop.condition) is True
+    keeps = ctx.truth(body.outputs[0]) is True or (body.graph.outputs[0] is body.graph.inputs[1])
+    return maximum(loop.trips.known.item(), 0) if begins and keeps else None
+
+
+CONVERTERS: Converters = {"Loop": _loop}

@@ -1,0 +1,130 @@
+"""An ONNX model whose random nodes give the draws that tcc makes of a seed, for other runtimes.
+
+    r = RandomNormalLike(x)   ->   r = Reshape(Gather(draws, 0 to Size(x)), Shape(x))
+
+An element's draw depends on its number alone, so the first draws of a node suit any shape of up to
+as many elements; a runtime refuses to gather more.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from onnx.numpy_helper import from_array
+from tcc.frontends.onnx.importer import import_model
+from tcc.frontends.onnx.reader import read_model
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.op import Array
+
+_FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
+_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+_OPSET = 11  # the first with Range
+_COUNT = 1 << 18  # draws of a node whose size only a run tells
+
+
+def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """All nodes, those of bodies too."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                yield from _nodes(body)
+
+
+def _draws(node: onnx.NodeProto) -> bool:
+    if node.op_type == "Dropout":
+        return len(node.input) > 2 and bool(node.input[2])
+    return node.op_type in (*_FED, "Bernoulli", "Multinomial")
+
+
+def random_nodes(model: Path) -> list[onnx.NodeProto]:
+    """The nodes of the ONNX file at `model` that may draw random numbers, those of bodies and
+    functions too."""
+    proto = onnx.load(model, load_external_data=False)
+    parts = (proto.graph, *proto.functions)
+    return [node for part in parts for node in _nodes(part) if _draws(node)]
+
+
+def write_drawn(model: Path, target: Path, seed: int) -> bool:
+    """Writes the ONNX file at `model` as `target` with the draws of `seed`, and its weights in a
+    file beside.
+
+    Returns False, and writes nothing, where another runtime cannot be given them: the draws of
+    loops and functions, of operators that choose, and of types that it lacks.
+    """
+    proto = onnx.load(model)
+    types = _types(model)
+    opset = next((o.version for o in proto.opset_import if not o.domain), 0)
+    feeds = {id(n): _Feed(n, types) for n in proto.graph.node if n.op_type in _FED}
+    alike = all(feed.kind in _TYPES for feed in feeds.values())
+    if len(feeds) != len(random_nodes(model)) or not alike or opset < _OPSET:
+        return False
+    nodes = [*proto.graph.node]
+    del proto.graph.node[:]
+    for node in nodes:
+        if id(node) in feeds:
+            feeds[id(node)].add(proto.graph, seed)
+        else:
+            proto.graph.node.append(node)
+    onnx.save(proto, target, save_as_external_data=True, location=f"{target.name}.weights")
+    return True
+
+
+def _types(model: Path) -> dict[str, onnx.TypeProto.Tensor]:
+    """The type of every tensor that ONNX infers one of."""
+    proto = onnx.load(model, load_external_data=False)
+    graph = onnx.shape_inference.infer_shapes(proto).graph
+    values = (*graph.input, *graph.value_info, *graph.output)
+    return {value.name: value.type.tensor_type for value in values}
+
+
+class _Feed:
+    """A random node that gets its draws as a constant, of element type `kind`."""
+
+    def __init__(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
+        self._node, self._name = node, node.output[0]
+        self._attributes = {attribute.name: attribute for attribute in node.attribute}
+        other = onnx.TypeProto.Tensor(elem_type=0 if node.input else TensorProto.FLOAT)
+        like = types.get(next(iter(node.input), ""), other)
+        self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else like.elem_type
+        known = like.HasField("shape") and all(d.HasField("dim_value") for d in like.shape.dim)
+        self._count = prod(d.dim_value for d in like.shape.dim) if known else _COUNT
+
+    def add(self, graph: onnx.GraphProto, seed: int) -> None:
+        """Adds to the graph what gives the node's result."""
+        name = self._name
+        if not self._node.input:
+            fixed = self._drawn(self._attributes["shape"].ints, seed)
+            graph.initializer.append(from_array(fixed, name))
+            return
+        arrays = {
+            "draws": self._drawn([self._count], seed),
+            "first": np.array(0),
+            "step": np.array(1),
+        }
+        graph.initializer.extend(from_array(a, f"{name}/{part}") for part, a in arrays.items())
+        for op, inputs, result in (
+            ("Shape", [self._node.input[0]], "/shape"),
+            ("Size", [self._node.input[0]], "/size"),
+            ("Range", [f"{name}/first", f"{name}/size", f"{name}/step"], "/places"),
+            ("Gather", [f"{name}/draws", f"{name}/places"], "/flat"),
+            ("Reshape", [f"{name}/flat", f"{name}/shape"], ""),
+        ):
+            graph.node.append(helper.make_node(op, inputs, [name + result]))
+
+    def _drawn(self, shape: Sequence[int], seed: int) -> Array:
+        """What tcc draws for the node, in another shape."""
+        name, law = self._name, self._node.op_type.removesuffix("Like")
+        node = helper.make_node(law, [], [name], shape=shape, dtype=self.kind)
+        node.attribute.extend(
+            a for key, a in self._attributes.items() if key not in ("shape", "dtype")
+        )
+        result = helper.make_tensor_value_info(name, self.kind, shape)
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(
+            helper.make_graph([node], "draws", [], [result]), opset_imports=opsets
+        )
+        return np.asarray(evaluate_graph(import_model(read_model(model)), {}, seed=seed)[name])

@@ -1,0 +1,363 @@
+"""Converters of backward operators that torch does not take apart.
+
+A convolution's gradients are convolutions.  The gradient of a pool or of a resize goes back to the
+elements that the forward operator read: each result is a sum over the few that read it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from tcc.frontends.scope import Operand
+from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
+from tcc.frontends.torch.convert.contract import attention_scores
+from tcc.frontends.torch.convert.create import counted
+from tcc.frontends.torch.convert.movement import swap_axes
+from tcc.frontends.torch.convert.resize import axis_scales, interpolation, nearest_places
+from tcc.frontends.torch.convert.window import adapted, adaptive_windows, pool_attrs, window_attrs
+from tcc.ir.index import Index, as_int, const, maximum
+from tcc.ir.op import Array
+from tcc.ir.types import I64, element_count
+from tcc.ops import OPS
+
+# ---- convolutions --------------------------------------------------------------------------------
+
+
+def _convolution(ctx: CallContext) -> Results:
+    """The gradients of the input, the weight and the bias that the call asks for."""
+    gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
+    axes, transposed = weight.rank - 2, ctx.flag("transposed")
+    attrs = window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
+    for_input, for_weight, for_bias = ctx.arguments["output_mask"]
+    found: list[Operand | None] = [None, None, None]
+    if for_input:
+        back = ctx.emit("conv", gradient, weight, **attrs) if transposed else None
+        found[0] = _to_image(ctx, x.shape, back or _spread(ctx, gradient, x, weight, attrs))
+    if for_weight:
+        pair = (gradient, x) if transposed else (x, gradient)
+        found[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
+    if for_bias:
+        found[2] = ctx.reduce("sum", gradient, [0, *range(2, axes + 2)])
+    return found
+
+
+def _spread(
+    ctx: CallContext, gradient: Operand, x: Operand, weight: Operand, attrs: dict[str, Any]
+) -> Operand:
+    """The transposed convolution of a gradient; it covers at least the image of `x`."""
+    most = tuple(stride - 1 for stride in attrs["strides"])
+    return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=most)
+
+
+def _to_image(ctx: CallContext, shape: Sequence[Index], found: Operand) -> Operand:
+    """The elements of `found` that lie in an image of `shape`."""
+    for axis, size in enumerate(shape[2:], 2):
+        found = ctx.slice_axis(found, axis, 0, size)
+    return found
+
+
+def _weight_gradient(
+    ctx: CallContext,
+    image: Operand,
+    windows: Operand,
+    shape: Sequence[Index],
+    attrs: dict[str, Any],
+) -> Operand:
+    """The gradient of a kernel of `shape`, for an image that it reads and the results' side.
+
+    It is the convolution of the image with `windows` where batch and channels change places, and
+    strides and dilations do too.
+    """
+    group = attrs["group"]
+    batch, channels, *extent = image.shape
+    parts = ctx.reshape(image, (batch, group, channels // group, *extent))
+    parts = ctx.reshape(swap_axes(ctx, parts, 0, 2), (channels // group, batch * group, *extent))
+    swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
+    found = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
+    return _to_image(ctx, shape, swap_axes(ctx, found, 0, 1))
+
+
+# ---- pools ---------------------------------------------------------------------------------------
+
+
+def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
+    """Arguments with a batch axis before their channels, where they have none."""
+    given = map(ctx.operand, names)
+    return [ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x for x in given]
+
+
+def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
+    """The sums of patches: `columns` is [batch, channels, element of the window, windows ...]."""
+    kernel, counts = attrs["kernel"], columns.shape[3:]
+    axes = zip(
+        counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"],
+        strict=True,
+    )  # fmt: skip
+    after = tuple(
+        maximum(pad, (count - 1) * stride + dilation * (size - 1) + 1 - extent - pad)
+        for count, extent, size, stride, dilation, pad in axes
+    )
+    batch, channels, taps = columns.shape[:3]
+    return ctx.emit(
+        "col2im",
+        ctx.reshape(columns, (batch, channels * taps, element_count(counts))),
+        image=image.shape[2:],
+        block=kernel,
+        strides=attrs["strides"],
+        dilations=attrs["dilations"],
+        before=attrs["before"],
+        after=after,
+    )
+
+
+def _line(ctx: CallContext, values: Operand, axis: int, rank: int) -> Operand:
+    """A vector along one axis of `rank`."""
+    return ctx.reshape(values, [values.shape[0] if n == axis else 1 for n in range(rank)])
+
+
+def _average_pool(axes: int) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        gradient, x = _batched(ctx, axes, "grad_output", "self")
+        attrs = pool_attrs(ctx, axes)
+        if ctx.has("divisor_override"):
+            gradient = gradient / ctx.real("divisor_override")
+        else:
+            for n in range(axes):
+                lengths = _lengths(ctx, gradient.shape[n + 2], x.shape[n + 2], n, attrs)
+                line = _line(ctx, ctx.cast(lengths, gradient.dtype), n + 2, gradient.rank)
+                gradient = gradient / line
+        taps = element_count(tuple(map(const, attrs["kernel"])))
+        shape = (*gradient.shape[:2], taps, *gradient.shape[2:])
+        return _patches(ctx, ctx.expand(ctx.unsqueeze(gradient, 2), shape), x, attrs)
+
+    return convert
+
+
+def _lengths(
+    ctx: CallContext, count: Index, extent: Index, n: int, attrs: dict[str, Any]
+) -> Operand:
+    """How many elements each window of axis `n` has, as averages count them."""
+    pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
+    start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
+    end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
+    return end - (start if padded else ctx.emit("max", start, 0))
+
+
+def _max_pool(axes: int) -> Converter:
+    """Each element of the image takes the gradients of the windows whose maximum it is."""
+
+    def convert(ctx: CallContext) -> Operand:
+        gradient, x, chosen = _batched(ctx, axes, "grad_output", "self", "indices")
+        attrs = pool_attrs(ctx, axes)
+        place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
+        held = ctx.unsqueeze(chosen, 2).equals(place)
+        return _patches(ctx, ctx.where(held, ctx.unsqueeze(gradient, 2), 0), x, attrs)
+
+    return convert
+
+
+def _places(
+    ctx: CallContext, counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]
+) -> Operand:
+    """The place in its channel of each element of each window: [element, windows ...]."""
+    axes, place = len(counts), ctx.filled(0, I64)
+    for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
+        start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
+        tap = counted(ctx, const(attrs["kernel"][n])) * attrs["dilations"][n]
+        step = _line(ctx, tap, n, 2 * axes) + _line(ctx, start, axes + n, 2 * axes)
+        place = place * ctx.size_scalar(size) + step
+    return ctx.reshape(place, (element_count(place.shape[:axes]), *counts))
+
+
+def _adaptive_average(axes: int) -> Converter:
+    """The windows that read an element are those of an adaptive pool the other way round."""
+
+    def convert(ctx: CallContext) -> Operand:
+        found, x = _batched(ctx, axes, "grad_output", "self")
+        for axis in range(2, x.rank):
+            _, _, length = adaptive_windows(ctx, x.shape[axis], found.shape[axis])
+            found = found / _line(ctx, ctx.cast(length, found.dtype), axis, found.rank)
+            found = adapted(ctx, found, axis, x.shape[axis], "sum")
+        return found
+
+    return convert
+
+
+def _adaptive_max(axes: int) -> Converter:
+    def convert(ctx: CallContext) -> Operand:
+        gradient, x, chosen = _batched(ctx, axes, "grad_output", "self", "indices")
+        flat = [
+            ctx.reshape(part, (*x.shape[:2], element_count(part.shape[2:])))
+            for part in (chosen, gradient)
+        ]
+        start = ctx.full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
+        found = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
+        return ctx.reshape(found, x.shape)
+
+    return convert
+
+
+# ---- linear maps along one axis ------------------------------------------------------------------
+
+_LARGEST = 1 << 26  # elements of the matrix of a resize, which the compiler computes
+
+
+Terms: TypeAlias = tuple[Array, Array, Array]  # to which element, of which one, its factor
+
+
+def _added(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
+    """An axis of `size` elements, each the sum of elements of `x` times factors."""
+    order = np.argsort(terms[0], kind="stable")
+    to, of, factors = (part[order] for part in terms)
+    number = np.arange(len(to)) - np.searchsorted(to, to)
+    table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
+    weights = np.zeros(table.shape, x.dtype.carrier)
+    table[to, number], weights[to, number] = of, factors
+    seen = ctx.emit("gather", x, ctx.constant(table), axis=axis)
+    weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
+    return ctx.reduce("sum", ctx.where(~weight.equals(0), seen * weight, 0), axis + 1)
+
+
+def _sent(to: Array) -> Terms:
+    """The terms where each element goes to one place."""
+    return to, np.arange(len(to)), np.ones(len(to))
+
+
+def _known(ctx: CallContext, size: Index) -> int:
+    known = as_int(size)
+    if not known:
+        raise ctx.fail("the sizes of the image must be known, and not zero")
+    return known
+
+
+def _resize(terms: Callable[..., Terms]) -> Converter:
+    """The gradient of a resize; `terms(ctx, extent, size, scale)` are those of one axis, which the
+    forward operator brings from `extent` to `size`."""
+
+    def convert(ctx: CallContext) -> Operand:
+        found, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
+        scales = axis_scales(ctx, found.rank - 2)
+        for axis, scale in enumerate(scales, 2):
+            extent, size = _known(ctx, image[axis]), _known(ctx, found.shape[axis])
+            found = _added(ctx, found, axis, extent, terms(ctx, extent, size, scale))
+        return found
+
+    return convert
+
+
+def _nearest(exact: bool) -> Converter:
+    return _resize(lambda _, n, m, scale: _sent(nearest_places(n, m, scale, exact)))
+
+
+def _interpolated(mode: str, smooth: bool = False) -> Converter:
+    """The matrix of an axis is what the forward operator makes of an identity."""
+
+    def terms(ctx: CallContext, extent: int, size: int, scale: float | None) -> Terms:
+        if extent * max(size, extent) > _LARGEST:
+            raise ctx.fail(f"an axis of {extent} elements is too long")
+        given = ctx.constant(np.eye(extent)[:, None])
+        sizes = tuple(map(const, (extent, 1, size)))
+        made = interpolation(ctx, given, sizes, [scale], mode, smooth)
+        (found,) = OPS["resize"].reference([given.array], OPS["resize"].attrs(**made))
+        to, of = np.nonzero(found[:, 0])
+        return to, of, found[to, 0, of]
+
+    return _resize(terms)
+
+
+def _edge_pad(axes: int) -> Converter:
+    """The gradient of padding that repeats the border."""
+
+    def convert(ctx: CallContext) -> Operand:
+        found, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
+        before = ctx.integers("padding")[::2]
+        for n in range(axes):
+            axis = x.rank - 1 - n
+            extent, size = _known(ctx, x.shape[axis]), _known(ctx, found.shape[axis])
+            to = np.clip(np.arange(size) - before[n], 0, extent - 1)
+            found = _added(ctx, found, axis, extent, _sent(to))
+        return found
+
+    return convert
+
+
+# ---- attention, activations ----------------------------------------------------------------------
+
+
+def _attention(ctx: CallContext) -> Results:
+    """The gradients of queries, keys and values; the weights are computed anew, because torch's
+    joint programs give the weights themselves as the logarithms of their sums."""
+    names = ("grad_out", "query", "key", "value", "out")
+    gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
+    scores, scale = attention_scores(ctx, q, k)
+    weights = ctx.where(scores.equals(-math.inf), 0, ctx.emit("softmax", scores, axis=3))
+    shares = gradient @ swap_axes(ctx, v, 2, 3)
+    mean = ctx.reduce("sum", gradient * out, 3, keepdims=True)
+    pull = weights * (shares - mean) * scale
+    return pull @ k, swap_axes(ctx, pull, 2, 3) @ q, swap_axes(ctx, weights, 2, 3) @ gradient
+
+
+def _weight_norm(ctx: CallContext) -> Results:
+    """The gradients of directions and sizes, whose vectors lie across the axis `dim`."""
+    names = ("grad_w", "saved_v", "saved_g", "saved_norms")
+    gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
+    across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
+    along = ctx.reduce("sum", gradient * v, across, keepdims=True) / norms
+    return (gradient - v * along / norms) * g / norms, along
+
+
+def _shrink(name: str) -> Converter:
+    """The gradient where the forward operator does not give zero."""
+
+    def convert(ctx: CallContext) -> Operand:
+        bound = ctx.real("lambd")
+        return ctx.where(abs(ctx.operand("self")) <= bound, 0, ctx.operand(name))
+
+    return convert
+
+
+def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> Converter:
+    """The gradient of x * g(x); `gate` gives g and its derivative.  Torch's export leaves these
+    operators whole, which have both kernels and a rule."""
+
+    def convert(ctx: CallContext) -> Operand:
+        x = ctx.widened(ctx.operand("self"))
+        value, slope = gate(ctx, x)
+        return ctx.operand("grad_output", x.dtype) * (value + x * slope)
+
+    return convert
+
+
+def _sigmoid(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
+    value = ctx.emit("sigmoid", x)
+    return value, value * (1 - value)
+
+
+def _soft_tangent(ctx: CallContext, x: Operand) -> tuple[Operand, Operand]:
+    value = ctx.emit("tanh", ctx.emit("softplus", x))
+    return value, (1 - value * value) * ctx.emit("sigmoid", x)
+
+
+CONVERTERS: Converters = {
+    "convolution_backward": _convolution,
+    **{f"avg_pool{n}d_backward": _average_pool(n) for n in (2, 3)},
+    **{f"max_pool{n}d_with_indices_backward": _max_pool(n) for n in (2, 3)},
+    **{f"_adaptive_avg_pool{n}d_backward": _adaptive_average(n) for n in (2, 3)},
+    **{f"adaptive_max_pool{n}d_backward": _adaptive_max(n) for n in (2, 3)},
+    **{f"upsample_nearest{n}d_backward": _nearest(False) for n in (1, 2, 3)},
+    **{f"_upsample_nearest_exact{n}d_backward": _nearest(True) for n in (1, 2, 3)},
+    "upsample_linear1d_backward": _interpolated("linear"),
+    "upsample_bilinear2d_backward": _interpolated("linear"),
+    "upsample_trilinear3d_backward": _interpolated("linear"),
+    "upsample_bicubic2d_backward": _interpolated("cubic"),
+    "_upsample_bilinear2d_aa_backward": _interpolated("linear", smooth=True),
+    "_upsample_bicubic2d_aa_backward": _interpolated("cubic", smooth=True),
+    **{f"replication_pad{n}d_backward": _edge_pad(n) for n in (1, 2, 3)},
+    "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
+    "_weight_norm_interface_backward": _weight_norm,
+    "silu_backward": _gated(_sigmoid),
+    "mish_backward": _gated(_soft_tangent),
+    "softshrink_backward": _shrink("grad_output"),
+    "hardshrink_backward": _shrink("grad_out"),
+}

@@ -1,0 +1,131 @@
+"""Random bits: a pure function of a seed, a stream and the number of an element.
+
+    seed    the run's seed, an i64; inside a loop each trip has a seed of its own
+    stream  an i64 that tells the random nodes of a model apart
+
+The generator is Philox4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", 2011).  The seed is its key; its counter is the element and the
+stream, 64 bits each.  Elements do not depend on one another, so neither threads, tiles, targets
+nor ranks change a draw, and kernels that share a draw may each compute it.  The ops without
+operands are opaque: nothing folds or merges them, nor what is made of them.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr import ExprBuilder
+from tcc.ir.expr.scalar import Scalar, cast, index_value
+from tcc.ir.index import const
+from tcc.ir.op import Array, Arrays, NoAttrs, OpSpec, OutArrays, OutTypes, Trait, Types
+from tcc.ir.types import I64, U64, TensorType
+from tcc.ops.formula import by_element, fn
+from tcc.ops.operands import none_negative, require, sizes
+from tcc.ops.shapes import Point, Shape, required
+from tcc.record import record
+
+_FACTORS, _STEPS, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
+_LOW = 0xFFFFFFFF
+
+
+@record
+class RandomBitsAttrs:
+    """The shape of the result; `half` 0 is the first two of the generator's four words, 1 the
+    others; an element has the `count` highest bits of the second and first of these."""
+
+    shape: Shape
+    half: int = 0
+    count: int = 64
+
+
+@record
+class StreamAttrs:
+    """What the node gives."""
+
+    number: int
+
+
+def _round_keys(key: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    """The two key words of each round."""
+    for n in range(_ROUNDS):
+        yield (key[0] + n * _STEPS[0]) & _LOW, (key[1] + n * _STEPS[1]) & _LOW
+
+
+def philox(seed: int, stream: int, elements: Array) -> tuple[Array, ...]:
+    """The four words of 32 bits of each of `elements` (u64), as u64."""
+    low, half = np.uint64(_LOW), np.uint64(32)
+    a, b = elements & low, elements >> half
+    c, d = (np.full_like(elements, stream >> n & _LOW) for n in (0, 32))
+    for key in _round_keys((seed & _LOW, seed >> 32 & _LOW)):
+        first, second = a * np.uint64(_FACTORS[0]), c * np.uint64(_FACTORS[1])
+        a, b = (second >> half) ^ b ^ np.uint64(key[0]), second & low
+        c, d = (first >> half) ^ d ^ np.uint64(key[1]), first & low
+    return a, b, c, d
+
+
+def _infer(types: Types, attrs: RandomBitsAttrs) -> OutTypes:
+    for number in range(len(types)):
+        x = required(types, number)
+        require(x.dtype is I64 and x.rank == 0, f"seed, stream and offset are of type i64, not {x}")
+    none_negative(attrs.shape, "a size is negative")
+    require(attrs.half in (0, 1), f"there is no half {attrs.half} of the words")
+    require(0 < attrs.count <= 64, f"an element has 1 to 64 bits, not {attrs.count}")
+    return (TensorType(U64, attrs.shape),)
+
+
+def _reference(arrays: Arrays, attrs: RandomBitsAttrs) -> OutArrays:
+    seed, stream, *offset = (int(a) for a in arrays if a is not None)
+    shape = sizes(attrs.shape)
+    elements = np.arange(np.prod(shape, dtype=np.int64)).astype(np.uint64)
+    elements += np.uint64(sum(offset) & ((1 << 64) - 1))
+    low, high = philox(seed, stream, elements)[2 * attrs.half :][:2]
+    return ((high << np.uint64(32) | low).reshape(shape) >> np.uint64(64 - attrs.count),)
+
+
+def _halves(x: Scalar) -> tuple[Scalar, Scalar]:
+    return fn("bit_and", x, _LOW), fn("shift_right", x, 32)
+
+
+def _element(b: ExprBuilder, at: Point, attrs: RandomBitsAttrs) -> Scalar:
+    number = const(0)
+    for index, size in zip(at, attrs.shape, strict=True):
+        number = number * size + index
+    seed, stream, *offset = (cast(b.read(n), U64) for n in range(len(b.params)))
+    element = index_value(number, U64)
+    (a, above), (c, behind) = _halves(sum(offset, element)), _halves(stream)
+    low, high = _halves(seed)
+    for n in range(_ROUNDS):
+        keys = (fn("bit_and", k + n * s, _LOW) for k, s in zip((low, high), _STEPS, strict=True))
+        (first, carry), (second, over) = _halves(a * _FACTORS[0]), _halves(c * _FACTORS[1])
+        a = fn("bit_xor", fn("bit_xor", over, above), next(keys))
+        c = fn("bit_xor", fn("bit_xor", carry, behind), next(keys))
+        above, behind = second, first
+    low, high = (c, behind) if attrs.half else (a, above)
+    if attrs.count <= 32:
+        return fn("shift_right", high, 32 - attrs.count)
+    return fn("shift_right", fn("shift_left", high, 32) + low, 64 - attrs.count)
+
+
+def _number(_types: Types, _attrs: Any) -> OutTypes:
+    return (TensorType(I64, ()),)
+
+
+def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
+    """A row without operands, whose reference knows of no run and no loop: both are number 0."""
+
+    def reference(_: Arrays, attrs: Any) -> OutArrays:
+        return (np.array(getattr(attrs, "number", 0), np.int64),)
+
+    return OpSpec(name, attrs, 0, _number, reference, (), doc, traits=Trait.OPAQUE)
+
+
+OPS = (
+    _opaque("run_seed", NoAttrs, "The seed of the run, on all ranks the same."),
+    _opaque("trip_number", NoAttrs, "The number of the trip of the innermost loop around, from 0."),
+    _opaque("stream_number", StreamAttrs, "A number that no kernel holds as a constant."),
+    by_element(
+        "random_bits", RandomBitsAttrs, (2, 3), _infer, _reference, (I64,),
+        "Random bits, as many of each element; operands (seed, stream, offset of the elements).",
+        element=_element,
+    ),
+)  # fmt: skip

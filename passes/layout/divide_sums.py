@@ -1,0 +1,59 @@
+"""Cuts kernels with long sums into a kernel of partial sums and a kernel that adds them.
+
+    kernel { y = sum(k: 4096) x[i, k] * w[k, j] }
+      ->  kernel { p[q, i, j] = sum(r: 512) x[i, 512*q + r] * w[512*q + r, j] }     q: 0..8
+          kernel { y = sum(q) p[q, i, j] }
+
+Requires layouts, and the types in which values are stored: prices depend on both.
+Establishes a layout for each value of partial sums: channels last where the result is stored so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+
+from tcc.ir.graph import Value
+from tcc.ir.layout import Layout, axis_order, permuted, row_major
+from tcc.passes.fuse.split import SplitKernel, cut_behind
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
+from tcc.schedule.backend import Divides
+
+
+def with_divided_sums(placed: Placed, divides: Divides | None) -> Placed:
+    """Returns `placed` with each kernel that `divides` rewrites cut into two.
+
+    `divides` is `KernelModel.divides`; with None `placed` comes back unchanged.
+    """
+    if divides is None:
+        return placed
+    layouts = dict(placed.layouts)
+    steps: list[ProgramStep] = []
+    for step in placed.steps:
+        division = None if step.kernel is None or step.every else divides(step.kernel.expr)
+        if division is None or step.kernel is None:
+            steps.append(step)
+            continue
+        expr, number = division
+        kernel = replace(step.kernel, expr=expr)
+        for piece in _pieces(kernel, number):
+            steps.append(ProgramStep(piece))
+            new_values = [v for v in piece.results if v not in layouts]
+            layouts |= {v: _layout_of_parts(v, layouts[kernel.results[0]]) for v in new_values}
+    return replace(placed, steps=tuple(steps), layouts=layouts)
+
+
+def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
+    names = (f"{kernel.results[0].name}.part{n}" for n in count())
+    pair = SplitKernel(kernel.expr, kernel.operands, kernel.results)
+    for piece in cut_behind(pair, (number,), names):
+        yield replace(kernel, expr=piece.expr, operands=piece.operands, results=piece.results)
+
+
+def _layout_of_parts(parts: Value, result: Layout) -> Layout:
+    """The order of the result's axes, behind the axis of the parts where that axis is new."""
+    order, rank = axis_order(result), parts.type.rank
+    if order is None or rank not in (len(order), len(order) + 1):
+        return row_major(parts.type.shape)
+    if rank == len(order):
+        return permuted(parts.type.shape, order)
+    return permuted(parts.type.shape, (0, *(axis + 1 for axis in order)))

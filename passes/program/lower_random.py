@@ -1,0 +1,47 @@
+"""What random nodes need of the host: the run's seed, numbers of streams, numbers of trips.
+
+    %s = run_seed()      r0 = seed() ; launch store(r0) -> s
+
+All ranks take the seed of rank 0.  Each number is written to memory from a register, so that no
+kernel holds it: equal layers share kernels.
+"""
+
+from __future__ import annotations
+
+from tcc.ir.graph import Node, walk_nodes
+from tcc.ir.index import const, symbol
+from tcc.ir.program import BufferId, Collective, CollectiveKind, IntOp, Let, Reduction, Wait
+from tcc.ir.types import I64
+from tcc.passes.program.lower_collectives import COLLECTIVES
+from tcc.passes.program.lower_graph import GraphLowering
+
+_LEAST = -(1 << 63)
+
+
+def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) -> None:
+    """Writes what an instruction of one register gives to memory."""
+    register = frame.registers.fresh()
+    frame.out.append(Let(register, op, value))
+    frame.registers.bind(name := f"random.{register}", register)
+    frame.store_size(symbol(name, _LEAST), target)
+
+
+def lower_run_seed(frame: GraphLowering, node: Node) -> None:
+    """The seed, which ranks take from rank 0: each would draw its own."""
+    top = frame if frame.top is None else frame.top
+    if not any(n.op.name in COLLECTIVES for n in walk_nodes(top.placed.graph)):
+        return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))
+    mine = frame.temporary(const(I64.bytes), "seed")
+    _store(frame, IntOp.SEED, mine)
+    target, one = frame.define(node.outputs[0]), (frame.size(const(1)),)
+    kind, reduction = CollectiveKind.BROADCAST, Reduction.SUM
+    start = Collective(kind, reduction, mine, target, one, I64, 0)
+    frame.out += (start, Wait(start.ticket, mine, target))
+
+
+def lower_stream_number(frame: GraphLowering, node: Node) -> None:
+    _store(frame, IntOp.CONST, frame.define(node.outputs[0]), node.attrs.number)
+
+
+def lower_trip_number(frame: GraphLowering, node: Node) -> None:
+    frame.store_size(frame.trip, frame.define(node.outputs[0]))

@@ -1,0 +1,132 @@
+"""Tests depend neither on their order nor on who starts them: each draws its own numbers, no
+comparison of floats fails because a result lies near zero, and programs mind signals."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+GENERATORS = {"default_rng", "RandomState", "Random", "SystemRandom", "Generator"}
+SENDING = {"send_signal", "terminate", "raise_signal", "alarm"}
+COMPARISONS = {"assert_allclose", "allclose", "isclose"}
+
+
+def shared_generators(tree: ast.Module) -> Iterator[str]:
+    """The generators that are made while a module is imported: tests would share them."""
+    for node in _run_at_import(tree):
+        if isinstance(node, ast.Call) and _called(node) in GENERATORS:
+            yield ast.unparse(node)
+
+
+def unseeded_generators(tree: ast.Module) -> Iterator[str]:
+    """The generators that start from the machine's entropy; torch's start from a fixed number."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in GENERATORS and not node.args:
+            yield from {ast.unparse(node)} - {"torch.Generator()"}
+
+
+def relative_comparisons(tree: ast.Module) -> Iterator[str]:
+    """The comparisons of arrays without an absolute tolerance.
+
+    `pytest.approx` has one of its own, 1e-12; operators under test (`torch.isclose`) are no
+    comparisons.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called(node) in COMPARISONS:
+            text = ast.unparse(node)
+            if not text.startswith("torch.isclose") and not _is_absolute(node):
+                yield text
+
+
+def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
+    """The signals that are sent to programs which were not started by tests/processes.py: they
+    inherit what the tests' own starter ignores."""
+    modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    helper = any(isinstance(n, ast.FunctionDef) and n.name == "default_signals" for n in tree.body)
+    if not helper and not modules & {"tests.processes", "processes"}:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _called(node) in SENDING:
+                yield ast.unparse(node)
+
+
+def _run_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes that Python evaluates when it imports a module: no bodies of functions, but their
+    decorators and defaults."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef(args=arguments, decorator_list=decorators):
+                parts = [*decorators, *arguments.defaults, *filter(None, arguments.kw_defaults)]
+            case ast.Lambda(args=arguments):
+                parts = [*arguments.defaults, *filter(None, arguments.kw_defaults)]
+            case _:
+                yield child
+                parts = [child]
+        for part in parts:
+            if part is not child:
+                yield part
+            yield from _run_at_import(part)
+
+
+def _called(call: ast.Call) -> str:
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""
+
+
+def _is_absolute(call: ast.Call) -> bool:
+    """Whether the call has an absolute tolerance that is not the number zero."""
+    given = {keyword.arg: keyword.value for keyword in call.keywords}
+    if len(call.args) > 3:
+        given["atol"] = call.args[3]
+    tolerance = given.get("atol")
+    return tolerance is not None and not (
+        isinstance(tolerance, ast.Constant) and tolerance.value == 0
+    )
+
+
+RULES = (
+    shared_generators, unseeded_generators, relative_comparisons, signals_that_may_be_ignored
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ast.Module]:
+    paths = sorted(TESTS.rglob("*.py"))
+    return {str(p.relative_to(TESTS)): ast.parse(p.read_text(encoding="utf-8")) for p in paths}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_no_test_breaks_the_rule(rule: object, modules: dict[str, ast.Module]) -> None:
+    assert callable(rule)
+    assert len(modules) > 400
+    assert [f"{name}: {text}" for name, tree in modules.items() for text in rule(tree)] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "planted", "count"),
+    [
+        (shared_generators, "RNG = np.random.default_rng(3)", 1),
+        (shared_generators, "class Case:\n    rng: Random = random.Random(1)", 1),
+        (shared_generators, "X = np.random.default_rng(2).standard_normal(4)", 1),
+        (shared_generators, "def f(x, *, rng=default_rng(0)): pass", 1),
+        (shared_generators, "f = lambda rng=torch.Generator(): rng", 1),
+        (shared_generators, "def f():\n    rng = default_rng(0)\ng = lambda: default_rng(1)", 0),
+        (unseeded_generators, "def f():\n    return np.random.default_rng()", 1),
+        (signals_that_may_be_ignored, "process.send_signal(signal.SIGINT)", 1),
+        (signals_that_may_be_ignored, "from tests.processes import started\np.terminate()", 0),
+        (relative_comparisons, "np.testing.assert_allclose(a, b, rtol=1e-5)", 1),
+        (relative_comparisons, "assert np.allclose(a, b, rtol=1e-5, atol=0)", 1),
+        (relative_comparisons, "assert_allclose(a, b)", 1),
+        (relative_comparisons, "assert_allclose(a, b, atol=1e-6 * np.abs(b).sum())", 0),
+        (relative_comparisons, "assert_allclose(a, b, 0, bound)", 0),
+    ],
+)
+def test_a_planted_case_is_found(rule: object, planted: str, count: int) -> None:
+    assert callable(rule)
+    assert len(list(rule(ast.parse(planted)))) == count

@@ -1,0 +1,37 @@
+"""The table of gpu_check says in which modes torch.compile ran."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the worker needs torch")
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from gpu import report, worker
+from gpu.devices import Gpu
+
+
+def test_the_table_names_the_modes_that_the_worker_asks_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def compiled(*_: object, mode: str, **__: object) -> NoReturn:
+        asked.append(mode)
+        raise InterruptedError
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    monkeypatch.setattr(worker, "_reference", lambda *_: torch.nn.Identity())
+    for task in ("compiled", "autotuned"):
+        with pytest.raises(InterruptedError):
+            worker.TASKS[task]({"item": {"inputs": [], "precision": "bf16"}}, Gpu())
+    assert asked == ["reduce-overhead", "max-autotune"]
+    results = {"rehearsal": True, "date": "", "archs": [], "device": {}, "items": {}}
+    lines = report.table({**results, "refused": {}, "skipped": []}).splitlines()
+    for column, mode in zip(("compile", "tuned"), asked, strict=True):
+        assert f"{column}: torch.compile in mode {mode}, which records CUDA graphs" in lines
+        assert any(f"{column} ms" in line for line in lines)
