@@ -249,7 +249,7 @@ class Options:
         "--weight-growth", "FACTOR",
         "How many times their size weights may take where larger ones make the model faster; 1 "
         "keeps them as they are.",
-        _factor, default=4.0,
+        _factor, default=5.0,
     )
     machine: Path | None = _option(
         "--machine", "FILE",

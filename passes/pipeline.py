@@ -16,6 +16,7 @@ from tcc.ir.types import I8, U8
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
+from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.canonicalize import canonicalize
 from tcc.passes.graph.check_indices import check_indices
@@ -25,7 +26,9 @@ from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
 from tcc.passes.graph.decompose import decompose_transposed
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import legalize_calls
+from tcc.passes.graph.legalize_calls.scatter import Cheapest
 from tcc.passes.graph.nest_concats import nest_concats
+from tcc.passes.graph.scatter_rows import scatter_rows
 from tcc.passes.graph.settle_sizes import settle_sizes
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.graph.state import bind_states
@@ -74,7 +77,9 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-# What targets may ask for: the first after all rewriting, the others after the first pass.
+# Passes that targets may ask for: the first two after all rewriting, the others after the first
+# pass.
+SCATTER_ROWS = Pass("scatter-rows", scatter_rows, level=1)
 CHECK_INDICES = Pass("check-indices", check_indices)
 INT8_MATMULS = Pass("int8-matmuls", int8_matmuls, level=1)
 INT8_WEIGHT_MATMULS = Pass("int8-weight-matmuls", int8_weight_matmuls, level=1)
@@ -85,6 +90,11 @@ SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED, SPLIT_AS_GIVEN = (
 REQUANTIZE = Pass("requantize", requantize, level=1)
 SMALL_TOP_K = Pass("small-top-k", small_top_k)
 LEGALIZE_CALLS = Pass("legalize-calls", legalize_calls)
+
+
+def legalizing(cheapest: Cheapest) -> Pass:
+    """`LEGALIZE_CALLS` with a choice between forms."""
+    return replace(LEGALIZE_CALLS, function=partial(legalize_calls, cheapest=cheapest))
 
 
 def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
@@ -107,7 +117,7 @@ def merging(prices: MergePrices) -> Pass:
 def passes(derivations: Derivations | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
     """The pipeline with what computes sums of products in less time, within the limits of
     `derivations`; None leaves it out.  `asked` are further passes, each of which has its place."""
-    late = tuple(p for p in asked if p is CHECK_INDICES)
+    late = tuple(p for p in asked if p in (SCATTER_ROWS, CHECK_INDICES))
     merges = tuple(p for p in asked if p.name == MERGE)
     first = (p for p in asked if p not in (*late, *merges, FOLD_FACTORS))
     early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
@@ -152,7 +162,7 @@ def _pack_io(plan: Plan, graph: Graph) -> Graph:
 
 
 def _group(plan: Plan, graph: Graph) -> Grouped:
-    return Grouped(graph, partition(graph, plan.planner))
+    return Grouped(graph, partition(split_guards(graph).graph, plan.planner))
 
 
 def _narrow(plan: Plan, placed: Placed) -> Placed:
@@ -251,6 +261,6 @@ def lower(form: Graph | Placed, steps: Sequence[Step], plan: Plan, trace: Trace)
 def step_names() -> tuple[str, ...]:
     """Of all steps that a compile may have, in their order."""
     asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
-    early = (*passes(None, (*asked, REQUANTIZE, FOLD_FACTORS, CHECK_INDICES)),)
+    early = (*passes(None, (*asked, REQUANTIZE, FOLD_FACTORS, SCATTER_ROWS, CHECK_INDICES)),)
     names = [p.name for p in early] + ["grouped-gemms", MERGE, DERIVE, "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

@@ -96,6 +96,8 @@ def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trip
     constants = {**outer, **_digests(placed.graph)}
     for step in placed.steps:
         kernel, node = step.kernel, step.node
+        if kernel is not None and kernel.condition is not None:
+            continue
         if kernel is not None:
             count.launches += 0 if step.every else trips
             _add(kernel.expr, kernel.operands, kernel.results, count, constants, trips)

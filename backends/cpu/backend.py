@@ -22,6 +22,7 @@ from tcc.passes.pipeline import (
     CPU,
     INT8_WEIGHT_MATMULS,
     REQUANTIZE,
+    SCATTER_ROWS,
     SPLIT_AS_GIVEN,
     SPLIT_TO_SIGNED,
     SPLIT_ZERO_POINTS,
@@ -65,7 +66,7 @@ class CpuBackend(Backend):
             skips=options.numerics != "strict",
         )
         # Functions of the host sort rows.
-        self.asked = (CHECK_INDICES,)
+        self.asked = (SCATTER_ROWS, CHECK_INDICES)
         if target.profile.multiplies_bytes:
             signed, mixed = (bool(byte_product(target.profile, u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from tcc.backends.artifact.planner import arena_planner
@@ -17,6 +18,7 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
+from tcc.passes.choose.price import cheapest
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
@@ -26,9 +28,9 @@ from tcc.passes.pipeline import (
     GPU,
     GPU_PROGRAM,
     INT8_MATMULS,
-    LEGALIZE_CALLS,
     SMALL_TOP_K,
     grouped_gemms,
+    legalizing,
     lower,
     merging,
 )
@@ -230,7 +232,8 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
     grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
     loose = () if options.numerics == "strict" else (INT8_MATMULS,)
     merges = (merging(MergePrices(planner)),) if options.derive else ()
-    return SMALL_TOP_K, LEGALIZE_CALLS, *loose, grouped, *merges
+    calls = legalizing(partial(cheapest, planner=planner))
+    return SMALL_TOP_K, calls, *loose, grouped, *merges
 
 
 def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:

@@ -1,8 +1,12 @@
-"""A node that is an expression: what rewrites make of ops, fused, split or derived anew."""
+"""Nodes that hold expressions: what rewrites make of ops, fused, split or derived anew."""
 
-from tcc.ir.expr import Expr
+import numpy as np
+from tcc.ir.expr import Expr, ExprBuilder, with_sources
 from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.scalar import Source, StageRef, read
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Tolerance, Types
+from tcc.ir.types import BOOL, tensor
+from tcc.ops.formula import choose
 from tcc.ops.operands import require
 from tcc.ops.shapes import ALL
 from tcc.record import record
@@ -27,11 +31,46 @@ def _reference(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
     return evaluate_expr(attrs.expr, arrays)
 
 
+def _infer_guarded(types: Types, attrs: ExpressionAttrs) -> OutTypes:
+    value, fails, *operands = types
+    require(fails == tensor(BOOL), f"the flag is {fails}, not one bool")
+    _infer(operands, attrs)
+    require(attrs.expr.types == (value,), f"{value} has to be one of {attrs.expr.types}")
+    return attrs.expr.types
+
+
+def _guarded(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
+    value, fails, *operands = arrays
+    assert value is not None
+    return evaluate_expr(attrs.expr, operands) if np.any(fails) else (value,)
+
+
+def _guarded_expr(types: Types, attrs: ExpressionAttrs) -> Expr:
+    """Returns the stages of the attributes, and a last one that selects."""
+
+    def later(source: Source) -> Source:
+        return source + 2 if isinstance(source, int) else source
+
+    stages = tuple(with_sources(stage, later) for stage in attrs.expr.stages)
+    b, (direct,) = ExprBuilder(*types), attrs.expr.outputs
+    at = b.point(attrs.expr.types[0])
+    other = read(direct, at, attrs.expr.types[0].dtype)
+    (last,) = b.finish(at, choose(b.read(1), other, b.read(0, *at))).stages
+    return Expr(tuple(types), (*stages, last), (StageRef(len(stages)),))
+
+
 OPS = (
     OpSpec(
         "expression", ExpressionAttrs, (0, 64), _infer, _reference, ALL,
         "The tensor expression in its attributes; rewrites make it of other ops.",
         Tolerance.ACCUMULATE,
         lambda _, attrs: attrs.expr,
+    ),
+    OpSpec(
+        "guarded", ExpressionAttrs, (2, 64), _infer_guarded, _guarded, ALL,
+        "The first operand; where the second, one bool, is true, the expression in the attributes "
+        "of the other operands: direct sums in place of what a fast algorithm computed.",
+        Tolerance.ACCUMULATE,
+        _guarded_expr,
     ),
 )  # fmt: skip

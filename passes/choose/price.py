@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
@@ -19,6 +19,12 @@ def priced_kernels(
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, planner.seconds(kernel, placed.layouts, constants)
+
+
+def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
+    """The number of the graph whose kernels take the least time together."""
+    prices = [sum(seconds for _, seconds in priced_kernels(g, planner)) for g in graphs]
+    return prices.index(min(prices))
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:

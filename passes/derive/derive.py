@@ -60,7 +60,7 @@ class Derivations:
     """
 
     prices: Prices
-    growth: float = 4.0
+    growth: float = 5.0
     bilinear: bool = True
     strict: bool = False
     jobs: int = 1

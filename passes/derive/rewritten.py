@@ -65,6 +65,8 @@ class Rewritten(Candidate):
         return least_seconds(self.region, self.constants, rates)
 
     def refused(self) -> str:
+        if "relax " in self.chain:
+            return "the terms that it adds are zeros, which make NaN of infinities"
         folds = foldable(self.region, self.constants)
         return "" if folds else "its constants are too much work to make ahead of the run"
 

@@ -84,6 +84,8 @@ def _chosen(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, 
     """What a node reads at places that data give, and these."""
     if node.op.name.startswith("gather"):
         return inputs[0], inputs[1]
+    if node.op.name == "scatter_rows":
+        return inputs[2], inputs[3]
     if node.op.name == "rotary_embedding" and len(inputs) > 3:
         return inputs[1], inputs[3]
     if node.op.name in _LOSSES and inputs[1] is not None:
@@ -106,7 +108,7 @@ def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
     """What each index counts along."""
-    if node.op.name == "rotary_embedding":
+    if node.op.name in ("rotary_embedding", "scatter_rows"):
         yield CheckIndicesAttrs(x.type.shape[0])
         return
     if node.op.name in _LOSSES:

@@ -42,13 +42,13 @@ def decompose_transposed(graph: Graph, *, derived: bool = False) -> Graph:
 
 def is_derived(node: Node) -> bool:
     """Whether phases of a transposed convolution are loops that a search finds: in one group, with
-    a stride, of sizes that are known, and with kernels that reach every output."""
+    a stride, of sizes that are known, and with phases of as many taps each."""
     (y,), attrs = node.outputs, node.attrs
     wide = y.type.dtype in (F32, F64)
     known = all(as_int(n) is not None for n in y.type.shape[2:])
     kernel = (as_int(n) or 0 for v in node.inputs[1:2] if v is not None for n in v.type.shape[2:])
-    reached = all(k >= s for k, s in zip(kernel, attrs.strides, strict=True))
-    return wide and known and reached and attrs.group == 1 and max(attrs.strides) > 1
+    whole = all(k > 0 and k % s == 0 for k, s in zip(kernel, attrs.strides, strict=True))
+    return wide and known and whole and attrs.group == 1 and max(attrs.strides) > 1
 
 
 # ---- transposed convolutions --------------------------------------------------------------------

@@ -156,6 +156,27 @@ def _reaching_taps(site: Site) -> Replacement:
     return b.add(site.node.op, [first_operand(site), fewer, *bias], moved)
 
 
+# ---- scatters of rows --------------------------------------------------------------------------
+
+
+def _scattered_rows(site: Site) -> Value | None:
+    """A scatter along the first axis whose indices are the same for all elements of a row."""
+    if site.node.op.name != "scatter_elements" or site.node.attrs.axis:
+        return None
+    repeat, (x, indices, updates) = site.producer(1), site.inputs
+    if repeat is None or repeat.op.name != "expand" or x is None or indices is None:
+        return None
+    count, *width = indices.type.shape
+    places, column = repeat.inputs[0], (count, *(const(1) for _ in width))
+    if not width or places is None or places.type.shape != column:
+        return None
+    if tuple(width) != x.type.shape[1:]:
+        return None
+    b, how = site.builder, site.node.attrs.reduction
+    tuples = emit(b, "reshape", places, shape=(count, const(1)))
+    return emit(b, "scatter_nd", x, tuples, updates, reduction=how)
+
+
 # ---- choices that are known ---------------------------------------------------------------------
 
 
@@ -177,5 +198,6 @@ MOVEMENT = (
     Rule("transpose of unit axes", _unit_transpose),
     Rule("padded convolution", _padded_conv),
     Rule("taps outside of the image", _reaching_taps),
+    Rule("scatter of rows", _scattered_rows),
     Rule("where of a constant", _known_where),
 )

@@ -25,7 +25,7 @@ from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
 from tcc.record import record
 
-_UPDATES = ("scatter_elements", "scatter_nd", "update_slice")
+_UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
 @record

@@ -39,7 +39,8 @@ from tcc.known import all_known
 from tcc.ops.shapes import Shape, replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
-from tcc.passes.fuse.partition import Group, NodeKind, classify, seen_by_others
+from tcc.passes.fuse.guards import Guards, split_guards
+from tcc.passes.fuse.partition import Group, NodeKind, classify, partition, seen_by_others
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
@@ -54,12 +55,17 @@ Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 @entity
 class Kernel:
-    """A group's expression with the values it reads and stores."""
+    """A group's expression with the values it reads and stores.
+
+    With a `condition`, one bool, it runs where that is true; what it stores another kernel may have
+    stored before it.
+    """
 
     expr: Expr
     operands: Values
     results: Values
     loc: str
+    condition: Value | None = None
 
 
 @entity
@@ -73,6 +79,11 @@ class ProgramStep:
     kernel: Kernel | None
     node: Node | None = None
     every: tuple[int, ...] = ()
+
+    @property
+    def condition(self) -> Value | None:
+        """Where the step is to run; None where it always is."""
+        return None if self.kernel is None else self.kernel.condition
 
 
 @entity
@@ -95,8 +106,8 @@ class Placed:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels in the order in which they run."""
-        return tuple(s.kernel for s in self.steps if s.kernel is not None)
+        """The kernels that always run, in their order."""
+        return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
         """The steps with `of(kernel)` in place of each kernel."""
@@ -152,11 +163,17 @@ def assign_layouts(
 
     With gaps values may have halos, and planes may be set apart.
     """
-    users = graph.users()
+    guards = split_guards(graph)
+    shown = guards.graph
+    users = shown.users()
+    waiting: list[tuple[Value, Values]] = []
+    stored = {*graph.inputs, *guards.flags.values()} - shown.producers().keys()
     steps: list[ProgramStep] = []
     windows: set[Value] = set()
     joins: list[Join] = []
     for group in groups:
+        results = group.results(shown, users)
+        stored.update(results)
         if group.join is not None:
             copies, join = _joined(group.join, _location(group))
             steps += (ProgramStep(copy) for copy in copies)
@@ -165,14 +182,13 @@ def assign_layouts(
         if classify(group.sink).kind is NodeKind.OPAQUE:
             steps.append(ProgramStep(None, group.sink))
             continue
-        expr, operands = compose(
-            group.members, results := group.results(graph, users), model.limits
-        )
-        judge = None if model.scratch else partial(_alone, model)
-        pieces = split(expr, operands, results, judge, model.limits, partial(_seconds, model))
-        for part in pieces:
-            kernel = Kernel(part.expr, part.operands, part.results, _location(group))
-            steps.append(ProgramStep(kernel))
+        pieces = _pieces(group, results, model)
+        steps += map(ProgramStep, pieces)
+        members = (v for n in group.members for v in n.outputs)
+        waiting += ((v, results) for v in members if v in guards.flags)
+        for guarded in [pair for pair in waiting if guards.flags[pair[0]] in stored]:
+            waiting.remove(guarded)
+            steps += map(ProgramStep, _direct_kernels(guards, *guarded, stored, model))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
@@ -208,6 +224,28 @@ def usual_layouts(
     return {v: _layout(v, last, halos.get(v), False) for v in values}
 
 
+def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kernel]:
+    """The kernels of a group."""
+    expr, operands = compose(group.members, results, model.limits)
+    judge = None if model.scratch else partial(_alone, model)
+    pieces = split(expr, operands, results, judge, model.limits, partial(_seconds, model))
+    for part in pieces:
+        yield Kernel(part.expr, part.operands, part.results, _location(group))
+
+
+def _direct_kernels(
+    guards: Guards, value: Value, results: Values, stored: Collection[Value], model: KernelModel
+) -> Iterator[Kernel]:
+    """The kernels that store the `results` which follow from a guarded value again, with direct
+    sums, where its flag is set."""
+    graph = guards.repeated(value, results, stored)
+    users = graph.users()
+    for group in partition(graph, model):
+        for kernel in _pieces(group, group.results(graph, users), model):
+            loc = f"{kernel.loc} (direct, where a tile fails)"
+            yield replace(kernel, loc=loc, condition=guards.flags[value])
+
+
 def _slides(stage: Stage) -> bool:
     """Whether windows of a stage slide along an axis of what it reads."""
     summed, iters = set(stage.reduce), set(stage.iters)
@@ -235,7 +273,7 @@ def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
     """Values to set apart: others see neither them nor what they are parts of."""
-    kernels = [s.kernel for s in steps if s.kernel is not None]
+    kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
     made = {v for k in kernels for v in k.results}
     kept = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
     found = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
@@ -313,7 +351,7 @@ def _channels_last(
     found: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
-        if step.kernel is None:
+        if step.kernel is None or step.condition is not None:
             continue
         follow = _following(step.kernel, found)
         for value in step.kernel.results:
@@ -418,7 +456,7 @@ def _widest(halos: Sequence[_Halo]) -> _Halo:
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
     """Reads with a fill of what is looked at several times: by reductions, or at several places."""
-    if step.kernel is None:
+    if step.kernel is None or step.condition is not None:
         return []
     found: list[tuple[Stage, Value, Read]] = []
     for stage, node, value in operand_reads(step.kernel):

@@ -113,12 +113,14 @@ class _Prices:
     def joined(self, placed: Placed) -> Placed:
         """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
         where that takes less."""
-        operands = (v for k in placed.kernels for v in k.operands)
+        operands = (v for s in placed.steps if s.kernel for v in s.kernel.operands)
         used = Counter((*pinned_values(placed), *placed.wholes, *operands))
         made: dict[Value, Kernel] = {}
         gone = set()
 
         def taking(kernel: Kernel) -> Kernel:
+            if kernel.condition is not None:
+                return kernel
             for first in [made[v] for v in kernel.operands if v in made and used[v] == 1]:
                 both = _joined(first, kernel)
                 if (

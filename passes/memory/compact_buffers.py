@@ -66,7 +66,7 @@ def _thinned_once(placed: Placed) -> Placed | None:
         if len(earlier) < 2 or not earlier[-1] < at <= last or placed.steps[earlier[-1]].every:
             continue
         kernel = placed.steps[last].kernel
-        every = None if kernel is None else _every(kernel, value)
+        every = None if kernel is None or kernel.condition else _every(kernel, value)
         if every is None or prod(every) < _PART:
             continue
         found = _with_part(placed, value, every, earlier[-1], last)

@@ -251,7 +251,7 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         "non_max_suppression": _non_max_suppression,
         # The outputs may have the memory of x, which is then updated in place.
         "scatter_elements": plain(lambda a: (a.axis, _reduction(a))),
-        "scatter_nd": plain(lambda a: (_reduction(a),)),
+        **dict.fromkeys(("scatter_nd", "scatter_rows"), plain(lambda a: (_reduction(a),))),
         "update_slice": _update_slice,
         "bit_cast": _bit_cast,
         "cum_sum": _running(product=False),

@@ -9,7 +9,8 @@ Every stored value gets a buffer; buffers inside the run are `Arena` places whos
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import numpy as np
 from tcc.errors import InternalError, UserError
@@ -34,6 +35,7 @@ from tcc.ir.program import (
     Alias,
     Allocate,
     Arena,
+    Branch,
     Buffer,
     BufferId,
     CallOp,
@@ -58,6 +60,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
 from tcc.passes.fuse.cpu_legality import TYPICAL
+from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
 from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.state import updates_in_place
@@ -241,14 +244,15 @@ class GraphLowering:
 
     # ---- launches ----------------------------------------------------------------------------
 
-    def launch(self, planned: PlannedKernel) -> None:
-        """Runs a kernel."""
+    def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
+        """Runs a kernel; where results may lie in buffers already, `again` overwrites these."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in planned.results:
                 self.define(value)
             return
         reads = tuple(self.read(v, where) for v, where in planned.operands)
-        writes = tuple(self.define(v) for v, _ in planned.results)
+        written = self.buffers if again else {}
+        writes = tuple(written[v] if v in written else self.define(v) for v, _ in planned.results)
         self.run(planned, (*reads, *writes))
 
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
@@ -315,14 +319,26 @@ class GraphLowering:
         """Emits every step of the frame's graph."""
         self.context.weights.rounded.update(dict.fromkeys(self.placed.rounded))
         self.context.weights.types.update(self.placed.weight_types)
+        for condition, steps in groupby(self.placed.steps, key=lambda step: step.condition):
+            if condition is None:
+                self._run(steps)
+                continue
+            # Its values and buffers are those of this frame, its registers are not.
+            top = self if self.top is None else self.top
+            inner = replace(self, registers=self.registers.inner(), out=[], top=top)
+            inner._run(steps)
+            self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
+
+    def _run(self, steps: Iterable[ProgramStep]) -> None:
         handles = self.handles
-        for step in self.placed.steps:
+        for step in steps:
             if step.kernel is None:
                 self.context.lower_node(self, step)
             elif step.every:
                 self.thin(step.kernel, step.every)
             else:
-                self.launch(self.context.planner.plan(step.kernel, self.layouts, handles))
+                planned = self.context.planner.plan(step.kernel, self.layouts, handles)
+                self.launch(planned, again=step.condition is not None)
 
 
 def place_graph(
@@ -335,9 +351,10 @@ def place_graph(
     """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
     graphs around it, each with its graph."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
-    groups = partition(graph, model, ends)
+    guards = split_guards(graph)
+    groups = partition(guards.graph, model, ends)
     if outer is not None:
-        groups = fuse_horizontally(graph, groups, constants, model)
+        groups = fuse_horizontally(guards.graph, groups, constants, model)
     placed = narrowed(assign_layouts(graph, groups, model), precision, constants)
     return with_divided_sums(placed, model.divides)
 

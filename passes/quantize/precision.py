@@ -168,7 +168,7 @@ class _Narrowing:
         replaced: dict[Value, _Stored] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
-        weights = {p.constant for p in self.matmuls[kernel] if self._pays(p)}
+        weights = {p.constant for p in self.matmuls.get(kernel, ()) if self._pays(p)}
         for value in kernel.operands:
             if value in weights and value in self.constants:
                 stored = self._float_weight(kernel, value)
@@ -219,7 +219,7 @@ class _Narrowing:
         """`kernel` with what its stages exchange in bf16 where products of pairs read it."""
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
         wanted: dict[StageRef, frozenset[int]] = {}
-        for matmul in self.matmuls[kernel] if self._exchanges() else ():
+        for matmul in self.matmuls.get(kernel, ()) if self._exchanges() else ():
             source = _paired_with(matmul, self.placed.layouts)
             if isinstance(source, StageRef):
                 readers = wanted.get(source, frozenset())
@@ -357,7 +357,7 @@ def _rewritten(kernel: Kernel, replaced: Mapping[Value, _Stored], results: Value
     rounded = cast_results(
         Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
     )
-    return Kernel(canonical(rounded), tuple(values), results, kernel.loc)
+    return replace(kernel, expr=canonical(rounded), operands=tuple(values), results=results)
 
 
 def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:

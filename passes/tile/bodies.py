@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cache
 
-from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, argument, rebuild, walk
+from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, argument, children, rebuild, walk
 from tcc.ir.tile import Block, Blocks
 
 
@@ -59,6 +59,21 @@ class ScalarBlocks(ABC):
         raw = body(root)
         out = self.known[root] = self.computed(raw, tuple(self.known[r] for r in args))
         return out
+
+
+def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:
+    """The scalars that more than one of `bodies` and of the indices of their reads is computed from
+    directly, operands before users."""
+    owners: dict[Scalar, set[Scalar]] = {body: {body} for body in bodies}
+    shared = []
+    for node in reversed(walk(*bodies)):
+        several = len(owners[node]) > 1
+        if several:
+            shared.append(node)
+        for child in children(node):
+            own = {child} if isinstance(node, Read) else {node} if several else owners[node]
+            owners.setdefault(child, set()).update(own)
+    return shared[::-1]
 
 
 def widened(shape: Iterable[int], blocks: Iterable[Block]) -> tuple[int, ...]:

@@ -29,8 +29,9 @@ class Draw:
     """How values are drawn.
 
     normal: `a` their standard deviation; uniform: from `a` to `b`; below: integers from 0 to below
-    `a`; rising: such integers in ascending order; steps: integers from -8 to 8, times `a`, of which
-    sums and products are exact in f32.
+    `a`; rising: integers below `a` in ascending order; skewed: integers below `a`, of which 84 %
+    are in the lower half and 32 % in the lowest hundredth; steps: integers from -8 to 8, times `a`,
+    of which sums and products are exact in f32.
     """
 
     kind: str = "normal"
@@ -157,6 +158,8 @@ def _drawn(case: str, item: Tensor) -> Array:
             values = rng.integers(0, int(draw.a), shape)
         case "rising":
             values = np.sort(rng.integers(0, int(draw.a), shape))
+        case "skewed":
+            values = (rng.random(shape) ** 4 * draw.a).astype(np.int64)
         case "steps":
             values = rng.integers(-8, 9, shape) * draw.a
         case _:

@@ -32,6 +32,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # that need ranks.
 _NOT_DRAWN = (
     "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size", "expression",
+    "guarded",
     *(op.name for op in collective.OPS),
 )  # fmt: skip
 # Rows whose result has a size that data decide: the field of the attributes that names it.

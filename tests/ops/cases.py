@@ -61,7 +61,7 @@ def cases() -> Iterator[Case]:
             yield Case(op, sample)
             floats = [a for a in sample.inputs if a is not None and a.dtype.kind == "f"]
             # Attributes of these say what the operands' types are.
-            fixed = op.name == "expression" or Trait.LISTS in op.traits
+            fixed = op.name in ("expression", "guarded") or Trait.LISTS in op.traits
             if (
                 BF16 in op.dtypes
                 and not fixed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from math import inf, prod
 
-from tcc.ir.graph import Node
+from tcc.ir.graph import Graph, Node
 from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
@@ -66,6 +66,19 @@ def counted(conv: Conv, form: Form) -> float:
         each.points * each.pieces(axis) * axis.turns * (as_int(each.tiles(axis)) or 0)
         for each, axis in zip(form, conv.axes, strict=True)
     )
+
+
+def form_nodes(graph: Graph) -> list[Node]:
+    """The nodes of a graph without its guards and what computes their flags."""
+    left = dict.fromkeys(graph.nodes)
+    flags = {n.inputs[1] for n in graph.nodes if n.op.name == "guarded"}
+    for node in reversed(graph.nodes):
+        if node.op.name == "guarded":
+            del left[node]
+        elif node.outputs and not flags.isdisjoint(node.outputs):
+            del left[node]
+            flags.update(v for v in node.inputs if v in graph.producers())
+    return list(left)
 
 
 FREE = Derivations(Products(), growth=100)

@@ -46,6 +46,15 @@ def _reaching_taps_example() -> Graph:
     return b.finish(b.add(OPS["conv"], [x, w], conv, names=["y"]))
 
 
+def _scattered_rows_example() -> Graph:
+    b = GraphBuilder("example")
+    x, updates = b.input("x", tensor(F32, 4, 3)), b.input("updates", tensor(F32, 5, 3))
+    places = b.constant(np.array([[3], [0], [3], [-1], [1]]), "places")
+    (where,) = b.add(OPS["expand"], [places], OPS["expand"].attrs((const(5), const(3))))
+    attrs = OPS["scatter_elements"].attrs(0, "add")
+    return b.finish(b.add(OPS["scatter_elements"], [x, where, updates], attrs, names=["y"]))
+
+
 def _known_where_example() -> Graph:
     b = GraphBuilder("example")
     form = tensor(F32, 2, 3)
@@ -127,6 +136,7 @@ EXAMPLES: Mapping[str, Callable[[], Graph]] = MappingProxyType(
         "padded convolution": _padded_conv_example,
         "taps outside of the image": _reaching_taps_example,
         "where of a constant": _known_where_example,
+        "scatter of rows": _scattered_rows_example,
         "neutral constant": _with_constant("add", [-0.0, -0.0, -0.0]),
         "exact reciprocal": _with_constant("div", [2.0, -0.5, 8.0]),
         "small power": _with_constant("pow", 3),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
-from op_library import Ops
+from op_library import Array, Ops
 
 pytestmark = pytest.mark.xdist_group("runtime-ops")
 
@@ -145,3 +146,58 @@ def test_scatter_elements_by_columns(ops: Ops, axis: int, reduction: int) -> Non
     got = np.empty_like(x)
     ops("scatter_elements", (x, indices, updates), (got,), (axis, reduction))
     np.testing.assert_array_equal(got, want)
+
+
+def _reduced(x: Array, target: Any, updates: Array, reduction: int) -> Array:
+    """`x` in float64 with updates combined in, one after another."""
+    want = x.astype(np.float64)
+    (np.add, np.multiply, np.maximum, np.minimum)[reduction - 1].at(want, target, updates)
+    return want
+
+
+@pytest.mark.parametrize("reduction", [1, 2, 3, 4])
+@pytest.mark.parametrize("width", [1, 3, 16, 200])
+def test_scatters_are_equal_for_all_threads(ops: Ops, width: int, reduction: int) -> None:
+    """Skewed, equal and descending rows; NaN and infinities stay in the rows that they reach."""
+    rng = np.random.default_rng([width, reduction])
+    rows, count = 500, 6000
+    x = rng.uniform(0.99, 1.01, (rows, width)).astype(np.float32)
+    updates = rng.uniform(0.99, 1.01, (count, width)).astype(np.float32)
+    updates[7], updates[11, 0], updates[13, -1] = np.nan, np.inf, -np.inf
+    skewed = (rng.random(count) ** 4 * rows).astype(np.int64)
+    for where in (skewed, np.full(count, -3), np.sort(skewed)[::-1].copy()):
+        want = _reduced(x, where, updates, reduction)
+        found = []
+        for threads in (0, 2, 3, 4):
+            y = np.empty_like(x)
+            ops("scatter_nd", (x, where[:, None], updates), (y,), (reduction,), threads=threads)
+            found.append(y)
+        assert all(y.tobytes() == found[0].tobytes() for y in found)
+        scale = np.bincount(where % rows, minlength=rows)[:, None] + 1.0
+        eps = np.finfo(np.float32).eps
+        good = np.isfinite(want)
+        np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(want))
+        atol = 2 * eps * (scale * np.where(good, np.abs(want), 1.0))[good]
+        assert np.all(np.abs(found[0][good] - want[good]) <= atol)
+        one = np.empty((rows, 1), np.float32)
+        place, part = np.repeat(where, 1)[:, None], updates[:, :1].copy()
+        for threads in (0, 4):
+            ops("scatter_elements", (x[:, :1].copy(), place, part), (one,), (0, reduction),
+                threads=threads)  # fmt: skip
+            assert one.tobytes() == found[0][:, :1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1", "f2"])
+def test_scatter_reads_rows_of_a_table(ops: Ops, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    x, table = (rng.integers(0, 5, shape).astype(dtype) for shape in ((40, 70), (30, 70)))
+    where, ids = rng.integers(-40, 40, (90, 1)), rng.integers(-30, 30, 90).astype(np.int32)
+    for reduction in range(1, 5):
+        y, want = np.empty_like(x), np.empty_like(x)
+        ops("scatter_nd", (x, where, table[ids].copy()), (want,), (reduction,))
+        ops("scatter_nd", (x, where, table, ids), (y,), (reduction,), threads=2)
+        assert y.tobytes() == want.tobytes()
+    for bad in (30, -31):
+        ids[17] = bad
+        with pytest.raises(ValueError, match=f"index {bad} of an axis of 30"):
+            ops("scatter_nd", (x, where, table, ids), (y,), (1,))

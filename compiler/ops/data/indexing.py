@@ -238,6 +238,17 @@ def _scatter_nd_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
     return (y,)
 
 
+def _scatter_rows_infer(types: Types, attrs: ScatterNdAttrs) -> OutTypes:
+    x, indices, table, rows = present(types, 4)
+    (slices,) = _gather_infer((table, rows), AxisAttrs(0))
+    return _scatter_nd_infer((x, indices, slices), attrs)
+
+
+def _scatter_rows_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
+    x, indices, table, rows = present(arrays, 4)
+    return _scatter_nd_reference((x, indices, np.take(table, rows, axis=0)), attrs)
+
+
 # ---- update_slice --------------------------------------------------------------------------------
 
 
@@ -368,6 +379,11 @@ OPS = (
         COMMON,
         "x with slices combined in at the places that tuples of indices give.",
         call="scatter_nd", onnx=OnnxBinding("ScatterND", since=11),
+    ),
+    OpSpec(
+        "scatter_rows", ScatterNdAttrs, 4, _scatter_rows_infer, _scatter_rows_reference, COMMON,
+        "As scatter_nd, its slices being rows of a table; operands (x, indices, table, rows).",
+        call="scatter_nd",
     ),
     OpSpec(
         "update_slice", UpdateSliceAttrs, 2, _update_slice_infer, _update_slice_reference,

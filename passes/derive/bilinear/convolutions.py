@@ -2,7 +2,9 @@
 
     %y = conv(%x, %w, %bias)      %v = expression(%x)           ; input transform
                                   %m = expression(%v, %u)       ; as many products of matrices
-                                  %y = expression(%m, %bias)    ; output transform
+                                  %t = expression(%m, %bias)    ; output transform
+                                  %f = expression(...)          ; whether a tile fails (`guard`)
+                                  %y = guarded(%t, %f, %x, %w, ...)    ; direct sums where so
 
 F(4 x 4, 3 x 3) needs a quarter of a convolution's products, F(3 x 3, 2 x 2) 4 in 9; all forms round
 more and most take larger weights, %u, which are computed here in f64.  Infinities and NaN spread
@@ -20,15 +22,19 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_int
 from tcc.ir.op import Trait
 from tcc.ir.types import F32, element_count
+from tcc.ops import OPS
 from tcc.passes.choose.price import unread
 from tcc.passes.derive.bilinear.conv_forms import amplification
+from tcc.passes.derive.bilinear.guard import fails
 from tcc.passes.derive.bilinear.tiled_conv import (
     DIRECT,
     Conv,
     Form,
     conv_of,
+    direct_sums,
     input_transform,
     largest_of_four,
+    masks,
     output_transform,
     products,
     transformed_weights,
@@ -59,32 +65,45 @@ class Tiled(Candidate):
         return amplification(self.conv, self.form)
 
     def growth(self, site: Site) -> int:
-        return max(
-            0,
-            4 * (_weights(self.conv, self.form) - _weights(self.conv, (DIRECT,) * len(self.form))),
-        )
+        """The weights of the direct sums stay, for tiles that fail the guard."""
+        return 4 * _weights(self.conv, self.form)
 
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
     ) -> Value | None:
         image, source, *rest = operands
         conv, form = self.conv, self.form
-        if arrays is None:
-            u = unread(b, conv.weights_type(form))
-        else:
-            weights = arrays[1]
-            assert weights is not None
-            with np.errstate(over="ignore", invalid="ignore"):
-                found = transformed_weights(conv, form, weights).astype(F32.carrier)
-            if not np.isfinite(found).all():  # weights that are, or sums of them beyond the range
-                return None
-            u = b.constant(found, source.name, F32)
+        u, w = (self._weights(b, source, each, arrays) for each in (form, (DIRECT,) * len(form)))
+        if u is None or w is None:  # weights that are, or sums of them beyond the range
+            return None
+        # First, while the image lies in the caches of the cores that made it.
+        kernel = [as_int(n) or 0 for n in source.type.shape[2:]]
+        lacking = [
+            None if mask is None else b.constant(mask.astype(F32.carrier), "taps")
+            for mask in masks(conv, kernel)
+        ]
+        failed = fails(b, conv, form, image, lacking)
         (v,) = express(b, input_transform(conv, form, image.type), image)
         (m,) = express(b, products(conv, form, v.type, u.type), v, u)
         bias = rest[0] if rest else None
-        shift = None if bias is None else bias.type
+        shift, *types = (None if value is None else value.type for value in (bias, *lacking))
         (y,) = express(b, output_transform(conv, form, m.type, shift), m, bias)
-        return y
+        row, direct = OPS["guarded"], direct_sums(conv, image.type, w.type, shift, types)
+        read: list[Value | None] = [y, failed, image, w, bias, *lacking]
+        (guarded,) = b.add(row, read, row.attrs(direct))
+        return guarded
+
+    def _weights(
+        self, b: GraphBuilder, source: Value, form: Form, arrays: Arrays | None
+    ) -> Value | None:
+        """The weights of a form; None where they leave the range of f32."""
+        if arrays is None:
+            return unread(b, self.conv.weights_type(form))
+        weights = arrays[1]
+        assert weights is not None
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = transformed_weights(self.conv, form, weights).astype(F32.carrier)
+        return b.constant(found, source.name, F32) if np.isfinite(found).all() else None
 
 
 def convolutions(scope: Scope) -> Iterator[Site]:
@@ -140,7 +159,7 @@ def _name(form: Form) -> str:
 def _few(found: Sequence[Tiled], growth: float) -> list[Tiled]:
     """Those that are worth a price, in their order."""
     sizes = [_weights(each.conv, each.form) for each in found]
-    most = growth * _weights(found[0].conv, (DIRECT,) * len(found[0].form)) if found else 0
+    most = (growth - 1) * _weights(found[0].conv, (DIRECT,) * len(found[0].form)) if found else 0
     pairs = list(zip(found, sizes, strict=True))
     within = [each for each, size in pairs if size <= most]
     near = _NEAR * min((each.estimate for each in within), default=inf)

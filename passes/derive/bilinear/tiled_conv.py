@@ -36,7 +36,7 @@ from tcc.ir.graph import Node
 from tcc.ir.index import Index, as_index, as_int, ceildiv, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
-from tcc.ops.formula import chosen, fn
+from tcc.ops.formula import choose, chosen, fn
 from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.passes.graph.decompose import split_kernels
@@ -78,6 +78,11 @@ class Axis:
             return turn
         return (turn + self.skip) // self.turns
 
+    def place(self, turn: Index, result: Index, tap: Index) -> Index:
+        """The input that a result of a turn reads for a tap."""
+        inside = self.step * (result + tap // self.classes) + tap % self.classes
+        return inside + self.start(turn) - self.before
+
 
 @record
 class AxisForm:
@@ -108,6 +113,11 @@ class AxisForm:
         span = axis.classes * self.taps
         whole = (axis.taps - 1) // span
         return whole * axis.classes + min(axis.classes, axis.taps - whole * span)
+
+    def reads(self, axis: Axis) -> int:
+        """The inputs that a tile reads, in `taps` of the first result's places."""
+        rows = -(-self.pieces(axis) // axis.classes)
+        return (self.tile + rows * self.taps - 1) * axis.classes
 
     def places(self, axis: Axis) -> tuple[int, int, int]:
         """Results between V's places, their number, and the pieces of each: tiles and pieces that
@@ -247,6 +257,22 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
     return found.transpose(order).reshape(shape)
 
 
+def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
+    """Of each axis which taps each turn has, [turns, taps], of a kernel of these sizes; None where
+    no turn lacks any."""
+    found = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
+    return [None if mask.all() else mask for mask in found]
+
+
+def _mask(axis: Axis, size: int) -> NDArray[np.bool_]:
+    if axis.skip is None:
+        return np.ones((1, axis.taps), np.bool_)
+    turn, tap = np.indices((axis.turns, axis.taps))
+    residue = (turn + axis.skip) % axis.turns
+    found: NDArray[np.bool_] = (axis.taps - 1 - tap) * axis.turns + residue < size
+    return found
+
+
 def _phases(conv: Conv, weights: Array) -> Array:
     """Filters [phases..., channel, inputs of a group, taps...] of a transposed convolution."""
     rank, axes = len(conv.axes), conv.axes
@@ -320,6 +346,36 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     values = _along(grid, [f.sums[1] for f in form])
     value = _chosen([i % f.tile for i, f in zip(at, form, strict=True)], values)
     return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
+
+
+def direct_sums(
+    conv: Conv,
+    image: TensorType,
+    u: TensorType,
+    bias: TensorType | None,
+    masks: Sequence[TensorType | None],
+) -> Expr:
+    """y[image, filter, results...] with the weights of the direct form, plus a bias; a mask of an
+    axis is 0 for taps that a turn lacks, which read nothing."""
+    b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
+    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
+    *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
+    turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
+    own = [turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, turns, strict=True)]
+    at = zip(conv.axes, turns, y, taps, strict=True)
+    places = (axis.place(turn, i // axis.turns, k) for axis, turn, i, k in at)
+    channel = floordiv(o, conv.filters // conv.groups) * size + c
+    value: Scalar = b.read(0, n, channel, *places, fill=0)
+    for number, mask in enumerate(masks):
+        if mask is not None:
+            present = fn("gt", b.read(number + 3, own[number], taps[number]), 0.0)
+            value = choose(present, value, 0.0)
+    term = fn("mul", value, b.read(1, 0, *own, *taps, c, o))
+    sums = b.stage((n, o, *y), term, over=(*taps, c), monoid="sum")
+    if bias is None:
+        return b.done()
+    n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
+    return b.finish((n, o, *y), fn("add", b.read(sums, n, o, *y), b.read(2, o)))
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:

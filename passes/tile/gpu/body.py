@@ -41,7 +41,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.ir.types import I32, I64, DType
-from tcc.passes.tile.bodies import ScalarBlocks, widened
+from tcc.passes.tile.bodies import ScalarBlocks, needed_by_several, widened
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
@@ -161,6 +161,14 @@ class StageScalars(ScalarBlocks):
 
     def shares(self, node: Scalar) -> bool:
         return bool(children(node))
+
+    def share(self, bodies: Sequence[Scalar]) -> None:
+        """Computes what several of `bodies` need, and what several indices from data need: each of
+        these is a block, and a bisection would do its earlier steps again in every later one."""
+        super().share(bodies)
+        for node in needed_by_several(bodies):
+            if self.shares(node):
+                self.block(node)
 
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
         """Which lanes lie before the ends of ragged `parts`; None where all do."""

@@ -10,6 +10,7 @@ leave room.
 """
 
 from collections.abc import Callable, Collection
+from functools import cache
 
 from tcc.ir.expr.scalar import (
     COMPARISONS,
@@ -61,6 +62,7 @@ def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
 def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar]) -> Scalar:
     """`scalar` with `of(node, a, b)` in place of each comparison of indices a and b."""
 
+    @cache  # parts that occur many times would double the work at each level
     def visit(node: Scalar) -> Scalar:
         node = rebuild(node, visit)
         if not isinstance(node, Apply) or node.function not in COMPARISONS:

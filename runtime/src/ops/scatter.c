@@ -1,85 +1,77 @@
 /* scatter_elements: inputs (x, indices i32 or i64, updates), outputs (y), ints (axis, reduction)
- * scatter_nd:       inputs (x, indices i32 or i64, updates), outputs (y), ints (reduction)
+ * scatter_nd:       inputs (x, indices i32 or i64, updates[, rows i32 or i64]), outputs (y),
+ *                   ints (reduction)
  * max_unpool:       inputs (x, positions i64), outputs (y)
  *
  * y is x with updates combined in, in the order of the updates; reduction is 0 none, 1 add, 2 mul,
- * 3 max, 4 min.  Sums and products of f16 and bf16 are kept in f32 and rounded once, after the last
- * update.  Negative indices count from the end; one outside the axis ends the run.  y may be
- * x.  max_unpool writes x to zeros; positions outside y are dropped. */
+ * 3 max, 4 min.  With `rows` the update of a tuple of indices is the row of `updates` that its
+ * element of `rows` names.  Sums and products of f16 and bf16 are kept in f32 and rounded once, after
+ * the last update.  Negative indices count from the end; an index outside its axis ends the run.  y
+ * may be x.  max_unpool writes x to zeros; positions outside y are dropped.
+ *
+ * Threads share the results: each reads all indices and applies the updates of its own rows or
+ * columns, in their order.  Results therefore do not depend on the number of threads. */
 #include <math.h>
 #include <string.h>
 
 #include "order.h"
 
+/* Of functions that take no time: their code should be short. */
+#define SMALL __attribute__((cold, noinline))
+
 enum { NONE, ADD, MUL, MAX, MIN, REDUCTIONS };
 
 /* ---- half precision: no compiler support is taken for granted --------------------------------- */
 
-static double from_half(uint16_t bits) {
-    int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    double value = exponent == 31  ? (mantissa ? (double)NAN : (double)INFINITY)
-                   : exponent == 0 ? ldexp(mantissa, -24)
-                                   : ldexp(mantissa + 1024, exponent - 25);
-    return bits >> 15 ? -value : value;
-}
-
-/* Rounds to the nearest of numbers with `digits` significant bits and a least exponent, ties to
- * even; the result is exact in double. */
-static double round_to(double value, int digits, int least) {
-    int exponent = 0;
-    if (value == 0 || !isfinite(value)) return value;
-    frexp(value, &exponent);
-    int step = exponent - digits > least ? exponent - digits : least;
-    return ldexp(rint(ldexp(value, -step)), step);
-}
-
-static uint16_t to_half(double value) {
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    if (isnan(value)) return 0x7E00;
-    value = round_to(fabs(value), 11, -24);
-    if (value >= 65536) return sign | 0x7C00;
-    if (value < ldexp(1, -14)) return (uint16_t)(sign | (uint16_t)ldexp(value, 24));
-    int exponent = 0;
-    double mantissa = frexp(value, &exponent); /* 0.5 <= mantissa < 1 */
-    return (uint16_t)(sign | (exponent + 14) << 10 | ((int)ldexp(mantissa, 11) & 1023));
-}
-
-static double from_bfloat(uint16_t bits) {
-    uint32_t wide = (uint32_t)bits << 16;
+static float as_float(uint32_t bits) {
     float value;
-    memcpy(&value, &wide, 4);
+    memcpy(&value, &bits, 4);
     return value;
 }
 
-static uint16_t to_bfloat(double value) {
-    if (isnan(value)) return 0x7FC0;
-    float narrow = (float)round_to(value, 8, -133);
-    uint32_t wide;
-    memcpy(&wide, &narrow, 4);
-    return (uint16_t)(wide >> 16);
+static float from_half(uint16_t bits) {
+    uint32_t sign = (uint32_t)(bits & 0x8000) << 16, magnitude = (uint32_t)(bits & 0x7FFF) << 13;
+    if (magnitude >= 0x0F800000) return as_float(sign | magnitude | 0x7F800000);
+    return as_float(sign | 0x3F800000) * (as_float(magnitude) * 0x1p112f);
+}
+
+/* To nearest, ties to even. */
+static uint16_t to_half(float value) {
+    uint32_t bits, sign;
+    memcpy(&bits, &value, 4);
+    sign = bits >> 16 & 0x8000;
+    bits &= 0x7FFFFFFF;
+    if (bits > 0x7F800000) return 0x7E00;
+    if (bits >= 0x477FF000) return (uint16_t)(sign | 0x7C00);
+    if (bits < 0x38800000) { /* below 2**-14: one half has the step of halves there */
+        value = fabsf(value) + 0.5f;
+        memcpy(&bits, &value, 4);
+        return (uint16_t)(sign | (bits & 0xFFFF));
+    }
+    return (uint16_t)(sign | (bits - 0x38000000 + 0xFFF + (bits >> 13 & 1)) >> 13);
+}
+
+static uint16_t to_bfloat(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return isnan(value) ? 0x7FC0 : (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 
 /* ---- one element ---------------------------------------------------------------------------------- */
 
 static double combine_floats(int64_t reduction, double a, double b) {
-    switch (reduction) {
-    case ADD: return a + b;
-    case MUL: return a * b;
-    case MAX: return isnan(a) || a > b ? a : b; /* NaN wins, as in max and min reductions */
-    default: return isnan(a) || a < b ? a : b;
-    }
+    if (reduction == ADD) return a + b;
+    if (reduction == MUL) return a * b;
+    /* NaN wins, as in max and min reductions */
+    return isnan(a) || (reduction == MAX ? a > b : a < b) ? a : b;
 }
 
 static double load_float(tcc_dtype dtype, const void *at) {
-    float single;
-    double value;
     uint16_t half;
-    if (dtype.bits == 16) {
-        memcpy(&half, at, 2);
-        return dtype.code == 4 ? from_bfloat(half) : from_half(half);
-    }
-    if (dtype.bits == 64) return memcpy(&value, at, 8), value;
-    return memcpy(&single, at, 4), single;
+    if (dtype.bits == 64) return *(const double *)at;
+    if (dtype.bits == 32) return *(const float *)at;
+    memcpy(&half, at, 2);
+    return dtype.code == 4 ? as_float((uint32_t)half << 16) : from_half(half);
 }
 
 /* Sums and products of two floats are rounded once: a double holds them to more than twice the bits
@@ -88,7 +80,7 @@ static void store_float(tcc_dtype dtype, void *at, double value) {
     float single = (float)value;
     uint16_t half = 0;
     if (dtype.bits == 16) {
-        half = dtype.code == 4 ? to_bfloat(value) : to_half(value);
+        half = dtype.code == 4 ? to_bfloat(single) : to_half(single);
         memcpy(at, &half, 2);
     } else if (dtype.bits == 64) {
         memcpy(at, &value, 8);
@@ -97,23 +89,43 @@ static void store_float(tcc_dtype dtype, void *at, double value) {
     }
 }
 
-/* Integers as sign- or zero-extended words; arithmetic wraps, as the type's own does. */
-static uint64_t load_word(tcc_dtype dtype, const void *at) {
-    uint64_t bits = 0;
-    memcpy(&bits, at, dtype.bits / 8u);
-    uint64_t sign = UINT64_C(1) << (dtype.bits - 1);
-    return dtype.code == 0 ? (bits ^ sign) - sign : bits;
+static uint64_t load_word(uint32_t bits, const void *at) {
+    return bits == 64   ? *(const uint64_t *)at
+           : bits == 32 ? *(const uint32_t *)at
+           : bits == 16 ? *(const uint16_t *)at
+                        : *(const uint8_t *)at;
 }
 
-static uint64_t combine_words(tcc_dtype dtype, int64_t reduction, uint64_t a, uint64_t b) {
-    bool less = dtype.code == 0 ? (int64_t)a < (int64_t)b : a < b;
-    switch (reduction) {
-    case ADD: return dtype.code == 6 ? (a | b) : a + b;
-    case MUL: return a * b;
-    case MAX: return less ? b : a;
-    default: return less ? a : b;
-    }
+static void store_word(uint32_t bits, void *at, uint64_t value) {
+    if (bits == 64)
+        *(uint64_t *)at = value;
+    else if (bits == 32)
+        *(uint32_t *)at = (uint32_t)value;
+    else if (bits == 16)
+        *(uint16_t *)at = (uint16_t)value;
+    else
+        *(uint8_t *)at = (uint8_t)value;
 }
+
+/* Of integers of so many bits; arithmetic wraps, as the type's own does. */
+static uint64_t combine_words(tcc_dtype dtype, int64_t reduction, uint64_t a, uint64_t b) {
+    if (reduction == ADD) return dtype.code == 6 ? (a | b) : a + b;
+    if (reduction == MUL) return a * b;
+    /* with the sign bit exchanged, the order of signed integers is that of unsigned ones */
+    uint64_t sign = dtype.code == 0 ? UINT64_C(1) << (dtype.bits - 1) : 0;
+    return ((a ^ sign) > (b ^ sign)) == (reduction == MAX) ? a : b;
+}
+
+/* ---- rows of elements ------------------------------------------------------------------------------- */
+
+enum {
+    BATCH = 128,      /* updates whose places are found before they are applied */
+    PIECE = 1 << 16,  /* bytes that a thread copies at a time */
+    COLUMNS = 64,     /* elements along the last axis that a thread updates at a time */
+    LINE = 64,        /* elements of neighbouring rows that belong to one thread */
+    AHEAD = 2,        /* rows of updates that are fetched while others are applied */
+    SHARED = 1 << 14, /* elements whose updates are worth a thread's way there */
+};
 
 /* Where updates are combined: y itself, or an f32 image of it. */
 typedef struct scatter {
@@ -121,82 +133,165 @@ typedef struct scatter {
     int64_t reduction;
     tcc_dtype dtype; /* of the elements of target */
     char *target;
+    /* A row is `width` elements of the target that one update changes.  Of the rows, taken by 2**shift
+     * at a time, those that a hash gives to the number of a unit are the unit's. */
+    int64_t width;
+    int32_t shift, groups;
 } scatter;
 
-static bool adds_floats(const scatter *s) {
-    tcc_dtype dtype = s->call->inputs[2].dtype;
-    return s->reduction == ADD && dtype.code == 2 && dtype.bits == 32;
+/* Places of rows, in elements of the target and of the updates. */
+typedef struct batch {
+    int64_t count, target[BATCH], update[BATCH];
+} batch;
+
+typedef float floats __attribute__((vector_size(16)));
+typedef double doubles __attribute__((vector_size(16)));
+typedef uint32_t words __attribute__((vector_size(16)));
+
+/* Combines rows of elements that have a type of C: `ONE` is a and b combined.  `WIDE` is that of
+ * vectors of the first `most` elements. */
+#define COMBINE_ROWS(TYPE, VECTOR, most, WIDE, ONE)                                                \
+    for (int64_t n = 0; n < rows->count; n++) {                                                    \
+        TYPE *y = (TYPE *)(void *)s->target + rows->target[n];                                     \
+        const TYPE *u = (const TYPE *)s->call->inputs[2].data + rows->update[n];                   \
+        const TYPE *next = u + (n + AHEAD < rows->count ? rows->update[n + AHEAD] - rows->update[n] : 0); \
+        int64_t i = 0;                                                                             \
+        for (; i < (most); i += 16 / (int64_t)sizeof(TYPE)) {                                      \
+            VECTOR a, b;                                                                           \
+            __builtin_prefetch(next + i);                                                          \
+            memcpy(&a, y + i, 16);                                                                 \
+            memcpy(&b, u + i, 16);                                                                 \
+            a = WIDE;                                                                              \
+            memcpy(y + i, &a, 16);                                                                 \
+        }                                                                                          \
+        for (; i < width; i++) {                                                                   \
+            TYPE a = y[i], b = u[i];                                                               \
+            y[i] = ONE;                                                                            \
+        }                                                                                          \
+    }
+#define COMBINE(TYPE, ONE) COMBINE_ROWS(TYPE, TYPE, 0, a, ONE)
+#define COMBINE_FLOATS(WIDE, ONE) COMBINE_ROWS(float, floats, width & ~(int64_t)3, WIDE, ONE)
+
+/* a where `first`, else b; a NaN of a. */
+static floats pick(floats a, floats b, words first) {
+    first |= (words)(a != a);
+    return (floats)(((words)a & first) | ((words)b & ~first));
 }
 
-/* Combines `count` updates from number `update` on into the elements from `at` on. */
-static void combine(const scatter *s, int64_t at, int64_t update, int64_t count) {
+/* Combines rows of a frequent type; false for others. */
+static bool combine_fast(const scatter *s, const batch *rows) {
     tcc_dtype dtype = s->call->inputs[2].dtype;
-    size_t element = dtype.bits / 8u, step = s->dtype.bits / 8u;
-    char *target = s->target + (size_t)at * step;
-    const char *from = (const char *)s->call->inputs[2].data + (size_t)update * element;
-    if (s->reduction == NONE) {
-        memcpy(target, from, (size_t)count * element);
-        return;
+    bool add = s->reduction == ADD;
+    int64_t width = s->width;
+    if (dtype.bits == 32 && dtype.code == 2) {
+        if (add) COMBINE_FLOATS(a + b, a + b)
+        else if (s->reduction == MUL) COMBINE_FLOATS(a * b, a * b)
+        else if (s->reduction == MAX)
+            COMBINE_FLOATS(pick(a, b, (words)(a > b)), isnan(a) || a > b ? a : b)
+        else
+            COMBINE_FLOATS(pick(a, b, (words)(a < b)), isnan(a) || a < b ? a : b)
+    } else if (add && dtype.bits == 64 && dtype.code == 2) {
+        COMBINE_ROWS(double, doubles, width & ~(int64_t)1, a + b, a + b)
+    } else if (add && dtype.bits == 64) {
+        COMBINE(uint64_t, a + b)
+    } else if (add && dtype.bits == 32) {
+        COMBINE(uint32_t, a + b)
+    } else {
+        return false;
     }
+    return true;
+}
+
+/* Combines one row element by element, of any type. */
+static void combine_row(const scatter *s, char *target, const char *from) {
+    tcc_dtype dtype = s->call->inputs[2].dtype, wide = s->dtype;
     bool floating = dtype.code == 2 || dtype.code == 4;
-    if (adds_floats(s)) {
-        float *sum = (float *)(void *)target;
-        const float *term = (const float *)(const void *)from;
-        for (int64_t i = 0; i < count; i++) sum[i] += term[i];
-        return;
-    }
-    for (int64_t i = 0; i < count; i++, target += step, from += element) {
+    for (int64_t i = 0; i < s->width; i++, target += wide.bits / 8, from += dtype.bits / 8) {
         if (floating) {
-            double a = load_float(s->dtype, target), b = load_float(dtype, from);
-            store_float(s->dtype, target, combine_floats(s->reduction, a, b));
+            double a = load_float(wide, target), b = load_float(dtype, from);
+            store_float(wide, target, combine_floats(s->reduction, a, b));
         } else {
-            uint64_t a = load_word(dtype, target), b = load_word(dtype, from);
-            uint64_t value = combine_words(dtype, s->reduction, a, b);
-            memcpy(target, &value, element);
+            uint64_t a = load_word(dtype.bits, target), b = load_word(dtype.bits, from);
+            store_word(dtype.bits, target, combine_words(dtype, s->reduction, a, b));
         }
     }
 }
 
-/* ---- the ops ---------------------------------------------------------------------------------------- */
+static bool is_half(tcc_dtype dtype) {
+    return dtype.bits == 16 && (dtype.code == 2 || dtype.code == 4);
+}
 
-static tcc_status check_operands(const tcc_op_call *call, int64_t reduction, const char *op) {
+/* Combines the rows of a batch, and empties it. */
+static void combine(const scatter *s, batch *rows) {
+    size_t element = s->call->inputs[2].dtype.bits / 8u, step = s->dtype.bits / 8u;
+    if (s->reduction == NONE || !combine_fast(s, rows))
+        for (int64_t n = 0; n < rows->count; n++) {
+            char *target = s->target + (size_t)rows->target[n] * step;
+            const char *from = (const char *)s->call->inputs[2].data + (size_t)rows->update[n] * element;
+            if (s->reduction != NONE)
+                combine_row(s, target, from);
+            else if (s->width == 1 && element == 4)
+                memcpy(target, from, 4);
+            else
+                memcpy(target, from, (size_t)s->width * element);
+        }
+    rows->count = 0;
+}
+
+/* Keeps of the rows from number `first` of a batch on those of group `group`, without a branch that
+ * data decides. */
+__attribute__((noinline)) static void keep_group(const scatter *s, batch *rows, int64_t first, int64_t group) {
+    int64_t count = first;
+    for (int64_t n = first; n < rows->count; n++) {
+        uint64_t hash = (uint32_t)((uint64_t)(rows->target[n] >> s->shift) * 2654435769u);
+        rows->target[count] = rows->target[n];
+        rows->update[count] = rows->update[n];
+        count += (int64_t)(hash * (uint32_t)s->groups >> 32) == group;
+    }
+    rows->count = count;
+}
+
+/* ---- the ops ---------------------------------------------------------------------------------------- */
+SMALL static tcc_status check_operands(const tcc_op_call *call, int64_t reduction) {
     const tcc_op_tensor *x = &call->inputs[0], *indices = &call->inputs[1];
     const tcc_op_tensor *updates = &call->inputs[2], *y = &call->outputs[0];
-    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, op));
+    TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "scatter"));
     bool types = memcmp(&x->dtype, &updates->dtype, sizeof x->dtype) == 0 &&
                  memcmp(&x->dtype, &y->dtype, sizeof x->dtype) == 0 && indices->dtype.code == 0 &&
                  (indices->dtype.bits == 32 || indices->dtype.bits == 64);
     if (types && y->count == x->count && reduction >= 0 && reduction < REDUCTIONS) return TCC_OK;
-    return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
+    return tcc_fail(TCC_INTERNAL, "scatter: operands do not fit");
 }
 
-static int64_t load_index(const tcc_op_tensor *indices, int64_t at) {
-    if (indices->dtype.bits == 64) return ((const int64_t *)indices->data)[at];
-    return ((const int32_t *)indices->data)[at];
-}
-
-/* Index number `at`, counted from the front of an axis of `size`. */
-static int64_t read_index(const tcc_op_tensor *indices, int64_t at, int64_t size) {
-    int64_t index = load_index(indices, at);
-    return index < 0 ? index + size : index;
+/* Indices number first, first + period, ... as places in an axis of `size`. */
+__attribute__((noinline)) static void read_indices(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
+                         int64_t size, int64_t *restrict places) {
+    const int64_t *longs = (const int64_t *)indices->data + first;
+    const int32_t *words = (const int32_t *)indices->data + first;
+    bool wide = indices->dtype.bits == 64;
+    for (int64_t n = 0; n < count; n++) {
+        int64_t index = wide ? longs[n * period] : words[n * period];
+        places[n] = index < 0 ? index + size : index;
+    }
 }
 
 /* Fails unless every `period`-th index from number `first` on lies within an axis of `size`. */
-static tcc_status check_indices(const tcc_op_tensor *indices, int64_t first, int64_t period,
-                                int64_t size) {
-    for (int64_t at = first; at < indices->count; at += period) {
-        int64_t index = load_index(indices, at);
-        if (TCC_UNLIKELY(index < -size || index >= size))
-            return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: index %lld of an axis of %lld",
-                            (long long)index, (long long)size);
-    }
-    return TCC_OK;
+SMALL static tcc_status check_indices(const tcc_op_call *call, const tcc_op_tensor *indices, int64_t first,
+                                int64_t period, int64_t size) {
+    int64_t ints[] = {period, first, -size, size - 1}, range[2];
+    tcc_op_call search = *call;
+    search.inputs = indices;
+    search.ints = ints;
+    search.results = range;
+    search.n_inputs = 1;
+    search.n_outputs = 0;
+    search.n_ints = 4;
+    search.n_results = 2;
+    TCC_RETURN_IF_ERROR(tcc_op_index_range(&search));
+    if (range[0] >= -size && range[1] < size) return TCC_OK;
+    return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: index %lld of an axis of %lld",
+                    (long long)(range[0] < -size ? range[0] : range[1]), (long long)size);
 }
-
-enum {
-    PIECE = 1 << 16, /* bytes that a thread copies at a time */
-    COLUMNS = 64,    /* elements along the last axis that a thread updates at a time */
-};
 
 typedef struct copying {
     char *to;
@@ -212,12 +307,13 @@ static void copy_pieces(void *context, int64_t begin, int64_t end, void *room) {
     memcpy(c->to + first, c->from + first, behind - first);
 }
 
-/* Makes the target and copies x to it. */
-static tcc_status begin(const tcc_op_call *call, int64_t reduction, scatter *out_scatter) {
+/* Makes the target and copies x to it; `width` elements are a row. */
+SMALL static tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_t width,
+                        scatter *out_scatter) {
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
-    bool half = (x->dtype.code == 2 || x->dtype.code == 4) && x->dtype.bits == 16;
-    *out_scatter = (scatter){call, reduction, x->dtype, y->data};
-    if (!half || (reduction != ADD && reduction != MUL)) {
+    *out_scatter = (scatter){.call = call, .reduction = reduction, .dtype = x->dtype,
+                             .target = y->data, .width = width, .groups = 1};
+    if (!is_half(x->dtype) || (reduction != ADD && reduction != MUL)) {
         copying all = {y->data, x->data, (size_t)x->count * (x->dtype.bits / 8u)};
         if (all.to == all.from) return TCC_OK;
         return tcc_op_parallel(call, copy_pieces, &all, (int64_t)((all.size + PIECE - 1) / PIECE), 0);
@@ -233,13 +329,20 @@ static tcc_status begin(const tcc_op_call *call, int64_t reduction, scatter *out
     return TCC_OK;
 }
 
-/* Rounds the target to y, where it is not y. */
-static void finish(const scatter *s) {
-    const tcc_op_tensor *y = &s->call->outputs[0];
-    if (s->target == y->data) return;
+/* Runs `part` on `units` parts of the work for each group of rows, and rounds the target to y, where
+ * it is not y; `updates` is how many rows are combined in. */
+SMALL static tcc_status finish(scatter *s, tcc_op_part part, int64_t units, int64_t updates) {
+    const tcc_op_call *call = s->call;
+    const tcc_op_tensor *y = &call->outputs[0];
+    int64_t threads = call->crew && updates > SHARED / (s->width + 8) ? call->threads : 1;
+    if (units && units < threads) s->groups = (int32_t)((threads + units - 1) / units);
+    while (s->shift < 6 && s->width << s->shift < LINE) s->shift++;
+    tcc_status status = tcc_op_parallel(call, part, s, units * s->groups, 0);
+    if (s->target == y->data) return status;
     for (int64_t i = 0; i < y->count; i++)
         store_float(y->dtype, (char *)y->data + 2 * i, ((const float *)(void *)s->target)[i]);
-    tcc_pool_give(s->call->pool, s->target);
+    tcc_pool_give(call->pool, s->target);
+    return status;
 }
 
 /* scatter_elements by units that do not touch each other's elements: indices before the axis, and
@@ -250,28 +353,31 @@ typedef struct elements {
     int64_t rows, blocks; /* rows of indices along the last axis in a unit, and its column blocks */
 } elements;
 
-/* Updates columns `first` to `behind - 1` of row `row` of the indices. */
-static void scatter_row(const elements *e, int64_t row, int64_t first, int64_t behind) {
+/* Combines in the updates of columns `first` to `behind - 1` of row `row` of the indices. */
+static void scatter_row(const elements *e, batch *taken, int64_t group, int64_t row, int64_t first,
+                        int64_t behind) {
     const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
-    int64_t base = 0, along = 1, stride = 1, rest = row, width = indices->dims[e->last];
-    const char *updates = e->s.call->inputs[2].data;
-    bool moves = e->s.reduction == NONE && e->s.dtype.bits == 32, adds = adds_floats(&e->s);
+    int64_t base = 0, along = 1, stride = 1, rest = row, update = row * indices->dims[e->last];
+    int64_t step = e->axis != e->last, size = x->dims[e->axis];
     for (int32_t dim = e->last; dim >= 0; stride *= x->dims[dim--]) {
         if (dim == e->axis) along = stride;
         if (dim == e->last) continue;
-        if (dim != e->axis) base += rest % indices->dims[dim] * stride;
-        rest /= indices->dims[dim];
+        int64_t more = dim ? rest / indices->dims[dim] : 0;
+        if (dim != e->axis) base += (rest - more * indices->dims[dim]) * stride;
+        rest = more;
     }
-    for (int64_t column = first; column < behind; column++) {
-        int64_t update = row * width + column;
-        int64_t at = base + read_index(indices, update, x->dims[e->axis]) * along;
-        if (e->axis != e->last) at += column;
-        if (moves)
-            memcpy(e->s.target + 4 * at, updates + 4 * update, 4);
-        else if (adds)
-            ((float *)(void *)e->s.target)[at] += ((const float *)(const void *)updates)[update];
-        else
-            combine(&e->s, at, update, 1);
+    for (int64_t column = first; column < behind;) {
+        if (taken->count == BATCH) combine(&e->s, taken);
+        int64_t before = taken->count, count = BATCH - before;
+        if (count > behind - column) count = behind - column;
+        int64_t *restrict target = taken->target + before, *restrict source = taken->update + before;
+        read_indices(indices, update + column, 1, count, size, target);
+        for (int64_t n = 0; n < count; n++, column++) {
+            target[n] = base + target[n] * along + column * step;
+            source[n] = update + column;
+        }
+        taken->count += count;
+        if (e->s.groups > 1) keep_group(&e->s, taken, before, group);
     }
 }
 
@@ -279,17 +385,21 @@ static void scatter_units(void *context, int64_t begin, int64_t end, void *room)
     const elements *e = context;
     int64_t width = e->s.call->inputs[1].dims[e->last];
     (void)room;
-    for (int64_t unit = begin; unit < end; unit++) {
+    for (int64_t number = begin; number < end; number++) {
+        int64_t unit = number / e->s.groups;
         int64_t first = e->blocks == 1 ? 0 : unit % e->blocks * COLUMNS;
         int64_t behind = e->blocks == 1 || first + COLUMNS > width ? width : first + COLUMNS;
+        batch taken;
+        taken.count = 0;
         for (int64_t row = 0; row < e->rows; row++)
-            scatter_row(e, unit / e->blocks * e->rows + row, first, behind);
+            scatter_row(e, &taken, number % e->s.groups, unit / e->blocks * e->rows + row, first, behind);
+        combine(&e->s, &taken);
     }
 }
 
-tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
+SMALL tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 3, 1, 2, 0, "scatter"));
-    TCC_RETURN_IF_ERROR(check_operands(call, call->ints[1], "scatter"));
+    TCC_RETURN_IF_ERROR(check_operands(call, call->ints[1]));
     const tcc_op_tensor *x = &call->inputs[0], *indices = &call->inputs[1];
     const tcc_op_tensor *updates = &call->inputs[2];
     int64_t axis = call->ints[0];
@@ -299,40 +409,61 @@ tcc_status tcc_op_scatter_elements(tcc_op_call *call) {
         if (dim != axis && indices->dims[dim] > x->dims[dim])
             return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: the indices have %lld along axis %d, x %lld",
                             (long long)indices->dims[dim], dim, (long long)x->dims[dim]);
-    TCC_RETURN_IF_ERROR(check_indices(indices, 0, 1, x->dims[axis]));
+    TCC_RETURN_IF_ERROR(check_indices(call, indices, 0, 1, x->dims[axis]));
     elements e = {.axis = (int32_t)axis, .last = x->ndim - 1, .rows = 1, .blocks = 1};
-    TCC_RETURN_IF_ERROR(begin(call, call->ints[1], &e.s));
+    while (e.last > axis && x->dims[e.last] == 1) e.last--;
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[1], 1, &e.s));
     int64_t width = indices->dims[e.last], units = indices->count ? indices->count / width : 0;
     for (int32_t dim = e.axis; dim < e.last; dim++) e.rows *= indices->dims[dim];
     if (e.rows > 1) e.blocks = (width + COLUMNS - 1) / COLUMNS;
     if (units) units = units / e.rows * e.blocks;
-    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, scatter_units, &e, units, 0));
-    finish(&e.s);
-    return TCC_OK;
+    return finish(&e.s, scatter_units, units, indices->count);
 }
 
-/* scatter_nd by parts of its slices, which no other unit touches. */
+/* scatter_nd by parts of its slices and groups of rows. */
 typedef struct slices {
     scatter s;
     int64_t depth, tuples, slice, part;
 } slices;
 
 static void scatter_parts(void *context, int64_t begin, int64_t end, void *room) {
-    const slices *n = context;
-    const tcc_op_tensor *x = &n->s.call->inputs[0], *indices = &n->s.call->inputs[1];
-    int64_t first = begin * n->part, behind = end * n->part < n->slice ? end * n->part : n->slice;
+    const slices *all = context;
+    const tcc_op_tensor *x = &all->s.call->inputs[0], *indices = &all->s.call->inputs[1];
+    const tcc_op_tensor *rows = all->s.call->n_inputs == 4 ? &all->s.call->inputs[3] : NULL;
+    int64_t places[BATCH];
+    batch taken;
     (void)room;
-    for (int64_t i = 0; i < n->tuples; i++) {
-        int64_t row = 0;
-        for (int64_t dim = 0; dim < n->depth; dim++)
-            row = row * x->dims[dim] + read_index(indices, i * n->depth + dim, x->dims[dim]);
-        combine(&n->s, row * n->slice + first, i * n->slice + first, behind - first);
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t first = unit / all->s.groups * all->part, slice = all->slice;
+        scatter s = all->s;
+        s.width = slice - first < all->part ? slice - first : all->part;
+        for (int64_t done = 0; done < all->tuples; done += BATCH) {
+            int64_t count = all->tuples - done < BATCH ? all->tuples - done : BATCH;
+            memset(taken.target, 0, sizeof taken.target);
+            for (int64_t dim = 0; dim < all->depth; dim++) {
+                int64_t size = x->dims[dim];
+                read_indices(indices, done * all->depth + dim, all->depth, count, size, places);
+                for (int64_t n = 0; n < count; n++)
+                    taken.target[n] = taken.target[n] * size + places[n];
+            }
+            if (rows)
+                read_indices(rows, done, 1, count, s.call->inputs[2].dims[0], taken.update);
+            else
+                for (int64_t n = 0; n < count; n++) taken.update[n] = done + n;
+            taken.count = count;
+            if (s.groups > 1) keep_group(&s, &taken, 0, unit % s.groups);
+            for (int64_t n = 0; n < taken.count; n++) {
+                taken.target[n] = taken.target[n] * slice + first;
+                taken.update[n] = taken.update[n] * slice + first;
+            }
+            combine(&s, &taken);
+        }
     }
 }
 
-tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
-    TCC_RETURN_IF_ERROR(tcc_op_expect(call, 3, 1, 1, 0, "scatter"));
-    TCC_RETURN_IF_ERROR(check_operands(call, call->ints[0], "scatter"));
+SMALL tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
+    TCC_RETURN_IF_ERROR(tcc_op_expect(call, call->n_inputs == 4 ? 4 : 3, 1, 1, 0, "scatter"));
+    TCC_RETURN_IF_ERROR(check_operands(call, call->ints[0]));
     const tcc_op_tensor *x = &call->inputs[0], *indices = &call->inputs[1];
     const tcc_op_tensor *updates = &call->inputs[2];
     int64_t depth = indices->ndim ? indices->dims[indices->ndim - 1] : -1;
@@ -340,18 +471,24 @@ tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
     slices n = {.depth = depth, .tuples = 1, .slice = 1};
     for (int64_t dim = depth; dim < x->ndim; dim++) n.slice *= x->dims[dim];
     for (int32_t dim = 0; dim + 1 < indices->ndim; dim++) n.tuples *= indices->dims[dim];
-    if (updates->count != n.tuples * n.slice)
+    int64_t expected = n.tuples;
+    if (call->n_inputs == 4) {
+        const tcc_op_tensor *rows = &call->inputs[3];
+        if (rows->count != n.tuples || !updates->ndim)
+            return tcc_fail(TCC_INTERNAL, "scatter: operands do not fit");
+        TCC_RETURN_IF_ERROR(check_indices(call, rows, 0, 1, expected = updates->dims[0]));
+    }
+    if (updates->count != expected * n.slice)
         return tcc_fail(TCC_INVALID_ARGUMENT, "scatter: %lld updates for %lld indices of %lld each",
                         (long long)updates->count, (long long)n.tuples, (long long)n.slice);
     for (int64_t dim = 0; dim < depth; dim++)
-        TCC_RETURN_IF_ERROR(check_indices(indices, dim, depth, x->dims[dim]));
-    TCC_RETURN_IF_ERROR(begin(call, call->ints[0], &n.s));
-    /* short updates are not worth reading the indices in every thread */
-    n.part = n.slice < 2 * COLUMNS ? n.slice : COLUMNS;
+        TCC_RETURN_IF_ERROR(check_indices(call, indices, dim, depth, x->dims[dim]));
+    TCC_RETURN_IF_ERROR(begin(call, call->ints[0], n.slice, &n.s));
+    /* parts of whole columns, as many as there are threads */
+    int64_t parts = n.slice / COLUMNS < call->threads ? n.slice / COLUMNS : call->threads;
+    n.part = parts < 2 || !call->crew ? n.slice : ((n.slice - 1) / parts / COLUMNS + 1) * COLUMNS;
     int64_t units = n.tuples && n.slice ? (n.slice + n.part - 1) / n.part : 0;
-    TCC_RETURN_IF_ERROR(tcc_op_parallel(call, scatter_parts, &n, units, 0));
-    finish(&n.s);
-    return TCC_OK;
+    return finish(&n.s, scatter_parts, units, n.tuples);
 }
 
 tcc_status tcc_op_max_unpool(tcc_op_call *call) {

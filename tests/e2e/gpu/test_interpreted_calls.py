@@ -39,6 +39,15 @@ with seeded("test_interpreted_calls: cases"):
             'y = ScatterElements<axis=0, reduction="add">(x, i, u) }',
             {"x": X, "i": AT, "u": RNG.standard_normal((4, 70)).astype(np.float32)},
         ),
+        "added in order": (
+            "(float[40,3] x, int64[90,1] i, float[90,3] u) => (float[40,3] y) {"
+            'y = ScatterND<reduction="add">(x, i, u) }',
+            {
+                "x": X[:2, :60].reshape(40, 3).copy(),
+                "i": (RNG.random((90, 1)) ** 4 * 80 - 40).astype(np.int64),
+                "u": RNG.standard_normal((90, 3)).astype(np.float32),
+            },
+        ),
         "put": (
             "(float16[5,7] x, int64[3,1] i, float16[3,7] u) => (float16[5,7] y) {"
             "y = ScatterND(x, i, u) }",

@@ -23,6 +23,15 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, None, y), ExpressionAttrs(_sum_and_product()), "two_results")
 
 
+def _guarded_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, y, fast = (rng.standard_normal((3, 8)).astype(np.float32) for _ in range(3))
+    for flag in (False, True):
+        operands = (fast, np.asarray(flag), x)
+        yield Sample(operands, ExpressionAttrs(_neighbours()), f"of_one_{flag}")
+    scaled = (fast, np.asarray(True), x, None, y)
+    yield Sample(scaled, ExpressionAttrs(_scaled()), "of_two")
+
+
 def _neighbours() -> Expr:
     """x[i, j] + x[i, j + 1], where zero follows the last."""
     b = ExprBuilder(tensor(F32, 3, 8))
@@ -53,6 +62,13 @@ def _sum_and_product() -> Expr:
     return b.done(total, scaled)
 
 
+def _scaled() -> Expr:
+    """One operand scaled by the sums of the rows of another."""
+    expr = _sum_and_product()
+    return Expr(expr.params, expr.stages, expr.outputs[1:])
+
+
 SAMPLES: Mapping[str, Samples] = {
     "expression": _samples,
+    "guarded": _guarded_samples,
 }

@@ -41,7 +41,7 @@ def planner() -> CorePlanner:
     return CorePlanner(core, Pricer(SERVER))
 
 
-def limits(growth: float = 4.0) -> Derivations:
+def limits(growth: float = 5.0) -> Derivations:
     return Derivations(Prices(planner()), growth)
 
 

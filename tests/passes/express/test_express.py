@@ -20,7 +20,7 @@ from tcc.ops import OPS
 from tcc.ops.algebra.cumulative import CumSumAttrs
 from tcc.ops.data.data_dependent import CompressAttrs, NonZeroAttrs, TopKAttrs
 from tcc.ops.data.indexing import ScatterAttrs, ScatterNdAttrs
-from tcc.passes.graph.legalize_calls import EXPRESSED, legalize_calls
+from tcc.passes.graph.legalize_calls import EXPRESSED, SCATTERS, legalize_calls
 from tcc.passes.graph.legalize_calls import prefix_sums as prefix
 from tcc.passes.graph.legalize_calls import top_k as ranks
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
@@ -38,7 +38,8 @@ COUNT = Combination("sum", "add", 0)
 
 def samples() -> list[tuple[str, Sample]]:
     rng = np.random.default_rng(5)
-    return [(name, sample) for name in EXPRESSED for sample in samples_of(OPS[name], rng)]
+    names = (*EXPRESSED, *SCATTERS)
+    return [(name, sample) for name in names for sample in samples_of(OPS[name], rng)]
 
 
 SAMPLES = samples()
@@ -66,7 +67,7 @@ def feeds(operands: tuple[Array | None, ...]) -> dict[str, Array]:
 def check(graph: Graph, given: dict[str, Array]) -> None:
     changed = legalize_calls(graph)
     assert changed is not graph
-    assert not {n.op.name for n in changed.nodes} & EXPRESSED.keys()
+    assert not {n.op.name for n in changed.nodes} & {*EXPRESSED, *SCATTERS}
     want = evaluate_graph(graph, given)
     got = evaluate_graph(changed, given)
     made = lower(

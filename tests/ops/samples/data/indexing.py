@@ -68,6 +68,17 @@ def _scatter_nd_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample(repeated, ScatterNdAttrs("add"), "repeated")
 
 
+def _scatter_rows_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x = rng.standard_normal((4, 3, 2)).astype(np.float32)
+    table = rng.standard_normal((5, 3, 2)).astype(np.float32)
+    for reduction in REDUCTIONS:
+        bags = (x, np.array([[1], [3], [-3]]), table, np.array([4, -2, 4]))
+        yield Sample(bags, ScatterNdAttrs(reduction), reduction)
+    where = np.array([[[0, 2], [3, -1]], [[0, 2], [1, 1]]], np.int32)
+    ids = np.array([[0, 1], [1, -5]], np.int32)
+    yield Sample((x, where, table[:, 0], ids), ScatterNdAttrs("add"), "pairs")
+
+
 def _update_slice_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x = rng.standard_normal((2, 5, 3)).astype(np.float32)
     rows = rng.standard_normal((2, 2, 3)).astype(np.float32)
@@ -103,6 +114,7 @@ SAMPLES: Mapping[str, Samples] = {
     "gather_nd": _nd_samples,
     "scatter_elements": _scatter_elements_samples,
     "scatter_nd": _scatter_nd_samples,
+    "scatter_rows": _scatter_rows_samples,
     "update_slice": _update_slice_samples,
     "tensor_scatter": _tensor_scatter_samples,
     "one_hot": _one_hot_samples,

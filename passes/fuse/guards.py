@@ -1,0 +1,82 @@
+"""Takes the guards of fast algorithms out of a graph: direct sums become kernels that rarely run.
+
+    %t = expression(%m)                              %y = expression(%m)
+    %y = guarded(%t, %f, %x, %w) {direct}     ->     %z = relu(%y)
+    %z = relu(%y)                                    where %f: %y = direct(%x, %w) ; %z = relu(%y)
+
+The graph that is partitioned has no guards: what follows a fast algorithm shares its kernel.  What
+repeats a group with direct sums stores the same values once more.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.graph import Graph, Node, Value, uses
+from tcc.ir.types import TensorType
+from tcc.ops import OPS
+from tcc.record import entity
+
+
+@entity
+class Guards:
+    """`graph` without its guards, the flags among its outputs; of each guarded value the flag, and
+    the node that computes it directly."""
+
+    graph: Graph
+    flags: Mapping[Value, Value]
+    direct: Mapping[Value, Node]
+
+    def repeated(self, value: Value, results: Sequence[Value], stored: Collection[Value]) -> Graph:
+        """Returns what computes those `results` that follow from a guarded value, with direct sums,
+        from values that are `stored`."""
+        nodes = [
+            self.direct.get(node.outputs[0], node) if node.outputs else node
+            for node in self.graph.nodes
+        ]
+        following = {value}
+        for node in nodes:
+            if not following.isdisjoint(uses(node)):
+                following.update(node.outputs)
+        outputs = tuple(v for v in results if v in following)
+        needed, repeated = set(outputs), list[Node]()
+        for node in reversed(nodes):
+            if not needed.isdisjoint(node.outputs):
+                repeated.append(node)
+                needed.update(v for v in uses(node) if v not in stored or v in outputs)
+        read = {v for node in repeated for v in uses(node)}
+        constants = {v: h for v, h in self.graph.constants.items() if v in read}
+        name, store = self.graph.name, self.graph.store
+        return Graph(name, (), outputs, tuple(reversed(repeated)), constants, store)
+
+
+def split_guards(graph: Graph) -> Guards:
+    """Returns the guards of a graph; without any, the graph itself."""
+    guarded = [node for node in graph.nodes if node.op.name == "guarded"]
+    if not guarded:
+        return Guards(graph, {}, {})
+    row, users, kept = OPS["expression"], graph.users(), graph.kept()
+    made = (node.outputs[0] for node in graph.nodes if len(node.outputs) == 1)
+    alone = {v for v in made if v not in kept and len(users.get(v, ())) == 1}
+    fast = {node.inputs[0]: node.outputs for node in guarded if node.inputs[0] in alone}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.op is not guarded[0].op:
+            first = node.outputs[0] if node.outputs else None
+            nodes.append(replace(node, outputs=fast[first]) if first in fast else node)
+        elif node.inputs[0] not in fast:
+            same = row.attrs(_same(node.outputs[0].type))
+            nodes.append(Node(row, same, node.inputs[:1], node.outputs, node.loc))
+    flags = {node.outputs[0]: flag for node in guarded if (flag := node.inputs[1]) is not None}
+    direct = {
+        node.outputs[0]: Node(row, node.attrs, node.inputs[2:], node.outputs, node.loc)
+        for node in guarded
+    }
+    outputs = (*graph.outputs, *dict.fromkeys(flags.values()))
+    return Guards(replace(graph, nodes=tuple(nodes), outputs=outputs), flags, direct)
+
+
+def _same(form: TensorType) -> Expr:
+    b = ExprBuilder(form)
+    at = b.point(form)
+    return b.finish(at, b.read(0, *at))

@@ -1,0 +1,39 @@
+"""Updates in the order of their places, and the levels of the trees that combine neighbours.
+
+Totals of 8, 64, ... neighbours are stored; the total of a place is that of at most 16 of them from
+each level, however many updates it has.
+"""
+
+from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.index import Index, bounds, minimum
+from tcc.ops.data.sorting import MOST, merged_runs, most, steps
+from tcc.passes.graph.check_sizes import demand
+from tcc.passes.graph.emit import express
+
+# Neighbours that a level of the tree combines.
+FAN = 8
+# Bisections of so many steps more share a kernel.
+_STEPS = 8
+
+
+def sort_items(b: GraphBuilder, items: Value) -> Value:
+    """Items, all different, in ascending order along the last axis.
+
+    An axis of symbolic size is merged as often as its largest size needs.
+    """
+    count = items.type.shape[-1] - 1
+    longest = most(count)
+    if (bounds(count)[1] or MOST + 1) > MOST:
+        demand(b, minimum(count, MOST), count, "there are too many updates to sort")
+    for level in range(steps(longest - 1)):
+        halvings = -(-(level + 1) // _STEPS) * _STEPS
+        (items,) = express(b, merged_runs(items.type, halvings), items)
+    return items
+
+
+def levels(count: Index) -> int:
+    """Levels of the tree above the updates: the last has at most `FAN` nodes."""
+    number, size = 0, most(count)
+    while size > FAN:
+        number, size = number + 1, -(-size // FAN)
+    return number

@@ -1,0 +1,61 @@
+"""Scatters read rows of a table where they lie.
+
+    %r = gather(%table, %ids) {axis=0} ; %y = scatter_nd(%x, %i, %r)
+      ->   %y = scatter_rows(%x, %i, %table, %ids)
+
+An embedding bag written as Gather and ScatterND then needs no memory for its rows.  Requires
+nothing.  Establishes that no `scatter_nd` outside of bodies reads a gather along the first axis, or
+a reshape of one, that nothing else reads.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+from tcc.ir.graph import Graph, GraphBuilder, Node, Value, uses
+from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
+from tcc.ir.index import as_int
+from tcc.passes.graph.emit import emit
+
+
+def scatter_rows(graph: Graph) -> Graph:
+    """`graph` with gathers in its scatters; itself where there is none to join."""
+    if not any(node.op.name == "scatter_nd" for node in graph.nodes):
+        return graph
+    readers = Counter(value for node in graph.nodes for value in uses(node))
+    readers.update(graph.outputs)
+    producers = graph.producers()
+
+    def read_once(value: Value | None) -> bool:
+        """Whether one node reads `value`, and one node each value that it is a reshape of."""
+        if value is None or readers[value] != 1:
+            return False
+        node = producers.get(value)
+        return node is None or node.op.name != "reshape" or read_once(node.inputs[0])
+
+    return rewritten(graph, partial(_visit, read_once=read_once))
+
+
+def _visit(
+    b: GraphBuilder, node: Node, inputs: Inputs, read_once: Callable[[Value | None], bool]
+) -> Replacement:
+    if node.op.name != "scatter_nd":
+        return None
+    x, indices, updates = inputs
+    gather = _gather(b, updates)
+    if x is None or indices is None or gather is None or not read_once(node.inputs[2]):
+        return None
+    table, ids = gather.inputs
+    tuples, depth = indices.type.shape[:-1], as_int(indices.type.shape[-1])
+    if table is None or ids is None or table.type.shape[1:] != x.type.shape[depth:]:
+        return None
+    rows = ids if ids.type.shape == tuples else emit(b, "reshape", ids, shape=tuples)
+    return [emit(b, "scatter_rows", x, indices, table, rows, reduction=node.attrs.reduction)]
+
+
+def _gather(b: GraphBuilder, value: Value | None) -> Node | None:
+    """The gather along the first axis that gives `value`, or of which it is a reshape."""
+    node = None if value is None else b.producer(value)
+    if node is not None and node.op.name == "reshape":
+        return _gather(b, node.inputs[0])
+    return node if node is not None and node.op.name == "gather" and not node.attrs.axis else None

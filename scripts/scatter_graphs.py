@@ -1,0 +1,227 @@
+"""The graphs of `scripts/scatter`, their expected results, and their times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+from bench_table import aligned
+from beside import Arrays, Plan, beside
+from environment import ROOT
+from subgraph.writer import Draw, Graph, Writer, drawn, model_of
+from tcc.driver import resolve_targets
+from tcc.options import Options
+from tcc.target import targets_text
+from whole import write_whole
+
+TABLE = ROOT / "scripts" / "results" / "scatter.txt"
+_LEAST_RATIO = 0.95
+_UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
+
+    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
+    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` says how indices
+    are drawn, as in `subgraph.writer.Draw`.
+    """
+
+    form: str
+    updates: int
+    rows: int
+    width: int
+    draw: str = "below"
+    reduction: str = "add"
+    dtype: str = "float32"
+
+    @property
+    def name(self) -> str:
+        sizes = f"{self.updates} to {self.rows} x {self.width}"
+        return f"{self.form}, {self.reduction}, {sizes}, {self.draw}, {self.dtype}"
+
+    def graph(self) -> Graph:
+        w, draw = Writer(), Draw(self.draw, self.rows)
+        shape = (self.rows,) if self.width == 1 and self.form == "elements" else self._shape
+        values = Draw("uniform", 0.99, 1.01) if self.reduction == "mul" else Draw("steps", 0.125)
+        start = np.full(shape, 1 if self.reduction in ("mul", "min") else 0)
+        start_name = w.constant(start, self.dtype)
+        if self.form in ("bag", "nd"):
+            where = w.input("where", self.updates, 1, dtype="int64", draw=draw)
+            return w.graph(
+                w.op("ScatterND", start_name, where, self._updates(w, values),
+                     reduction=self.reduction)
+            )  # fmt: skip
+        axis = int(self.form == "lines")
+        count = (self.updates, *shape[1:]) if not axis else (shape[0], self.updates)
+        where = w.input("where", *count, dtype="int64", draw=Draw(self.draw, shape[axis]))
+        updates = w.input("updates", *count, dtype=self.dtype, draw=values)
+        return w.graph(
+            w.op("ScatterElements", start_name, where, updates, axis=axis,
+                 reduction=self.reduction)
+        )  # fmt: skip
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return (self.width, self.rows) if self.form == "lines" else (self.rows, self.width)
+
+    def _updates(self, w: Writer, values: Draw) -> str:
+        if self.form == "nd":
+            return w.input("updates", self.updates, self.width, dtype=self.dtype, draw=values)
+        table = w.weight("table", 50_000, self.width, draw=values)
+        return w.op("Gather", table, w.input("ids", self.updates, dtype="int64",
+                                             draw=Draw("below", 50_000)))  # fmt: skip
+
+    def expected(self, feed: Arrays) -> np.ndarray:
+        """The result in float64 or int64: updates are combined one after another."""
+        graph = self.graph()
+        start = graph.constants["c0"]
+        y = start.astype(np.int64 if start.dtype.kind == "i" else np.float64)
+        if self.form == "bag":
+            updates = drawn(self.name, graph.weights)["table"][feed["ids"]]
+        else:
+            updates = feed["updates"]
+        ufunc = _UFUNCS[self.reduction]
+        if self.form in ("bag", "nd"):
+            ufunc.at(y, feed["where"][:, 0], updates)
+        elif self.form == "elements":
+            ufunc.at(y, (feed["where"], *np.indices(feed["where"].shape)[1:]), updates)
+        else:
+            ufunc.at(y, (np.indices(feed["where"].shape)[0], feed["where"]), updates)
+        return y
+
+
+SCATTERS: tuple[Scatter, ...] = (
+    Scatter("bag", 1, 1, 64),
+    Scatter("bag", 1000, 100, 64, "rising"),
+    Scatter("bag", 20_480, 2048, 128, "rising"),
+    Scatter("bag", 100_000, 1000, 32),
+    Scatter("bag", 100_000, 10_000, 256, "skewed"),
+    Scatter("bag", 1_000_000, 10_000, 16, "skewed"),
+    Scatter("bag", 200_000, 50_000, 1, "rising"),
+    Scatter("nd", 1, 1_000_000, 1),
+    Scatter("nd", 1_000_000, 1_000_000, 1),
+    Scatter("nd", 1_000_000, 1000, 1, "skewed"),
+    Scatter("nd", 100_000, 100_000, 16),
+    Scatter("nd", 10_000, 1_000_000, 8),
+    Scatter("nd", 100_000, 10_000, 64, "skewed", "max"),
+    Scatter("nd", 10_000, 1000, 32, "below", "mul"),
+    Scatter("nd", 100_000, 100, 256, "skewed", "min"),
+    Scatter("nd", 1_000_000, 100_000, 1, "skewed", "add", "int64"),
+    Scatter("elements", 1_000_000, 1_000_000, 1),
+    Scatter("elements", 1_000_000, 10_000, 1, "skewed", "max"),
+    Scatter("elements", 100_000, 10_000, 16),
+    Scatter("elements", 1000, 100, 256, "skewed"),
+    Scatter("lines", 4096, 1024, 256),
+    Scatter("elements", 200_000, 1000, 1, "below", "add", "int64"),
+    Scatter("nd", 50_000, 5000, 8, "below", "add", "float64"),
+    Scatter("elements", 17, 5, 3, "below", "mul"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A timed graph: seconds of both runtimes, and the median of the rounds' ratios."""
+
+    name: str
+    tcc: float
+    ort: float
+    ratio: float
+
+
+class Differs(Exception):
+    """A result that is not the expected one."""
+
+
+def measure(scatter: Scatter, folder: Path, plan: Plan) -> Row:
+    """Compiles, compares and times one graph.  Raises `Differs` where a result is wrong."""
+    graph, name = scatter.graph(), scatter.name
+    model, artifact = folder / "model.onnx", folder / "model.so"
+    onnx.save(model_of(name, graph), model)
+    feed = drawn(name, graph.inputs)
+    command = [sys.executable, "-m", "tcc", "compile", str(model), "-o", str(artifact)]
+    subprocess.run(command, check=True, capture_output=True)
+    expected = scatter.expected(feed)
+    tolerance = 1e-5 * max(float(np.abs(expected).max(initial=0)), 1.0)
+
+    def see(outputs: Sequence[Arrays]) -> None:
+        (result,) = outputs[0].values()
+        if not np.allclose(result, expected, rtol=1e-5, atol=tolerance):
+            raise Differs(f"{name}: tcc's result differs from NumPy's")
+
+    times = beside(artifact, model, feed, plan, see=see)
+    pairs = zip(times["ort"].rounds, times["tcc"].rounds, strict=True)
+    ratio = statistics.median(ort / tcc for ort, tcc in pairs)
+    return Row(name, times["tcc"].median, times["ort"].median, ratio)
+
+
+def table(rows: Sequence[Row], plan: Plan, target: str) -> str:
+    """The rows as text, with their conditions."""
+    head = ("graph: updates to rows x width, indices, dtype", "tcc ms", "ort ms", "ratio")
+    lines = [
+        (row.name, f"{row.tcc * 1e3:.4f}", f"{row.ort * 1e3:.4f}", f"{row.ratio:.2f}")
+        for row in rows
+    ]
+    below = sum(row.ratio < _LEAST_RATIO for row in rows)
+    mean = statistics.geometric_mean([row.ratio for row in rows])
+    return "\n".join(
+        (
+            f"Generated by `scripts/scatter`: {target}, {plan.threads} threads, "
+            f"{plan.rounds} rounds.",
+            "A ratio is the median over rounds of ONNX Runtime's time / tcc's time.",
+            "",
+            *aligned([head, *lines]),
+            "",
+            f"geometric mean {mean:.2f}; {below} of {len(rows)} below {_LEAST_RATIO}",
+            "",
+        )
+    )
+
+
+def main(page: str) -> int:
+    """Runs the command whose help is `page`; returns its exit code."""
+    chosen = _parse(page)
+    scatters = [s for s in SCATTERS if chosen.only.search(s.name)]
+    plan = Plan(chosen.threads, chosen.rounds, chosen.seconds)
+    rows: list[Row] = []
+    differs = False
+    for scatter in scatters:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                row = measure(scatter, Path(folder), plan)
+            except Differs as problem:
+                print(problem, flush=True)
+                differs = True
+                continue
+        rows.append(row)
+        times = f"{row.tcc * 1e3:.4f} ms, ort {row.ort * 1e3:.4f} ms"
+        print(f"{row.ratio:.2f}  {row.name}  ({times})", flush=True)
+    if not rows:
+        return 1 if differs else 2
+    text = table(rows, plan, targets_text(resolve_targets(Options())))
+    print(f"\n{text}", end="")
+    if len(rows) == len(SCATTERS):
+        write_whole(TABLE, text)
+    return int(differs or any(row.ratio < _LEAST_RATIO for row in rows))
+
+
+def _parse(page: str) -> argparse.Namespace:
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=page, formatter_class=raw)
+    add = parser.add_argument
+    add("--only", type=re.compile, default=re.compile(""), metavar="REGEX", help="graphs by name")
+    add("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    add("--rounds", type=int, default=7)
+    add("--seconds", type=float, default=0.2, help="of one runtime in one round; default: 0.2")
+    return parser.parse_args()
