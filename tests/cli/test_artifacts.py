@@ -281,16 +281,22 @@ def test_a_bilinear_form_is_drawn_with_its_stages(
     (form,) = [c for c in site["candidates"] if c["chosen"]]
     tile, kernel = (int(part) for part in re.match(r"F\((\d) x \d, (\d)", form["chain"]).groups())
     points = (tile + kernel - 1) ** 2
-    image, filters_, first, contraction, result = form["stages"]
+    # The direct weights, and the stages around the three of the form, are those of its guard.
+    image, filters_, _, *stages = form["stages"]
+    (contraction,) = (stage for stage in stages if "p1" in stage["reads"])
+    (first,) = (stage for stage in stages if stage["name"] == contraction["reads"][0])
+    (formed,) = (stage for stage in stages if contraction["name"] in stage["reads"])
+    result = stages[-1]
     assert (image["type"], result["type"]) == ("f32[1,64,56,56]", "f32[1,64,56,56]")
     assert filters_["type"].startswith(f"f32[{points},")
     assert filters_["known"]
-    assert [s["reads"] for s in (first, contraction, result)] == [["p0"], ["s0", "p1"], ["s1"]]
+    assert (first["reads"], contraction["reads"][1:]) == (["p0"], ["p1"])
+    assert formed["name"] in result["reads"]
     products = points * (-(-56 // tile)) ** 2 * 64 * 64  # a product a point, tile and channels
     assert f"{products / 1e6:,.1f} M products" in contraction["does"]
     root = ElementTree.parse(picture).getroot()
     boxes = [float(r.get("x", "0")) for r in root.findall("{*}rect")][1:]
-    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [5, 8]
+    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [15, 18]
 
 
 def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
