@@ -3,10 +3,8 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Unpack
 
 from tcc import __version__
@@ -25,7 +23,7 @@ from tcc.ir.graph import Graph, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import Array, NamedArrays
+from tcc.ir.op import NamedArrays
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.derive.derive import Decision, decisions
@@ -33,7 +31,6 @@ from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import BEFORE_DERIVE
 from tcc.passes.program.lower_node import check_runnable
-from tcc.passes.quantize.quantize_weights import as_stored
 from tcc.record import record
 from tcc.runtime import Module, Port
 from tcc.runtime.comm import Comm
@@ -238,19 +235,9 @@ def _with_keywords(plain: Signature) -> Signature:
 compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-defined]
 
 
-def evaluate_model(
-    model: Path, inputs: NamedArrays, weights: NamedArrays = MappingProxyType({})
-) -> NamedArrays:
-    """The model's outputs by the reference evaluator: slow, obvious, no generated code; `weights`
-    take the place of constants of these names."""
-    graph = _with_inputs(model, [f"{name}=" for name in inputs])
-    changed = {
-        value: graph.store.put(weights[name], value.type.dtype)
-        for value, handle in graph.constants.items()
-        for name in graph.store.sources(handle)
-        if name in weights
-    }
-    return evaluate_graph(replace(graph, constants={**graph.constants, **changed}), inputs)
+def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
+    """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
+    return evaluate_graph(_with_inputs(model, [f"{name}=" for name in inputs]), inputs)
 
 
 def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> list[Decision]:
@@ -273,14 +260,17 @@ def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> l
     raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 
-def rounded_weights(model: Path, manifest: Mapping[str, Any], variant: int) -> dict[str, Array]:
-    """The constants of the ONNX file at `model` that a variant's code has in fewer bits, by name,
-    and rounded so."""
-    store = load_model(model).store
-    listed = manifest["variants"][variant].get("rounded", ())
-    types = {name: entry["type"] for entry in listed for name in entry["weights"]}
-    found = ((name, handle) for handle in store.handles() for name in store.sources(handle))
-    return {n: as_stored(store.get(handle), types[n]) for n, handle in found if n in types}
+def compared_values(model: Path) -> dict[str, int]:
+    """An integer that the ONNX file at `model` compares a scalar input with, by the input's name:
+    where it is that one, a model may take another branch."""
+    graph = load_model(model)
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        constants = [array for v in node.inputs if (array := graph.constant(v)) is not None]
+        named = [v.name for v in node.inputs if v in graph.inputs]
+        if node.op.name == "equal" and constants and constants[0].dtype.kind == "i":
+            found |= dict.fromkeys(named, int(constants[0].flat[0]))
+    return found
 
 
 def _with_inputs(model: Path, given: Sequence[str]) -> Graph:

@@ -197,7 +197,10 @@ def _variant(
         **made.facts,
         # What a run moves through memory, and would node by node; null with symbolic sizes.
         "traffic": moved and asdict(moved) | {"unfused": unfused},
-        "rounded": [{"weights": r.sources, "type": r.type} for r in lowered.weights.rounded],
+        "rounded": [
+            {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
+            for r in lowered.weights.rounded
+        ],
         # How many weights of matmuls and convolutions have each type; {} where f32 is asked for.
         "weight_types": Counter(parts[0].weights.types.values()),
         "steps": list(steps_of(program.body)),

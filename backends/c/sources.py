@@ -139,7 +139,8 @@ def _names(code: str) -> frozenset[str]:
         if pointer:
             return frozenset({pointer[1]})
         tag = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
-        return frozenset([*tag, *re.findall(r"\} (\w+);$|(\w+);$", code)[0][:]]) - {""}
+        plain = re.sub(r"\s*__attribute__\(\(.*\)\)", "", code)
+        return frozenset([*tag, *re.findall(r"\} (\w+);$|(\w+);$", plain)[0][:]]) - {""}
     head = re.match(r"[\w\s*]*?(\w+)\s*([(\[=;])", code)
     if head is None or (head[2] == "(" and not code.endswith("}")):
         return frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
@@ -15,6 +15,7 @@ from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
+from tcc.record import record
 from tcc.runtime import Port
 from tcc.temporary import temporary_folder
 
@@ -34,6 +35,20 @@ _FORMS = (
     "sequence NAME=@a.npy,@b.npy"
 )
 _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # of .npy and .npz
+
+
+@record
+class Draw:
+    """One choice of the inputs that are made up: `seed` and `number` say which random values,
+    `scale` what floats are multiplied by, `least` and `larger` how symbolic sizes are chosen (as
+    `fitting_shapes` does), `values` the integers that a scalar of that name takes."""
+
+    seed: int
+    number: int = 0
+    scale: float = 1.0
+    least: int = 1
+    larger: bool = False
+    values: Mapping[str, int] = field(default_factory=dict)
 
 
 def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
@@ -59,7 +74,72 @@ def make_inputs(
     Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
     be read.
     """
-    known = {port.name: port for port in ports}
+    return make_draws(ports, given, [Draw(seed)], program)[0]
+
+
+def make_draws(
+    ports: Sequence[Port],
+    given: Iterable[str],
+    draws: Sequence[Draw],
+    program: Callable[[], Program] | None = None,
+) -> list[dict[str, Any]]:
+    """`make_inputs` for each of `draws`; one draw alone where nothing is made up, and none whose
+    sizes, though `larger`, are no others.  One line on stderr names the random values of
+    each size, where a draw of it has the number 0."""
+    texts = _texts({port.name: port for port in ports}, given)
+    drawn = [
+        n
+        for n, port in enumerate(ports)
+        if port.kind == "tensor" and not set("@=") & set(texts.get(port.name, ""))
+    ]
+    shaped: dict[bool, list[Port]] = {}
+    found = []
+    for draw in draws if drawn else draws[:1]:
+        if draw.larger not in shaped:
+            own = _shaped(ports, texts, draw, program)
+            if own in shaped.values():
+                continue
+            shaped[draw.larger] = own
+            if drawn and not draw.number:
+                named = ", ".join(f"{own[n].name}={_described_as(own[n], texts)}" for n in drawn)
+                made_up = f"random values of seed {draw.seed}: {named}"
+                say_fitted([f"{made_up}; give others with --input"], err=True)
+        found.append(
+            {
+                port.name: _value(port, texts.get(port.name, ""), draw, n)
+                for n, port in enumerate(shaped[draw.larger])
+            }
+        )
+    return found
+
+
+def _described_as(port: Port, texts: Mapping[str, str]) -> str:
+    """The text of a random input: what was given, or its sizes and type."""
+    sizes = tuple(1 if size is None else size for size in port.shape)
+    return texts.get(port.name) or "x".join(map(str, (*sizes, port.dtype)))
+
+
+def _shaped(
+    ports: Sequence[Port],
+    texts: Mapping[str, str],
+    draw: Draw,
+    program: Callable[[], Program] | None,
+) -> list[Port]:
+    """`ports` with sizes in the place of the symbolic ones of what no text gives."""
+    made = {
+        n: np.shape(_value(port, texts[port.name], draw, n))
+        for n, port in enumerate(ports)
+        if port.name in texts
+    }
+    free = {n for n, port in enumerate(ports) if n not in made and None in port.shape}
+    if program is None or not free:
+        return list(ports)
+    shapes = sizes.fitting_shapes(program(), made, draw.least, draw.larger)
+    return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
+
+
+def _texts(known: Mapping[str, Port], given: Iterable[str]) -> dict[str, str]:
+    """The texts of inputs by name."""
     texts: dict[str, str] = {}
     for text in given:
         named = [port for port in known if text.startswith(f"{port}=")]  # names may hold a =
@@ -77,30 +157,12 @@ def make_inputs(
         texts[name] = text[len(name) + 1 :]
         if not texts[name]:
             raise UserError("nothing is given", where=f"--input {text}", hint=_FORMS)
-
-    def value(index: int, port: Port) -> Any:
-        return _value(port, texts.get(port.name, ""), [seed, index])
-
-    made = {n: value(n, port) for n, port in enumerate(ports) if port.name in texts}
-    left = {n: port for n, port in enumerate(ports) if n not in made}
-    if program is not None and any(None in port.shape for port in left.values()):
-        shapes = sizes.fitting_shapes(program(), {n: np.shape(a) for n, a in made.items()})
-        left = {n: replace(port, shape=shapes[n]) for n, port in left.items()}
-    made |= {n: value(n, port) for n, port in left.items()}
-    random = [
-        f"{port.name}={texts.get(port.name) or 'x'.join(map(str, (*made[n].shape, port.dtype)))}"
-        for n, port in enumerate(ports)
-        if port.kind == "tensor" and not set("@=") & set(texts.get(port.name, ""))
-    ]
-    if random:
-        made_up = f"random values of seed {seed}: {', '.join(random)}"
-        say_fitted([f"{made_up}; give others with --input"], err=True)
-    return {port.name: made[n] for n, port in enumerate(ports)}
+    return texts
 
 
-def _value(port: Port, text: str, seed: list[int]) -> Any:
+def _value(port: Port, text: str, draw: Draw, number: int) -> Any:
     if port.kind == "tensor":
-        return _array(port, text, seed)
+        return _array(port, text, draw, number)
     where = f"--input {port.name}={text}"
     files = text.split(",@") if text else []
     if text and not text.startswith("@"):
@@ -113,7 +175,7 @@ def _value(port: Port, text: str, seed: list[int]) -> Any:
     return items[0] if items else None
 
 
-def _array(port: Port, text: str, seed: list[int]) -> Array:
+def _array(port: Port, text: str, draw: Draw, number: int) -> Array:
     where = f"--input {port.name}={text}"
     if text.startswith("@"):
         return _load(Path(text[1:]), where)
@@ -122,7 +184,9 @@ def _array(port: Port, text: str, seed: list[int]) -> Array:
         dtype, shape = _described(port, described)
         if equals:
             return np.full(shape, _number(value, dtype), dtype.carrier)
-        return _random(dtype, shape, np.random.default_rng(seed))
+        if not shape and port.name in draw.values:
+            return np.array(draw.values[port.name], dtype.carrier)
+        return _random(dtype, shape, draw, number)
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
 
@@ -175,13 +239,14 @@ def _number(text: str, dtype: DType) -> int | float | bool | str:
     return number
 
 
-def _random(dtype: DType, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Standard normal floats; integers are 0 or 1, so that they are valid indices nearly always;
-    strings are their texts."""
+def _random(dtype: DType, shape: tuple[int, ...], draw: Draw, number: int) -> Array:
+    """Normal floats; integers are 0 or 1, so that they are valid indices nearly always; strings are
+    their texts."""
+    rng = np.random.default_rng([draw.seed, number, draw.number])
     if dtype is STRING:
         return rng.integers(0, 2, shape).astype("U1").astype(object)
     if dtype.kind is DTypeKind.FLOAT:
-        return rng.standard_normal(shape).astype(dtype.carrier)
+        return (rng.standard_normal(shape) * draw.scale).astype(dtype.carrier)
     return rng.integers(0, 2, shape).astype(dtype.carrier)
 
 

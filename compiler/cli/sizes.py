@@ -20,41 +20,60 @@ from tcc.ir.program.operands import STEPS, walk_instructions
 
 _SIZES = (1, 2, 3, 4, 8, 16, 32, 64, 128, 224, 256, 512, 1024, 2048, 4096, 16384)
 _Dims = Mapping[tuple[int, int], int]
+_Pair = tuple[int, int]
 
 
 def fitting_shapes(
-    program: Program, given: Mapping[int, Sequence[int]]
+    program: Program, given: Mapping[int, Sequence[int]], least: int = 1, larger: bool = False
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the input ports that `given` lacks: symbolic sizes are 1, but where checks fail
-    then one after the other becomes the smallest of a few sizes with which the fewest fail.
+    """Shapes of the input ports that `given` lacks: symbolic sizes are `least`, but where checks
+    fail then one after the other becomes the smallest of a few sizes with which the fewest fail.
 
+    The few sizes include what the failing checks compare, so that a size which `given` fixes is
+    found whatever it is.  With `larger` sizes are then twice as large and one more, all or one by
+    one, where no more checks fail outside of branches that data choose: a run may refuse them.
     Checks of numbers that only a run knows count as met.
     """
     known = {(port, axis): n for port, dims in given.items() for axis, n in enumerate(dims)}
     fixed = constant_registers(program)
     ports = [(n, p) for n, p in enumerate(program.inputs) if n not in given]
-    asked = {i.target: (i.a, i.b) for i in program.body if isinstance(i, Let) and i.op is IntOp.DIM}
+    asked = {
+        i.target: (i.a, i.b)
+        for i in program.body
+        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in given
+    }
     # Equal sizes have one register; what is computed from others follows them.
     free = [dim for _, port in ports for dim in port.dims if dim in asked and dim not in fixed]
     free = list(dict.fromkeys(free))
 
-    def trial(sizes: Mapping[Register, int]) -> tuple[int, dict[Register, int]]:
+    def trial(
+        sizes: Mapping[Register, int], branches: bool = True
+    ) -> tuple[list[_Pair], dict[Register, int]]:
         registers: dict[Register, int] = {}
         dims = {**known, **{asked[dim]: size for dim, size in sizes.items()}}
-        return _missed(program.body, registers, dims), registers
+        body = [i for i in program.body if branches or not isinstance(i, Branch)]
+        return _missed(body, registers, dims), registers
 
-    def missed(sizes: Mapping[Register, int]) -> int:
-        return trial(sizes)[0]
+    def missed(sizes: Mapping[Register, int], branches: bool = True) -> int:
+        return len(trial(sizes, branches)[0])
 
     def mended(sizes: Mapping[Register, int]) -> Mapping[Register, int]:
         for dim in free if missed(sizes) else ():
-            sizes = min(({**sizes, dim: size} for size in _SIZES), key=missed)
+            failing = trial(sizes)[0]
+            compared = {n for a, b in failing for n in (max(a, b), sizes[dim] + abs(a - b))}
+            tried = [least, *sorted(_SIZES, key=lambda n: (n < least, n)), *sorted(compared)]
+            sizes = min(({**sizes, dim: size} for size in tried), key=missed)
         return sizes
 
-    best = mended(dict.fromkeys(free, 1))
+    best = mended(dict.fromkeys(free, least))
     if missed(best):
         equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
         best = min(best, mended(equal), key=missed)
+    if larger:
+        every = {dim: 2 * size + 1 for dim, size in best.items()}
+        for dims in (free, *([dim] for dim in free)):
+            grown = {**best, **{dim: every[dim] for dim in dims}}
+            best = grown if missed(grown, False) <= missed(best, False) else best
     found = trial(best)[1]
     return {number: tuple(found.get(dim, 1) for dim in port.dims) for number, port in ports}
 
@@ -77,9 +96,10 @@ def step_sizes(
     ]
 
 
-def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> int:
-    """How many checks fail, of all branches and of one trip of each loop; sets `registers`."""
-    count = 0
+def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> list[_Pair]:
+    """The numbers that each failing check compares, of all branches and of one trip of each loop;
+    sets `registers`."""
+    pairs: list[_Pair] = []
     for instr in body:
         match instr:
             case Let():
@@ -87,14 +107,15 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
                 if value is not None:
                     registers[instr.target] = value
             case Check() if instr.a in registers and instr.b in registers:
-                count += not MEANING[instr.relation](registers[instr.a], registers[instr.b])
+                a, b = registers[instr.a], registers[instr.b]
+                pairs += [] if MEANING[instr.relation](a, b) else [(a, b)]
             case Branch(when=when) if when in registers:
                 taken = instr.then if registers[when] else instr.otherwise
-                count += _missed(taken, registers, dims)
+                pairs += _missed(taken, registers, dims)
             case Branch():
-                count += _missed((*instr.then, *instr.otherwise), registers, dims)
+                pairs += _missed((*instr.then, *instr.otherwise), registers, dims)
             case Loop():
-                count += _missed(instr.body, registers, dims)
+                pairs += _missed(instr.body, registers, dims)
             case _:
                 pass
-    return count
+    return pairs

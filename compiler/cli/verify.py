@@ -1,46 +1,39 @@
 """`tcc verify`."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from importlib.util import find_spec
 from math import inf
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import click
 import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
-from tcc.cli.arrays import as_values, inputs_of, is_carried, make_inputs, program_of
+from tcc.cli.arrays import as_taken, as_values, is_carried, make_draws, make_inputs, program_of
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
-from tcc.cli.compare import Difference, compare
+from tcc.cli.comparison import Verdict, compared, draws_of, least_error
 from tcc.cli.deadline import interruptible, timeout_flag
 from tcc.cli.drawn import drawn_model
 from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
 from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
-from tcc.cli.peers.peer import PEERS, SEED, Peer
-from tcc.cli.peers.worker import write_arrays
+from tcc.cli.peers.peer import SEED
+from tcc.cli.reference import reference_name
 from tcc.cli.show import print_json, progress, say
-from tcc.driver import evaluate_model, float_types, model_inputs, precision_text, rounded_weights
+from tcc.driver import model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
-from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
-from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES, read_options
-from tcc.runtime import Port
+from tcc.runtime import Module, Port
 from tcc.temporary import temporary_folder
 
-# What sums in another order, and values between kernels in fewer bits, make of a cost or of the
-# reference's own rounding at most.
-_COSTS = 3
-_NUDGES = 4  # times that inputs are rounded otherwise; the largest change counts
-# Eight roundings of the floats that a model computes in itself: of them all sums are kept.
-_NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
+_AGREEMENT = (
+    1e-3  # the largest error of f32 that counts as agreement, relative to the largest value
+)
 
 
 @click.command()
@@ -50,9 +43,8 @@ _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 @click.option(
     "--tolerance",
     type=click.FloatRange(0),
-    help="Largest error allowed, relative to the largest expected value; default: "
-    + ", ".join(f"{name} {allowed:g}" for name, allowed in TOLERANCES.items())
-    + "; of a model of f16 at least 0.004, of bf16 0.03.",
+    help="The most that the precision of ARTIFACT may cost: the largest difference from the "
+    "unrounded model, relative to the largest expected value.  Default: any.",
 )
 @click.option(
     "--layers",
@@ -92,9 +84,10 @@ def verify(
     """Compares ARTIFACT (default: compiled now) with the ONNX file MODEL.
 
     The reference is ONNX Runtime without optimisations if it is installed and takes the types of
-    inputs and outputs, else tcc's own evaluator, which is slow.  The exit code is 1 if an output
-    differs by more than is allowed, and by three times more than rounding the weights of a narrow
-    mode, ONNX Runtime's own optimisations, or inputs rounded otherwise take the reference.
+    inputs and outputs, else tcc's own evaluator, which is slow.  Without --input it runs on several
+    random inputs of two sizes.  The exit code is 1 if an output differs from that of the model with
+    weights and operands rounded as the artifact rounds them by more than a few roundings make, or
+    from that of the unrounded model by more than --tolerance.
 
     \b
     Example:
@@ -111,28 +104,9 @@ def verify(
             limit = read_count(memory, f"--memory {memory}")
         except ValueError as error:
             raise UserError("bad option", why=error) from error
-        manifest = read_manifest(artifact) if artifact else {}
-        ports = model_inputs(model, inputs)
-        _check_arrays(ports, "given to a part of the model")
-
-        def program() -> Program:
-            with opened_artifact(artifact or model, inputs) as path:
-                return program_of(path)
-
-        arrays = make_inputs(ports, inputs, seed, program)
-        allowed = _tolerance(manifest, model) if tolerance is None else tolerance
-        options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
-        with temporary_folder() as folder, progress(f"{model.name}") as stage:
-            pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
-            report = LayerCheck(
-                pieces, arrays, read_options(options), allowed, limit,
-                threads or len(os.sched_getaffinity(0)), folder, keep_going, stage,
-            ).run()  # fmt: skip
-        command = ""
-        if reproduce is not None and report.fault is not None:
-            command = write_reproduction(pieces, report.fault, reproduce)
-        _show_layers(report, len(pieces.layers), command, as_json)
-        return int(report.fault is not None)
+        return _verify_layers(
+            model, artifact, inputs, seed, threads, tolerance, limit, keep_going, reproduce, as_json
+        )
     if reproduce is not None or keep_going:
         raise UserError(
             "this is for a check layer by layer",
@@ -147,84 +121,127 @@ def verify(
             if weights is not None:
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
-        arrays = inputs_of(path, module.inputs, inputs, seed)
-        values = as_values(arrays, module.inputs)
-        given = _as_the_model_takes(values, module.manifest)
-        got = as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
-    model, evaluated = click.get_current_context().with_resource(drawn_model(model))
-    own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
-    oracle, (want,) = _expected(model, [given], own)
-    allowed = _tolerance(module.manifest, model, module.outputs) if tolerance is None else tolerance
-    found = [compare(name, got[name], want[name], allowed) for name in want]
-    precision = precision_text(module.manifest)
-    if tolerance is None and not all(item.ok for item in found):
-        also = [*_also(model, given, own, rounded_weights(model, module.manifest, module.variant))]
-        found = [_judged(item, want, also) for item in found]
+        model, evaluated = click.get_current_context().with_resource(drawn_model(model))
+        own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
+        taken = [
+            make_draws(module.inputs, inputs, chosen, lambda: program_of(path))
+            for chosen in draws_of(model, own, seed)
+        ]
+        drawn, fixed = (
+            [as_values(as_taken(x, module.inputs), module.inputs) for x in draws] for draws in taken
+        )
+        runs = {n: got for n, x in enumerate(drawn) if (got := _outputs(module, x, n)) is not None}
+        again = [n + first for first in range(0, len(fixed), len(drawn)) for n in runs]
+        asked = [
+            _as_the_model_takes(draw, module.manifest)
+            for draw in (*(drawn[n] for n in runs), *(fixed[n] for n in again))
+        ]
+        gots = [*runs.values()]
+    found = compared(model, module, asked, gots, [*runs], own)
+    if tolerance is not None:
+        found = [_within(item, tolerance) for item in found]
+    unchanging = [item.output for item in found if _is_same(item.output, asked, gots)]
     failed = [item for item in found if not item.ok]
+    reference = reference_name(own)
+    precision = precision_text(module.manifest)
     if as_json:
         outputs = [asdict(item) for item in found]
-        said = {"oracle": oracle, "precision": precision, "tolerance": allowed}
-        print_json({**said, "ok": not failed, "outputs": outputs})
+        said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
+        print_json({**said, "runs": len(gots), "ok": not failed, "outputs": outputs})
         return int(bool(failed))
-    say(f"{precision} against f32, errors up to {allowed:g} of the largest value allowed")
+    say(f"{precision}, beside {reference} in {len(gots)} runs")
     for item in found:
-        say(f"{item.output}: error {item.error:.2e}, {_verdict(item, precision)}")
-    say(f"{len(found) - len(failed)} of {len(found)} outputs agree with {oracle}")
+        say(_line(item, precision))
+        if item.why:
+            say(f"  {item.why}")
+    for name in unchanging:
+        say(f"{name}: the same for all inputs, so this says little of it")
+    say(_last_line(found, precision, reference))
     return int(bool(failed))
 
 
-def _also(
-    model: Path, inputs: NamedArrays, own: bool, stored: NamedArrays
-) -> Iterator[tuple[str, NamedArrays]]:
-    """What else may come of the model, and what makes it: weights as they are `stored`, the
-    reference's own optimisations, and inputs that are rounded otherwise."""
-    if stored:
-        yield "rounded weights", _expected(model, [inputs], own, stored)[1][0]
-    if _is_onnx_runtime(own):
-        with Peer("ort", model, inputs, 1) as peer:
-            yield "ONNX Runtime's own optimisations", peer.outputs()
-        nudged = [_nudged(inputs, seed) for seed in range(_NUDGES)]
-        for made in _expected(model, nudged, own)[1]:
-            yield "inputs changed by one rounding", made
+def _verify_layers(
+    model: Path,
+    artifact: Path | None,
+    inputs: Sequence[str],
+    seed: int,
+    threads: int | None,
+    tolerance: float | None,
+    limit: int,
+    keep_going: bool,
+    reproduce: Path | None,
+    as_json: bool,
+) -> int:
+    manifest = read_manifest(artifact) if artifact else {}
+    ports = model_inputs(model, inputs)
+    _check_arrays(ports, "given to a part of the model")
+
+    def program() -> Program:
+        with opened_artifact(artifact or model, inputs) as path:
+            return program_of(path)
+
+    arrays = make_inputs(ports, inputs, seed, program)
+    allowed = _tolerance(manifest, model) if tolerance is None else tolerance
+    options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
+    with temporary_folder() as folder, progress(f"{model.name}") as stage:
+        pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
+        report = LayerCheck(
+            pieces, arrays, read_options(options), allowed, limit,
+            threads or len(os.sched_getaffinity(0)), folder, keep_going, stage,
+        ).run()  # fmt: skip
+    command = ""
+    if reproduce is not None and report.fault is not None:
+        command = write_reproduction(pieces, report.fault, reproduce)
+    _show_layers(report, len(pieces.layers), command, as_json)
+    return int(report.fault is not None)
 
 
-def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
-    """`inputs` with every float moved to the next one above or below.  How far the results move is
-    an estimate, often too small, of what roundings inside the model may make."""
-    rng = np.random.default_rng(seed)
-    return {
-        name: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype))
-        if np.issubdtype(x.dtype, np.floating)
-        else x
-        for name, x in inputs.items()
-    }
-
-
-def _is_onnx_runtime(own: bool) -> bool:
-    """Whether the reference is ONNX Runtime: it is installed, and takes the types."""
-    return not own and find_spec("onnxruntime") is not None
-
-
-def _judged(
-    found: Difference, want: NamedArrays, also: Sequence[tuple[str, NamedArrays]]
-) -> Difference:
-    """A difference that is too large, by the largest that comes of other causes alone."""
-    name = found.output
-    costs = [(compare(name, made[name], want[name], 0.0).error, cause) for cause, made in also]
-    cost, cause = max(((c, why) for c, why in costs if c < inf), default=(0.0, ""))
-    if found.ok or found.why or not cost:
+def _within(found: Verdict, tolerance: float) -> Verdict:
+    """`found`, wrong where the precision costs more than `tolerance`."""
+    if not found.ok or found.cost <= tolerance:
         return found
-    why = f"where {cause} alone make {cost:.2e}"
-    return replace(found, ok=found.error <= _COSTS * cost, why=why)
+    return replace(found, ok=False, why=f"more than --tolerance {tolerance:g}")
 
 
-def _verdict(found: Difference, precision: str) -> str:
-    """What the error of an output means: of less than f32, that it may be what that costs."""
-    if found.ok:
-        return f"ok {found.why}".rstrip()
-    if found.why or precision == "f32":
-        return f"WRONG {found.why}".rstrip()
-    return f"more than {precision} may cost; compile in f32 to tell its cost from a fault"
+def _line(found: Verdict, precision: str) -> str:
+    """What is said of an output: whether it is right, and what the precision costs."""
+    said = f"{found.output}: {'ok' if found.ok else 'WRONG'}, error {found.error:.1e}"
+    if found.error < inf:
+        said += f" of {found.allowed:.1e} allowed"
+    return said if precision == "f32" else f"{said}; the precision costs {found.cost:.1e}"
+
+
+def _last_line(found: Sequence[Verdict], precision: str, reference: str) -> str:
+    """How many outputs are right.  Where rounding moves them far from the unrounded model, that is
+    no agreement."""
+    right = f"{sum(item.ok for item in found)} of {len(found)} outputs"
+    cost = max((item.cost for item in found if item.ok), default=0.0)
+    if precision == "f32" and cost <= _AGREEMENT:
+        return f"{right} agree with {reference}"
+    return f"{right} differ from the model by rounding alone"
+
+
+def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArrays]) -> bool:
+    """Whether an output is equal for all draws of the inputs that have equal shapes."""
+    groups: dict[Any, list[Array]] = {}
+    for draw, got in zip(draws, gots, strict=False):
+        shapes = tuple(array.shape for array in draw.values())
+        groups.setdefault(shapes, []).append(got[output])
+    return any(len(group) > 1 for group in groups.values()) and all(
+        np.array_equal(group[0], other) for group in groups.values() for other in group
+    )
+
+
+def _outputs(module: Module, values: Mapping[str, Any], number: int) -> dict[str, Array] | None:
+    """What the artifact gives for arrays, which a run may update; None where it refuses a draw that
+    is not the first one, as a branch may its sizes."""
+    arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
+    try:
+        return as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
+    except UserError:
+        if not number:
+            raise
+        return None
 
 
 def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
@@ -287,14 +304,11 @@ def _reason(found: Finding) -> str:
     return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
 
 
-def _tolerance(manifest: Mapping[str, Any], model: Path, outputs: Sequence[Port] = ()) -> float:
-    """The largest of what the artifact's floats, its integer weights, floats of the model that are
-    narrow already, and one step of results of these may cost."""
+def _tolerance(manifest: Mapping[str, Any], model: Path) -> float:
+    """The largest of what the artifact's floats, its integer weights and the model's own floats may
+    cost."""
     modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
-    asked = max(TOLERANCES[mode] for mode in modes if mode is not None)
-    narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
-    steps = [2.0**-item.fraction for item in narrow if item is not None]
-    return max(asked, *(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0)
+    return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))
 
 
 def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dict[str, Array]:
@@ -317,26 +331,3 @@ def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dic
         if axis < array.ndim and rows <= array.shape[axis]:
             given[name] = np.delete(array, np.s_[array.shape[axis] - rows :], axis)
     return given
-
-
-def _expected(
-    model: Path,
-    inputs: Sequence[NamedArrays],
-    own: bool,
-    weights: NamedArrays = MappingProxyType({}),
-) -> tuple[str, list[NamedArrays]]:
-    """The oracle's name and its outputs on each of `inputs`, with `weights` for those of the model:
-    `own` where others do not take types that NumPy lacks."""
-    if not _is_onnx_runtime(own):
-        return "the reference evaluator", [evaluate_model(model, x, weights) for x in inputs]
-    with temporary_folder() as folder:
-        file = folder / "weights.npz"
-        write_arrays(file, weights)
-        plain = PEERS["ort-plain"]
-        row = replace(plain, arguments=(*plain.arguments, str(file)))
-        with Peer("ort-plain", model, inputs[0], 1, row=row) as peer:
-            found: list[NamedArrays] = [peer.outputs()]
-            for others in inputs[1:]:
-                peer.give(others)
-                found.append(peer.outputs())
-            return "ONNX Runtime", found

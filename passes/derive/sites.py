@@ -262,7 +262,8 @@ def composed(nodes: Sequence[Node]) -> Region:
             return new
 
         stages += [with_sources(stage, source) for stage in part.stages]
-        made[node.outputs[0]] = ~(first + part.outputs[0][0])
-    number = ~made[nodes[-1].outputs[0]]
+        for value, (number, _) in zip(node.outputs, part.outputs, strict=True):
+            made[value] = ~(first + number)
+    last = ~made[nodes[-1].outputs[0]]
     params = tuple(v.type for v in operands)
-    return Region(params, tuple(stages), ((number, 0),))
+    return Region(params, tuple(stages), ((last, 0),))

@@ -31,10 +31,14 @@ _LARGE = 1 << 16
 @record
 class Rounded:
     """A constant stored in fewer bits: the names of those of the source model it was made of (none
-    where they are not known), and the type: `bf16`, `f16`, `int8` or `int4`."""
+    where they are not known), the type (`bf16`, `f16`, `int8` or `int4`), the type of the
+    tensors that are multiplied with it, empty where these are not rounded, and whether it has
+    elements of its sources as they were."""
 
     sources: tuple[str, ...]
     type: str
+    operands: str
+    moved: bool
 
 
 @record

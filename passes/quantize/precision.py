@@ -247,7 +247,8 @@ class _Narrowing:
             array = rounded(self._array(value), self.precision.floats)
             if array is not None:
                 new = self._constant(value, array, self.precision.floats)
-                self._note(value, self.precision.floats.name)
+                name = self.precision.floats.name
+                self._note(value, name, name if needed else "")
                 self.floats[value] = _in_floats(new)
         return self.floats[value]
 
@@ -274,7 +275,7 @@ class _Narrowing:
         packed = nibbles(levels, axis) if bits == 4 else levels
         values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
         size = group_size(length)
-        self._note(value, f"int{bits}")
+        self._note(value, f"int{bits}", "")
 
         def value_of(node: Read, first: int) -> Scalar:
             at = node.indices
@@ -284,10 +285,18 @@ class _Narrowing:
 
         return _Stored(values, value_of)
 
-    def _note(self, value: Value, type: str) -> None:
+    def _note(self, value: Value, type: str, operands: str) -> None:
         graph = self.constants[value]
         self.types[value] = type
-        self.rounded.append(Rounded(graph.store.sources(graph.constants[value]), type))
+        store, handle = graph.store, graph.constants[value]
+        sources = store.sources(handle)
+        first: dict[str, Handle] = {}
+        for other in store.handles():
+            for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
+                first.setdefault(name, other)
+        parts = [_bits_sum(store.get(first[name])) for name in sources if name in first]
+        moved = len(sources) == 1 or sum(parts) == _bits_sum(store.get(handle))
+        self.rounded.append(Rounded(sources, type, operands, moved))
 
     def _array(self, value: Value) -> Array:
         array = self.constants[value].constant(value)
@@ -369,6 +378,11 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
         stages.append(rounding_stage(stage, ref, dtype))
         outputs[number] = StageRef(len(stages) - 1)
     return Expr(expr.params, tuple(stages), tuple(outputs))
+
+
+def _bits_sum(array: Array) -> int:
+    """A sum over the elements' bits: equal for arrays with the same elements in any order."""
+    return int(np.ascontiguousarray(array).view(np.uint8).sum(dtype=np.uint64))
 
 
 # ---- questions ----------------------------------------------------------------------------------

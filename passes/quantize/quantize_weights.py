@@ -57,14 +57,17 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
     return np.clip(levels, least, most).astype(np.int8).reshape(array.shape), scales
 
 
-def as_stored(array: Array, type: str) -> Array:
-    """What `array` (f32) means once it is stored in `type`, with groups of integers along the last
-    axis; as it is where it cannot be."""
+def as_stored(array: Array, type: str, axis: int) -> Array:
+    """What `array` (f32) means once it is stored in `type`, with groups of integers along `axis`;
+    as it is where it cannot be."""
     if type not in WEIGHTS:
         narrow = rounded(array, DTYPES[type])
         return array if narrow is None else narrow.astype(np.float32)
-    found = quantized(array, array.ndim - 1, WEIGHTS[type])
-    return array if found is None else found[0] * found[1].repeat(group_size(array.shape[-1]), -1)
+    axis %= array.ndim
+    found = quantized(array, axis, WEIGHTS[type])
+    if found is None:
+        return array
+    return found[0] * found[1].repeat(group_size(array.shape[axis]), axis)
 
 
 def _away_from_zero(values: Array) -> Array:

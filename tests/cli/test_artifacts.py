@@ -12,10 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tcc import cli
 from tcc.artifact import find_weights, load, read_manifest
-from tcc.cli.compare import Difference
 from tcc.cli.kernels import listing
 from tcc.cli.show import array_lines, array_record
-from tcc.cli.verify import _verdict
 from tcc.debug import Trace
 from tcc.errors import UserError
 
@@ -125,7 +123,7 @@ def test_bench_times_the_artifact(artifact: Path, capsys: pytest.CaptureFixture[
     assert 0 < found["seconds"]["tcc"]["least"] <= found["seconds"]["tcc"]["median"]
 
 
-@pytest.mark.parametrize(("offset", "code"), [(1e-5, 0), (0.01, 1)])
+@pytest.mark.parametrize(("offset", "code"), [(1e-6, 0), (0.01, 1)])
 def test_verify_compares_with_onnx_runtime(
     artifact: Path,
     tmp_path: Path,
@@ -167,7 +165,7 @@ def test_verify_without_onnx_runtime_uses_the_evaluator(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tcc.cli.verify.find_spec", lambda name: None)
+    monkeypatch.setattr("tcc.cli.reference.find_spec", lambda name: None)
     model = reference(tmp_path, 0.0)
     assert cli.execute(["verify", str(model), str(artifact), "-i", "x=3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -283,16 +281,22 @@ def test_a_bilinear_form_is_drawn_with_its_stages(
     (form,) = [c for c in site["candidates"] if c["chosen"]]
     tile, kernel = (int(part) for part in re.match(r"F\((\d) x \d, (\d)", form["chain"]).groups())
     points = (tile + kernel - 1) ** 2
-    image, filters_, first, contraction, result = form["stages"]
+    # The direct weights, and the stages around the three of the form, are those of its guard.
+    image, filters_, _, *stages = form["stages"]
+    (contraction,) = (stage for stage in stages if "p1" in stage["reads"])
+    (first,) = (stage for stage in stages if stage["name"] == contraction["reads"][0])
+    (formed,) = (stage for stage in stages if contraction["name"] in stage["reads"])
+    result = stages[-1]
     assert (image["type"], result["type"]) == ("f32[1,64,56,56]", "f32[1,64,56,56]")
     assert filters_["type"].startswith(f"f32[{points},")
     assert filters_["known"]
-    assert [s["reads"] for s in (first, contraction, result)] == [["p0"], ["s0", "p1"], ["s1"]]
+    assert (first["reads"], contraction["reads"][1:]) == (["p0"], ["p1"])
+    assert formed["name"] in result["reads"]
     products = points * (-(-56 // tile)) ** 2 * 64 * 64  # a product a point, tile and channels
     assert f"{products / 1e6:,.1f} M products" in contraction["does"]
     root = ElementTree.parse(picture).getroot()
     boxes = [float(r.get("x", "0")) for r in root.findall("{*}rect")][1:]
-    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [5, 8]
+    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [15, 18]
 
 
 def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,16 +388,6 @@ def test_a_model_of_f16_may_round_as_f16(
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert 1e-4 < output["error"] < 2e-3
     assert cli.execute(["verify", str(model), "--tolerance", "1e-4"]) == 1
-
-
-@pytest.mark.parametrize("precision", ["f32", "bf16", "bf16 with int8 weights"])
-def test_what_a_mode_costs_is_not_called_wrong(precision: str) -> None:
-    assert _verdict(Difference("y", 1e-3, True), precision) == "ok"
-    more = _verdict(Difference("y", 0.5, False), precision)
-    assert (more == "WRONG") == (precision == "f32")
-    assert f"more than {precision} may cost" in more or precision == "f32"
-    other = Difference("y", float("inf"), False, "NaN or infinity at other places")
-    assert _verdict(other, precision) == "WRONG NaN or infinity at other places"
 
 
 def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(

@@ -23,7 +23,7 @@ def test_verify_gives_both_the_same_array(
     onnx.save(parser.parse_model(MODEL), model)
     assert cli.execute(["compile", str(model), "-o", str(artifact), "--input", "w=2"]) == 0
     if not peer:
-        monkeypatch.setattr("tcc.cli.verify.find_spec", lambda name: None)
+        monkeypatch.setattr("tcc.cli.reference.find_spec", lambda name: None)
     assert cli.execute(["verify", str(model), str(artifact)]) == 0
     assert "1 of 1 outputs agree" in "".join(capsys.readouterr())
 

@@ -108,7 +108,7 @@ def test_a_model_of_speech_takes_what_is_made_up_for_it(
     made = tmp_path / "silero.so"
     assert cli.execute(["compile", str(SILERO), "-o", str(made), "--jobs", "1"]) == 0
     assert cli.execute(["verify", str(SILERO), str(made)]) == 0
-    assert "random values of seed 0: input=1x" in capsys.readouterr().err
+    assert "random values of seed 0: input=2x" in capsys.readouterr().err
     assert cli.execute(["run", str(made), "-i", "input=1x3xf32"]) == 2
     assert "stft/Conv (Conv): " in capsys.readouterr().err
     assert cli.execute(["run", str(made), "-i", "sr=i64=16000", "-i", "state=2x3x128"]) == 0

@@ -187,9 +187,9 @@ def test_verify_prints_the_precision_and_its_error(
     tokens = ["-i", "tokens=2xi64=3"]
     assert cli.execute(["verify", str(path), str(made), *tokens]) == 0
     shown = capsys.readouterr().out
-    assert "f32 with int8 weights against f32, errors up to 0.03" in shown
-    error = float(shown.split("logits: error ")[1].split(",")[0])
-    assert 1e-3 < error < 3e-2
+    cost = float(shown.split("the precision costs ")[1].split()[0])
+    assert 1e-3 < cost < 3e-2
+    assert "agree" not in shown
     assert cli.execute(["verify", str(path), str(made), *tokens, "--tolerance", "1e-4"]) == 1
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import onnx
 import pytest
 import tcc
-from onnx import helper
+from onnx import helper, numpy_helper
 from tcc import cli
-from tcc.cli import verify
-from tcc.cli.compare import compare
+from tcc.cli import comparison
 from tcc.options import TOLERANCES
 from tcc.passes.quantize import precision
 
 from .agreement import model_of, value
 
 node = helper.make_node
+SILERO = Path(__file__).parents[2] / "../shared/models/silero_vad.onnx"
 MODES: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "f16": {"precision": "f16"},
@@ -66,11 +66,11 @@ def test_what_a_mode_costs_is_ok(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if oracle == "evaluator":
-        monkeypatch.setattr(verify, "find_spec", lambda name: None)
+        monkeypatch.setattr("tcc.cli.reference.find_spec", lambda name: None)
     code, found = verified(save(tmp_path / "m.onnx", mode), MODES[mode], capsys)
-    assert found["error"] > TOLERANCES[mode]
+    assert found["cost"] > TOLERANCES[mode]
+    assert found["error"] <= found["allowed"] < found["cost"] / 10
     assert (code, found["ok"]) == (0, True)
-    assert "rounded weights alone make" in found["why"]
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -92,32 +92,25 @@ def test_a_fault_in_a_mode_is_wrong(
     monkeypatch.setattr(precision, "quantized", shifted_levels)
     code, found = verified(model, MODES[mode], capsys)
     assert (code, found["ok"]) == (1, False)
-    assert "rounded weights alone make" in found["why"]
+    assert "allowed" in found["why"]
 
 
-def test_a_tolerance_that_is_given_is_kept(
+def test_only_a_tolerance_makes_the_cost_a_failure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = save(tmp_path / "m.onnx", "bf16")
-    verified(model, MODES["bf16"], capsys)
-    words = ["verify", str(model), str(model.with_suffix(".so")), "--tolerance", "1e-3"]
-    assert cli.execute(words) == 1
-    assert "more than bf16 may cost" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("apart", "ok"), [(0.0, False), (2e-5, False), (5e-5, True)])
-def test_an_error_is_judged_by_the_references_own(apart: float, ok: bool) -> None:
-    want = np.linspace(0, 1, 11, dtype=np.float32)
-    found = compare("y", want + np.float32(1.2e-4), want, 1e-4)
-    judged = verify._judged(
-        found, {"y": want}, [("another order", {"y": want + np.float32(apart)})]
-    )
-    assert judged.ok is ok
-    assert ("where another order alone make" in judged.why) is (apart > 0)
+    _, found = verified(model, MODES["bf16"], capsys)
+    words = ["verify", str(model), str(model.with_suffix(".so"))]
+    assert cli.execute(words) == 0
+    said = capsys.readouterr().out
+    assert f"the precision costs {found['cost']:.1e}" in said
+    assert "agree" not in said
+    assert cli.execute([*words, "--tolerance", "1e-3"]) == 1
+    assert "more than --tolerance 0.001" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("faulty", [False, True])
-def test_an_error_is_judged_by_what_rounding_the_inputs_makes(
+def test_an_error_is_judged_by_the_noise_of_the_model(
     faulty: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A difference of nearly equal products has no more digits than these leave it."""
@@ -131,15 +124,96 @@ def test_an_error_is_judged_by_what_rounding_the_inputs_makes(
     code = cli.execute(["verify", str(model), str(model.with_suffix(".so")), "--json"])
     (found,) = json.loads(capsys.readouterr().out)["outputs"]
     assert (code, found["ok"]) == (int(faulty), not faulty)
-    assert found["error"] > TOLERANCES["f32"]
-    assert "inputs changed by one rounding alone make" in found["why"]
+    assert faulty or found["allowed"] > TOLERANCES["f32"]
 
 
 def test_inputs_are_rounded_to_their_neighbours() -> None:
     given = {"x": np.array([1, -2, 0, np.inf], np.float32), "n": np.array([3])}
     ups, downs = (np.nextafter(given["x"], np.float32(end)) for end in (np.inf, -np.inf))
     for seed in range(4):
-        nudged = verify._nudged(given, seed)
+        nudged = comparison._nudged(given, seed)
         assert np.all((nudged["x"] == ups) | (nudged["x"] == downs))
         assert nudged["x"].dtype == np.float32
         assert nudged["n"] is given["n"]
+
+
+# ---- one wrong weight ---------------------------------------------------------------------------
+
+
+def network(wrong: int = -1) -> onnx.ModelProto:
+    """A residual network of five contractions for any batch; one element of one weight, the
+    largest of its row, is multiplied by -4."""
+    rng = np.random.default_rng(7)
+    shapes = {"w0": (32, 8, 3, 3), "w1": (32, 32, 3, 3), "w2": (32, 32, 1, 1)}
+    shapes |= {"m0": (128, 160), "m1": (160, 64)}
+    weights = {
+        name: (rng.standard_normal(shape) / np.sqrt(np.prod(shape) / max(shape))).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    if wrong >= 0:
+        row = weights[[*shapes][wrong % 5]].reshape(-1, 8)[wrong]
+        row[np.argmax(np.abs(row))] *= -4
+    nodes = [
+        node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        node("Relu", ["a"], ["b"]),
+        node("Conv", ["b", "w1"], ["c"], pads=[1] * 4),
+        node("Relu", ["c"], ["d"]),
+        node("Conv", ["d", "w2"], ["e"]),
+        node("Add", ["b", "e"], ["f"]),
+        node("AveragePool", ["f"], ["g"], kernel_shape=[4, 4], strides=[4, 4]),
+        node("Flatten", ["g"], ["h"]),
+        node("MatMul", ["h", "m0"], ["i"]),
+        node("Tanh", ["i"], ["j"]),
+        node("MatMul", ["j", "m1"], ["y"]),
+    ]
+    ports = [value("x", shape=("n", 8, 8, 8))], [value("y", shape=("n", 64))]
+    return model_of(nodes, *ports, weights)
+
+
+@pytest.mark.parametrize("mode", ["f32", *MODES])
+def test_one_wrong_weight_fails_and_the_text_repeats(
+    mode: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sample of what scripts/planted_weights tries on larger models."""
+    model, artifact = tmp_path / "m.onnx", tmp_path / "m.so"
+    onnx.save(network(), model)
+    said = []
+    for wrong, seed in ((-1, 0), (-1, 0), (3, 1), (4, 2)):
+        tcc.compile(network(wrong), jobs=1, **MODES.get(mode, {})).save(artifact)
+        code = cli.execute(["verify", str(model), str(artifact), "--seed", str(seed)])
+        said.append(capsys.readouterr().out)
+        assert code == (wrong >= 0), said[-1]
+    assert said[0] == said[1]
+    assert all(len(line) <= 80 for text in said for line in text.splitlines())
+
+
+@pytest.mark.skipif(not SILERO.is_file(), reason="silero_vad.onnx of the sample models is absent")
+def test_a_recurrent_layer_that_is_off_by_a_twentieth_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The layer runs only where an input is 16000, which the model says."""
+    model, artifact = onnx.load(SILERO), tmp_path / "m.so"
+    (branch,) = (n for n in model.graph.node if n.op_type == "If")
+    (then,) = (a.g for a in branch.attribute if a.name == "then_branch")
+    for held in then.node:
+        if held.op_type == "Constant" and ".rnn.weight" in held.output[0]:
+            tensor = held.attribute[0].t
+            array = numpy_helper.to_array(tensor) * np.float32(1.05)
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    tcc.compile(model, jobs=1).save(artifact)
+    assert cli.execute(["verify", str(SILERO), str(artifact)]) == 1
+    assert "WRONG" in capsys.readouterr().out
+
+
+def test_outputs_that_inputs_do_not_change_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nodes = [node("Mul", ["x", "zero"], ["y"]), node("Neg", ["x"], ["z"])]
+    ports = [value("x", shape=("n",))], [value("y", shape=("n",)), value("z", shape=("n",))]
+    onnx.save(model_of(nodes, *ports, {"zero": np.zeros(1, np.float32)}), tmp_path / "m.onnx")
+    assert cli.execute(["verify", str(tmp_path / "m.onnx")]) == 0
+    found = capsys.readouterr()
+    assert "y: the same for all inputs" in found.out
+    assert "z: the same" not in found.out
+    assert "x=2xf32" in found.err
+    assert "x=5xf32" in found.err

@@ -107,7 +107,7 @@ class PieceModel:
         graph = piece.graph
         graph.name = self._graph.name or "model"
         graph.node.extend(self._graph.node[number] for number in nodes)
-        read = {name for number in nodes for name in _read_names(self._graph.node[number])}
+        read = {name for number in nodes for name in read_names(self._graph.node[number])}
         graph.initializer.extend(self._initializers(read))
         graph.sparse_initializer.extend(h for name, h in self._sparse.items() if name in read)
         for name in given:
@@ -155,7 +155,7 @@ class PieceModel:
 
     def _layer(self, node: onnx.NodeProto) -> Layer:
         known = self._constants.keys() | self._sparse.keys()
-        reads = tuple(name for name in _read_names(node) if name not in known)
+        reads = tuple(name for name in read_names(node) if name not in known)
         writes = tuple(name for name in node.output if name)
         domain = "" if node.domain == "ai.onnx" else node.domain
         row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
@@ -226,20 +226,21 @@ def _value(name: str, dtype: np.dtype[Any], dims: Sequence[int | None]) -> onnx.
     return onnx.helper.make_tensor_value_info(name, element, dims)
 
 
-def _read_names(node: onnx.NodeProto) -> tuple[str, ...]:
+def read_names(node: onnx.NodeProto) -> tuple[str, ...]:
     """What a node reads, its bodies' reads from outside included, once each."""
     names = dict.fromkeys(name for name in node.input if name)
-    for body in _bodies(node):
+    for body in bodies(node):
         known = {value.name for value in body.input}
         known.update(held.name for held in body.initializer)
         for inner in body.node:
-            names.update(dict.fromkeys(name for name in _read_names(inner) if name not in known))
+            names.update(dict.fromkeys(name for name in read_names(inner) if name not in known))
             known.update(inner.output)
         names.update(dict.fromkeys(out.name for out in body.output if out.name not in known))
     return tuple(names)
 
 
-def _bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g

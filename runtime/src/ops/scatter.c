@@ -18,6 +18,7 @@
 
 /* Of functions that take no time: their code should be short. */
 #define SMALL __attribute__((cold, noinline))
+#define APART __attribute__((noinline))
 
 enum { NONE, ADD, MUL, MAX, MIN, REDUCTIONS };
 
@@ -240,7 +241,7 @@ static void combine(const scatter *s, batch *rows) {
 
 /* Keeps of the rows from number `first` of a batch on those of group `group`, without a branch that
  * data decides. */
-__attribute__((noinline)) static void keep_group(const scatter *s, batch *rows, int64_t first, int64_t group) {
+static APART void keep_group(const scatter *s, batch *rows, int64_t first, int64_t group) {
     int64_t count = first;
     for (int64_t n = first; n < rows->count; n++) {
         uint64_t hash = (uint32_t)((uint64_t)(rows->target[n] >> s->shift) * 2654435769u);
@@ -252,7 +253,7 @@ __attribute__((noinline)) static void keep_group(const scatter *s, batch *rows, 
 }
 
 /* ---- the ops ---------------------------------------------------------------------------------------- */
-SMALL static tcc_status check_operands(const tcc_op_call *call, int64_t reduction) {
+static SMALL tcc_status check_operands(const tcc_op_call *call, int64_t reduction) {
     const tcc_op_tensor *x = &call->inputs[0], *indices = &call->inputs[1];
     const tcc_op_tensor *updates = &call->inputs[2], *y = &call->outputs[0];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "scatter"));
@@ -264,7 +265,7 @@ SMALL static tcc_status check_operands(const tcc_op_call *call, int64_t reductio
 }
 
 /* Indices number first, first + period, ... as places in an axis of `size`. */
-__attribute__((noinline)) static void read_indices(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
+static APART void read_indices(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
                          int64_t size, int64_t *restrict places) {
     const int64_t *longs = (const int64_t *)indices->data + first;
     const int32_t *words = (const int32_t *)indices->data + first;
@@ -276,7 +277,7 @@ __attribute__((noinline)) static void read_indices(const tcc_op_tensor *indices,
 }
 
 /* Fails unless every `period`-th index from number `first` on lies within an axis of `size`. */
-SMALL static tcc_status check_indices(const tcc_op_call *call, const tcc_op_tensor *indices, int64_t first,
+static SMALL tcc_status check_indices(const tcc_op_call *call, const tcc_op_tensor *indices, int64_t first,
                                 int64_t period, int64_t size) {
     int64_t ints[] = {period, first, -size, size - 1}, range[2];
     tcc_op_call search = *call;
@@ -308,7 +309,7 @@ static void copy_pieces(void *context, int64_t begin, int64_t end, void *room) {
 }
 
 /* Makes the target and copies x to it; `width` elements are a row. */
-SMALL static tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_t width,
+static SMALL tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_t width,
                         scatter *out_scatter) {
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
     *out_scatter = (scatter){.call = call, .reduction = reduction, .dtype = x->dtype,
@@ -331,7 +332,7 @@ SMALL static tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_
 
 /* Runs `part` on `units` parts of the work for each group of rows, and rounds the target to y, where
  * it is not y; `updates` is how many rows are combined in. */
-SMALL static tcc_status finish(scatter *s, tcc_op_part part, int64_t units, int64_t updates) {
+static SMALL tcc_status finish(scatter *s, tcc_op_part part, int64_t units, int64_t updates) {
     const tcc_op_call *call = s->call;
     const tcc_op_tensor *y = &call->outputs[0];
     int64_t threads = call->crew && updates > SHARED / (s->width + 8) ? call->threads : 1;

@@ -1,0 +1,119 @@
+"""The comparisons that `tcc verify` makes: draws of inputs, runs of the reference, verdicts."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from tcc.allowance import allowance, judged
+from tcc.cli.arrays import Draw, is_carried
+from tcc.cli.compare import compare
+from tcc.cli.reference import Job, reference_name, run_reference
+from tcc.driver import compared_values, float_types
+from tcc.frontends.rounding import artifact_rounding, changed_rounding
+from tcc.ir.narrow import FORMATS
+from tcc.ir.op import Array, NamedArrays
+from tcc.ir.types import DTYPES
+from tcc.record import record
+from tcc.runtime import Module, Port
+
+# What floats of each draw are multiplied by; draws of one factor are measured together.
+_SCALES = (1.0, 1.0, 1.0, 1.0)
+_LEAST = 2
+_FIXED_SEED = 1 << 40  # of the draws that allowances are computed with
+_FIXED_ROUNDS = 4  # of draws of the fixed seed: models enlarge errors more in one than in another
+_NOISES = 2  # times that weights and inputs are changed
+# Eight roundings of the floats that a model computes in itself: of them all sums are kept.
+_NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
+
+
+@record
+class Verdict:
+    """How one output compares, relative to the largest value: `error` with the reference that
+    rounds as the artifact does, of which `allowed` may be noise, and `cost` with the unrounded one.
+    For other than floats: the share of elements that differ."""
+
+    output: str
+    error: float
+    allowed: float
+    cost: float
+    ok: bool
+    why: str = ""
+
+
+def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], list[Draw]]:
+    """Draws of `seed`, and those that allowances are computed with, which are always the same.
+    Every second one has the integers that the model compares its inputs with.
+
+    A quarter of them for the evaluator, which is slow; `own` as for `reference_name`.
+    """
+    values = compared_values(model)
+    scales = _SCALES if reference_name(own) == "ONNX Runtime" else _SCALES[1:3]
+
+    def draws(start: int, number: int) -> list[Draw]:
+        return [
+            Draw(start, number + n, scale, _LEAST, larger, values if n % 2 else {})
+            for larger in (False, True)
+            for n, scale in enumerate(scales)
+        ]
+
+    fixed = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(_FIXED_ROUNDS)]
+    return draws(seed, 0), [draw for each in fixed for draw in each]
+
+
+def compared(
+    model: Path,
+    module: Module,
+    draws: Sequence[NamedArrays],
+    gots: Sequence[NamedArrays],
+    numbers: Sequence[int],
+    own: bool,
+) -> list[Verdict]:
+    """A verdict on each output of `module`.  `draws` are those of `gots`, which have these numbers
+    among those of `draws_of`, then those that the allowances are computed with."""
+    facts = dict(module.manifest), module.variant
+    rounding = artifact_rounding(*facts)
+    count, every = len(gots), len(draws)
+    moved = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
+    changed = range(every, every + len(moved))
+    jobs = [
+        Job(range(every), rounding),
+        *(Job(changed, changed_rounding(*facts, seed)) for seed in range(_NOISES)),
+        *([] if rounding is None else [Job(range(count))]),
+    ]
+    threads = len(os.sched_getaffinity(0))
+    wants, *runs = run_reference(model, jobs, [*draws, *moved], threads, own)
+    plain = wants[:count] if rounding is None else runs[_NOISES]
+    least = least_error(model, module.outputs)
+    kinds = [_SCALES[n % len(_SCALES)] for n in numbers]
+    verdicts = []
+    for name in wants[0]:
+        fixed, *noises = ([x[name] for x in run] for run in (wants[count:], *runs[:_NOISES]))
+        allowed = allowance(fixed, noises, kinds * (len(fixed) // count), least)
+        got, want, exact = ([x[name] for x in run] for run in (gots, wants[:count], plain))
+        cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=True))
+        found = [compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)]
+        error, why = judged(got, want, kinds, allowed)
+        for item in found:
+            if item.error == np.inf:
+                error, why = np.inf, item.why
+        verdicts.append(Verdict(name, error, allowed.share, cost, not why, why))
+    return verdicts
+
+
+def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
+    """`inputs` with every float moved to the next one above or below."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype))
+        if np.issubdtype(x.dtype, np.floating)
+        else x
+        for name, x in inputs.items()
+    }
+
+
+def least_error(model: Path, outputs: Sequence[Port] = ()) -> float:
+    """What floats of the model that are narrow already, and one step of results of these, cost."""
+    narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
+    steps = [2.0**-item.fraction for item in narrow if item is not None]
+    return max([*(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0])

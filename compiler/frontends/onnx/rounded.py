@@ -1,0 +1,236 @@
+"""An ONNX model whose contractions read rounded weights and rounded operands.
+
+    y = Conv(x, w)   ->   y = Conv(round(x), w')                    w' = round(w), a constant
+
+The nodes stay those of the model, so that any runtime of ONNX runs the result: it is the reference
+for an artifact that computes in fewer bits, and shares no kernel and no rewrite with it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx.helper import make_graph, make_node
+from onnx.numpy_helper import from_array, to_array
+from onnx.reference import ReferenceEvaluator
+from tcc.frontends.onnx.pieces import bodies, read_names
+from tcc.frontends.rounding import Rounding
+from tcc.ir.op import Array
+
+# The operands of contractions, and the axis of each along which products are summed.  None: the
+# longest axis but the first, as in the window of a convolution.
+_AXES: Mapping[str, Mapping[int, int | None]] = {
+    "MatMul": {0: -1, 1: -2},
+    "Conv": {0: None, 1: None},
+    "ConvTranspose": {0: None, 1: 0},
+    **{recurrent: {0: -1, 1: -1, 2: -1} for recurrent in ("LSTM", "GRU", "RNN")},
+}
+_MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
+_ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
+_BITS = {"bf16": 8, "tf32": 11}  # of a significand
+_BF16_OPSET = 13  # the first whose Cast knows bf16
+# Sums of elements, and the relative error that their order makes; differences of sums enlarge it.
+_SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceL1", "GlobalAveragePool")
+_SUM_ERROR = 2.0**-20
+_LARGE = 1 << 16  # bytes of a weight that goes to the file beside the model
+
+
+def write_rounded(model: Path, target: Path, rounding: Rounding) -> frozenset[str]:
+    """Writes the ONNX file at `model` as `target`, rounded, with its weights in a file beside.
+
+    Returns those of the rounded constants that no contraction here reads: all that reads them sees
+    them rounded.
+    """
+    proto = onnx.load(model)
+    opsets = {item.domain: item.version for item in proto.opset_import}
+    rounder = _Rounder(opsets, rounding, _floats(proto) if rounding.noise else frozenset())
+    rounder.contractions(proto.graph, {})
+    rounder.casts(proto.graph)
+    missed = frozenset(rounding.weights) - rounder.read - {""}
+    _finish(proto.graph, missed, rounding)
+    weights = f"{target.name}.weights"
+    onnx.save(proto, target, save_as_external_data=True, location=weights, size_threshold=_LARGE)
+    return missed
+
+
+def _floats(proto: onnx.ModelProto) -> frozenset[str]:
+    """The tensors that are known to be of f32."""
+    found: set[str] = set()
+    graphs = [onnx.shape_inference.infer_shapes(proto).graph]
+    while graphs:
+        graph = graphs.pop()
+        values = (*graph.value_info, *graph.output)
+        found |= {v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+        graphs += [body for node in graph.node for body in bodies(node)]
+    return frozenset(found)
+
+
+def _finish(graph: onnx.GraphProto, missed: Collection[str], rounding: Rounding) -> None:
+    """Rounds the initialisers `missed` as they are, and drops those that nothing reads any more."""
+    read = {name for node in graph.node for name in read_names(node)}
+    read |= {value.name for value in (*graph.input, *graph.output)}
+    for body in (body for node in graph.node for body in bodies(node)):
+        _finish(body, missed, rounding)
+    for number in reversed(range(len(graph.initializer))):
+        held = graph.initializer[number]
+        if held.name not in read:
+            del graph.initializer[number]
+        elif held.name in missed:
+            array = rounding.weight([held.name], to_array(held), -1)
+            held.CopyFrom(from_array(array, held.name))
+
+
+_Maker = onnx.NodeProto | onnx.TensorProto
+
+
+@dataclass(slots=True)
+class _Rounder:
+    """Rounds in two sweeps: `contractions` gives contractions other operands, `casts` adds the
+    nodes that make these.
+
+    `floats` are the tensors of f32, `read` the constants that contractions read, `kinds` the types
+    of tensors to round.
+    """
+
+    opsets: Mapping[str, int]
+    rounding: Rounding
+    floats: frozenset[str]
+    read: set[str] = field(default_factory=set)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+    def contractions(self, graph: onnx.GraphProto, outer: Mapping[str, _Maker]) -> None:
+        """`outer` has the constants of the graphs around this one, and what makes them."""
+        given = {value.name for value in graph.input}
+        own = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in given}
+        known: dict[str, _Maker] = {**outer, **own}
+        movers: dict[str, onnx.NodeProto] = {}
+        for node in graph.node:
+            inner = [*bodies(node)]
+            for body in inner:
+                self.contractions(body, known)
+            if not inner and all(name in known for name in node.input if name):
+                known.update(dict.fromkeys(node.output, node))
+                continue
+            movers.update(dict.fromkeys(node.output if node.op_type in _MOVES else (), node))
+            sources, others = self._weights(node, known, graph)
+            kind = self.rounding.operand(sources) if others else ""
+            for number in others if kind else ():
+                name = node.input[number]
+                self.kinds[name] = kind
+                node.input[number] = f"{name}/{kind}"
+                if self.rounding.spread:
+                    self.kinds.update(dict.fromkeys(_moved(name, movers, known), kind))
+
+    def _weights(
+        self, node: onnx.NodeProto, known: Mapping[str, _Maker], graph: onnx.GraphProto
+    ) -> tuple[frozenset[str], list[int]]:
+        """Rounds the constant operands of a contraction; returns what they were made of, and the
+        numbers of the other operands."""
+        sources: frozenset[str] = frozenset()
+        others = []
+        for number, axis in _axes(node).items():
+            name = next(iter(node.input[number : number + 1]), "")
+            if name and name not in known:
+                others.append(number)
+                continue
+            made_of, array = self._constant(name, known) if name else (sources, None)
+            sources |= made_of
+            if array is not None and array.dtype.kind == "f" and array.ndim > 1:
+                along = int(np.argmax(array.shape[1:])) + 1 if axis is None else axis
+                node.input[number] = f"{name}/{node.output[0]}"
+                rounded = self.rounding.weight(made_of, array, along)
+                graph.initializer.append(from_array(rounded, node.input[number]))
+                self.read |= made_of
+        return sources, others
+
+    def _constant(
+        self, name: str, known: Mapping[str, _Maker]
+    ) -> tuple[frozenset[str], Array | None]:
+        """The constants of the model of which `name` was made, and its elements; None where ONNX's
+        own evaluator does not compute them."""
+        makers: dict[str, _Maker] = {}
+        pending = [name]
+        while pending:
+            asked = pending.pop()
+            maker = makers[asked] = known[asked]
+            if isinstance(maker, onnx.NodeProto):
+                pending += [part for part in maker.input if part and part not in makers]
+        sources = frozenset(n for n, maker in makers.items() if not getattr(maker, "input", ()))
+        tensors = [maker for maker in makers.values() if isinstance(maker, onnx.TensorProto)]
+        if len(makers) == len(tensors):
+            return sources, to_array(tensors[0])
+        wanted = {id(m) for m in makers.values() if isinstance(m, onnx.NodeProto)}
+        nodes = {id(m): m for m in known.values() if id(m) in wanted}.values()
+        result = [onnx.ValueInfoProto(name=name)]
+        graph = make_graph([*nodes], "constants", [], result, tensors)
+        try:
+            (found,) = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, {})
+        except Exception:  # of many kinds, as for an operator of another domain
+            return sources, None
+        return sources, np.asarray(found)
+
+    def casts(self, graph: onnx.GraphProto) -> None:
+        """Adds the nodes that round, behind those that make a tensor."""
+        nodes = [*self._roundings(value.name for value in graph.input)]
+        for node in graph.node:
+            for body in bodies(node):
+                self.casts(body)
+            if self.rounding.spread:
+                for number, name in enumerate(node.input):
+                    if name in self.kinds:
+                        node.input[number] = f"{name}/{self.kinds[name]}"
+            nodes += [node, *self._other_sum(node), *self._roundings(node.output)]
+        del graph.node[:]
+        graph.node.extend(nodes)
+
+    def _other_sum(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+        """Nodes that change a sum as another order of its terms would."""
+        if node.op_type in _SUMS and node.output[0] in self.floats:
+            name = node.output[0]
+            rng = np.random.default_rng([self.rounding.seed, *name.encode()])
+            factor = np.array(1 + _SUM_ERROR * rng.standard_normal(), np.float32)
+            node.output[0], other = f"{name}/sum", f"{name}/factor"
+            yield make_node("Constant", [], [other], value=from_array(factor))
+            yield make_node("Mul", [node.output[0], other], [name])
+
+    def _roundings(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
+        """Nodes that round f32 tensors to the nearest values of their types."""
+        for name in names:
+            kind = self.kinds.get(name)
+            result = f"{name}/{kind}"
+            if kind is None:
+                continue
+            if kind == "f16" or (kind == "bf16" and self.opsets.get("", 0) >= _BF16_OPSET):
+                narrow = f"{result}/narrow"
+                yield make_node("Cast", [name], [narrow], to=_ELEMENTS[kind])
+                yield make_node("Cast", [narrow], [result], to=onnx.TensorProto.FLOAT)
+                continue
+            # T. J. Dekker, A floating-point technique for extending the available precision, 1971.
+            splitter = from_array(np.array(2.0 ** (24 - _BITS[kind]) + 1, np.float32))
+            factor, raised, low = (f"{result}/{part}" for part in ("factor", "raised", "low"))
+            yield make_node("Constant", [], [factor], value=splitter)
+            yield make_node("Mul", [name, factor], [raised])
+            yield make_node("Sub", [raised, name], [low])
+            yield make_node("Sub", [raised, low], [result])
+
+
+def _moved(
+    name: str, movers: Mapping[str, onnx.NodeProto], known: Mapping[str, _Maker]
+) -> Iterator[str]:
+    """The tensors whose elements `name` has, in another order."""
+    pending = [name]
+    while pending:
+        maker = movers.get(pending.pop())
+        if maker is not None:
+            parts = maker.input if maker.op_type == "Concat" else maker.input[:1]
+            pending += [part for part in parts if part not in known]
+            yield from (part for part in parts if part not in known)
+
+
+def _axes(node: onnx.NodeProto) -> Mapping[int, int | None]:
+    flags = {item.name: item.i for item in node.attribute}
+    if node.op_type == "Gemm":
+        return {0: -2 if flags.get("transA") else -1, 1: -1 if flags.get("transB") else -2}
+    return _AXES.get(node.op_type, {}) if node.domain in ("", "ai.onnx") else {}

@@ -1,0 +1,79 @@
+"""What rounding makes of the operands of contractions, for references of any framework."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from typing import Any
+
+import numpy as np
+from tcc.ir.op import Array
+from tcc.options import WEIGHTS
+from tcc.passes.quantize.quantize_weights import as_stored
+from tcc.record import record
+
+# The relative change of a weight, as sums in another order make it; where tensors are rounded again
+# between contractions, so much larger that some of them are rounded to the other neighbour.
+_CHANGE, _CHANGE_ROUNDED = 2.0**-23, 2.0**-16
+_STORED = ("bf16", "f16", *WEIGHTS)
+
+
+@record
+class Rounding:
+    """How the operands of contractions are rounded.
+
+    `weights` has the type of each constant of the model that is rounded, `operands` the type to
+    which the tensors multiplied with it are rounded, by the name of the constant; an empty name
+    stands for all contractions.  `spread`: other readers of such a tensor see it rounded too.
+    `noise` is the standard deviation of a relative change of every weight, drawn from `seed`.
+    """
+
+    weights: Mapping[str, str] = field(default_factory=dict)
+    operands: Mapping[str, str] = field(default_factory=dict)
+    spread: bool = False
+    noise: float = 0.0
+    seed: int = 0
+
+    def weight(self, sources: Collection[str], array: Array, axis: int) -> Array:
+        """What `array`, made of the constants `sources` and summed along `axis`, becomes."""
+        types = {self.weights[name] for name in ("", *sources) if name in self.weights}
+        for type in sorted(types):
+            array = as_stored(array, type, axis)
+        if not self.noise:
+            return array
+        rng = np.random.default_rng(self.seed)
+        changed = array * (1 + self.noise * rng.standard_normal(array.shape))
+        return changed.astype(array.dtype)
+
+    def operand(self, sources: Collection[str]) -> str:
+        """The type to which a tensor multiplied with a constant made of `sources` is rounded."""
+        types = {self.operands[name] for name in ("", *sources) if name in self.operands}
+        return min(types, default="")
+
+
+def artifact_rounding(manifest: Mapping[str, Any], variant: int) -> Rounding | None:
+    """How a variant of an artifact rounds, by its manifest; None where it does not."""
+    listed = [e for e in manifest["variants"][variant].get("rounded", ()) if e["type"] in _STORED]
+    weights = {name: item["type"] for item in listed for name in item["weights"]}
+    rounded = [item for item in listed if item.get("operands") in _STORED]
+    operands = {name: item["operands"] for item in rounded for name in item["weights"]}
+    if manifest.get("precision") == "tf32":
+        operands[""] = "tf32"
+    return Rounding(weights, operands, spread=True) if listed or operands else None
+
+
+def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Rounding:
+    """The same, with weights that change as results do where sums have another order.
+
+    Where it is not known which tensors an artifact rounds, none is: then it is noise that the
+    reference rounds them, and so is it of a constant that was computed from others before it was
+    rounded.  GPUs round all tensors between kernels; a constant without a known source may be any.
+    """
+    rounding = artifact_rounding(manifest, variant)
+    if rounding is None:
+        return Rounding(noise=_CHANGE, seed=seed)
+    facts = manifest["variants"][variant]
+    computed = {n for e in facts.get("rounded", ()) if not e.get("moved") for n in e["weights"]}
+    exact = {name: type for name, type in rounding.weights.items() if name not in computed}
+    unknown = {"": e["type"] for e in facts.get("rounded", ()) if not e["weights"]}  # noqa: B035
+    operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
+    change = _CHANGE_ROUNDED if rounding.operands else _CHANGE
+    return Rounding({**exact, **unknown}, operands, noise=change, seed=seed)
