@@ -160,10 +160,10 @@ typedef uint32_t words __attribute__((vector_size(16)));
         for (; i < (most); i += 16 / (int64_t)sizeof(TYPE)) {                                      \
             VECTOR a, b;                                                                           \
             __builtin_prefetch(next + i);                                                          \
-            memcpy(&a, y + i, 16);                                                                 \
-            memcpy(&b, u + i, 16);                                                                 \
+            memcpy(&a, y + i, sizeof a);                                                           \
+            memcpy(&b, u + i, sizeof b);                                                           \
             a = WIDE;                                                                              \
-            memcpy(y + i, &a, 16);                                                                 \
+            memcpy(y + i, &a, sizeof a);                                                           \
         }                                                                                          \
         for (; i < width; i++) {                                                                   \
             TYPE a = y[i], b = u[i];                                                               \
