@@ -69,8 +69,8 @@ def compared(
     numbers: Sequence[int],
     own: bool,
 ) -> list[Verdict]:
-    """A verdict on each output of `module`.  `draws` are those of `gots`, which have these numbers
-    among those of `draws_of`, then those that the allowances are computed with."""
+    """A verdict on each output of `module`.  `draws` are those of `gots`, then those that the
+    allowances are computed with; they have these numbers among those of `draws_of`."""
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
     count, every = len(gots), len(draws)
@@ -89,11 +89,11 @@ def compared(
     verdicts = []
     for name in wants[0]:
         fixed, *noises = ([x[name] for x in run] for run in (wants[count:], *runs[:_NOISES]))
-        allowed = allowance(fixed, noises, kinds * (len(fixed) // count), least)
+        allowed = allowance(fixed, noises, kinds[count:], least)
         got, want, exact = ([x[name] for x in run] for run in (gots, wants[:count], plain))
         cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=True))
         found = [compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)]
-        error, why = judged(got, want, kinds, allowed)
+        error, why = judged(got, want, kinds[:count], allowed)
         for item in found:
             if item.error == np.inf:
                 error, why = np.inf, item.why

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tcc.cli.layers import LayerCheck
 from tcc.cli.opened import check_pair, opened_artifact
 from tcc.cli.peers.peer import SEED
 from tcc.cli.reference import reference_name
-from tcc.cli.show import print_json, progress, say
+from tcc.cli.show import print_json, progress, say, say_fitted
 from tcc.driver import model_inputs, precision_text
 from tcc.errors import UserError
 from tcc.frontends.onnx.pieces import PieceModel
@@ -100,12 +101,17 @@ def verify(
             "no reference reads .pt2 archives", where=model, hint="compare with torch itself"
         )
     if layers:
-        try:
-            limit = read_count(memory, f"--memory {memory}")
-        except ValueError as error:
-            raise UserError("bad option", why=error) from error
         return _verify_layers(
-            model, artifact, inputs, seed, threads, tolerance, limit, keep_going, reproduce, as_json
+            model,
+            artifact,
+            inputs,
+            seed,
+            threads,
+            tolerance,
+            memory,
+            keep_going,
+            reproduce,
+            as_json,
         )
     if reproduce is not None or keep_going:
         raise UserError(
@@ -130,30 +136,36 @@ def verify(
         drawn, fixed = (
             [as_values(as_taken(x, module.inputs), module.inputs) for x in draws] for draws in taken
         )
-        runs = {n: got for n, x in enumerate(drawn) if (got := _outputs(module, x, n)) is not None}
-        again = [n + first for first in range(0, len(fixed), len(drawn)) for n in runs]
+        runs, errors = _outputs(module, drawn)
+        if 0 in errors:
+            raise errors[0]
+        # What the artifact refuses, the reference may refuse too.
+        others = {n: fixed[n] for n in _outputs(module, fixed)[0]} or {n: drawn[n] for n in runs}
         asked = [
             _as_the_model_takes(draw, module.manifest)
-            for draw in (*(drawn[n] for n in runs), *(fixed[n] for n in again))
+            for draw in (*(drawn[n] for n in runs), *others.values())
         ]
         gots = [*runs.values()]
-    found = compared(model, module, asked, gots, [*runs], own)
+    found = compared(model, module, asked, gots, [*runs, *others], own)
     if tolerance is not None:
         found = [_within(item, tolerance) for item in found]
     unchanging = [item.output for item in found if _is_same(item.output, asked, gots)]
     failed = [item for item in found if not item.ok]
+    refused = [_refusal(drawn[n], error) for n, error in errors.items()]
     reference = reference_name(own)
     precision = precision_text(module.manifest)
     if as_json:
         outputs = [asdict(item) for item in found]
         said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
-        print_json({**said, "runs": len(gots), "ok": not failed, "outputs": outputs})
+        runs_said = {"runs": len(gots), "refused": refused}
+        print_json({**said, **runs_said, "ok": not failed, "outputs": outputs})
         return int(bool(failed))
     say(f"{precision}, beside {reference} in {len(gots)} runs")
     for item in found:
         say(_line(item, precision))
         if item.why:
             say(f"  {item.why}")
+    say_fitted(refused)
     for name in unchanging:
         say(f"{name}: the same for all inputs, so this says little of it")
     say(_last_line(found, precision, reference))
@@ -167,11 +179,15 @@ def _verify_layers(
     seed: int,
     threads: int | None,
     tolerance: float | None,
-    limit: int,
+    memory: str,
     keep_going: bool,
     reproduce: Path | None,
     as_json: bool,
 ) -> int:
+    try:
+        limit = read_count(memory, f"--memory {memory}")
+    except ValueError as error:
+        raise UserError("bad option", why=error) from error
     manifest = read_manifest(artifact) if artifact else {}
     ports = model_inputs(model, inputs)
     _check_arrays(ports, "given to a part of the model")
@@ -232,16 +248,28 @@ def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArra
     )
 
 
-def _outputs(module: Module, values: Mapping[str, Any], number: int) -> dict[str, Array] | None:
-    """What the artifact gives for arrays, which a run may update; None where it refuses a draw that
-    is not the first one, as a branch may its sizes."""
-    arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
-    try:
-        return as_values(interruptible(lambda: module.run(arrays, seed=SEED)), module.outputs)
-    except UserError:
-        if not number:
-            raise
-        return None
+def _outputs(
+    module: Module, draws: Sequence[Mapping[str, Any]]
+) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
+    """What the artifact gives for draws, by their numbers; and the errors of those that it refuses,
+    as a branch may their sizes."""
+    found: dict[int, dict[str, Array]] = {}
+    errors: dict[int, UserError] = {}
+    for number, values in enumerate(draws):
+        # A run may update its inputs.
+        arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
+        try:
+            outputs = interruptible(partial(module.run, arrays, seed=SEED))
+            found[number] = as_values(outputs, module.outputs)
+        except UserError as error:
+            errors[number] = error
+    return found, errors
+
+
+def _refusal(values: Mapping[str, Any], error: UserError) -> str:
+    """What is said of a draw that is left out."""
+    sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
+    return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
 def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:

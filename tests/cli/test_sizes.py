@@ -75,6 +75,33 @@ def test_run_says_what_it_made_up(artifact: Path, capsys: pytest.CaptureFixture[
     assert said == "random values of seed 0: x=2x128xf32, which=bool; give others with --input\n"
 
 
+@pytest.mark.parametrize("names", [("b", "n"), ("c", "m")])
+def test_inputs_that_are_made_up_take_the_sizes_of_given_ones(
+    names: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mask has the sizes of its tokens, though its dims have other names."""
+    model = model_of(
+        [
+            node("Cast", ["mask"], ["present"], to=TensorProto.INT64),
+            node("Concat", ["ids", "present"], ["rows"], axis=0),
+            node("Concat", ["ids", "present"], ["columns"], axis=1),
+        ],
+        [
+            value("ids", TensorProto.INT64, ["b", "n"]),
+            value("mask", TensorProto.BOOL, [*names]),
+        ],
+        [
+            value("rows", TensorProto.INT64, ["r", "n"]),
+            value("columns", TensorProto.INT64, ["b", "c"]),
+        ],
+    )
+    path = tmp_path / "masked.onnx"
+    onnx.save(model, path)
+    assert cli.execute(["verify", str(path), "-i", "ids=2x16"]) == 0
+    said = capsys.readouterr().err
+    assert "ids=2x16, mask=2x16xbool" in said
+
+
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_sizes_below_a_window_are_the_error_of_its_operator(
     artifact: Path, size: int, capsys: pytest.CaptureFixture[str]

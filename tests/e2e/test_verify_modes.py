@@ -217,3 +217,25 @@ def test_outputs_that_inputs_do_not_change_are_named(
     assert "z: the same" not in found.out
     assert "x=2xf32" in found.err
     assert "x=5xf32" in found.err
+
+
+def test_draws_that_the_artifact_refuses_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One branch takes four elements alone, which other sizes than the first are not."""
+    branches = [
+        helper.make_graph([part], part.output[0], [], [value(part.output[0], shape=None)])
+        for part in (node("Add", ["x", "four"], ["t"]), node("Neg", ["x"], ["e"]))
+    ]
+    choice = node("If", ["which"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    ports = [value("x", shape=("n",)), value("which", onnx.TensorProto.BOOL, ())]
+    outputs = [value("y", shape=("m",))]
+    model, four = tmp_path / "m.onnx", np.arange(4, dtype=np.float32)
+    onnx.save(model_of([choice], ports, outputs, {"four": four}), model)
+    assert cli.execute(["verify", str(model)]) == 0
+    said = capsys.readouterr().out
+    assert "not compared: the artifact refuses x=9 (" in said
+    assert cli.execute(["verify", str(model), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"] + len(found["refused"]) == 8
+    assert 0 < len(found["refused"]) < 8
