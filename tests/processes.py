@@ -35,9 +35,13 @@ def finished(
 
 @contextmanager
 def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program in a group of its own, which minds signals; at the end the group is killed."""
-    with default_signals():
-        process = subprocess.Popen(words, text=True, start_new_session=True, **options)
+    """A program in a group of its own, which minds signals; at the end the group is killed.
+
+    `env` and not this process resets signals that are ignored: threads start programs too, and
+    Python changes a process's signals in its main thread alone.
+    """
+    resets = ("/usr/bin/env", "--default-signal") if ignored_signals() else ()
+    process = subprocess.Popen((*resets, *words), text=True, start_new_session=True, **options)
     try:
         yield process
     finally:
@@ -46,22 +50,20 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
         process.wait()
 
 
-@contextmanager
-def default_signals() -> Iterator[None]:
-    """Programs that start inside of the block mind every signal; call it in the main thread.
+def ignored_signals() -> list[signal.Signals | int]:
+    """The signals that this process ignores, beside those that Python itself always ignores and
+    resets in the programs that it starts.
 
     A shell without job control starts a job in the background with SIGINT and SIGQUIT ignored, and
     nohup ignores SIGHUP.  Whatever the job starts ignores them too, and a test that sends one would
     wait for an answer that never comes.
     """
-    ignored = [each for each in signal.valid_signals() if signal.getsignal(each) is signal.SIG_IGN]
-    for each in ignored:
-        signal.signal(each, lambda *_: None)  # a new program gets the default in place of a handler
-    try:
-        yield
-    finally:
-        for each in ignored:
-            signal.signal(each, signal.SIG_IGN)
+    python_ignores = {signal.SIGPIPE, signal.SIGXFSZ}
+    return [
+        each
+        for each in signal.valid_signals() - python_ignores
+        if signal.getsignal(each) is signal.SIG_IGN
+    ]
 
 
 def end_after(seconds: int) -> None:

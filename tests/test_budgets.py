@@ -117,7 +117,7 @@ def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> Non
 
 @pytest.mark.parametrize(
     "budget",
-    ["bytes=1", "bytes=100M", "kernel_bytes=1", "kernel_bytes=10M", "kernel_bytes=20M"],
+    ["bytes=1", "bytes=100M", "kernel_bytes=1", "kernel_bytes=5M", "kernel_bytes=10M"],
 )
 def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_path: Path) -> None:
     """In a process of its own: libraries of this one hold memory that they can use again."""

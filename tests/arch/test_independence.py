@@ -46,7 +46,7 @@ def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
     """The signals that are sent to programs which were not started by tests/processes.py: they
     inherit what the tests' own starter ignores."""
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    helper = any(isinstance(n, ast.FunctionDef) and n.name == "default_signals" for n in tree.body)
+    helper = any(isinstance(n, ast.FunctionDef) and n.name == "ignored_signals" for n in tree.body)
     if not helper and not modules & {"tests.processes", "processes"}:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _called(node) in SENDING:
