@@ -14,7 +14,12 @@ from tcc.frontends.torch.context import CallContext, Converter, Converters, Resu
 from tcc.frontends.torch.convert.contract import attention_scores
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import swap_axes
-from tcc.frontends.torch.convert.resize import axis_scales, interpolation, nearest_places
+from tcc.frontends.torch.convert.resize import (
+    INTERPOLATIONS,
+    axis_scales,
+    interpolation,
+    nearest_places,
+)
 from tcc.frontends.torch.convert.window import adapted, adaptive_windows, pool_attrs, window_attrs
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.op import Array
@@ -347,12 +352,10 @@ CONVERTERS: Converters = {
     **{f"adaptive_max_pool{n}d_backward": _adaptive_max(n) for n in (2, 3)},
     **{f"upsample_nearest{n}d_backward": _nearest(False) for n in (1, 2, 3)},
     **{f"_upsample_nearest_exact{n}d_backward": _nearest(True) for n in (1, 2, 3)},
-    "upsample_linear1d_backward": _interpolated("linear"),
-    "upsample_bilinear2d_backward": _interpolated("linear"),
-    "upsample_trilinear3d_backward": _interpolated("linear"),
-    "upsample_bicubic2d_backward": _interpolated("cubic"),
-    "_upsample_bilinear2d_aa_backward": _interpolated("linear", smooth=True),
-    "_upsample_bicubic2d_aa_backward": _interpolated("cubic", smooth=True),
+    **{
+        f"{name}_backward": _interpolated(mode, smooth=smooth)
+        for name, (mode, smooth) in INTERPOLATIONS.items()
+    },
     **{f"replication_pad{n}d_backward": _edge_pad(n) for n in (1, 2, 3)},
     "_scaled_dot_product_flash_attention_for_cpu_backward": _attention,
     "_weight_norm_interface_backward": _weight_norm,

@@ -128,15 +128,20 @@ def _grid_sample(ctx: CallContext) -> Operand:
     )
 
 
+# The mode of each interpolation, and whether it is antialiased; `gradients.py` has their backwards.
+INTERPOLATIONS = {
+    "upsample_linear1d": ("linear", False),
+    "upsample_bilinear2d": ("linear", False),
+    "upsample_trilinear3d": ("linear", False),
+    "upsample_bicubic2d": ("cubic", False),
+    "_upsample_bilinear2d_aa": ("linear", True),
+    "_upsample_bicubic2d_aa": ("cubic", True),
+}
+
 CONVERTERS: Converters = {
     **{f"upsample_nearest{n}d": _nearest(False) for n in (1, 2, 3)},
     **{f"_upsample_nearest_exact{n}d": _nearest(True) for n in (1, 2, 3)},
-    "upsample_linear1d": _upsample("linear"),
-    "upsample_bilinear2d": _upsample("linear"),
-    "upsample_trilinear3d": _upsample("linear"),
-    "upsample_bicubic2d": _upsample("cubic"),
-    "_upsample_bilinear2d_aa": _upsample("linear", smooth=True),
-    "_upsample_bicubic2d_aa": _upsample("cubic", smooth=True),
+    **{name: _upsample(mode, smooth=smooth) for name, (mode, smooth) in INTERPOLATIONS.items()},
     "grid_sampler_2d": _grid_sample,
     "grid_sampler_3d": _grid_sample,
 }
