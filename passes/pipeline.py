@@ -23,7 +23,7 @@ from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.dce import drop_dead_nodes, drop_unread_arrays
-from tcc.passes.graph.decompose import decompose_transposed
+from tcc.passes.graph.decompose import decompose_transposed, is_derived, may_take_forms
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.graph.legalize_calls import legalize_calls
 from tcc.passes.graph.legalize_calls.scatter import Cheapest
@@ -59,7 +59,6 @@ from tcc.schedule.nest import typical
 
 FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
-_UNDERIVED = replace(DECOMPOSE_TRANSPOSED, function=partial(decompose_transposed, derived=True))
 PIPELINE: tuple[Pass, ...] = (
     Pass("settle-sizes", settle_sizes, level=1),
     Pass("fold-constants", fold_constants, level=1),
@@ -125,7 +124,9 @@ def passes(derivations: Derivations | None, asked: Sequence[Pass] = ()) -> tuple
     if derivations is None:
         return (*early, *merges, *late, *PIPELINE[-2:])
     if not derivations.strict:
-        early = tuple(_UNDERIVED if p is DECOMPOSE_TRANSPOSED else p for p in early)
+        whole = may_take_forms if derivations.bilinear else is_derived
+        part = partial(decompose_transposed, whole=whole)
+        early = tuple(replace(p, function=part) if p is DECOMPOSE_TRANSPOSED else p for p in early)
     derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
     return (*early, *merges, derived, *late, *PIPELINE[-2:])
 

@@ -41,6 +41,11 @@ class Candidate:
         """How many times as far as a direct sum a result may be off, for as many roundings."""
         return 1.0
 
+    @property
+    def direct(self) -> bool:
+        """Whether its sums are those of the site, in narrow types too where these are narrow."""
+        return False
+
     @abstractmethod
     def growth(self, site: Site) -> int:
         """Bytes by which constants grow."""

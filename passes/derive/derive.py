@@ -40,6 +40,7 @@ from tcc.passes.derive.bilinear.convolutions import (
     tiled,
 )
 from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
+from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
@@ -204,7 +205,8 @@ def _found(site: Site, limits: Derivations) -> list[Found]:
     if conv is None:
         return [reordered(site, prices.planner.rates), derived]
     forms = forms_of(conv) if limits.bilinear else ()
-    return [tiled(conv, forms, prices.least_seconds, limits.growth), derived]
+    own = tiled(conv, forms, prices.least_seconds, limits.growth)
+    return [own, by_phases(site, prices.planner.rates), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------

@@ -87,7 +87,9 @@ def site_graph(site: Site, taken: Taken = ()) -> Graph:
     for node in site.around:
         if node in sinks:
             own, candidate = sinks[node]
+            b.loc = _DIRECT if candidate.direct else ""
             value = candidate.emit(b, [new[v] for v in own.operands], None)
+            b.loc = ""
             assert value is not None
             new[node.outputs[0]] = value
         elif node not in replaced:

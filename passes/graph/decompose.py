@@ -11,44 +11,59 @@ convolution computes residues as channels, and an index map interleaves them.  W
 not divide the kernel, the first residues have an element more than the others: these are
 convolutions of their own, for zeros in their place would make NaN of infinities.  Requires folded
 constants.  Establishes that no conv_transpose with constant weights and dilation 1 is left, but for
-those that a search derives.
+those that later passes want whole.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
 from tcc.ir.op import Array
-from tcc.ir.types import F32, F64, TensorType
+from tcc.ir.types import F32, F64, DType, TensorType
 from tcc.known import all_known
+from tcc.ops import OPS
 from tcc.passes.graph.emit import emit
 from tcc.record import record
 
 
-def decompose_transposed(graph: Graph, *, derived: bool = False) -> Graph:
-    """`graph` with transposed convolutions as convolutions, where weights are constant.
-
-    Those that a search derives, as of `is_derived`, are left where these are `derived`.
-    """
-    return rewritten(graph, partial(_transposed, derived=derived))
+def decompose_transposed(graph: Graph, *, whole: Callable[[Node], bool] | None = None) -> Graph:
+    """`graph` with transposed convolutions as convolutions, where weights are constant and the node
+    is not to stay `whole`."""
+    return rewritten(graph, partial(_transposed, whole=whole))
 
 
 def is_derived(node: Node) -> bool:
     """Whether phases of a transposed convolution are loops that a search finds: in one group, with
     a stride, of sizes that are known, and with phases of as many taps each."""
+    return _is_regular(node, (F32, F64)) and not any(k % s for k, s in _sizes(node))
+
+
+def may_take_forms(node: Node) -> bool:
+    """Whether a search or a bilinear form may compute all phases of a transposed convolution."""
+    return is_derived(node) or _is_regular(node, (F32,))
+
+
+def _is_regular(node: Node, dtypes: Sequence[DType]) -> bool:
     (y,), attrs = node.outputs, node.attrs
-    wide = y.type.dtype in (F32, F64)
     known = all(as_int(n) is not None for n in y.type.shape[2:])
-    kernel = (as_int(n) or 0 for v in node.inputs[1:2] if v is not None for n in v.type.shape[2:])
-    whole = all(k > 0 and k % s == 0 for k, s in zip(kernel, attrs.strides, strict=True))
-    return wide and known and whole and attrs.group == 1 and max(attrs.strides) > 1
+    reached = all(k >= s for k, s in _sizes(node))
+    strided = attrs.group == 1 and max(attrs.strides) > 1
+    return y.type.dtype in dtypes and known and reached and strided
+
+
+def _sizes(node: Node) -> list[tuple[int, int]]:
+    """The taps and the stride along each axis."""
+    weights = node.inputs[1]
+    assert weights is not None
+    taps = (as_int(n) or 0 for n in weights.type.shape[2:])
+    return list(zip(taps, node.attrs.strides, strict=True))
 
 
 # ---- transposed convolutions --------------------------------------------------------------------
@@ -97,19 +112,33 @@ def _axis(kernel: int, stride: int, before: int, after: int, extra: int) -> _Axi
     return _Axis(stride, kernel, taps, before - first * stride, taps - 1 - first, last)
 
 
-def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, derived: bool) -> Replacement:
-    if node.op.name != "conv_transpose" or set(node.attrs.dilations) != {1}:
+def _transposed(
+    b: GraphBuilder, node: Node, inputs: Inputs, *, whole: Callable[[Node], bool] | None
+) -> Replacement:
+    if node.op.name != "conv_transpose" or (whole is not None and whole(node)):
         return None
-    if derived and is_derived(node):
-        return None
-    x, source = inputs[0], inputs[1]
+    x, source, bias = (*inputs, None)[:3]
     assert x is not None
     assert source is not None
     weights = b.array(source)
-    attrs = node.attrs
-    ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
-    if weights is None:
+    shift = None if bias is None else b.array(bias)
+    value = None if weights is None else phases(b, node.attrs, (x, source, bias), weights, shift)
+    return None if value is None else (value,)
+
+
+def phases(
+    b: GraphBuilder,
+    attrs: Any,
+    operands: tuple[Value, Value, Value | None],
+    weights: Array,
+    shift: Array | None,
+) -> Value | None:
+    """Adds a transposed convolution's phases, by the arrays of its weights and of its bias, if that
+    is constant; None where there are too many, or none."""
+    x, source, bias = operands
+    if set(attrs.dilations) != {1}:
         return None
+    ends = [(as_int(p), as_int(q)) for p, q in zip(attrs.before, attrs.after, strict=True)]
     axes = [
         _axis(k, s, p, q, e)
         for k, s, (p, q), e in zip(
@@ -120,11 +149,10 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, derived: bool) -
     filters = prod(weights.shape[:2]) * prod(a.taps * a.stride for a in axes)
     if filters > max(_MOST_FILTERS, 8 * weights.size):  # strides far beyond the kernel
         return None
-    (y,) = node.op.infer([None if v is None else v.type for v in inputs], attrs)
+    (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
-    bias = inputs[2] if len(inputs) > 2 else None
-    constant = None if bias is None or _thin(axes) else b.array(bias)
+    constant = None if _thin(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
     parts = _Parts(b, axes, split_kernels(weights, *sizes, attrs.group), constant)
     value = parts.residues(x, source)
@@ -134,7 +162,7 @@ def _transposed(b: GraphBuilder, node: Node, inputs: Inputs, *, derived: bool) -
     if bias is not None and constant is None:
         column = (bias.type.shape[0], *[const(1)] * len(axes))
         value = emit(b, "add", value, emit(b, "reshape", bias, shape=column))
-    return (value,)
+    return value
 
 
 def _thin(axes: Sequence[_Axis]) -> bool:

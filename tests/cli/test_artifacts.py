@@ -296,7 +296,7 @@ def test_a_bilinear_form_is_drawn_with_its_stages(
     assert f"{products / 1e6:,.1f} M products" in contraction["does"]
     root = ElementTree.parse(picture).getroot()
     boxes = [float(r.get("x", "0")) for r in root.findall("{*}rect")][1:]
-    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [15, 18]
+    assert [sum(x > float(root.get("width", "0")) / 2 for x in boxes), len(boxes)] == [17, 20]
 
 
 def test_a_chain_is_replayed_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

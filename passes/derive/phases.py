@@ -1,0 +1,61 @@
+"""Transposed convolutions as convolutions of their phases: what competes with bilinear forms where
+phases have unlike numbers of taps, which no search derives without adding zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tcc.ir.graph import GraphBuilder, Value
+from tcc.ir.index import as_int
+from tcc.ir.types import element_count
+from tcc.passes.derive.candidate import Arrays, Candidate, Found
+from tcc.passes.derive.sites import Site
+from tcc.passes.graph.decompose import is_derived, phases
+from tcc.record import record
+from tcc.schedule.limits import Rates
+
+
+@record
+class Phases(Candidate):
+    """A transposed convolution of these attributes by its phases."""
+
+    attrs: Any
+
+    @property
+    def direct(self) -> bool:
+        return True
+
+    def growth(self, site: Site) -> int:
+        return 0
+
+    def emit(
+        self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
+    ) -> Value | None:
+        image, source, *rest = operands
+        bias = rest[0] if rest else None
+        weights, shift = (
+            map(_contents, (source, bias)) if arrays is None else (*arrays[1:], None)[:2]
+        )
+        assert weights is not None
+        return phases(b, self.attrs, (image, source, bias), weights, shift)
+
+
+def _contents(value: Value | None) -> Any:
+    """An array in the place of a constant of which no price depends on the elements."""
+    if value is None:
+        return None
+    return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
+
+
+def by_phases(site: Site, rates: Rates) -> Found:
+    """The phases of a site that is a transposed convolution, if no search finds them."""
+    (node,) = site.nodes
+    if node.op.name != "conv_transpose" or is_derived(node):
+        return Found(None, (), 0)
+    image, weights = site.operands[:2]
+    terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
+    products = (as_int(element_count(image.type.shape)) or 1) * terms
+    return Found(None, [Phases("phases", products / rates.products, node.attrs)], 0)
