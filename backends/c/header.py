@@ -26,28 +26,28 @@ def header_text(
     memory: int,
     weights: int,
     beside: str,
-    draws: object,
+    draws: bool,
 ) -> str:
     """The header; `memory` are the bytes of static arrays, `weights` those of weights, to which the
     pointer `beside` leads, if they are not in the C file; `draws` is true where it has a seed."""
     ports = "\n".join(_port_line(place, each, known) for place, each in arguments.items())
     returned = ", or without results:" if messages else "."
     numbered = "".join(f" *   {n}: {comment_text(m)}\n" for n, m in enumerate(messages, 1))
-    given, place, kept = "", "in the C file", "nothing is kept after a call"
+    variables, place, state = "", "in the C file", "nothing is kept after a call"
     if draws:
-        given = f"extern uint64_t {name}_seed;\n\n"
-        kept = (
+        variables = f"extern uint64_t {name}_seed;\n\n"
+        state = (
             f"each call draws with {name}_seed\n"
             " * and adds one to it: set it for a call to draw what another one drew"
         )
     if beside:
-        given += f"extern const unsigned char *{beside};\n\n"
+        variables += f"extern const unsigned char *{beside};\n\n"
         place = f"read from {beside}: set it to the bytes of the file of weights, aligned"
     return f"""\
 /* {name}: a model compiled by tcc.
  *
  * {name}_run computes the outputs from the inputs.  All arrays are the caller's,
- * contiguous and row-major; they do not overlap, and {kept}.
+ * contiguous and row-major; they do not overlap, and {state}.
  *
 {ports}
  *
@@ -64,7 +64,7 @@ def header_text(
 extern "C" {{
 #endif
 
-{given}{declaration(name, arguments)};
+{variables}{declaration(name, arguments)};
 
 #ifdef __cplusplus
 }}

@@ -70,10 +70,9 @@ def print_model(
     types = element_types(program, functions, arguments)
     beside = f"{name}_weights" if len(section) > MOST_IN_FILE else ""
     storage = place_buffers(program, types, known, arguments, names, beside)
-    seed = f"    const int64_t run_seed = (int64_t){name}_seed++;"
-    printer = ProgramPrinter(program, storage, functions, known, seed)
+    printer = ProgramPrinter(program, storage, functions, known, f"{name}_seed")
     constants = [f"const unsigned char *{beside};"] if beside else []
-    constants += [f"uint64_t {name}_seed;"] * len(printer.seed)
+    constants += [f"uint64_t {name}_seed;"] * printer.draws
     constants += (_array(own, section, *key) for key, own in storage.weights.items())
     lines = printer.lines()
     declared = storage.declarations
@@ -100,7 +99,7 @@ def print_model(
     source = "\n\n".join(part for part in sections if part) + "\n"
     size = len(section)
     header = header_text(
-        name, arguments, known, printer.messages, memory, size, beside, printer.seed
+        name, arguments, known, printer.messages, memory, size, beside, printer.draws
     )
     return CFiles(source, header, section if beside else b"", memory)
 

@@ -69,8 +69,8 @@ def known_registers(program: Program) -> dict[Register, int]:
 
 class ProgramPrinter(Lines):
     """The statements of a program; `messages` are those of its checks, by the number that the
-    function returns, from one on; `room` is what called functions need for temporaries; where the
-    program draws random numbers, `seed` declares what they are drawn with."""
+    function returns, from one on; `room` is what called functions need for temporaries; `draws`
+    says whether the program draws random numbers, with the variable `seed`."""
 
     def __init__(
         self,
@@ -86,8 +86,8 @@ class ProgramPrinter(Lines):
         self._defined: set[Register] = set()
         self.messages: list[str] = []
         self.room = 0
-        draws = (isinstance(i, Let) and i.op is IntOp.SEED for i in walk_instructions(program.body))
-        self.seed = [seed] * any(draws)
+        seeds = (isinstance(i, Let) and i.op is IntOp.SEED for i in walk_instructions(program.body))
+        self.draws, self._seed = any(seeds), seed
 
     def lines(self) -> list[str]:
         """Everything inside the function's braces."""
@@ -98,7 +98,8 @@ class ProgramPrinter(Lines):
             for register in sorted(self._defined)
             if f"r{register}" in text
         ]
-        return [*self.seed, *declared, *self._storage.pointers, *self._lines, "    return 0;"]
+        drawn = [f"    const int64_t run_seed = (int64_t){self._seed}++;"] * self.draws
+        return [*drawn, *declared, *self._storage.pointers, *self._lines, "    return 0;"]
 
     def _statement(self, instr: Instr) -> None:
         match instr:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import inf
 from typing import TypeAlias
 
-from tcc.ir.expr import Expr, known_extent, with_stages
+from tcc.ir.expr import Expr, inserted, known_extent
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
@@ -92,10 +92,5 @@ def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
     at = (part, *map(of_atom, stage.iters[len(one_trip) :]))
     (dtype,) = (node.dtype for node in stage.body)
     sums = replace(stage, reduce=free_vars(part), body=(read(StageRef(number), at, dtype),))
-
-    def moved(ref: StageRef) -> StageRef:
-        return replace(ref, stage=ref.stage + 1) if ref.stage >= number else ref
-
-    later = (with_stages(s, moved) for s in expr.stages[number + 1 :])
-    stages = (*expr.stages[:number], partial_sums, sums, *later)
-    return replace(expr, stages=stages, outputs=tuple(map(moved, expr.outputs)))
+    whole = inserted(expr, number, partial_sums)
+    return replace(whole, stages=replaced(whole.stages, number + 1, sums))
