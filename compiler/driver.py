@@ -18,6 +18,7 @@ from tcc.frontends.onnx.converters import CONVERTERS
 from tcc.frontends.onnx.inputs import declared_size, with_defaults
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.onnx.support import operator_names, operator_opsets
+from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.converters import converter_of
 from tcc.ir.graph import Graph, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -237,7 +238,16 @@ compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-
 
 def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
     """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
-    return evaluate_graph(_with_inputs(model, [f"{name}=" for name in inputs]), inputs)
+    return evaluate_draws(model, [inputs])[0]
+
+
+def evaluate_draws(
+    model: Path, draws: Sequence[NamedArrays], rounding: Rounding | None = None
+) -> list[NamedArrays]:
+    """The outputs of `evaluate_model` for each of `draws`, at least one; `rounding` rounds the
+    weights of an archive."""
+    graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
+    return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
 def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> list[Decision]:
@@ -273,8 +283,8 @@ def compared_values(model: Path) -> dict[str, int]:
     return found
 
 
-def _with_inputs(model: Path, given: Sequence[str]) -> Graph:
-    return load_model(model, dict(optional_inputs(model, given)))
+def _with_inputs(model: Path, given: Sequence[str], rounding: Rounding | None = None) -> Graph:
+    return load_model(model, dict(optional_inputs(model, given)), rounding=rounding)
 
 
 def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:

@@ -1,19 +1,22 @@
 """The comparisons that `tcc verify` makes: draws of inputs, runs of the reference, verdicts."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tcc.allowance import allowance, judged
 from tcc.cli.arrays import Draw, is_carried
 from tcc.cli.compare import compare
-from tcc.cli.reference import Job, reference_name, run_reference
+from tcc.cli.reference import Job, reference_of, run_reference
 from tcc.driver import compared_values, float_types
+from tcc.errors import UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
+from tcc.options import TOLERANCES
 from tcc.record import record
 from tcc.runtime import Module, Port
 
@@ -45,10 +48,10 @@ def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], list[Draw]]
     """Draws of `seed`, and those that allowances are computed with, which are always the same.
     Every second one has the integers that the model compares its inputs with.
 
-    A quarter of them for the evaluator, which is slow; `own` as for `reference_name`.
+    A quarter of them for the evaluator, which is slow; `own` as for `reference_of`.
     """
     values = compared_values(model)
-    scales = _SCALES if reference_name(own) == "ONNX Runtime" else _SCALES[1:3]
+    scales = _SCALES if reference_of(model, own).peer else _SCALES[1:3]
 
     def draws(start: int, number: int) -> list[Draw]:
         return [
@@ -82,9 +85,19 @@ def compared(
         *([] if rounding is None else [Job(range(count))]),
     ]
     threads = len(os.sched_getaffinity(0))
-    wants, *runs = run_reference(model, jobs, [*draws, *moved], threads, own)
+    names = [port.name for port in module.outputs]
+    wants, *runs = run_reference(model, names, jobs, [*draws, *moved], threads, own)
+    if sorted(wants[0]) != sorted(names):
+        raise UserError(
+            "the artifact was compiled from another model",
+            where=model,
+            why=f"its outputs are {', '.join(names)}; those of the model are {', '.join(wants[0])}",
+            hint="compile the model again",
+        )
     plain = wants[:count] if rounding is None else runs[_NOISES]
     least = least_error(model, module.outputs)
+    if rounding is not None and reference_of(model, own).rounds_weights_alone:
+        least = max(least, mode_cost(module.manifest, model))
     kinds = [_SCALES[n % len(_SCALES)] for n in numbers]
     verdicts = []
     for name in wants[0]:
@@ -117,3 +130,10 @@ def least_error(model: Path, outputs: Sequence[Port] = ()) -> float:
     narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
     steps = [2.0**-item.fraction for item in narrow if item is not None]
     return max([*(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0])
+
+
+def mode_cost(manifest: Mapping[str, Any], model: Path) -> float:
+    """The largest of what the artifact's floats, its integer weights and the model's own floats may
+    cost."""
+    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
+    return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))

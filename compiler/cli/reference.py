@@ -1,17 +1,21 @@
-"""Runs of a model by a reference: ONNX Runtime without optimisations, or tcc's evaluator."""
+"""Runs of a model by a reference: ONNX Runtime without optimisations for an ONNX file, PyTorch for
+an archive of it, or tcc's evaluator."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from tcc.cli.peers.peer import CAP, PEERS, Peer
-from tcc.driver import evaluate_model
+from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
+from tcc.driver import evaluate_draws
 from tcc.frontends.onnx.rounded import write_rounded
 from tcc.frontends.rounding import Rounding
 from tcc.ir.op import Array, NamedArrays
 from tcc.record import record
 from tcc.temporary import temporary_folder
+
+_TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 
 @record
@@ -22,38 +26,70 @@ class Job:
     rounding: Rounding | None = None
 
 
-def reference_name(own: bool) -> str:
-    """What runs models; `own` where others do not take types that NumPy lacks."""
-    installed = not own and find_spec("onnxruntime") is not None
-    return "ONNX Runtime" if installed else "the reference evaluator"
+@record
+class Reference:
+    """What runs a model: the peer, or tcc's evaluator without one, and `why` that is so.
+
+    The evaluator `rounds_weights_alone` of an archive, and not what they are multiplied with.
+    """
+
+    name: str
+    peer: PeerKind | None
+    why: str
+    rounds_weights_alone: bool
+
+
+def reference_of(model: Path, own: bool) -> Reference:
+    """The reference for a model; `own` where others do not take its types or its draws."""
+    is_archive = model.suffix == ".pt2"
+    row = _TORCH if is_archive else PEERS["ort-plain"]
+    title, why = row.title.partition(",")[0], ""
+    if own:
+        why = f"{title} does not take its types or its random draws"
+    elif find_spec(row.package) is None:
+        why = f"{title} is not installed (pip install {row.install})"
+    if not why:
+        return Reference(title, row, "", False)
+    return Reference("the reference evaluator", None, why, is_archive)
 
 
 def run_reference(
-    model: Path, jobs: Sequence[Job], draws: Sequence[NamedArrays], threads: int, own: bool
+    model: Path,
+    names: Sequence[str],
+    jobs: Sequence[Job],
+    draws: Sequence[NamedArrays],
+    threads: int,
+    own: bool,
 ) -> list[list[NamedArrays]]:
-    """The outputs of each job on each of its draws."""
+    """The outputs of each job on each of its draws; `names` are those of an archive's outputs."""
+    row, is_archive = reference_of(model, own).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]
         for path, job in zip(paths, jobs, strict=True):
-            if job.rounding:
+            if job.rounding and is_archive:
+                path.write_text(json.dumps(asdict(job.rounding)))
+            elif job.rounding:
                 write_rounded(model, path, job.rounding)
-        if reference_name(own) != "ONNX Runtime":
+        if row is None:
             return [
-                [evaluate_model(path, draws[n]) for n in job.draws]
+                evaluate_draws(
+                    model if is_archive else path, [draws[n] for n in job.draws], job.rounding
+                )
                 for path, job in zip(paths, jobs, strict=True)
             ]
         ranges = (
             f"{job.draws.start}:{job.draws.stop}:{path}"
             for path, job in zip(paths, jobs, strict=True)
         )
-        plain = PEERS["ort-plain"]
-        row = replace(plain, arguments=(*plain.arguments, *ranges))
+        row = replace(row, arguments=(*row.arguments, *ranges))
         feeds = {f"{n} {name}": a for n, draw in enumerate(draws) for name, a in draw.items()}
         cap = CAP * sum(len(job.draws) for job in jobs)
-        with Peer("ort-plain", model, feeds, threads, row=row, cap=cap) as peer:
+        with Peer(row.title, model, feeds, threads, row=row, cap=cap) as peer:
             found = peer.outputs()
     outputs: list[list[dict[str, Array]]] = [[{} for _ in draws] for _ in jobs]
     for text, array in found.items():
         number, draw, name = text.split(" ", 2)
+        if name.isdigit() and is_archive and int(name) < len(names):
+            name = names[int(name)]
         outputs[int(number)][int(draw)][name] = array
     return [[outputs[n][draw] for draw in job.draws] for n, job in enumerate(jobs)]

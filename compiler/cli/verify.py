@@ -1,40 +1,16 @@
 """`tcc verify`."""
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
-from math import inf
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import numpy as np
-from tcc.artifact import find_weights, load, read_manifest, verify_weights
-from tcc.budgets import read_count
-from tcc.cli.arrays import as_taken, as_values, is_carried, make_draws, make_inputs, program_of
 from tcc.cli.choices import OUTPUT, PATH, json_flag, run_flags
-from tcc.cli.comparison import Verdict, compared, draws_of, least_error
-from tcc.cli.deadline import interruptible, timeout_flag
-from tcc.cli.drawn import drawn_model
-from tcc.cli.layer_results import Finding, Report, finding_lines, write_reproduction
-from tcc.cli.layers import LayerCheck
-from tcc.cli.opened import check_pair, opened_artifact
-from tcc.cli.peers.peer import SEED
-from tcc.cli.reference import reference_name
-from tcc.cli.show import print_json, progress, say, say_fitted
-from tcc.driver import model_inputs, precision_text
-from tcc.errors import UserError
-from tcc.frontends.onnx.pieces import PieceModel
-from tcc.ir.op import Array, NamedArrays
-from tcc.ir.program import Program
-from tcc.options import TOLERANCES, read_options
-from tcc.runtime import Module, Port
-from tcc.temporary import temporary_folder
+from tcc.cli.deadline import timeout_flag
+from tcc.later import later
 
-_AGREEMENT = (
-    1e-3  # the largest error of f32 that counts as agreement, relative to the largest value
-)
+if TYPE_CHECKING:
+    from tcc.cli import verification
+else:
+    verification = later("tcc.cli.verification")
 
 
 @click.command()
@@ -69,293 +45,20 @@ _AGREEMENT = (
 )
 @json_flag
 @timeout_flag
-def verify(
-    model: Path,
-    artifact: Path | None,
-    inputs: tuple[str, ...],
-    seed: int,
-    threads: int | None,
-    tolerance: float | None,
-    layers: bool,
-    memory: str,
-    keep_going: bool,
-    reproduce: Path | None,
-    as_json: bool,
-) -> int:
-    """Compares ARTIFACT (default: compiled now) with the ONNX file MODEL.
+def verify(**flags: Any) -> int:
+    """Compares ARTIFACT (default: compiled now) with MODEL, an ONNX file or a .pt2 archive.
 
-    The reference is ONNX Runtime without optimisations if it is installed and takes the types of
-    inputs and outputs, else tcc's own evaluator, which is slow.  Without --input it runs on several
-    random inputs of two sizes.  The exit code is 1 if an output differs from that of the model with
-    weights and operands rounded as the artifact rounds them by more than a few roundings make, or
-    from that of the unrounded model by more than --tolerance.
+    The reference is ONNX Runtime without optimisations, or PyTorch for an archive, whose calls it
+    runs one by one without unpickling what the archive holds.  Where it is not installed or does
+    not take the types or random draws, tcc's own evaluator is the reference, which is slow; the
+    text then says so.  Without --input it runs on several random inputs of two sizes.  The exit
+    code is 1 if an output differs from that of the model with weights and operands rounded as the
+    artifact rounds them by more than a few roundings make, or from that of the unrounded model by
+    more than --tolerance.
 
     \b
     Example:
       tcc verify model.onnx model.so --timeout 600
       tcc verify model.onnx --layers --reproduce fault/
     """
-    check_pair(model, artifact)
-    if model.suffix == ".pt2":
-        raise UserError(
-            "no reference reads .pt2 archives", where=model, hint="compare with torch itself"
-        )
-    if layers:
-        return _verify_layers(
-            model,
-            artifact,
-            inputs,
-            seed,
-            threads,
-            tolerance,
-            memory,
-            keep_going,
-            reproduce,
-            as_json,
-        )
-    if reproduce is not None or keep_going:
-        raise UserError(
-            "this is for a check layer by layer",
-            where="--reproduce, --keep-going",
-            hint="add --layers",
-        )
-    with opened_artifact(artifact or model, inputs) as path:
-        module = load(path, threads)
-        if artifact is not None:
-            _check_same_inputs(artifact, module.inputs, model)
-            weights = find_weights(path, dict(module.manifest))
-            if weights is not None:
-                verify_weights(weights)
-        _check_arrays((*module.inputs, *module.outputs), "compared")
-        model, evaluated = click.get_current_context().with_resource(drawn_model(model))
-        own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
-        taken = [
-            make_draws(module.inputs, inputs, chosen, lambda: program_of(path))
-            for chosen in draws_of(model, own, seed)
-        ]
-        drawn, fixed = (
-            [as_values(as_taken(x, module.inputs), module.inputs) for x in draws] for draws in taken
-        )
-        runs, errors = _outputs(module, drawn)
-        if 0 in errors:
-            raise errors[0]
-        # What the artifact refuses, the reference may refuse too.
-        others = {n: fixed[n] for n in _outputs(module, fixed)[0]} or {n: drawn[n] for n in runs}
-        asked = [
-            _as_the_model_takes(draw, module.manifest)
-            for draw in (*(drawn[n] for n in runs), *others.values())
-        ]
-        gots = [*runs.values()]
-    found = compared(model, module, asked, gots, [*runs, *others], own)
-    if tolerance is not None:
-        found = [_within(item, tolerance) for item in found]
-    unchanging = [item.output for item in found if _is_same(item.output, asked, gots)]
-    failed = [item for item in found if not item.ok]
-    refused = [_refusal(drawn[n], error) for n, error in errors.items()]
-    reference = reference_name(own)
-    precision = precision_text(module.manifest)
-    if as_json:
-        outputs = [asdict(item) for item in found]
-        said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
-        runs_said = {"runs": len(gots), "refused": refused}
-        print_json({**said, **runs_said, "ok": not failed, "outputs": outputs})
-        return int(bool(failed))
-    say(f"{precision}, beside {reference} in {len(gots)} runs")
-    for item in found:
-        say(_line(item, precision))
-        if item.why:
-            say(f"  {item.why}")
-    say_fitted(refused)
-    for name in unchanging:
-        say(f"{name}: the same for all inputs, so this says little of it")
-    say(_last_line(found, precision, reference))
-    return int(bool(failed))
-
-
-def _verify_layers(
-    model: Path,
-    artifact: Path | None,
-    inputs: Sequence[str],
-    seed: int,
-    threads: int | None,
-    tolerance: float | None,
-    memory: str,
-    keep_going: bool,
-    reproduce: Path | None,
-    as_json: bool,
-) -> int:
-    try:
-        limit = read_count(memory, f"--memory {memory}")
-    except ValueError as error:
-        raise UserError("bad option", why=error) from error
-    manifest = read_manifest(artifact) if artifact else {}
-    ports = model_inputs(model, inputs)
-    _check_arrays(ports, "given to a part of the model")
-
-    def program() -> Program:
-        with opened_artifact(artifact or model, inputs) as path:
-            return program_of(path)
-
-    arrays = make_inputs(ports, inputs, seed, program)
-    allowed = _tolerance(manifest, model) if tolerance is None else tolerance
-    options = {"precision": manifest.get("precision"), "weights": manifest.get("quantized")}
-    with temporary_folder() as folder, progress(f"{model.name}") as stage:
-        pieces = PieceModel(model, {name: value.shape for name, value in arrays.items()})
-        report = LayerCheck(
-            pieces, arrays, read_options(options), allowed, limit,
-            threads or len(os.sched_getaffinity(0)), folder, keep_going, stage,
-        ).run()  # fmt: skip
-    command = ""
-    if reproduce is not None and report.fault is not None:
-        command = write_reproduction(pieces, report.fault, reproduce)
-    _show_layers(report, len(pieces.layers), command, as_json)
-    return int(report.fault is not None)
-
-
-def _within(found: Verdict, tolerance: float) -> Verdict:
-    """`found`, wrong where the precision costs more than `tolerance`."""
-    if not found.ok or found.cost <= tolerance:
-        return found
-    return replace(found, ok=False, why=f"more than --tolerance {tolerance:g}")
-
-
-def _line(found: Verdict, precision: str) -> str:
-    """What is said of an output: whether it is right, and what the precision costs."""
-    said = f"{found.output}: {'ok' if found.ok else 'WRONG'}, error {found.error:.1e}"
-    if found.error < inf:
-        said += f" of {found.allowed:.1e} allowed"
-    return said if precision == "f32" else f"{said}; the precision costs {found.cost:.1e}"
-
-
-def _last_line(found: Sequence[Verdict], precision: str, reference: str) -> str:
-    """How many outputs are right.  Where rounding moves them far from the unrounded model, that is
-    no agreement."""
-    right = f"{sum(item.ok for item in found)} of {len(found)} outputs"
-    cost = max((item.cost for item in found if item.ok), default=0.0)
-    if precision == "f32" and cost <= _AGREEMENT:
-        return f"{right} agree with {reference}"
-    return f"{right} differ from the model by rounding alone"
-
-
-def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArrays]) -> bool:
-    """Whether an output is equal for all draws of the inputs that have equal shapes."""
-    groups: dict[Any, list[Array]] = {}
-    for draw, got in zip(draws, gots, strict=False):
-        shapes = tuple(array.shape for array in draw.values())
-        groups.setdefault(shapes, []).append(got[output])
-    return any(len(group) > 1 for group in groups.values()) and all(
-        np.array_equal(group[0], other) for group in groups.values() for other in group
-    )
-
-
-def _outputs(
-    module: Module, draws: Sequence[Mapping[str, Any]]
-) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
-    """What the artifact gives for draws, by their numbers; and the errors of those that it refuses,
-    as a branch may their sizes."""
-    found: dict[int, dict[str, Array]] = {}
-    errors: dict[int, UserError] = {}
-    for number, values in enumerate(draws):
-        # A run may update its inputs.
-        arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
-        try:
-            outputs = interruptible(partial(module.run, arrays, seed=SEED))
-            found[number] = as_values(outputs, module.outputs)
-        except UserError as error:
-            errors[number] = error
-    return found, errors
-
-
-def _refusal(values: Mapping[str, Any], error: UserError) -> str:
-    """What is said of a draw that is left out."""
-    sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
-    return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
-
-
-def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
-    """Raises UserError where the artifact was made of a model with other inputs."""
-    got = [port.name for port in found]
-    expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
-    if got != expected:
-        raise UserError(
-            "the artifact was compiled from another model",
-            where=artifact,
-            why=f"its inputs are {', '.join(got)}; those of {model} are {', '.join(expected)}",
-            hint=f"compile it again: tcc compile {model} -o {artifact}",
-        )
-
-
-def _check_arrays(ports: Sequence[Port], use: str) -> None:
-    """Raises UserError for a sequence or an optional, by name."""
-    for port in ports:
-        if "(" in port.dtype:
-            raise UserError(
-                f"{port.name!r} has no array that could be {use}",
-                why=f"it is of type {port.dtype}",
-                hint="tcc verify --layers checks what is around lists that a model makes inside",
-            )
-
-
-def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:
-    first = report.wrong
-    if as_json:
-        said = {
-            "ok": report.fault is None,
-            "layers": layers,
-            "references": list(report.references),
-            "compiles": report.compiles,
-            "first_wrong": None if first is None else asdict(first),
-            "joined": report.joined,
-            "reproduce": command,
-        }
-        print_json({**said, "values": [asdict(item) for item in report.findings]})
-        return
-    for line in finding_lines(report.findings):
-        say(line)
-    oracle = " and ".join(report.references)
-    if first is not None:
-        right = "what it reads is right" if first.inputs_right else "what it reads is wrong too"
-        say(f"the first wrong node is {first.name} ({first.op}): {right}")
-        say(f"  its output {first.output}: {_reason(first)}")
-    elif report.joined:
-        say(f"every node agrees with {oracle}, but these do not when they are compiled together:")
-        say("  " + ", ".join(report.joined))
-    else:
-        say(f"all {layers} nodes agree with {oracle} ({report.compiles} compiles)")
-    if command:
-        say(f"to see it again: {command}")
-
-
-def _reason(found: Finding) -> str:
-    if found.why:
-        return f"{found.verdict}, {found.why}"
-    return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
-
-
-def _tolerance(manifest: Mapping[str, Any], model: Path) -> float:
-    """The largest of what the artifact's floats, its integer weights and the model's own floats may
-    cost."""
-    modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
-    return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))
-
-
-def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
-    for new rows only the old ones.
-
-    Raises UserError where the number of new rows depends on symbolic sizes.
-    """
-    given = {name: array.copy() for name, array in inputs.items()}
-    for item in manifest.get("appends", ()):
-        name, axis, rows = item["input"], item["axis"], item["rows"]
-        if not isinstance(rows, int):
-            raise UserError(
-                "cannot tell the old rows of a state from the new ones",
-                where=f"input {name}",
-                why=f"a run appends {rows} rows, which depends on symbolic sizes",
-                hint="compile with --input, which fixes sizes",
-            )
-        array = given[name]
-        if axis < array.ndim and rows <= array.shape[axis]:
-            given[name] = np.delete(array, np.s_[array.shape[axis] - rows :], axis)
-    return given
+    return verification.verify(**flags)

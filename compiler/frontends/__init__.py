@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeAlias
@@ -13,13 +14,17 @@ from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
+from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.archive import read_archive
+from tcc.frontends.torch.calls import Program
 from tcc.frontends.torch.importer import import_program
 from tcc.frontends.torch.inputs import call_form
 from tcc.frontends.torch.support import check_calls, missing_calls
 from tcc.ir.graph import Graph
+from tcc.ir.op import Array, NamedArrays
+from tcc.ir.types import F32, DType
 
-__all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model"]
+__all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model", "replayed"]
 
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
 Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
@@ -36,17 +41,18 @@ def load_model(
     *,
     allow_pickle: bool = False,
     budgets: Budgets = BUDGETS,
+    rounding: Rounding | None = None,
 ) -> Graph:
     """The graph of a model, as `load_called` gives it."""
-    return load_called(model, inputs, allow_pickle=allow_pickle, budgets=budgets)[0]
+    return load_called(model, inputs, allow_pickle, budgets, rounding)[0]
 
 
 def load_called(
     model: Model,
     inputs: Shapes | None = None,
-    *,
     allow_pickle: bool = False,
     budgets: Budgets = BUDGETS,
+    rounding: Rounding | None = None,
 ) -> Called:
     """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
     `torch.export.ExportedProgram`.  Archives are read without unpickling anything, unless
@@ -54,10 +60,11 @@ def load_called(
     Beside it is how callers may nest the inputs (`call_form`), None where they do not.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
+    `rounding` rounds the weights of an archive.
     Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
-        return _of_archive(os.fspath(model), inputs, allow_pickle)
+        return _of_archive(os.fspath(model), inputs, allow_pickle, rounding)
     if _is_of_torch(model, "ExportedProgram"):
         return _of_exported(model, inputs)
     if is_torch_module(model):
@@ -93,10 +100,37 @@ def _is_of_torch(model: Any, name: str) -> bool:
     return any(k.__name__ == name and k.__module__.startswith("torch.") for k in kinds)
 
 
-def _of_archive(path: str, inputs: Shapes | None, allow_pickle: bool) -> Called:
+def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str, Array]]:
+    """A function that has torch run the calls of an archive, rounded, on inputs by name, and gives
+    the outputs as `replay` names them.
+
+    Nothing of the file is unpickled or evaluated, and calls that no import takes are refused.
+    """
+    program = read_archive(path)
+    check_calls(program.block, _DECOMPOSE, _torch("retrace").is_traceable)
+    run: Callable[[NamedArrays], dict[str, Array]] = _torch("replay").replayed(program, rounding)
+    return run
+
+
+def _changed(program: Program, rounding: Rounding) -> Program:
+    """The program with its weights rounded."""
+
+    def contents(name: str) -> tuple[Array, DType]:
+        array, dtype = program.contents(name)
+        is_weight = dtype is F32 and array.ndim > 1
+        return rounding.weight([name], array, -1) if is_weight else array, dtype
+
+    return replace(program, contents=contents)
+
+
+def _of_archive(
+    path: str, inputs: Shapes | None, allow_pickle: bool, rounding: Rounding | None
+) -> Called:
     if allow_pickle:
         return _of_exported(_torch("exported").read_with_torch(path), inputs)
     program = read_archive(path)
+    if rounding is not None:
+        program = _changed(program, rounding)
     form = call_form(program)
     if missing_calls(program.block):
         if find_spec("torch") is None:

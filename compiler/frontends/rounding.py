@@ -14,6 +14,17 @@ from tcc.record import record
 # between contractions, so much larger that some of them are rounded to the other neighbour.
 _CHANGE, _CHANGE_ROUNDED = 2.0**-23, 2.0**-16
 _STORED = ("bf16", "f16", *WEIGHTS)
+_BITS = {"bf16": 8, "tf32": 11}  # of a significand
+# The relative error that another order makes of a sum; differences of sums enlarge it.
+SUM_ERROR = 2.0**-20
+
+
+def splitter(kind: str) -> float:
+    """The factor a with which a * x - (a * x - x) is x in f32, rounded to a type.
+
+    T. J. Dekker, A floating-point technique for extending the available precision, 1971.
+    """
+    return 2.0 ** (24 - _BITS[kind]) + 1
 
 
 @record

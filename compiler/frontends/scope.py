@@ -63,7 +63,8 @@ class Operand:
 
     `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
     it is computed from shapes; `made` the graph value, once there is one; `equality` the two sizes
-    whose comparison a condition is; `items` the entries of a list, where they are known.
+    whose comparison a condition is; `items` the entries of a list, where they are known; `sources`
+    the constants of the model of which a folded one was made.
     """
 
     type: TensorType
@@ -74,6 +75,7 @@ class Operand:
     made: Value | None = None
     equality: tuple[Index, Index] | None = None
     items: tuple[Operand, ...] | None = None
+    sources: tuple[str, ...] = ()
 
     @property
     def value(self) -> Value:
@@ -81,7 +83,8 @@ class Operand:
         if self.made is None:
             builder = self.scope.builder
             if self.array is not None:
-                self.made = builder.constant(self.array, self.name, self.type.dtype, [self.name])
+                sources = self.sources or (self.name,)
+                self.made = builder.constant(self.array, self.name, self.type.dtype, sources)
             elif self.sizes is not None:
                 self.made = self._made_of_sizes(self.sizes)
             elif self.items is not None:
@@ -284,10 +287,17 @@ class Scope:
             array, dtype = self.session.tensors.dense(sparse, where)
             self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
 
-    def constant(self, array: Any, dtype: DType | None = None, name: str = "const") -> Operand:
+    def constant(
+        self,
+        array: Any,
+        dtype: DType | None = None,
+        name: str = "const",
+        sources: tuple[str, ...] = (),
+    ) -> Operand:
         data = np.asarray(array)
         kind = dtype or dtype_of(data)
-        return Operand(TensorType(kind, tuple(map(const, data.shape))), self, name, array=data)
+        type = TensorType(kind, tuple(map(const, data.shape)))
+        return Operand(type, self, name, array=data, sources=sources)
 
     def sizes(
         self, values: Sequence[Index], dtype: DType, *, scalar: bool = False, name: str = "sizes"
@@ -485,8 +495,10 @@ class Scope:
         except (ValueError, IndexError, MemoryError):  # left to the compilation, which names it
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
+        tensors = [o for o in operands if o and o.rank and o.dtype.is_float]
+        sources = tuple(name for o in tensors for name in o.sources or (o.name,))
         return tuple(
-            self.constant(carrier(a, t.dtype), t.dtype, n)
+            self.constant(carrier(a, t.dtype), t.dtype, n, sources)
             for a, t, n in zip(results, types, hints, strict=False)
         )
 

@@ -400,7 +400,14 @@ def test_a_model_of_bf16_runs_on_random_arrays_and_on_its_own_results(
     assert capsys.readouterr().out.count('"shape": [8, 8]') == 2
 
 
-def test_archives_of_torch_have_no_reference(capsys: pytest.CaptureFixture[str]) -> None:
-    for flags in ([], ["--layers"]):
-        assert cli.execute(["verify", "m.pt2", *flags]) == 2
-        assert "no reference reads .pt2" in capsys.readouterr().err
+def test_archives_of_torch_are_not_checked_by_layers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.execute(["verify", "m.pt2", "--layers"]) == 2
+    assert "only ONNX files are checked layer by layer" in capsys.readouterr().err
+    broken = tmp_path / "broken.pt2"
+    broken.write_bytes(b"PK\x03\x04 and no more")
+    assert cli.execute(["verify", str(broken)]) == 2
+    said = capsys.readouterr().err
+    assert f"the archive cannot be read\n  at: {broken}\n  because: " in said
+    assert "to do: " in said

@@ -84,7 +84,11 @@ def program() -> dict[str, Any]:
         ],
         "output_specs": [{"user_output": {"arg": {"as_tensor": {"name": "y"}}}}],
     }
-    calls = [{"fqn": "", "signature": {"out_spec": json.dumps([1, leaf])}}]
+    named = {"type": "builtins.dict", "context": "[]", "children_spec": []}
+    given = {"type": "builtins.tuple", "context": "null", "children_spec": [leaf]}
+    specs = {"in_spec": {**given, "children_spec": [given, named]}, "out_spec": leaf}
+    texts = {name: json.dumps([1, spec]) for name, spec in specs.items()}
+    calls = [{"fqn": "", "signature": texts}]
     return {
         "graph_module": {
             "graph": graph, "signature": signature, "module_call_graph": calls,

@@ -85,7 +85,7 @@ class Peer(AbstractContextManager["Peer"]):
     ) -> None:
         self.kind = kind
         self._row = row or PEERS[kind]
-        self._cap = cap
+        self._cap, self._model = cap, model
         check_installed(self._row)
         self._ending = ExitStack()
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
@@ -161,7 +161,12 @@ class Peer(AbstractContextManager["Peer"]):
         answer: dict[str, Any] = json.loads(line) if line else {}
         if not line or "error" in answer:
             why = answer.get("error") or self._last_words()
-            raise ToolError(f"{self._row.title} failed", why=str(why))
+            raise ToolError(
+                f"{self._row.title} failed",
+                where=self._model,
+                why=str(why),
+                hint=f"see whether {self._row.title} alone runs the model on these inputs",
+            )
         return answer
 
     def _last_words(self) -> str:

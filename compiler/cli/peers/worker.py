@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Run = Callable[[], Mapping[str, Array]]  # of a model, once
+Arrays = Mapping[str, Array]
+Run = Callable[[], Arrays]  # of a model, once
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
+def write_arrays(path: Path, arrays: Arrays) -> None:
     """Names may be any text, so arrays are numbered; array 0 holds the names.
 
     Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
@@ -76,6 +77,28 @@ def serve(prepare: Callable[..., Run]) -> None:
                 _reply(answers, {})
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
+
+
+def run_ranges(
+    feed: Path, ranges: Sequence[str], opened: Callable[[str], Callable[[Arrays], Arrays]]
+) -> Arrays:
+    """The outputs of every MODEL of `ranges`, texts BEGIN:END:MODEL, on the draws BEGIN to END of
+    the inputs in `feed`, whose arrays are named `DRAW NAME`.
+
+    The outputs are named `MODEL DRAW NAME`, the models being numbered; `opened(MODEL)` runs one.
+    """
+    draws: dict[str, dict[str, Array]] = {}
+    for text, array in read_arrays(feed).items():
+        draw, _, name = text.partition(" ")
+        draws.setdefault(draw, {})[name] = array
+    outputs: dict[str, Array] = {}
+    for number, text in enumerate(ranges):
+        begin, end, path = text.split(":", 2)
+        run = opened(path)
+        for at in range(int(begin), int(end)):
+            arrays = run(draws.get(str(at), {}))
+            outputs |= {f"{number} {at} {name}": array for name, array in arrays.items()}
+    return outputs
 
 
 def _reply(answers: TextIO, answer: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from onnx.helper import make_graph, make_node
 from onnx.numpy_helper import from_array, to_array
 from onnx.reference import ReferenceEvaluator
 from tcc.frontends.onnx.pieces import bodies, read_names
-from tcc.frontends.rounding import Rounding
+from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 
 # The operands of contractions, and the axis of each along which products are summed.  None: the
@@ -29,11 +29,9 @@ _AXES: Mapping[str, Mapping[int, int | None]] = {
 }
 _MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
 _ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
-_BITS = {"bf16": 8, "tf32": 11}  # of a significand
 _BF16_OPSET = 13  # the first whose Cast knows bf16
-# Sums of elements, and the relative error that their order makes; differences of sums enlarge it.
+# Sums of elements.
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceL1", "GlobalAveragePool")
-_SUM_ERROR = 2.0**-20
 _LARGE = 1 << 16  # bytes of a weight that goes to the file beside the model
 
 
@@ -190,7 +188,7 @@ class _Rounder:
         if node.op_type in _SUMS and node.output[0] in self.floats:
             name = node.output[0]
             rng = np.random.default_rng([self.rounding.seed, *name.encode()])
-            factor = np.array(1 + _SUM_ERROR * rng.standard_normal(), np.float32)
+            factor = np.array(1 + SUM_ERROR * rng.standard_normal(), np.float32)
             node.output[0], other = f"{name}/sum", f"{name}/factor"
             yield make_node("Constant", [], [other], value=from_array(factor))
             yield make_node("Mul", [node.output[0], other], [name])
@@ -207,10 +205,9 @@ class _Rounder:
                 yield make_node("Cast", [name], [narrow], to=_ELEMENTS[kind])
                 yield make_node("Cast", [narrow], [result], to=onnx.TensorProto.FLOAT)
                 continue
-            # T. J. Dekker, A floating-point technique for extending the available precision, 1971.
-            splitter = from_array(np.array(2.0 ** (24 - _BITS[kind]) + 1, np.float32))
+            splits = from_array(np.array(splitter(kind), np.float32))
             factor, raised, low = (f"{result}/{part}" for part in ("factor", "raised", "low"))
-            yield make_node("Constant", [], [factor], value=splitter)
+            yield make_node("Constant", [], [factor], value=splits)
             yield make_node("Mul", [name, factor], [raised])
             yield make_node("Sub", [raised, name], [low])
             yield make_node("Sub", [raised, low], [result])

@@ -106,11 +106,12 @@ def _rules() -> Mapping[Any, Any]:
 
 
 def has_rule(operator: Any) -> bool:
-    """Whether torch takes an operator apart."""
+    """Whether torch takes an operator apart; some, as `aten.save`, are of its scripts alone."""
     if operator is None or operator in _rules():
         return operator is not None
-    implicit = torch._C._dispatch_has_kernel_for_dispatch_key
-    return bool(implicit(operator.name(), "CompositeImplicitAutograd"))
+    name, implicit = operator.name(), torch._C._dispatch_has_kernel_for_dispatch_key
+    exists = torch._C._dispatch_has_kernel(name)
+    return bool(exists and implicit(name, "CompositeImplicitAutograd"))
 
 
 def decomposed(program: Any) -> Any:

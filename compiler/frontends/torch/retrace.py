@@ -200,13 +200,19 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
         block, updates = self._program.block, self._program.updates
         owned = {name: getattr(self, held) for name, held in self._owned.items()}
         values = self._fixed | owned | given
-        results = _run(block, [values[name] for name, _ in block.inputs])
+        results = run_block(block, [values[name] for name, _ in block.inputs])
         for name, new in zip(updates, results, strict=False):
             values[name].copy_(new)
         return results[len(updates) :]
 
 
-def _run(block: Block, given: Sequence[Any]) -> list[Any]:
+def run_block(
+    block: Block,
+    given: Sequence[Any],
+    call_of: Callable[[Call, Mapping[str, Any]], Any] | None = None,
+) -> list[Any]:
+    """What the block returns where torch runs its calls, or `call_of` does.  `given` are what its
+    inputs stand for."""
     values = dict(zip((name for name, _ in block.inputs), given, strict=True))
 
     def resolved(value: Any) -> Any:
@@ -220,16 +226,18 @@ def _run(block: Block, given: Sequence[Any]) -> list[Any]:
             case Opaque(text):
                 return _CPU if text.startswith("device ") else _FORMATS.get(text)
             case Block():
-                return lambda *given: tuple(_run(value, given))
+                return lambda *given: tuple(run_block(value, given))
         return value
 
     for call in block.calls:
         with refusing(f"torch refuses {call.target}", call.location):
-            values[call.name] = _called(call, {n: resolved(v) for n, v in call.arguments.items()})
+            arguments = {n: resolved(v) for n, v in call.arguments.items()}
+            values[call.name] = (call_of or called)(call, arguments)
     return [resolved(value) for value in block.outputs]
 
 
-def _called(call: Call, arguments: Mapping[str, Any]) -> Any:
+def called(call: Call, arguments: Mapping[str, Any]) -> Any:
+    """The result of a call, by torch."""
     given = list(arguments.values())
     if call.target == "higher_order.wrap_with_autocast" and given[2]:
         raise ValueError("it casts automatically: export the model without autocast")

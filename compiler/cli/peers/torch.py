@@ -1,0 +1,28 @@
+"""Runs archives of PyTorch by its operators: MODEL.pt2 INPUTS.npz THREADS [BEGIN:END:FILE ...].
+
+It gives the outputs that `worker.run_ranges` names, and numbers those of the archive.  FILE is the
+archive itself, or JSON that says how what its contractions read is rounded.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tcc.cli.peers.worker import Arrays, Run, run_ranges, serve
+from tcc.frontends import replayed
+from tcc.frontends.rounding import Rounding
+
+
+def prepare(model: Path, feed: Path, threads: int, *ranges: str) -> Run:
+    """A function that gives the outputs of `model` for all `ranges`."""
+
+    def opened(path: str) -> Callable[[Arrays], Arrays]:
+        rounding = {} if path == str(model) else json.loads(Path(path).read_text())
+        return replayed(str(model), Rounding(**rounding))
+
+    outputs = run_ranges(feed, ranges, opened)
+    return lambda: outputs
+
+
+if __name__ == "__main__":
+    serve(prepare)
