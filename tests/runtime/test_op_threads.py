@@ -179,12 +179,41 @@ def test_scatters_are_equal_for_all_threads(ops: Ops, width: int, reduction: int
         np.testing.assert_array_equal(np.isnan(found[0]), np.isnan(want))
         atol = 2 * eps * (scale * np.where(good, np.abs(want), 1.0))[good]
         assert np.all(np.abs(found[0][good] - want[good]) <= atol)
-        one = np.empty((rows, 1), np.float32)
-        place, part = np.repeat(where, 1)[:, None], updates[:, :1].copy()
-        for threads in (0, 4):
-            ops("scatter_elements", (x[:, :1].copy(), place, part), (one,), (0, reduction),
-                threads=threads)  # fmt: skip
-            assert one.tobytes() == found[0][:, :1].tobytes()
+        single, place = np.empty_like(x), np.repeat(where[:, None], width, axis=1)
+        for threads in (0, 2, 4):
+            ops("scatter_elements", (x, place, updates), (single,), (0, reduction), threads=threads)
+            assert single.tobytes() == found[0].tobytes()
+
+
+@pytest.mark.parametrize("reduction", [3, 4])
+@pytest.mark.parametrize("width", [1, 6])
+def test_the_first_nan_and_the_first_of_equal_values_stay(
+    ops: Ops, width: int, reduction: int
+) -> None:
+    """Bit for bit, for every number of threads; updates and x have NaN of different bits."""
+    rng = np.random.default_rng([7, width, reduction])
+    rows, count = 40, 5001
+    x, updates = (
+        np.where(rng.random((n, width)) < 0.5, 0.0, -0.0).astype(np.float32) for n in (rows, count)
+    )
+    bits = rng.integers(0x7FC00001, 0x7FFFFFFF, 30).astype(np.uint32).view(np.float32)
+    updates[rng.integers(0, count, 28), rng.integers(0, width, 28)] = bits[:28]
+    x[[3, 30], [0, -1]] = bits[28:]
+    where = rng.integers(1, rows, count)
+    where[-1], updates[-1] = 0, 5 if reduction == 3 else -5
+    want = x.copy()
+    for row, update in zip(where, updates, strict=True):
+        old = want[row]
+        beyond = update > old if reduction == 3 else update < old
+        want[row] = np.where(~np.isnan(old) & (np.isnan(update) | beyond), update, old)
+    for threads in (0, 2, 3, 4):
+        y = np.empty_like(x)
+        ops("scatter_nd", (x, where[:, None], updates), (y,), (reduction,), threads=threads)
+        assert y.tobytes() == want.tobytes()
+        x_too = x.copy()
+        ops("scatter_nd", (x_too, where[:, None], updates), (x_too,), (reduction,),
+            threads=threads)  # fmt: skip
+        assert x_too.tobytes() == want.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i8", "i4", "u1", "f2"])

@@ -10,15 +10,18 @@
  * may be x.  max_unpool writes x to zeros; positions outside y are dropped.
  *
  * Threads share the results: each reads all indices and applies the updates of its own rows or
- * columns, in their order.  Results therefore do not depend on the number of threads. */
+ * columns, in their order.  Maxima and minima do not depend on the order: threads share the updates
+ * where copies of the results cost little beside them.  Results therefore do not depend on the number
+ * of threads. */
 #include <math.h>
 #include <string.h>
 
 #include "order.h"
 
-/* Of functions that take no time: their code should be short. */
+/* Of functions that take no time or serve rare types: their code should be short. */
 #define SMALL __attribute__((cold, noinline))
-#define APART __attribute__((noinline))
+/* Of loops over updates.  Compilers would take them to be rare, as their callers are. */
+#define APART __attribute__((hot, noinline))
 
 enum { NONE, ADD, MUL, MAX, MIN, REDUCTIONS };
 
@@ -60,11 +63,14 @@ static uint16_t to_bfloat(float value) {
 
 /* ---- one element ---------------------------------------------------------------------------------- */
 
+/* The first NaN wins, and of equal ones the first. */
+#define LARGER(a, b) (isnan(b) ? (isnan(a) ? a : b) : b > a ? b : a)
+#define SMALLER(a, b) (isnan(b) ? (isnan(a) ? a : b) : b < a ? b : a)
+
 static double combine_floats(int64_t reduction, double a, double b) {
     if (reduction == ADD) return a + b;
     if (reduction == MUL) return a * b;
-    /* NaN wins, as in max and min reductions */
-    return isnan(a) || (reduction == MAX ? a > b : a < b) ? a : b;
+    return reduction == MAX ? LARGER(a, b) : SMALLER(a, b);
 }
 
 static double load_float(tcc_dtype dtype, const void *at) {
@@ -123,9 +129,12 @@ enum {
     BATCH = 128,      /* updates whose places are found before they are applied */
     PIECE = 1 << 16,  /* bytes that a thread copies at a time */
     COLUMNS = 64,     /* elements along the last axis that a thread updates at a time */
-    LINE = 64,        /* elements of neighbouring rows that belong to one thread */
-    AHEAD = 2,        /* rows of updates that are fetched while others are applied */
+    LINE_BITS = 6,    /* 64 neighbouring elements belong to one thread */
+    AHEAD = 512,      /* bytes of updates that are fetched at a time, twice as many ahead */
+    MOST_SKIPPED = 4, /* updates that are fetched for each that is taken */
+    NARROW = 4,       /* elements that a thread combines faster than it tells whose they are */
     SHARED = 1 << 14, /* elements whose updates are worth a thread's way there */
+    COPIED = 4,       /* elements of updates for each element of a copy of x */
 };
 
 /* Where updates are combined: y itself, or an f32 image of it. */
@@ -134,10 +143,13 @@ typedef struct scatter {
     int64_t reduction;
     tcc_dtype dtype; /* of the elements of target */
     char *target;
-    /* A row is `width` elements of the target that one update changes.  Of the rows, taken by 2**shift
-     * at a time, those that a hash gives to the number of a unit are the unit's. */
+    /* A row is `width` elements of the target that one update changes.  The rows that begin within 64
+     * elements belong to the group that a hash gives them. */
     int64_t width;
-    int32_t shift, groups;
+    int32_t groups;
+    /* Of maxima and minima of many updates each group has a share of the updates instead, and all but
+     * the first a copy of the target of its own. */
+    char *copies;
 } scatter;
 
 /* Places of rows, in elements of the target and of the updates. */
@@ -147,67 +159,13 @@ typedef struct batch {
 
 typedef float floats __attribute__((vector_size(16)));
 typedef double doubles __attribute__((vector_size(16)));
-typedef uint32_t words __attribute__((vector_size(16)));
+typedef int32_t words __attribute__((vector_size(16)));
 
-/* Combines rows of elements that have a type of C: `ONE` is a and b combined.  `WIDE` is that of
- * vectors of the first `most` elements. */
-#define COMBINE_ROWS(TYPE, VECTOR, most, WIDE, ONE)                                                \
-    for (int64_t n = 0; n < rows->count; n++) {                                                    \
-        TYPE *y = (TYPE *)(void *)s->target + rows->target[n];                                     \
-        const TYPE *u = (const TYPE *)s->call->inputs[2].data + rows->update[n];                   \
-        const TYPE *next = u + (n + AHEAD < rows->count ? rows->update[n + AHEAD] - rows->update[n] : 0); \
-        int64_t i = 0;                                                                             \
-        for (; i < (most); i += 16 / (int64_t)sizeof(TYPE)) {                                      \
-            VECTOR a, b;                                                                           \
-            __builtin_prefetch(next + i);                                                          \
-            memcpy(&a, y + i, sizeof a);                                                           \
-            memcpy(&b, u + i, sizeof b);                                                           \
-            a = WIDE;                                                                              \
-            memcpy(y + i, &a, sizeof a);                                                           \
-        }                                                                                          \
-        for (; i < width; i++) {                                                                   \
-            TYPE a = y[i], b = u[i];                                                               \
-            y[i] = ONE;                                                                            \
-        }                                                                                          \
-    }
-#define COMBINE(TYPE, ONE) COMBINE_ROWS(TYPE, TYPE, 0, a, ONE)
-#define COMBINE_FLOATS(WIDE, ONE) COMBINE_ROWS(float, floats, width & ~(int64_t)3, WIDE, ONE)
-
-/* a where `first`, else b; a NaN of a. */
-static floats pick(floats a, floats b, words first) {
-    first |= (words)(a != a);
-    return (floats)(((words)a & first) | ((words)b & ~first));
-}
-
-/* Combines rows of a frequent type; false for others. */
-static bool combine_fast(const scatter *s, const batch *rows) {
-    tcc_dtype dtype = s->call->inputs[2].dtype;
-    bool add = s->reduction == ADD;
-    int64_t width = s->width;
-    if (dtype.bits == 32 && dtype.code == 2) {
-        if (add) COMBINE_FLOATS(a + b, a + b)
-        else if (s->reduction == MUL) COMBINE_FLOATS(a * b, a * b)
-        else if (s->reduction == MAX)
-            COMBINE_FLOATS(pick(a, b, (words)(a > b)), isnan(a) || a > b ? a : b)
-        else
-            COMBINE_FLOATS(pick(a, b, (words)(a < b)), isnan(a) || a < b ? a : b)
-    } else if (add && dtype.bits == 64 && dtype.code == 2) {
-        COMBINE_ROWS(double, doubles, width & ~(int64_t)1, a + b, a + b)
-    } else if (add && dtype.bits == 64) {
-        COMBINE(uint64_t, a + b)
-    } else if (add && dtype.bits == 32) {
-        COMBINE(uint32_t, a + b)
-    } else {
-        return false;
-    }
-    return true;
-}
-
-/* Combines one row element by element, of any type. */
-static void combine_row(const scatter *s, char *target, const char *from) {
+/* Combines the first `count` elements of a row one by one, of any type. */
+static SMALL void combine_row(const scatter *s, char *target, const char *from, int64_t count) {
     tcc_dtype dtype = s->call->inputs[2].dtype, wide = s->dtype;
     bool floating = dtype.code == 2 || dtype.code == 4;
-    for (int64_t i = 0; i < s->width; i++, target += wide.bits / 8, from += dtype.bits / 8) {
+    for (int64_t i = 0; i < count; i++, target += wide.bits / 8, from += dtype.bits / 8) {
         if (floating) {
             double a = load_float(wide, target), b = load_float(dtype, from);
             store_float(wide, target, combine_floats(s->reduction, a, b));
@@ -218,24 +176,141 @@ static void combine_row(const scatter *s, char *target, const char *from) {
     }
 }
 
+/* Combines rows `n` to `end - 1` of elements that have a type of C: `ONE` is a and b combined.  `WIDE`
+ * is that of vectors of the first `most` elements; where these of a row have NaN in b, they are combined
+ * once more one by one. */
+#define COMBINE_ROWS(TYPE, VECTOR, most, WIDE, ONE)                                                \
+    do {                                                                                           \
+        TYPE *target = (TYPE *)(void *)s->target;                                                  \
+        const TYPE *from = s->call->inputs[2].data;                                                \
+        for (int64_t row = n; (most) && row < end; row++) {                                        \
+            TYPE *y = target + rows->target[row];                                                  \
+            const TYPE *u = from + rows->update[row];                                              \
+            words nan = {0};                                                                       \
+            for (int64_t i = 0; i < (most); i += 16 / (int64_t)sizeof(TYPE)) {                     \
+                VECTOR a, b;                                                                       \
+                memcpy(&a, y + i, sizeof a);                                                       \
+                memcpy(&b, u + i, sizeof b);                                                       \
+                a = WIDE;                                                                          \
+                memcpy(y + i, &a, sizeof a);                                                       \
+            }                                                                                      \
+            if (nan[0] | nan[1] | nan[2] | nan[3])                                                 \
+                combine_row(s, (char *)y, (const char *)u, most);                                  \
+        }                                                                                          \
+        for (; (most) < width && n < end; n++) {                                                   \
+            TYPE *y = target + rows->target[n];                                                    \
+            const TYPE *u = from + rows->update[n];                                                \
+            int64_t i = most;                                                                      \
+            do {                                                                                   \
+                TYPE a = y[i], b = u[i];                                                           \
+                y[i] = ONE;                                                                        \
+            } while (++i < width);                                                                 \
+        }                                                                                          \
+    } while (0)
+#define COMBINE(TYPE, ONE) COMBINE_ROWS(TYPE, TYPE, 0, a, ONE)
+#define COMBINE_FLOATS(WIDE, ONE) COMBINE_ROWS(float, floats, width & ~(int64_t)3, WIDE, ONE)
+
+/* Compilers make one instruction of each: b where either is NaN. */
+static floats larger(floats a, floats b) {
+    for (int i = 0; i < 4; i++) b[i] = a[i] > b[i] ? a[i] : b[i];
+    return b;
+}
+
+static floats smaller(floats a, floats b) {
+    for (int i = 0; i < 4; i++) b[i] = a[i] < b[i] ? a[i] : b[i];
+    return b;
+}
+
+/* Combines rows `n` to `end - 1` of a batch, of a frequent type; false for others. */
+static bool combine_fast(const scatter *s, const batch *rows, int64_t n, int64_t end) {
+    tcc_dtype dtype = s->call->inputs[2].dtype;
+    bool add = s->reduction == ADD;
+    int64_t width = s->width;
+    if (dtype.bits == 32 && dtype.code == 2) {
+        if (add)
+            COMBINE_FLOATS(a + b, a + b);
+        else if (s->reduction == MUL)
+            COMBINE_FLOATS(a * b, a * b);
+        else if (s->reduction == MAX)
+            COMBINE_FLOATS((nan |= b != b, larger(b, a)), LARGER(a, b));
+        else
+            COMBINE_FLOATS((nan |= b != b, smaller(b, a)), SMALLER(a, b));
+    } else if (add && dtype.bits == 64 && dtype.code == 2) {
+        COMBINE_ROWS(double, doubles, width & ~(int64_t)1, a + b, a + b);
+    } else if (add && dtype.bits == 64) {
+        COMBINE(uint64_t, a + b);
+    } else if (add && dtype.bits == 32) {
+        COMBINE(uint32_t, a + b);
+    } else {
+        return false;
+    }
+    return true;
+}
+
 static bool is_half(tcc_dtype dtype) {
     return dtype.bits == 16 && (dtype.code == 2 || dtype.code == 4);
 }
 
+/* Without the statement of no instructions compilers see nothing done and leave the call out. */
+static void fetch(const char *first, const char *behind) {
+    for (; first < behind; first += 64) {
+        __builtin_prefetch(first);
+        __asm__ volatile("");
+    }
+}
+
+/* Fetches the updates of rows `first` to `end - 1` of a batch, `first` at least 1.  A unit that takes a
+ * good part of the updates, in their order, fetches those between too: memory is read fastest so. */
+static APART void fetch_rows(const scatter *s, const batch *rows, int64_t first, int64_t end) {
+    size_t element = s->call->inputs[2].dtype.bits / 8u;
+    const char *from = s->call->inputs[2].data;
+    int64_t width = s->width, behind = rows->update[first - 1] + width;
+    if (end > rows->count) end = rows->count;
+    if (first >= end) return;
+    int64_t last = rows->update[end - 1] + width;
+    if (last >= behind && last - behind <= MOST_SKIPPED * width * (end - first)) {
+        fetch(from + (size_t)behind * element, from + (size_t)last * element);
+        return;
+    }
+    for (; first < end; first++) {
+        const char *u = from + (size_t)rows->update[first] * element;
+        fetch(u, u + (size_t)width * element);
+    }
+}
+
+/* Narrows units `first` to `behind - 1` of the updates to those of a group that has a copy of the target,
+ * and gives it that. */
+static SMALL void take_share(scatter *s, int64_t group, int64_t *first, int64_t *behind) {
+    const tcc_op_tensor *x = &s->call->inputs[0];
+    size_t bytes = (size_t)x->count * (x->dtype.bits / 8u);
+    int64_t each = (*behind - *first) / s->groups;
+    *first += each * group;
+    if (group + 1 < s->groups) *behind = *first + each;
+    if (!group) return;
+    s->target = s->copies + (size_t)(group - 1) * bytes;
+    memcpy(s->target, x->data, bytes);
+}
+
 /* Combines the rows of a batch, and empties it. */
-static void combine(const scatter *s, batch *rows) {
+static APART void combine(const scatter *s, batch *rows) {
     size_t element = s->call->inputs[2].dtype.bits / 8u, step = s->dtype.bits / 8u;
-    if (s->reduction == NONE || !combine_fast(s, rows))
-        for (int64_t n = 0; n < rows->count; n++) {
+    int64_t bytes = s->width * (int64_t)element;
+    int64_t some = bytes < 16 ? BATCH : bytes < AHEAD ? AHEAD / bytes : 1;
+    for (int64_t first = 0, end; first < rows->count; first = end) {
+        end = rows->count - first < some ? rows->count : first + some;
+        if (some < BATCH) fetch_rows(s, rows, first + 2 * some, end + 2 * some);
+        if (s->reduction != NONE && combine_fast(s, rows, first, end)) continue;
+        for (int64_t n = first; n < end; n++) {
             char *target = s->target + (size_t)rows->target[n] * step;
             const char *from = (const char *)s->call->inputs[2].data + (size_t)rows->update[n] * element;
             if (s->reduction != NONE)
-                combine_row(s, target, from);
+                combine_row(s, target, from, s->width);
             else if (s->width == 1 && element == 4)
                 memcpy(target, from, 4);
             else
                 memcpy(target, from, (size_t)s->width * element);
         }
+    }
     rows->count = 0;
 }
 
@@ -244,7 +319,7 @@ static void combine(const scatter *s, batch *rows) {
 static APART void keep_group(const scatter *s, batch *rows, int64_t first, int64_t group) {
     int64_t count = first;
     for (int64_t n = first; n < rows->count; n++) {
-        uint64_t hash = (uint32_t)((uint64_t)(rows->target[n] >> s->shift) * 2654435769u);
+        uint64_t hash = (uint32_t)((uint64_t)(rows->target[n] >> LINE_BITS) * 2654435769u);
         rows->target[count] = rows->target[n];
         rows->update[count] = rows->update[n];
         count += (int64_t)(hash * (uint32_t)s->groups >> 32) == group;
@@ -264,16 +339,26 @@ static SMALL tcc_status check_operands(const tcc_op_call *call, int64_t reductio
     return tcc_fail(TCC_INTERNAL, "scatter: operands do not fit");
 }
 
-/* Indices number first, first + period, ... as places in an axis of `size`. */
-static APART void read_indices(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
-                         int64_t size, int64_t *restrict places) {
-    const int64_t *longs = (const int64_t *)indices->data + first;
-    const int32_t *words = (const int32_t *)indices->data + first;
-    bool wide = indices->dtype.bits == 64;
-    for (int64_t n = 0; n < count; n++) {
-        int64_t index = wide ? longs[n * period] : words[n * period];
-        places[n] = index < 0 ? index + size : index;
-    }
+/* Writes first, first + step, ... to `count` places. */
+static APART void begin_places(int64_t *restrict places, int64_t count, int64_t first, int64_t step) {
+    for (int64_t n = 0; n < count; n++) places[n] = first + n * step;
+}
+
+#define ADD_PLACES(TYPE)                                                                           \
+    do {                                                                                           \
+        const TYPE *index = (const TYPE *)indices->data + first;                                   \
+        for (int64_t n = 0; n < count; n++, index += period)                                       \
+            places[n] += (*index < 0 ? *index + size : *index) * stride;                           \
+    } while (0)
+
+/* Adds to `count` places indices number first, first + period, ... of an axis that has `size` indices,
+ * times `stride`. */
+static APART void add_places(const tcc_op_tensor *indices, int64_t first, int64_t period, int64_t count,
+                             int64_t size, int64_t stride, int64_t *restrict places) {
+    if (indices->dtype.bits == 64)
+        ADD_PLACES(int64_t);
+    else
+        ADD_PLACES(int32_t);
 }
 
 /* Fails unless every `period`-th index from number `first` on lies within an axis of `size`. */
@@ -330,14 +415,63 @@ static SMALL tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_
     return TCC_OK;
 }
 
+/* Combines pieces of the copies, as updates, into the target. */
+static SMALL void merge_pieces(void *context, int64_t begin, int64_t end, void *room) {
+    scatter s = *(const scatter *)context;
+    tcc_op_tensor inputs[3] = {{0}, {0}, s.call->outputs[0]};
+    tcc_op_call merging = {.inputs = inputs};
+    int64_t count = inputs[2].count, first = begin * (PIECE / 8), behind = end * (PIECE / 8);
+    (void)room;
+    s.call = &merging;
+    s.width = (behind < count ? behind : count) - first;
+    inputs[2].data = s.copies;
+    for (int32_t copy = 1; copy < s.groups; copy++) {
+        batch rows;
+        rows.count = 1;
+        rows.target[0] = first;
+        rows.update[0] = first + (copy - 1) * count;
+        combine(&s, &rows);
+    }
+}
+
+/* Runs `part`, which is one unit, by groups with copies of the target. */
+static SMALL tcc_status finish_copies(scatter *s, tcc_op_part part) {
+    const tcc_op_call *call = s->call;
+    int64_t count = call->outputs[0].count;
+    size_t bytes = (size_t)count * (call->outputs[0].dtype.bits / 8u);
+    void *memory = NULL;
+    TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, bytes * (size_t)(s->groups - 1), &memory));
+    s->copies = memory;
+    tcc_status status = tcc_op_parallel(call, part, s, s->groups, 0);
+    if (!status)
+        status = tcc_op_parallel(call, merge_pieces, s, (count + PIECE / 8 - 1) / (PIECE / 8), 0);
+    tcc_pool_give(call->pool, memory);
+    return status;
+}
+
+/* The threads that are worth their way to `updates` rows that are combined in. */
+static int64_t helpers(const scatter *s, int64_t updates) {
+    return s->call->crew && updates > SHARED / (s->width + 8) ? s->call->threads : 1;
+}
+
+/* Whether copies of x cost little beside `updates` rows whose order does not matter. */
+static SMALL bool copies_pay(const scatter *s, int64_t updates) {
+    const tcc_op_tensor *x = &s->call->inputs[0];
+    int64_t threads = helpers(s, updates);
+    return s->reduction >= MAX && threads > 1 && x->data != s->target &&
+           updates * s->width / threads / COPIED >= x->count;
+}
+
 /* Runs `part` on `units` parts of the work for each group of rows, and rounds the target to y, where
  * it is not y; `updates` is how many rows are combined in. */
 static SMALL tcc_status finish(scatter *s, tcc_op_part part, int64_t units, int64_t updates) {
     const tcc_op_call *call = s->call;
     const tcc_op_tensor *y = &call->outputs[0];
-    int64_t threads = call->crew && updates > SHARED / (s->width + 8) ? call->threads : 1;
-    if (units && units < threads) s->groups = (int32_t)((threads + units - 1) / units);
-    while (s->shift < 6 && s->width << s->shift < LINE) s->shift++;
+    int64_t threads = helpers(s, updates);
+    bool copies = units == 1 && copies_pay(s, updates);
+    if (units && units < threads && (copies || s->width >= NARROW))
+        s->groups = (int32_t)((threads + units - 1) / units);
+    if (copies) return finish_copies(s, part);
     tcc_status status = tcc_op_parallel(call, part, s, units * s->groups, 0);
     if (s->target == y->data) return status;
     for (int64_t i = 0; i < y->count; i++)
@@ -355,7 +489,7 @@ typedef struct elements {
 } elements;
 
 /* Combines in the updates of columns `first` to `behind - 1` of row `row` of the indices. */
-static void scatter_row(const elements *e, batch *taken, int64_t group, int64_t row, int64_t first,
+static APART void scatter_row(const elements *e, batch *taken, int64_t group, int64_t row, int64_t first,
                         int64_t behind) {
     const tcc_op_tensor *x = &e->s.call->inputs[0], *indices = &e->s.call->inputs[1];
     int64_t base = 0, along = 1, stride = 1, rest = row, update = row * indices->dims[e->last];
@@ -371,30 +505,32 @@ static void scatter_row(const elements *e, batch *taken, int64_t group, int64_t 
         if (taken->count == BATCH) combine(&e->s, taken);
         int64_t before = taken->count, count = BATCH - before;
         if (count > behind - column) count = behind - column;
-        int64_t *restrict target = taken->target + before, *restrict source = taken->update + before;
-        read_indices(indices, update + column, 1, count, size, target);
-        for (int64_t n = 0; n < count; n++, column++) {
-            target[n] = base + target[n] * along + column * step;
-            source[n] = update + column;
-        }
+        int64_t *target = taken->target + before;
+        begin_places(target, count, base + column * step, step);
+        begin_places(taken->update + before, count, update + column, 1);
+        add_places(indices, update + column, 1, count, size, along, target);
+        column += count;
         taken->count += count;
-        if (e->s.groups > 1) keep_group(&e->s, taken, before, group);
+        if (e->s.groups > 1 && !e->s.copies) keep_group(&e->s, taken, before, group);
     }
 }
 
-static void scatter_units(void *context, int64_t begin, int64_t end, void *room) {
-    const elements *e = context;
-    int64_t width = e->s.call->inputs[1].dims[e->last];
+static SMALL void scatter_units(void *context, int64_t begin, int64_t end, void *room) {
+    elements e = *(const elements *)context;
+    char *target = e.s.target;
+    int64_t width = e.s.call->inputs[1].dims[e.last];
     (void)room;
     for (int64_t number = begin; number < end; number++) {
-        int64_t unit = number / e->s.groups;
-        int64_t first = e->blocks == 1 ? 0 : unit % e->blocks * COLUMNS;
-        int64_t behind = e->blocks == 1 || first + COLUMNS > width ? width : first + COLUMNS;
+        int64_t unit = number / e.s.groups, group = number % e.s.groups;
+        int64_t first = e.blocks == 1 ? 0 : unit % e.blocks * COLUMNS;
+        int64_t behind = e.blocks == 1 || first + COLUMNS > width ? width : first + COLUMNS;
+        int64_t row = unit / e.blocks * e.rows, stop = row + e.rows;
         batch taken;
         taken.count = 0;
-        for (int64_t row = 0; row < e->rows; row++)
-            scatter_row(e, &taken, number % e->s.groups, unit / e->blocks * e->rows + row, first, behind);
-        combine(&e->s, &taken);
+        e.s.target = target;
+        if (e.s.copies) take_share(&e.s, group, e.rows > 1 ? &row : &first, e.rows > 1 ? &stop : &behind);
+        for (; row < stop; row++) scatter_row(&e, &taken, group, row, first, behind);
+        combine(&e.s, &taken);
     }
 }
 
@@ -427,36 +563,29 @@ typedef struct slices {
     int64_t depth, tuples, slice, part;
 } slices;
 
-static void scatter_parts(void *context, int64_t begin, int64_t end, void *room) {
+static SMALL void scatter_parts(void *context, int64_t begin, int64_t end, void *room) {
     const slices *all = context;
     const tcc_op_tensor *x = &all->s.call->inputs[0], *indices = &all->s.call->inputs[1];
     const tcc_op_tensor *rows = all->s.call->n_inputs == 4 ? &all->s.call->inputs[3] : NULL;
-    int64_t places[BATCH];
     batch taken;
     (void)room;
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t first = unit / all->s.groups * all->part, slice = all->slice;
         scatter s = all->s;
         s.width = slice - first < all->part ? slice - first : all->part;
-        for (int64_t done = 0; done < all->tuples; done += BATCH) {
-            int64_t count = all->tuples - done < BATCH ? all->tuples - done : BATCH;
-            memset(taken.target, 0, sizeof taken.target);
-            for (int64_t dim = 0; dim < all->depth; dim++) {
-                int64_t size = x->dims[dim];
-                read_indices(indices, done * all->depth + dim, all->depth, count, size, places);
-                for (int64_t n = 0; n < count; n++)
-                    taken.target[n] = taken.target[n] * size + places[n];
-            }
-            if (rows)
-                read_indices(rows, done, 1, count, s.call->inputs[2].dims[0], taken.update);
-            else
-                for (int64_t n = 0; n < count; n++) taken.update[n] = done + n;
+        int64_t done = 0, behind = all->tuples, count;
+        if (s.copies) take_share(&s, unit, &done, &behind);
+        for (; done < behind; done += count) {
+            int64_t stride = slice;
+            count = behind - done < BATCH ? behind - done : BATCH;
+            begin_places(taken.target, count, first, 0);
+            for (int64_t dim = all->depth - 1; dim >= 0; stride *= x->dims[dim--])
+                add_places(indices, done * all->depth + dim, all->depth, count, x->dims[dim], stride,
+                           taken.target);
+            begin_places(taken.update, count, first + (rows ? 0 : done * slice), rows ? 0 : slice);
+            if (rows) add_places(rows, done, 1, count, s.call->inputs[2].dims[0], slice, taken.update);
             taken.count = count;
-            if (s.groups > 1) keep_group(&s, &taken, 0, unit % s.groups);
-            for (int64_t n = 0; n < taken.count; n++) {
-                taken.target[n] = taken.target[n] * slice + first;
-                taken.update[n] = taken.update[n] * slice + first;
-            }
+            if (s.groups > 1 && !s.copies) keep_group(&s, &taken, 0, unit % s.groups);
             combine(&s, &taken);
         }
     }
@@ -487,12 +616,13 @@ SMALL tcc_status tcc_op_scatter_nd(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(begin(call, call->ints[0], n.slice, &n.s));
     /* parts of whole columns, as many as there are threads */
     int64_t parts = n.slice / COLUMNS < call->threads ? n.slice / COLUMNS : call->threads;
-    n.part = parts < 2 || !call->crew ? n.slice : ((n.slice - 1) / parts / COLUMNS + 1) * COLUMNS;
+    bool whole = parts < 2 || !call->crew || copies_pay(&n.s, n.tuples);
+    n.part = whole ? n.slice : ((n.slice - 1) / parts / COLUMNS + 1) * COLUMNS;
     int64_t units = n.tuples && n.slice ? (n.slice + n.part - 1) / n.part : 0;
     return finish(&n.s, scatter_parts, units, n.tuples);
 }
 
-tcc_status tcc_op_max_unpool(tcc_op_call *call) {
+SMALL tcc_status tcc_op_max_unpool(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 2, 1, 0, 0, "max unpool"));
     const tcc_op_tensor *x = &call->inputs[0], *positions = &call->inputs[1];
     const tcc_op_tensor *y = &call->outputs[0];
