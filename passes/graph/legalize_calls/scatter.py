@@ -17,7 +17,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement
 from tcc.ir.index import Index, Indices, as_int, ceildiv, const
 from tcc.ir.types import BOOL, I32, I64, DType, DTypeKind, TensorType, element_count
-from tcc.ops.data.sorting import first_items, items_of
+from tcc.ops.data.sorting import MOST, first_items, items_of, steps
 from tcc.ops.formula import choose, fn, widened
 from tcc.ops.operands import clamped, inside, wrapped
 from tcc.ops.shapes import replaced
@@ -29,8 +29,9 @@ from tcc.record import record
 Cheapest = Callable[[Sequence[Graph]], int]
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
-# Updates or places of a line up to which all of both may be compared.
-_FEW = 32
+# Updates or places of a line up to which all of both may be compared: a bound on work, not a price.
+# An element is compared no more often than the longest bisection of the sorted form has steps.
+_FEW = steps(MOST)
 
 
 @record
