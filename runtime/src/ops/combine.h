@@ -25,7 +25,7 @@ typedef struct tcc_scatter {
     int32_t groups, threads; /* that are worth their way */
     /* Of maxima and minima each group has a share of the updates instead, and all but the first a copy of
      * the target of its own, where these cost little beside the updates. */
-    bool copied;
+    bool copied, alone; /* alone: rows are combined faster than threads tell them apart */
     char *copies;
 } tcc_scatter;
 

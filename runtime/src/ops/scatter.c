@@ -18,12 +18,13 @@
 #include <string.h>
 
 enum {
-    PIECE = 1 << 16,  /* bytes that a thread copies at a time */
-    COLUMNS = 64,     /* elements along the last axis that a thread updates at a time */
-    LINE_BITS = 6,    /* 64 neighbouring elements belong to one thread */
-    NARROW = 4,       /* elements that a thread combines faster than it tells whose they are */
-    SHARED = 1 << 14, /* elements whose updates are worth a thread's way there */
-    COPIED = 4,       /* elements of updates for each element of a copy of x */
+    PIECE = 1 << 16,   /* bytes that a thread copies at a time */
+    COLUMNS = 64,      /* elements along the last axis that a thread updates at a time */
+    LINE_BITS = 6,     /* 64 neighbouring elements belong to one thread */
+    NARROW = 4,        /* elements that a thread combines faster than it tells whose they are */
+    SHARED = 1 << 14,  /* elements whose updates are worth a thread's way there */
+    GROUPED = 1 << 21, /* elements of updates that are worth telling apart, over the threads */
+    COPIED = 4,        /* elements of updates for each element of a copy of x */
 };
 
 static bool is_half(tcc_dtype dtype) {
@@ -132,6 +133,7 @@ static SMALL tcc_status begin(const tcc_op_call *call, int64_t reduction, int64_
                                  .threads = threads};
     out_scatter->copied = reduction >= MAX && threads > 1 && x->data != y->data &&
                           updates * width / threads / COPIED >= x->count;
+    if (width < NARROW || updates * width < GROUPED / threads) out_scatter->alone = true;
     if (!is_half(x->dtype) || (reduction != ADD && reduction != MUL)) {
         copying all = {y->data, x->data, (size_t)x->count * (x->dtype.bits / 8u)};
         if (all.to == all.from) return TCC_OK;
@@ -185,7 +187,7 @@ static SMALL tcc_status finish(tcc_scatter *s, tcc_op_part part, int64_t units) 
     const tcc_op_call *call = s->call;
     const tcc_op_tensor *y = &call->outputs[0];
     bool copies = units == 1 && s->copied;
-    if (units && units < s->threads && (copies || s->width >= NARROW))
+    if (units && units < s->threads && (copies || !s->alone))
         s->groups = (int32_t)((s->threads + units - 1) / units);
     if (copies) return finish_copies(s, part);
     tcc_status status = tcc_op_parallel(call, part, s, units * s->groups, 0);
