@@ -1,9 +1,13 @@
 """How far an artifact's outputs may lie from those of a reference that rounds as it does.
 
 The reference runs on draws that are always the same, and again with its weights and inputs changed
-by a few roundings: how far that moves an output is its noise.  An output is right where its errors
-are no larger than a multiple of the noise: the largest error, the root mean square of all, and the
-mean of each row along a short axis.  A fault shifts means, which rounding hardly does.
+by more than an artifact's roundings change results: how far that moves an output is its noise.  An
+output is right where no measure of its errors is more than a multiple of the same of the noise: the
+largest error, the root mean square of all, and two measures of each row along a long axis, from the
+mean errors of its elements over all draws: their mean, which a shift of the row moves, and their
+root mean square, which others move.  Errors count there in units of the element's noise, and none
+as more than two: rare large ones, as of a number that is rounded the other way, do not move means.
+A fault does, even where it is smaller than the noise of one draw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,28 +16,62 @@ import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record
 
-# What is measured, and how many times its noise is allowed.
-_NAMES = ("largest error", "root mean square error", "mean error of a row")
-_FACTORS = (8.0, 4.0, 20.0)
+# What is measured, and how many times that of the noise is allowed.
+_NAMES = (
+    "largest error",
+    "root mean square error",
+    "mean error of a row, by its noise,",
+    "mean errors of a row's elements, by their noise,",
+)
+_FACTORS = (6.0, 3.0, 2.0, 1.6)
 # Always allowed, of the largest value: functions of elements differ by some roundings.
-_LEAST, _LEAST_ROW = 2.0**-15, 2.0**-18
+_LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
+# The most that one error counts in a mean, and how many draws of such errors say nothing.
+_MOST, _OUTLIERS = 2.0, 1.5
+_ROWS = 16  # along an axis, at least: the most of a few does not tell how far others may be
 
 # Draws of one shape and kind are measured together.
 _Group = tuple[object, ...]
 
 
 @record
-class Allowance:
-    """The most that each measure of an output's errors may be, by the shape and kind of draws;
-    `scale` is the largest magnitude of the output in the draws that this was found with."""
+class _Noise:
+    """The noise of one group: `sizes` is the root mean square of each element's, `measures` the
+    most of each measure in a run."""
 
-    most: Mapping[_Group, Array]
+    sizes: Array
+    measures: Array
+
+
+@record
+class Allowance:
+    """What the errors of one output are allowed, by the shape and kind of draws; `scale` is the
+    largest magnitude of the output, `least` what is always allowed of single errors and of means,
+    relative to that."""
+
+    noises: Mapping[_Group, _Noise]
     scale: float
+    least: tuple[float, float]
 
     @property
     def share(self) -> float:
         """The largest error that is allowed anywhere, relative to the largest value."""
-        return max(float(most[0]) for most in self.most.values()) / self.scale
+        return max((self.most(group, 1)[0] for group in self.noises), default=self.least[0])
+
+    def most(self, group: _Group, draws: int) -> Array:
+        """The most that each measure of so many draws may be, the first two relative to the largest
+        value.  Draws of a group are few, and others enlarge errors more: both count for these."""
+        widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
+        if group not in self.noises:
+            return np.asarray(widest * _FACTORS[:2] / self.scale + self.least[0])
+        own = self.noises[group].measures
+        single = np.sqrt(own[:2] * widest) * _FACTORS[:2] / self.scale + self.least[0]
+        shape = self.noises[group].sizes.shape
+        sizes = np.array([n for n in shape if n >= _ROWS])
+        # Outliers of a row have any sign: they move its mean as the sum of so many does.
+        outliers = np.append(np.sqrt(sizes / np.prod(shape)), np.ones(sizes.size))
+        rows = own[2:] * np.repeat(_FACTORS[2:], sizes.size)
+        return np.append(single, np.maximum(rows, _OUTLIERS * _MOST / draws * outliers))
 
 
 def allowance(
@@ -41,21 +79,17 @@ def allowance(
 ) -> Allowance:
     """The allowance of an output that is `wants` in draws of some `kinds`, and each of `moved` with
     other roundings; a relative error of `least` is always allowed."""
-    scale = _scale(wants)
-    floor = scale if wants[0].dtype.kind == "f" else 0.0
-    runs = [_measured(gots, wants, kinds) for gots in moved]
-    most = {}
+    floats = wants[0].dtype.kind == "f"
+    floors = (max(least, _LEAST), max(least, _LEAST_MEAN)) if floats else (0.0, 0.0)
+    empty = Allowance({}, _scale(wants), floors)
+    runs = [_grouped(gots, wants, kinds) for gots in moved]
+    noises = {}
     for group in runs[0]:
-        values, spreads = (np.stack(each) for each in zip(*(r[group] for r in runs), strict=True))
-        # Some draws tell little of one row's mean: it is a share of the row's errors.
-        typical = np.sqrt(np.mean(np.square(spreads), 0))
-        means, errors = np.square(values[:, 2:]), np.square(typical[2:])
-        typical[2:] *= np.sqrt(np.sum(means) / len(runs) / (np.sum(errors) or 1))
-        typical[:2] = values[:, :2].max(0)
-        factors = np.array([_FACTORS[min(n, 2)] for n in range(typical.size)])
-        floors = np.where(factors == _FACTORS[2], max(least, _LEAST_ROW), max(least, _LEAST))
-        most[group] = typical * factors + floor * floors
-    return Allowance(most, scale)
+        squares = [np.square(off) for run in runs for off in run.get(group, ())]
+        sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
+        found = [_measures(run[group], sizes, empty) for run in runs if group in run]
+        noises[group] = _Noise(sizes, np.max(found, 0))
+    return Allowance(noises, empty.scale, floors)
 
 
 def judged(
@@ -63,18 +97,20 @@ def judged(
 ) -> tuple[float, str]:
     """The largest error of an output in draws of some `kinds`, relative to its largest value, and
     which measure is more than `allowed`, if one is."""
-    widest = np.max([most[:2] for most in allowed.most.values()], 0)
     unit = max(_scale(wants), allowed.scale)
     worst, error, why = 1.0, 0.0, ""
-    for group, (values, _) in _measured(gots, wants, kinds).items():
-        error = max(error, float(values[0]) / unit)
-        most = allowed.most.get(group, widest) / allowed.scale
-        shares = np.abs(values)[: most.size] / unit
-        ratios = shares / np.maximum(most, np.finfo(float).tiny)
+    for group, errors in _grouped(gots, wants, kinds).items():
+        noise = allowed.noises.get(group)
+        values = _measures(errors, None if noise is None else noise.sizes, allowed)
+        values[:2] /= unit
+        most = allowed.most(group, len(errors))
+        error = max(error, float(values[0]))
+        ratios = values / np.maximum(most, np.finfo(float).tiny)
         at = int(np.argmax(ratios))
         if ratios[at] > worst:
             worst = ratios[at]
-            why = f"{_NAMES[min(at, 2)]} {shares[at]:.1e}, {most[at]:.1e} allowed"
+            name = _NAMES[at if at < 2 else 2 + (at - 2) // (values.size // 2 - 1)]
+            why = f"{name} {values[at]:.1e}, {most[at]:.1e} allowed"
     return error, why
 
 
@@ -85,31 +121,35 @@ def _scale(arrays: Sequence[Array]) -> float:
     return max(float(np.max(np.abs(a), initial=0, where=np.isfinite(a))) for a in arrays) or 1.0
 
 
-def _measured(
+def _grouped(
     gots: Sequence[Array], wants: Sequence[Array], kinds: Sequence[float]
-) -> dict[_Group, tuple[Array, Array]]:
-    """The measures of each group's errors, and the same with the root mean square of each row in
-    the place of its mean.  Rows lie along each axis that has no more of them than elements in one.
-    """
-    found: dict[_Group, list[Array]] = {}
+) -> dict[_Group, list[Array]]:
+    """The errors of each group's draws."""
+    groups: dict[_Group, list[Array]] = {}
     for got, want, kind in zip(gots, wants, kinds, strict=True):
-        found.setdefault((want.shape, kind), [])
         if got.shape == want.shape and want.size:
-            found[want.shape, kind].append(_errors(got, want))
-    return {group: _measures(errors) for group, errors in found.items()}
+            groups.setdefault((want.shape, kind), []).append(_errors(got, want))
+    return groups
 
 
-def _measures(errors: Sequence[Array]) -> tuple[Array, Array]:
-    if not errors:
-        return np.zeros(2), np.zeros(2)
-    shape = errors[0].shape
-    short = [n for n, size in enumerate(shape) if size > 1 and size * size <= errors[0].size]
-    others = [tuple(n for n in range(len(shape)) if n != axis) for axis in short]
-    squares = [np.square(off) for off in errors]
-    first = [max(np.max(np.abs(off)) for off in errors), np.sqrt(np.mean([*map(np.mean, squares)]))]
-    means = [np.mean([np.mean(off, axes) for off in errors], 0) for axes in others]
-    sizes = [np.sqrt(np.mean([np.mean(off, axes) for off in squares], 0)) for axes in others]
-    return np.concatenate([first, *means]), np.concatenate([first, *sizes])
+def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
+    """The measures of errors whose noise has these `sizes`; the first two alone without them."""
+    first = [max(np.max(np.abs(off)) for off in errors)]
+    first += [np.sqrt(np.mean([np.mean(np.square(off)) for off in errors]))]
+    if sizes is None:
+        return np.array(first)
+    floor = allowed.least[1] * allowed.scale
+    unit = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
+    mean = np.zeros(sizes.shape)
+    for off in errors:
+        beyond = np.copysign(np.maximum(np.abs(off) - floor, 0), off) / unit
+        mean += np.clip(beyond, -_MOST, _MOST) / len(errors)
+    others = [
+        tuple({*range(mean.ndim)} - {n}) for n, size in enumerate(mean.shape) if size >= _ROWS
+    ]
+    means = [np.max(np.abs(np.mean(mean, axes))) for axes in others]
+    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in others]
+    return np.array([*first, *means, *spreads])
 
 
 def _errors(got: Array, want: Array) -> Array:

@@ -20,11 +20,11 @@ from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.onnx.support import operator_names, operator_opsets
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.converters import converter_of
-from tcc.ir.graph import Graph, constant_bytes, walk_nodes
+from tcc.ir.graph import Graph, Value, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import Index, as_int
-from tcc.ir.op import NamedArrays
+from tcc.ir.op import NamedArrays, Trait
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.options import Choices, Options, SymbolicShape, read_options
 from tcc.passes.derive.derive import Decision, decisions
@@ -270,17 +270,30 @@ def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> l
     raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 
-def compared_values(model: Path) -> dict[str, int]:
-    """An integer that the ONNX file at `model` compares a scalar input with, by the input's name:
-    where it is that one, a model may take another branch."""
+def input_values(model: Path) -> dict[str, Sequence[int]]:
+    """The integers that inputs of the ONNX file at `model` may be, by the input's name: the numbers
+    of the rows that it takes of a constant table, or the constants that it is compared with.  A
+    single one is of a scalar alone: where it is that one, a model may take another branch."""
     graph = load_model(model)
-    found: dict[str, int] = {}
+    inputs = {v: v for v in graph.inputs if v.type.dtype.is_integer}
+    rows: dict[Value, int] = {}
+    constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
-        constants = [array for v in node.inputs if (array := graph.constant(v)) is not None]
-        named = [v.name for v in node.inputs if v in graph.inputs]
-        if node.op.name == "equal" and constants and constants[0].dtype.kind == "i":
-            found |= dict.fromkeys(named, int(constants[0].flat[0]))
-    return found
+        read = [None if v is None else inputs.get(v) for v in node.inputs]
+        first, second = (*read, None, None)[:2]
+        arrays = [graph.constant(v) for v in node.inputs]
+        if node.op.name == "gather" and arrays[0] is not None and second is not None:
+            count = arrays[0].shape[node.attrs.axis]
+            rows[second] = min(count, rows.get(second, count))
+        elif node.op.name == "equal" and any(array is not None for array in arrays):
+            numbers = {int(n) for array in arrays if array is not None for n in array.flat}
+            for value in filter(None, read):
+                constants.setdefault(value, set()).update(numbers)
+        elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
+            inputs[node.outputs[0]] = first
+    compared = {v: sorted(numbers) for v, numbers in constants.items()}
+    found = {**compared, **{v: range(count) for v, count in rows.items()}}
+    return {v.name: n for v, n in found.items() if len(n) > 1 or not v.type.shape}
 
 
 def _with_inputs(model: Path, given: Sequence[str], rounding: Rounding | None = None) -> Graph:

@@ -41,14 +41,14 @@ _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # of .npy and .npz
 class Draw:
     """One choice of the inputs that are made up: `seed` and `number` say which random values,
     `scale` what floats are multiplied by, `least` and `larger` how symbolic sizes are chosen (as
-    `fitting_shapes` does), `values` the integers that a scalar of that name takes."""
+    `fitting_shapes` does), `values` the integers that an input of that name takes."""
 
     seed: int
     number: int = 0
     scale: float = 1.0
     least: int = 1
     larger: bool = False
-    values: Mapping[str, int] = field(default_factory=dict)
+    values: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
@@ -184,9 +184,7 @@ def _array(port: Port, text: str, draw: Draw, number: int) -> Array:
         dtype, shape = _described(port, described)
         if equals:
             return np.full(shape, _number(value, dtype), dtype.carrier)
-        if not shape and port.name in draw.values:
-            return np.array(draw.values[port.name], dtype.carrier)
-        return _random(dtype, shape, draw, number)
+        return _random(dtype, shape, draw, number, draw.values.get(port.name, (0, 1)))
     except (ValueError, OverflowError) as error:
         raise UserError("bad input", where=where, why=error, hint=_FORMS) from error
 
@@ -239,15 +237,18 @@ def _number(text: str, dtype: DType) -> int | float | bool | str:
     return number
 
 
-def _random(dtype: DType, shape: tuple[int, ...], draw: Draw, number: int) -> Array:
-    """Normal floats; integers are 0 or 1, so that they are valid indices nearly always; strings are
-    their texts."""
+def _random(
+    dtype: DType, shape: tuple[int, ...], draw: Draw, number: int, values: Sequence[int]
+) -> Array:
+    """Normal floats; integers among `values`, 0 and 1 where nothing is known, which are valid
+    indices nearly always; strings are the texts of these two."""
     rng = np.random.default_rng([draw.seed, number, draw.number])
     if dtype is STRING:
         return rng.integers(0, 2, shape).astype("U1").astype(object)
     if dtype.kind is DTypeKind.FLOAT:
         return (rng.standard_normal(shape) * draw.scale).astype(dtype.carrier)
-    return rng.integers(0, 2, shape).astype(dtype.carrier)
+    chosen = rng.integers(0, len(values), shape)
+    return np.asarray(np.asarray(values)[chosen], dtype.carrier)
 
 
 # ---- types that NumPy lacks: values in a wider one here, bit patterns for a module ---------------

@@ -10,7 +10,7 @@ from tcc.allowance import allowance, judged
 from tcc.cli.arrays import Draw, is_carried
 from tcc.cli.compare import compare
 from tcc.cli.reference import Job, reference_of, run_reference
-from tcc.driver import compared_values, float_types
+from tcc.driver import float_types, input_values
 from tcc.errors import UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
 from tcc.ir.narrow import FORMATS
@@ -20,8 +20,8 @@ from tcc.options import TOLERANCES
 from tcc.record import record
 from tcc.runtime import Module, Port
 
-# What floats of each draw are multiplied by; draws of one factor are measured together.
-_SCALES = (1.0, 1.0, 1.0, 1.0)
+# What floats of each draw are multiplied by: small ones do not saturate what large ones do.
+_SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
 _FIXED_SEED = 1 << 40  # of the draws that allowances are computed with
 _FIXED_ROUNDS = 4  # of draws of the fixed seed: models enlarge errors more in one than in another
@@ -44,24 +44,34 @@ class Verdict:
     why: str = ""
 
 
-def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], list[Draw]]:
-    """Draws of `seed`, and those that allowances are computed with, which are always the same.
-    Every second one has the integers that the model compares its inputs with.
+def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], ...]:
+    """Draws of `seed`, those that allowances are computed with, which are always the same, and more
+    of these for models without a second size.  Every second one has the single integers that the
+    model compares its scalars with.
 
-    A quarter of them for the evaluator, which is slow; `own` as for `reference_of`.
+    Fewer of them for the evaluator, which is slow; `own` as for `reference_of`.
     """
-    values = compared_values(model)
-    scales = _SCALES if reference_of(model, own).peer else _SCALES[1:3]
+    values = input_values(model)
+    ranges = {name: numbers for name, numbers in values.items() if len(numbers) > 1}
+    scales = _scales(model, own)
 
     def draws(start: int, number: int) -> list[Draw]:
         return [
-            Draw(start, number + n, scale, _LEAST, larger, values if n % 2 else {})
+            Draw(start, number + n, scale, _LEAST, larger, values if n % 2 else ranges)
             for larger in (False, True)
             for n, scale in enumerate(scales)
         ]
 
-    fixed = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(_FIXED_ROUNDS)]
-    return draws(seed, 0), [draw for each in fixed for draw in each]
+    every = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(2 * _FIXED_ROUNDS)]
+    fixed, more = (
+        [draw for each in part for draw in each]
+        for part in (every[:_FIXED_ROUNDS], every[_FIXED_ROUNDS:])
+    )
+    return draws(seed, 0), fixed, more if scales == _SCALES else []
+
+
+def _scales(model: Path, own: bool) -> tuple[float, ...]:
+    return _SCALES if reference_of(model, own).peer else _SCALES[1:3]
 
 
 def compared(
@@ -70,13 +80,15 @@ def compared(
     draws: Sequence[NamedArrays],
     gots: Sequence[NamedArrays],
     numbers: Sequence[int],
+    count: int,
     own: bool,
 ) -> list[Verdict]:
-    """A verdict on each output of `module`.  `draws` are those of `gots`, then those that the
-    allowances are computed with; they have these numbers among those of `draws_of`."""
+    """A verdict on each output of `module`, whose outputs in `draws` are `gots`.  The first `count`
+    are of the user's seed, the rest those that the allowances are computed with; they have these
+    numbers among those of `draws_of`."""
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
-    count, every = len(gots), len(draws)
+    every = len(draws)
     moved = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
     changed = range(every, every + len(moved))
     jobs = [
@@ -98,20 +110,25 @@ def compared(
     least = least_error(model, module.outputs)
     if rounding is not None and reference_of(model, own).rounds_weights_alone:
         least = max(least, mode_cost(module.manifest, model))
-    kinds = [_SCALES[n % len(_SCALES)] for n in numbers]
+    kinds = _kinds(draws[0], numbers, _scales(model, own))
     verdicts = []
     for name in wants[0]:
-        fixed, *noises = ([x[name] for x in run] for run in (wants[count:], *runs[:_NOISES]))
-        allowed = allowance(fixed, noises, kinds[count:], least)
-        got, want, exact = ([x[name] for x in run] for run in (gots, wants[:count], plain))
-        cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=True))
-        found = [compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)]
-        error, why = judged(got, want, kinds[:count], allowed)
-        for item in found:
+        got, want, exact = ([x[name] for x in run] for run in (gots, wants, plain))
+        noises = [[x[name] for x in run] for run in runs[:_NOISES]]
+        allowed = allowance(want[count:], noises, kinds[count:], least)
+        cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=False))
+        error, why = judged(got, want, kinds, allowed)
+        for item in (compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)):
             if item.error == np.inf:
                 error, why = np.inf, item.why
         verdicts.append(Verdict(name, error, allowed.share, cost, not why, why))
     return verdicts
+
+
+def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:
+    """The kinds of draws with these numbers: their scales, and what a scalar chooses, if any."""
+    scalar = any(array.ndim == 0 for array in inputs.values())
+    return [n % len(scales) if scalar else scales[n % len(scales)] for n in numbers]
 
 
 def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:

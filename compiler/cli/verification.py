@@ -1,7 +1,7 @@
 """The work of `tcc verify`: runs of an artifact and of a reference, and what is said of them."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
@@ -12,7 +12,15 @@ import click
 import numpy as np
 from tcc.artifact import find_weights, load, read_manifest, verify_weights
 from tcc.budgets import read_count
-from tcc.cli.arrays import as_taken, as_values, is_carried, make_draws, make_inputs, program_of
+from tcc.cli.arrays import (
+    Draw,
+    as_taken,
+    as_values,
+    is_carried,
+    make_draws,
+    make_inputs,
+    program_of,
+)
 from tcc.cli.comparison import Verdict, compared, draws_of, mode_cost
 from tcc.cli.deadline import interruptible
 from tcc.cli.drawn import drawn_model
@@ -87,24 +95,19 @@ def verify(
         _check_arrays((*module.inputs, *module.outputs), "compared")
         model, evaluated = click.get_current_context().with_resource(drawn_model(model))
         own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
-        taken = [
-            make_draws(module.inputs, inputs, chosen, lambda: program_of(path))
-            for chosen in draws_of(model, own, seed)
-        ]
-        drawn, fixed = (
-            [as_values(as_taken(x, module.inputs), module.inputs) for x in draws] for draws in taken
-        )
+        drawn, fixed = _drawn(module, inputs, draws_of(model, own, seed), partial(program_of, path))
         runs, errors = _outputs(module, drawn)
         if 0 in errors:
             raise errors[0]
         # What the artifact refuses, the reference may refuse too.
-        others = {n: fixed[n] for n in _outputs(module, fixed)[0]} or {n: drawn[n] for n in runs}
+        checked = _outputs(module, fixed)[0]
+        others = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
         asked = [
             _as_the_model_takes(draw, module.manifest)
             for draw in (*(drawn[n] for n in runs), *others.values())
         ]
-        gots = [*runs.values()]
-    found = compared(model, module, asked, gots, [*runs, *others], own)
+        gots = [*runs.values(), *(checked or runs).values()]
+    found = compared(model, module, asked, gots, [*runs, *others], len(runs), own)
     if tolerance is not None:
         found = [_within(item, tolerance) for item in found]
     unchanging = [item.output for item in found if _is_same(item.output, asked, gots)]
@@ -214,6 +217,21 @@ def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArra
     return any(len(group) > 1 for group in groups.values()) and all(
         np.array_equal(group[0], other) for group in groups.values() for other in group
     )
+
+
+def _drawn(
+    module: Module,
+    inputs: Sequence[str],
+    draws: Sequence[Sequence[Draw]],
+    program: Callable[[], Program],
+) -> list[list[dict[str, Any]]]:
+    """The inputs of the user's seed, and those that allowances are computed with."""
+    drawn, fixed, more = (
+        partial(make_draws, module.inputs, inputs, part, program) for part in draws
+    )
+    found = [drawn(), fixed()]
+    found[1] += more() if len(found[1]) < len(draws[1]) else []
+    return [[as_values(as_taken(x, module.inputs), module.inputs) for x in part] for part in found]
 
 
 def _outputs(

@@ -187,7 +187,7 @@ def test_a_right_artifact_agrees_with_pytorch(
     tcc.compile(archive, jobs=1).save(artifact)
     assert cli.execute(["verify", str(archive), str(artifact)]) == 0
     said = capsys.readouterr().out
-    assert "f32, beside PyTorch in 8 runs" in said
+    assert "f32, beside PyTorch in 40 runs" in said
     assert "5 of 5 outputs agree with PyTorch" in said
 
 
@@ -260,7 +260,7 @@ def test_without_pytorch_the_evaluator_serves_and_the_text_says_so(
     artifact = [str(layers.with_suffix(".so"))] if precision == "bf16" else []
     assert cli.execute(["verify", str(layers), *artifact]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "beside the reference evaluator in 2 runs" in said
+    assert "beside the reference evaluator in 10 runs" in said
     assert "tcc's own: PyTorch is not installed (pip install torch)" in said
     assert ("rounds weights alone" in said) == (precision == "bf16")
 

@@ -201,8 +201,80 @@ def test_a_recurrent_layer_that_is_off_by_a_twentieth_fails(
             array = numpy_helper.to_array(tensor) * np.float32(1.05)
             tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
     tcc.compile(model, jobs=1).save(artifact)
-    assert cli.execute(["verify", str(SILERO), str(artifact)]) == 1
+    assert cli.execute(["verify", str(SILERO), str(artifact), "--seed", "1"]) == 1
     assert "WRONG" in capsys.readouterr().out
+
+
+def recurrent(operator: str, gates: int) -> onnx.ModelProto:
+    """A recurrent layer for any length, whose states a product reads."""
+    rng = np.random.default_rng(gates)
+    shapes = {"w": (1, 96 * gates, 64), "r": (1, 96 * gates, 96), "m": (96, 128)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) / 10 for n, s in shapes.items()}
+    nodes = [
+        node(operator, ["x", "w", "r"], ["states", "last"], hidden_size=96),
+        node("MatMul", ["states", "m"], ["y"]),
+    ]
+    ports = [value("x", shape=("t", "b", 64))], [value("y", shape=("t", 1, "b", 128))]
+    return model_of(nodes, *ports, weights)
+
+
+def pooled() -> onnx.ModelProto:
+    """What a product reads rounded are means, moved."""
+    rng = np.random.default_rng(5)
+    weights = {"w": rng.standard_normal((32, 8, 3, 3)), "m": rng.standard_normal((32, 64))}
+    nodes = [
+        node("Conv", ["x", "w"], ["a"], pads=[1] * 4),
+        node("GlobalAveragePool", ["a"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("MatMul", ["f", "m"], ["y"]),
+    ]
+    ports = [value("x", shape=("n", 8, 8, 8))], [value("y", shape=("n", 64))]
+    return model_of(nodes, *ports, {n: a.astype(np.float32) for n, a in weights.items()})
+
+
+@pytest.mark.parametrize(
+    "model", [recurrent("GRU", 3), recurrent("LSTM", 4), pooled()], ids=["GRU", "LSTM", "pool"]
+)
+def test_roundings_inside_of_operators_are_right(
+    model: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A state that a recurrent layer hands on is rounded where no node of the reference can be."""
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    tcc.compile(path, jobs=1, precision="bf16").save(tmp_path / "m.so")
+    assert cli.execute(["verify", str(path), str(tmp_path / "m.so")]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("use", ["rows", "numbers"])
+def test_a_wrong_row_of_a_table_fails(
+    use: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Integers are among those that the model can take: rows of a table, what it compares with."""
+    table = np.random.default_rng(6).standard_normal((30, 8)).astype(np.float32)
+    wrong = table.copy()
+    wrong[17] *= 2
+    if use == "rows":
+        moved = [node("Transpose", ["x"], ["t"], perm=[1, 0])]
+        nodes, shape = [*moved, node("Gather", ["table", "t"], ["y"])], (5, "n", 8)
+        others = {}
+    else:
+        nodes, shape = (
+            [
+                node("Unsqueeze", ["x", "last"], ["t"]),
+                node("Equal", ["t", "numbers"], ["e"]),
+                node("Cast", ["e"], ["s"], to=onnx.TensorProto.FLOAT),
+                node("MatMul", ["s", "table"], ["y"]),
+            ],
+            ("n", 5, 8),
+        )
+        others = {"numbers": np.arange(30), "last": np.array([2])}
+    ports = [value("x", onnx.TensorProto.INT64, ("n", 5))], [value("y", shape=shape)]
+    onnx.save(model_of(nodes, *ports, {"table": table, **others}), tmp_path / "m.onnx")
+    for held, code in ((table, 0), (wrong, 1)):
+        given = model_of(nodes, *ports, {"table": held, **others})
+        tcc.compile(given, jobs=1).save(tmp_path / "m.so")
+        words = ["verify", str(tmp_path / "m.onnx"), str(tmp_path / "m.so")]
+        assert cli.execute(words) == code, capsys.readouterr().out
 
 
 def test_outputs_that_inputs_do_not_change_are_named(
@@ -237,5 +309,5 @@ def test_draws_that_the_artifact_refuses_are_named(
     assert "not compared: the artifact refuses x=9 (" in said
     assert cli.execute(["verify", str(model), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["runs"] + len(found["refused"]) == 8
     assert 0 < len(found["refused"]) < 8
+    assert found["runs"] <= 40 - len(found["refused"])

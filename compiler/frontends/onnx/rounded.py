@@ -27,6 +27,7 @@ _AXES: Mapping[str, Mapping[int, int | None]] = {
     "ConvTranspose": {0: None, 1: 0},
     **{recurrent: {0: -1, 1: -1, 2: -1} for recurrent in ("LSTM", "GRU", "RNN")},
 }
+_STATES = dict.fromkeys(("LSTM", "GRU", "RNN"), 2)  # weights of what one step hands to the next
 _MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
 _ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
 _BF16_OPSET = 13  # the first whose Cast knows bf16
@@ -134,11 +135,12 @@ class _Rounder:
                 others.append(number)
                 continue
             made_of, array = self._constant(name, known) if name else (sources, None)
-            sources |= made_of
+            state = _STATES.get(node.op_type) == number
+            sources |= frozenset() if state else made_of
             if array is not None and array.dtype.kind == "f" and array.ndim > 1:
                 along = int(np.argmax(array.shape[1:])) + 1 if axis is None else axis
                 node.input[number] = f"{name}/{node.output[0]}"
-                rounded = self.rounding.weight(made_of, array, along)
+                rounded = self.rounding.weight(made_of, array, along, state)
                 graph.initializer.append(from_array(rounded, node.input[number]))
                 self.read |= made_of
         return sources, others
@@ -179,7 +181,8 @@ class _Rounder:
                 for number, name in enumerate(node.input):
                     if name in self.kinds:
                         node.input[number] = f"{name}/{self.kinds[name]}"
-            nodes += [node, *self._other_sum(node), *self._roundings(node.output)]
+            results = [*node.output]
+            nodes += [node, *self._other_sum(node), *self._roundings(results)]
         del graph.node[:]
         graph.node.extend(nodes)
 

@@ -1,0 +1,77 @@
+"""Tests of what errors of outputs are allowed: noise drawn here stands for runs of a reference."""
+
+import numpy as np
+import pytest
+from tcc.allowance import allowance, judged
+from tcc.ir.op import Array
+
+DRAWS, SHAPE = 12, (1, 40, 20)
+NOISE = 1e-2
+
+
+def drawn(seed: int) -> tuple[list[Array], list[list[Array]], list[Array]]:
+    """Outputs, two runs with noise, and a right artifact's outputs, whose noise is as large; that
+    of each element has a size of its own."""
+    rng = np.random.default_rng(seed)
+    sizes = NOISE * np.exp(rng.standard_normal(SHAPE))
+    wants = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(DRAWS)]
+    *runs, gots = (
+        [(want + sizes * rng.standard_normal(SHAPE)).astype(np.float32) for want in wants]
+        for _ in range(3)
+    )
+    return wants, runs, gots
+
+
+def verdict(wants: list[Array], runs: list[list[Array]], gots: list[Array]) -> str:
+    kinds = [1.0] * len(wants)
+    return judged(gots, wants, kinds, allowance(wants, runs, kinds, 0.0))[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_errors_as_large_as_the_noise_are_right(seed: int) -> None:
+    assert verdict(*drawn(seed)) == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_few_large_errors_are_right(seed: int) -> None:
+    """An element that is rounded the other way moves all that depends on it, in one draw."""
+    wants, runs, gots = drawn(seed)
+    rng = np.random.default_rng(100 + seed)
+    gots[0] = gots[0] + np.where(rng.random(SHAPE) < 0.05, np.float32(4 * NOISE), np.float32(0))
+    assert verdict(wants, runs, gots) == ""
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_shift_of_one_row_by_less_than_the_noise_is_wrong(seed: int) -> None:
+    wants, runs, gots = drawn(seed)
+    sizes = np.std([g - w for g, w in zip(gots, wants, strict=True)], 0)
+    for got in gots:
+        got[:, :, 3] += 0.8 * sizes[:, :, 3]
+    assert "mean error of a row" in verdict(wants, runs, gots)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shifts_of_both_signs_by_less_than_the_noise_are_wrong(seed: int) -> None:
+    wants, runs, gots = drawn(seed)
+    sizes = np.std([g - w for g, w in zip(gots, wants, strict=True)], 0)
+    signs = np.random.default_rng(100 + seed).choice([-1, 1], SHAPE[1])
+    for got in gots:
+        got[:, :, 3] += signs * sizes[:, :, 3]
+    assert "mean errors of a row's elements" in verdict(wants, runs, gots)
+
+
+def test_shapes_that_no_run_has_are_judged_by_the_largest_noise() -> None:
+    wants, runs, _ = drawn(0)
+    allowed = allowance(wants, runs, [1.0] * DRAWS, 0.0)
+    others = [np.concatenate([want, want]) for want in wants[:2]]
+    for error, right in ((NOISE, True), (1e3 * NOISE, False)):
+        gots = [other + np.float32(error) for other in others]
+        found, why = judged(gots, others, [1.0] * 2, allowed)
+        assert found == pytest.approx(error / allowed.scale, rel=1e-2)
+        assert (why == "") is right
+
+
+def test_integers_that_no_noise_changes_are_equal() -> None:
+    wants = [np.arange(6).reshape(2, 3)] * 3
+    assert verdict(wants, [wants, wants], wants) == ""
+    assert "allowed" in verdict(wants, [wants, wants], [wants[0], wants[1], wants[2] + 1])
