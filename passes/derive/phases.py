@@ -11,6 +11,7 @@ import numpy as np
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
+from tcc.passes.choose.price import unread
 from tcc.passes.derive.candidate import Arrays, Candidate, Found
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.decompose import is_derived, phases
@@ -51,11 +52,15 @@ def _contents(value: Value | None) -> Any:
 
 
 def by_phases(site: Site, rates: Rates) -> Found:
-    """The phases of a site that is a transposed convolution, if no search finds them."""
+    """The phases of a site that is a transposed convolution, if no search finds them and there are
+    not too many."""
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):
         return Found(None, (), 0)
     image, weights = site.operands[:2]
     terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
     products = (as_int(element_count(image.type.shape)) or 1) * terms
-    return Found(None, [Phases("phases", products / rates.products, node.attrs)], 0)
+    candidate = Phases("phases", products / rates.products, node.attrs)
+    b = GraphBuilder("trial")
+    trial = candidate.emit(b, [unread(b, v.type) for v in site.operands], None)
+    return Found(None, () if trial is None else (candidate,), 0)
