@@ -64,13 +64,13 @@ class Allowance:
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
         if group not in self.noises:
             return np.asarray(widest * _FACTORS[:2] / self.scale + self.least[0])
-        own = self.noises[group].measures
-        single = np.sqrt(own[:2] * widest) * _FACTORS[:2] / self.scale + self.least[0]
-        shape = self.noises[group].sizes.shape
+        noise = self.noises[group]
+        single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.least[0]
+        shape = noise.sizes.shape
         sizes = np.array([n for n in shape if n >= _ROWS])
         # Outliers of a row have any sign: they move its mean as the sum of so many does.
         outliers = np.append(np.sqrt(sizes / np.prod(shape)), np.ones(sizes.size))
-        rows = own[2:] * np.repeat(_FACTORS[2:], sizes.size)
+        rows = noise.measures[2:] * np.repeat(_FACTORS[2:], sizes.size)
         return np.append(single, np.maximum(rows, _OUTLIERS * _MOST / draws * outliers))
 
 
@@ -87,8 +87,8 @@ def allowance(
     for group in runs[0]:
         squares = [np.square(off) for run in runs for off in run.get(group, ())]
         sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
-        found = [_measures(run[group], sizes, empty) for run in runs if group in run]
-        noises[group] = _Noise(sizes, np.max(found, 0))
+        measures = [_measures(run[group], sizes, empty) for run in runs if group in run]
+        noises[group] = _Noise(sizes, np.max(measures, 0))
     return Allowance(noises, empty.scale, floors)
 
 

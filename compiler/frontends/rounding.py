@@ -88,9 +88,11 @@ def changed_rounding(manifest: Mapping[str, Any], variant: int, seed: int) -> Ro
     if rounding is None:
         return Rounding(noise=_CHANGE, seed=seed)
     facts = manifest["variants"][variant]
-    computed = {n for e in facts.get("rounded", ()) if not e.get("moved") for n in e["weights"]}
+    listed = facts.get("rounded", ())
+    computed = {n for e in listed if not e.get("moved") for n in e["weights"]}
     exact = {name: type for name, type in rounding.weights.items() if name not in computed}
-    unknown = {"": e["type"] for e in facts.get("rounded", ()) if not e["weights"]}  # noqa: B035
+    # The empty name is one key on purpose: where several entries name no weight, the last counts.
+    unknown = {"": e["type"] for e in listed if not e["weights"]}  # noqa: B035
     operands = {} if facts.get("gpu") or "" in rounding.operands else rounding.operands
     spread = not seed % 2
     return Rounding({**exact, **unknown}, operands, spread, _CHANGE, seed)

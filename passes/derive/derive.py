@@ -205,8 +205,8 @@ def _found(site: Site, limits: Derivations) -> list[Found]:
     if conv is None:
         return [reordered(site, prices.planner.rates), derived]
     forms = forms_of(conv) if limits.bilinear else ()
-    own = tiled(conv, forms, prices.least_seconds, limits.growth)
-    return [own, by_phases(site, prices.planner.rates), derived]
+    fast = tiled(conv, forms, prices.least_seconds, limits.growth)
+    return [fast, by_phases(site, prices.planner.rates), derived]
 
 
 # ---- sites together -----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from math import inf, prod
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, Indices, as_int, ceildiv
+from tcc.ir.index import Index, Indices, as_int, ceildiv, const
 from tcc.ir.types import F32, I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
@@ -101,8 +101,7 @@ def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
     n, group, t = strip.start(b)
     start, k, *places = b.iters(axis.starts, strip.reads, *strip.places)
     (c,) = b.iters(size)
-    first = t * (strip.tiles * strip.form[0].tile)
-    row = axis.step * (first + k // axis.classes) + k % axis.classes + start - axis.before
+    row = axis.place_from(start, t * (strip.tiles * strip.form[0].tile), k)
     value = b.read(0, n, group * size + c, row, *places, fill=0)
     return b.sum((n, group, t, start, k, *places), fn("mul", value, value), (c,))
 
@@ -142,7 +141,7 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
     at = (*strip.start(b), *b.iters(axis.starts, strip.tiles, *sides))
     (k,) = b.iters(f.reads(axis))
     places = [
-        a.step * (r // a.classes) + r % a.classes + start - a.before
+        a.place_from(start, const(0), r)
         for a, start, r in zip(axes, at[5::2], at[6::2], strict=True)
     ]
     value = b.read(energy, *at[:4], at[4] * (f.tile * axis.classes) + k, *places, fill=0)
@@ -207,7 +206,7 @@ def _tile(strip: _Strip, at: Indices) -> Indices:
 
 
 def _any(strips: TensorType) -> Expr:
-    """Whether a strip fails."""
+    """Returns one bool: a strip fails."""
     b = ExprBuilder(strips)
     over = b.iters(*strips.shape)
     worst = b.stage((), b.read(0, *over), over=over, monoid="max")

@@ -80,8 +80,12 @@ class Axis:
 
     def place(self, turn: Index, result: Index, tap: Index) -> Index:
         """The input that a result of a turn reads for a tap."""
+        return self.place_from(self.start(turn), result, tap)
+
+    def place_from(self, start: Index, result: Index, tap: Index) -> Index:
+        """The same for a turn that begins at `start`."""
         inside = self.step * (result + tap // self.classes) + tap % self.classes
-        return inside + self.start(turn) - self.before
+        return inside + start - self.before
 
 
 @record
