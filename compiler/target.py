@@ -195,6 +195,11 @@ class Profile:
         return self.vector_bits == 512
 
     @property
+    def masks_lanes(self) -> bool:
+        """Whether loads and stores of any element type may leave out lanes of a vector."""
+        return {"avx512bw", "avx512vl"} <= {*self.features}
+
+    @property
     def converts_half(self) -> bool:
         """Whether there are instructions between f16 and f32."""
         return "f16c" in self.features or "neon" in self.features

@@ -59,11 +59,13 @@ class CpuBackend(Backend):
         """Raises UserError for a machine file that is damaged or for other processors."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
+        masked = target.profile.masks_lanes
         self.planner = schedule_planner(
             self.machine,
             constants if options.level >= 2 else None,
             pairs=target.profile.multiplies_pairs,
             skips=options.numerics != "strict",
+            masked=masked,
         )
         # Functions of the host sort rows.
         self.asked = (SCATTER_ROWS, CHECK_INDICES)
@@ -79,7 +81,8 @@ class CpuBackend(Backend):
             if options.derive:
                 self.asked += (merging(MergePrices(self.planner)),)
                 # As large as constants may become: they come from memory where that is saved.
-                most = schedule_planner(self.machine, round(constants * options.weight_growth))
+                grown = round(constants * options.weight_growth)
+                most = schedule_planner(self.machine, grown, masked=masked)
                 if most.prices_as(self.planner):
                     most = self.planner  # which then knows kernels that are priced again
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
@@ -165,10 +168,16 @@ def resolve_machine(options: Options, target: Target) -> Machine:
 
 
 def schedule_planner(
-    machine: Machine, constants: int | None, *, pairs: bool = False, skips: bool = True
+    machine: Machine,
+    constants: int | None,
+    *,
+    pairs: bool = False,
+    skips: bool = True,
+    masked: bool = False,
 ) -> CorePlanner:
     """A planner that prices schedules, for a model with so many bytes of constants; None: without
-    prices.  `pairs`: the processor multiplies pairs of bf16; `skips` as of `CoreModel`."""
+    prices.  `pairs`: the processor multiplies pairs of bf16; `skips`, `masked` as of `CoreModel`.
+    """
     return CorePlanner(
         CoreModel(
             machine.lanes,
@@ -182,6 +191,7 @@ def schedule_planner(
             machine.memory.hinted,
             limits=machine.limits,
             skips=skips,
+            masked=masked,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
     )

@@ -30,7 +30,12 @@ from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
 from tcc.schedule.cpu.transform_tiles import resident_rows, spreads
 from tcc.schedule.cpu.transpose_tiles import transposing_blocks, transposing_vector
-from tcc.schedule.cpu.vectors import stored_vector, vector_block, vector_loops
+from tcc.schedule.cpu.vectors import (
+    stored_vector,
+    vector_block,
+    vector_loops,
+    with_vectors,
+)
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
 # Work (body operations) below which cutting a unit further costs more than it balances.
@@ -39,6 +44,12 @@ UNIT_WORK = 1 << 14
 
 def choose(group: TileGroup, registers: CoreModel) -> Schedule:
     """A schedule for `group`."""
+    schedule = _choose(group, registers)
+    nests = tuple(with_vectors(group, nest, registers) for nest in schedule.nests)
+    return schedule if nests == schedule.nests else replace(schedule, nests=nests)
+
+
+def _choose(group: TileGroup, registers: CoreModel) -> Schedule:
     if group.stream is not None:
         return choose_streaming(group, group.stream, registers)
     main = anchor(group)

@@ -30,7 +30,8 @@ class CoreModel:
     bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
     instructions a cycle, `latency` the cycles until a sum can be added to again; `hinted` tells
     whether a stream from memory is faster where its lines are asked for ahead; `limits` bound what
-    becomes one kernel; `skips` as of `Schedule`, where masks allow it."""
+    becomes one kernel; `skips` as of `Schedule`, where attention's masks allow it; `masked`: loads
+    and stores may leave out lanes of a vector at the price of whole ones."""
 
     lanes: int
     count: int
@@ -44,6 +45,7 @@ class CoreModel:
     knobs: Knobs = Knobs()
     limits: FusionLimits = CORE_LIMITS
     skips: bool = True
+    masked: bool = False
 
 
 # A core with 512-bit vectors, for those who only want to see what a model becomes.

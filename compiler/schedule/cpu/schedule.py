@@ -6,6 +6,15 @@ from tcc.record import record
 
 
 @record
+class Vectors:
+    """How blocks along a loop of open size end: `lanes` elements lie in a vector; where `masked`,
+    a vector may reach behind the end."""
+
+    lanes: int
+    masked: bool
+
+
+@record
 class Nest:
     """The loops of consecutive stages inside a tile; values between these stages stay in registers.
 
@@ -22,6 +31,8 @@ class Nest:
     time, and all rows of the tile read it there.
     `along`: pointwise stages made point by point along the reduction that is the first of `stages`,
     which is then the only walk over them.
+    `vectors`: what remains of a `vector` loop of open size is cut into these; None where its size
+    is known.
     """
 
     stages: tuple[int, ...]
@@ -32,6 +43,7 @@ class Nest:
     ahead: int = 0
     packed: bool = False
     along: tuple[int, ...] = ()
+    vectors: Vectors | None = None
 
     @property
     def all_stages(self) -> tuple[int, ...]:
@@ -40,6 +52,10 @@ class Nest:
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
+
+    def vectors_along(self, name: str) -> Vectors | None:
+        """The vectors that a loop's remainder is cut into, where it is the vector loop."""
+        return self.vectors if name == self.vector else None
 
 
 @record

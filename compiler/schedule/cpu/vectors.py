@@ -1,9 +1,12 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
+from dataclasses import replace
+
 from tcc.ir.expr import MONOIDS, known_extent
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.schedule import Nest, Vectors
 from tcc.schedule.nest import (
     FEW_APART,
     all_accesses,
@@ -84,6 +87,21 @@ def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
 def lanes_of(stage: GroupStage, registers: CoreModel) -> int:
     """Elements of the stage in a vector; types narrower than f32 are computed there."""
     return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
+
+
+def with_vectors(group: TileGroup, nest: Nest, registers: CoreModel) -> Nest:
+    """`nest`, with the vectors into which the remainder of its vector loop is cut if that has an
+    open size."""
+    stages = [group.stages[n] for n in nest.stages]
+    open_loops = [
+        stage
+        for stage in stages
+        if any(v.name == nest.vector and known_extent(v) is None for v in stage.loops)
+    ]
+    lanes = min((lanes_of(stage, registers) for stage in open_loops), default=1)
+    if lanes == 1 or nest.block(nest.vector or "") % lanes:
+        return nest
+    return replace(nest, vectors=Vectors(lanes, registers.masked))
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:

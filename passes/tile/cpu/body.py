@@ -26,7 +26,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.bodies import ScalarBlocks, widened
-from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions
+from tcc.passes.tile.cpu.ranges import BlockRange, Regions, limits, positions
 from tcc.passes.tile.cpu.scratch import Packed, Resident
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
@@ -181,7 +181,11 @@ class StageScalars(ScalarBlocks):
         mapping = positions(self.spans, shape)
         out = self.emitter.fresh(node.dtype, shape)
         fill = 0 if node.fill is None else node.fill
-        guards = () if access is None else guards_at(access.guards, mapping)
+        inside = () if access is None else guards_at(access.guards, mapping)
+        guards = (
+            *inside,
+            *limits([s for s, n in zip(self.axes, shape, strict=True) if n > 1], mapping),
+        )
         self.emitter.add(Load(out, place.buffer, (place.offset(mapping),), guards, fill, indirect))
         return out
 

@@ -56,6 +56,7 @@ from tcc.passes.tile.cpu.ranges import (
     in_blocks,
     inside,
     last_part,
+    limits,
     positions,
     shape_of,
     tiles,
@@ -292,7 +293,8 @@ class _NestLowering:
         if var in self.parent.strips:
             return inside(self.emitter, region, block > 1)
         vector = var.name == self.nest.vector
-        return tiles(self.emitter, region, block, vector, vector and self._has_border(var))
+        vectors = self.nest.vectors_along(var.name)
+        return tiles(self.emitter, region, block, vector, vector and self._has_border(var), vectors)
 
     def _has_border(self, var: Var) -> bool:
         """Whether it is at the ends of a loop alone that elements are no neighbours in memory."""
@@ -404,10 +406,12 @@ class _NestLowering:
         along = {v for v, _ in resident.steps}
         shape = tuple(s.size if s.var in along else 1 for s in outer if s.axis)
         factor = self.emitter.fresh(block.dtype, shape)
-        at = resident.offset(positions(outer, shape), const(0), self.regions)
+        mapping = positions(outer, shape)
+        at = resident.offset(mapping, const(0), self.regions)
         (out,) = self.emitter.like(sums)
         args = tuple(argument(n, block.dtype) for n in range(2))
-        self.emitter.add(Load(factor, resident.buffer, (at,)))
+        guards = limits([s for s in outer if s.var in along], mapping)
+        self.emitter.add(Load(factor, resident.buffer, (at,), guards))
         self.emitter.add(Compute(out, apply("mul", *args), (block, factor)))
         return (out,)
 
@@ -421,9 +425,10 @@ class _NestLowering:
             done.append(resident.buffer)
             factor = change(rescale, old[0].dtype)
             (block,) = self.emitter.like(old)
-            at = resident.offset(positions(outer, block.shape), const(0), self.regions)
+            mapping = positions(outer, block.shape)
+            at = resident.offset(mapping, const(0), self.regions)
             self.emitter.add(Compute(block, factor, (old[0], new[0])))
-            self.emitter.add(Store(resident.buffer, (at,), block))
+            self.emitter.add(Store(resident.buffer, (at,), block, limits(outer, mapping)))
 
     def _identity(self, spans: Spans, _: Regions) -> None:
         """Sums that wait in scratch start at the identity."""
@@ -471,5 +476,6 @@ class _NestLowering:
             place = home(self.parent.group, self.parent.resident, self.regions, ref, outer)
             assert place is not None
             blocks.append(self.emitter.fresh(scalar.dtype, shape_of(outer)))
-            self.emitter.add(Load(blocks[-1], *place))
+            guards = limits(outer, positions(outer, shape_of(outer)))
+            self.emitter.add(Load(blocks[-1], *place, guards))
         return tuple(blocks)

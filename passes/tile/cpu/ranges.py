@@ -1,16 +1,16 @@
 """Regions and spans: the part of each loop that a unit or a block covers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import reduce
 from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum
-from tcc.ir.tile import If, lanes
+from tcc.ir.tile import Guard, If, lanes
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import record
-from tcc.schedule.cpu.schedule import even
+from tcc.schedule.cpu.schedule import Vectors, even
 
 
 @record
@@ -26,13 +26,26 @@ class TileRange:
 class BlockRange:
     """The part of an iterator a block covers: `base + lane` for `lane < size`.
 
-    `axis` tells whether blocks have an axis for it (of `size`, maybe 1).
+    `axis` tells whether blocks have an axis for it (of `size`, maybe 1).  Lanes at or behind `stop`
+    are no elements of the iterator: nothing is loaded, stored or summed there.
     """
 
     var: Var
     base: Index
     size: int
     axis: bool
+    stop: Index | None = None
+
+
+@record
+class Rung:
+    """A loop over blocks: `step` elements at a time from `start` to `stop`; the last of them may
+    reach behind the end where `masked`."""
+
+    start: Index
+    stop: Index
+    step: int
+    masked: bool = False
 
 
 Regions: TypeAlias = Mapping[Var, TileRange]
@@ -54,6 +67,11 @@ def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
     return tuple(s.size for s in spans if s.axis)
 
 
+def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
+    """Guards that turn off the lanes behind the ends of `spans`, at positions as in `mapping`."""
+    return tuple(Guard(mapping[s.var], s.stop) for s in spans if s.axis and s.stop is not None)
+
+
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
     """Each iterator as an expression over loop and lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
@@ -63,22 +81,59 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
 # ---- cutting ------------------------------------------------------------------------------------
 
 
-def ladder(size: Index, block: int) -> tuple[tuple[Index, Index, int], ...]:
-    """How an open `size` is cut: (start, stop, step) of loops over whole blocks, over parts of one,
-    and one by one.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23 by 1.
+def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Rung, ...]:
+    """How an open `size` is cut.  Each rung is code of its own, for all loops inside.
 
-    A part is a divisor near the block's root: few trips of either kind.  Each kind is code of its
-    own, for all loops inside.
+    Without `vectors`: whole blocks, parts of one, and single elements.  A part is a divisor near
+    the block's root: few trips of either kind.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23
+    by 1.
+
+    With masks: whole blocks, and then halves down to one vector, which reach behind the end where
+    that saves a block.  Vectors of 16 in blocks of 64: 155 gives 0..128 by 64, 128..160 by 32.
+    Without masks vectors and then halves of one follow whole blocks.
     """
-    rungs: list[tuple[Index, Index, int]] = []
-    part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
+    if vectors is None:
+        part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
+        return _rungs(size, block, dict.fromkeys((part, 1)))
+    if not vectors.masked:
+        return _rungs(size, block, _halves(vectors.lanes, 1))
+    return _masked_rungs(size, block, vectors.lanes)
+
+
+def _halves(most: int, least: int) -> Iterator[int]:
+    while most >= least:
+        yield most
+        most //= 2
+
+
+def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
+    """Whole blocks and then `parts` of one, without those that are never reached."""
+    rungs: list[Rung] = []
     start = const(0)
-    for step in dict.fromkeys((block, part, 1)):
+    for step in (block, *(n for n in parts if n < block)):
         stop = size - size % step
         if as_int(stop - start) != 0:
-            rungs.append((start, stop, step))
+            rungs.append(Rung(start, stop, step))
         start = stop
     return tuple(rungs)
+
+
+def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
+    """Whole blocks and vectors, and then a pair of vectors and a single one, of which the last may
+    reach behind the end: no more vectors than hold the elements."""
+    four = min(4 * width, block)
+    rungs = list(_rungs(size, block, (four,)))
+    start = size - size % four
+    pair = 2 * width
+    if pair < block:
+        # What fills one vector at most is left to it.
+        left = size - start + (width - 1)
+        stop = start + left - left % pair
+        rungs.append(Rung(start, stop, pair, True))
+        start = stop
+    left = size - start + (width - 1)
+    rungs.append(Rung(start, start + left - left % width, width, True))
+    return tuple(r for r in rungs if as_int(r.stop - r.start) != 0)
 
 
 def last_part(var: Var, unit: int) -> TileRange:
@@ -113,7 +168,12 @@ def in_blocks(
 
 
 def tiles(
-    emitter: Emitter, region: TileRange, block: int, whole: bool, ends: bool = False
+    emitter: Emitter,
+    region: TileRange,
+    block: int,
+    whole: bool,
+    ends: bool = False,
+    vectors: Vectors | None = None,
 ) -> Iterator[BlockRange]:
     """Serial: the blocks of a region; the remainder of a symbolic size goes down a ladder.  With
     `ends` the first and the last whole block of a static size are code of their own."""
@@ -123,18 +183,20 @@ def tiles(
         parts = tuple(
             (n, c) for n, count in parts for c in (1, count - 2, min(1, count - 1)) if c > 0
         )
-    cuts = ladder(region.size, block) if known is None else _cuts(parts)
-    for start, stop, step in cuts:
-        alone = as_int(stop - start) == step
-        at = start if alone else emitter.counter(region.size)
-        with nullcontext() if alone else emitter.loop(at, start, stop, step):
-            yield BlockRange(region.var, region.base + at, step, block > 1)
+    rungs = ladder(region.size, block, vectors) if known is None else _static_rungs(parts)
+    end = region.base + region.size
+    for rung in rungs:
+        alone = as_int(rung.stop - rung.start) == rung.step
+        at = rung.start if alone else emitter.counter(rung.stop if rung.masked else region.size)
+        with nullcontext() if alone else emitter.loop(at, rung.start, rung.stop, rung.step):
+            stop = end if rung.masked else None
+            yield BlockRange(region.var, region.base + at, rung.step, block > 1, stop)
 
 
-def _cuts(parts: Sequence[tuple[int, int]]) -> Iterator[tuple[Index, Index, int]]:
+def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
     done = 0
     for size, count in parts:
-        yield const(done), const(done + count * size), size
+        yield Rung(const(done), const(done + count * size), size)
         done += count * size
 
 

@@ -5,7 +5,18 @@ from dataclasses import replace
 from functools import partial
 from math import ceil, prod
 
-from tcc.ir.expr.scalar import Cast, Read, Scalar, StageRef, walk
+from tcc.ir.expr.scalar import (
+    Cast,
+    Read,
+    Scalar,
+    Scalars,
+    StageRef,
+    apply,
+    argument,
+    index_value,
+    literal,
+    walk,
+)
 from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
 from tcc.ir.tile import (
     Block,
@@ -20,7 +31,7 @@ from tcc.ir.tile import (
     Store,
     guards_at,
 )
-from tcc.ir.types import BF16, I8, U8
+from tcc.ir.types import BF16, I8, I32, U8
 from tcc.passes.tile.cpu.body import Ready, StageScalars, Surroundings
 from tcc.passes.tile.cpu.prefetch import next_results, next_row, next_run
 from tcc.passes.tile.cpu.ranges import (
@@ -30,11 +41,13 @@ from tcc.passes.tile.cpu.ranges import (
     everything,
     flat,
     ladder,
+    limits,
     positions,
     shape_of,
 )
 from tcc.passes.tile.cpu.scratch import home
-from tcc.passes.tile.monoids import combinations, identity_blocks
+from tcc.passes.tile.monoids import combinations, identities, identity_blocks
+from tcc.schedule.cpu.schedule import Vectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
 
 # Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
@@ -73,7 +86,7 @@ class StageLowering:
                 buffer = self.around.buffers[target.buffer]
                 if buffer.scope is not MemorySpace.LOCAL:
                     offset = substitute(target.offset, mapping)
-                    guards = guards_at(target.guards, mapping)
+                    guards = (*guards_at(target.guards, mapping), *limits(self.outer, mapping))
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def hold(self, number: int, blocks: Blocks) -> None:
@@ -83,7 +96,8 @@ class StageLowering:
             ref = StageRef(number, component)
             place = home(around.group, around.resident, around.regions, ref, self.outer)
             if place is not None:
-                self.emitter.add(Store(*place, block))
+                guards = limits(self.outer, positions(self.outer, block.shape))
+                self.emitter.add(Store(*place, block, guards))
 
     def continued(self, start: Blocks) -> Blocks:
         """The reduction over the K-blocks at hand, on top of sums so far."""
@@ -164,6 +178,8 @@ class StageLowering:
         var, rest = loops[0], loops[1:]
         region, block = self._region(var), self.nest.block(var.name)
         lanes = block > 1 and var.name == self.nest.vector
+        if lanes and as_int(region.size) is None and self.nest.vectors is not None:
+            return self._lanes(self.nest.vectors, rest, done, carried, region, block)
 
         def reduced(base: Index, size: int, old: Blocks) -> Blocks:
             span = BlockRange(var, region.base + base, size, block > 1)
@@ -183,6 +199,38 @@ class StageLowering:
                 found = trip(inits)
             carried = self._combine(carried, self._folded(found, 1)) if lanes else found
         return carried
+
+    def _lanes(
+        self,
+        vectors: Vectors,
+        rest: list[Var],
+        done: list[BlockRange],
+        carried: Blocks,
+        region: TileRange,
+        block: int,
+    ) -> Blocks:
+        """A reduction along the lanes of an open loop: the accumulators of each rung go on from
+        those of the rung before it, so that lanes are added to one another once."""
+        sums, width, end = self.identities(block), block, region.base + region.size
+        for rung in ladder(region.size, block, vectors):
+            sums, width = self._narrowed(sums, width // rung.step), rung.step
+            at = self.emitter.counter(rung.stop if rung.masked else region.size)
+            stop = end if rung.masked else None
+            span = BlockRange(region.var, region.base + at, rung.step, True, stop)
+            trip = partial(self._reduce_loops, rest, [*done, span])
+            sums = self.emitter.carry(at, rung.start, rung.stop, rung.step, sums, trip)
+        return self._combine(carried, self._folded(sums, 1))
+
+    def _narrowed(self, values: Blocks, parts: int) -> Blocks:
+        """Blocks whose last axis is cut into `parts`, which are combined."""
+        if parts == 1:
+            return values
+        *outer, width = values[0].shape
+        shape = (*outer, parts, width // parts)
+        apart = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
+        order = tuple(range(len(outer) + 1))
+        self.emitter.add(*(Relayout(a, v, order) for a, v in zip(apart, values, strict=True)))
+        return self._folded(apart, 1)
 
     def _is_short(self, size: Index) -> bool:
         """Whether a loop of a window is no longer than its own branches."""
@@ -234,6 +282,7 @@ class StageLowering:
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         scalars = StageScalars(self.around, spans)
         values = tuple(scalars.value(s, shape_of(spans)) for s in self.stage.body)
+        values = self._without_ends(values, identities(self.stage), spans, vector)
         if extra:
             values = self._folded(values, len(extra))
         if self.nest.ahead and len(vector) == 1:
@@ -256,6 +305,26 @@ class StageLowering:
         self.emitter.add(*(Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)))
         return flat
 
+    def _without_ends(
+        self,
+        values: Blocks,
+        neutral: Scalars,
+        spans: Sequence[BlockRange],
+        summed: Sequence[BlockRange],
+    ) -> Blocks:
+        """Blocks over `spans` that are `neutral` where lanes lie behind the end of a loop that is
+        `summed`."""
+        for span in summed:
+            if span.stop is not None:
+                behind = positions(spans, values[0].shape)[span.var] - span.stop
+                outs = self.emitter.like(values)
+                for out, scalar, block in zip(outs, neutral, values, strict=True):
+                    inside = apply("lt", index_value(behind, I32), literal(0, I32))
+                    body = apply("select", inside, argument(0, block.dtype), scalar)
+                    self.emitter.add(Compute(out, body, (block,)))
+                values = outs
+        return values
+
     # ---- contractions -------------------------------------------------------------------------
 
     def varies_with(self, scalar: Scalar) -> frozenset[Var]:
@@ -275,8 +344,10 @@ class StageLowering:
         operands = []
         both = self.varies_with(factors.a) | self.varies_with(factors.b)
         idle = {s.var for s in out_spans} - both
+        # Behind the end both are zero: an infinity times the other's zero is not.
+        ended = {s.var for s in vector if s.stop is not None}
         for number, factor in enumerate(_multiplied(factors)):
-            varies = self.varies_with(factor) | (idle if number == 0 else set())
+            varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
             # k goes before the vector lanes and after everything else.
@@ -284,6 +355,9 @@ class StageLowering:
             rest = [s for s in self.outer if s not in axes]
             rest += [*fixed, *(s for s in vector if s not in axes)]
             block = self._factor(factor, axes, rest)
+            if not self._is_zero_behind(factor):
+                zero = (literal(0, block.dtype),)
+                (block,) = self._without_ends((block,), zero, axes, vector)
             operands.append((block, tuple(s.var.name for s in axes)))
         (a, a_axes), (b, b_axes) = operands
         labels = tuple(s.var.name for s in out_spans)
@@ -293,6 +367,11 @@ class StageLowering:
         (out,) = self.emitter.like((acc,))
         self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return (out,)
+
+    def _is_zero_behind(self, factor: Scalar) -> bool:
+        """Whether lanes of a factor that lie behind the end of a loop are zero: loads fill them."""
+        plain = isinstance(factor, Read) and self.around.place(factor) is not None
+        return plain and isinstance(factor, Read) and not factor.fill
 
     def _factor(self, factor: Scalar, axes: list[BlockRange], rest: list[BlockRange]) -> Block:
         """A factor on `axes`, at the first place of each of `rest`."""
@@ -310,7 +389,7 @@ def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
     """How a reduction of `size` is cut into blocks: start, stop, step, and whether in a loop."""
     known = as_int(size)
     if known is None:
-        return [(*rung, True) for rung in ladder(size, block)]
+        return [(r.start, r.stop, r.step, True) for r in ladder(size, block)]
     whole = const(known - known % block)
     cuts = (const(0), whole, block, known > block), (whole, size, known % block, False)
     return [cut for cut in cuts if cut[0] is not cut[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,8 +12,8 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.tile.cpu.lower import lower
-from tcc.passes.tile.cpu.ranges import ladder, last_part
-from tcc.schedule.cpu.schedule import Nest, Schedule, even
+from tcc.passes.tile.cpu.ranges import Rung, ladder, last_part
+from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors, even
 
 from tests.passes.fuse.models import Model
 from tests.schedule.test_choose import only
@@ -26,11 +27,28 @@ def test_rungs_cover_each_element_once(block: int) -> None:
     rungs = ladder(size, block)
     assert len(rungs) <= 3
     for count in range(2 * block + 2):
-        covered: list[int] = []
-        for start, stop, step in rungs:
-            for at in range(evaluate(start, {"n": count}), evaluate(stop, {"n": count}), step):
-                covered += range(at, at + step)
-        assert covered == list(range(count))
+        assert _covered(rungs, count) == list(range(count))
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize(("block", "lanes"), [(64, 16), (48, 16), (16, 16), (256, 16), (8, 4)])
+def test_vectors_cover_each_element_once(block: int, lanes: int, masked: bool) -> None:
+    """Less than a vector lies behind the end, and there are no more vectors than hold all."""
+    rungs = ladder(symbol("n", 0), block, Vectors(lanes, masked))
+    for count in range(2 * block + 2):
+        covered = _covered(rungs, count)
+        end = -(-count // lanes) * lanes if masked else count
+        assert covered[:count] == list(range(count))
+        assert len(covered) == (count if count % block == 0 else end)
+
+
+def _covered(rungs: Sequence[Rung], count: int) -> list[int]:
+    covered: list[int] = []
+    for rung in rungs:
+        ends = (evaluate(end, {"n": count}) for end in (rung.start, rung.stop))
+        for at in range(*ends, rung.step):
+            covered += range(at, at + rung.step)
+    return covered
 
 
 @pytest.mark.parametrize("block", BLOCKS)
@@ -38,9 +56,9 @@ def test_rests_take_few_trips(block: int) -> None:
     """At most about twice the root of a block for parts and single elements alike."""
     for count in range(block):
         trips = 0
-        for start, stop, step in ladder(symbol("n", 0), block):
-            ends = (evaluate(end, {"n": count}) for end in (start, stop))
-            trips -= (next(ends) - next(ends)) // step
+        for rung in ladder(symbol("n", 0), block):
+            ends = (evaluate(end, {"n": count}) for end in (rung.start, rung.stop))
+            trips -= (next(ends) - next(ends)) // rung.step
         assert trips <= max(block - 1 if _prime(block) else 0, 2 * block**0.5 + 1)
 
 

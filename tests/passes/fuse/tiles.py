@@ -20,7 +20,7 @@ from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors
 from tcc.schedule.nest import contraction_factors
 
 from tests.oracle.tile.evaluate import evaluate_kernel
@@ -104,7 +104,11 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     loops = [*(n for n in iters if rng.random() < 0.6), *(n for n, _ in runs)]
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
     packed = bool(rng.random() < 0.5)
-    return Nest(tuple(numbers), order, blocks, vector, runs, packed=packed)
+    nest = Nest(tuple(numbers), order, blocks, vector, runs, packed=packed)
+    lanes = [n for n in (2, 4) if nest.block(vector or "") % n == 0]
+    if not lanes or rng.random() < 0.3:
+        return nest
+    return replace(nest, vectors=Vectors(int(rng.choice(lanes)), bool(rng.random() < 0.7)))
 
 
 @dataclass(frozen=True)
