@@ -1,0 +1,103 @@
+"""Open sizes around the ends of vectors and blocks, with masks and without: results equal those of
+ONNX Runtime, and nothing behind the end of an input or a result is touched."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import TensorProto, helper
+
+from tests.draws import RNG, seeded
+from tests.processors import distinct
+
+from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+
+# Around vectors of 4, 8 and 16 elements, pairs of them, and blocks of 64.
+SIZES = (1, 3, 7, 12, 15, 16, 17, 25, 28, 32, 33, 48, 49, 63, 64, 65, 77, 96, 130, 199)
+PROCESSORS = distinct("host", "x86-64-v3", "x86-64-v2")
+
+
+def normal(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def one(op: str, shape: list[int | str], *weights: Array, **attributes: object) -> onnx.ModelProto:
+    """A model of one operator on `x`."""
+    names = [f"w{n}" for n in range(len(weights))]
+    element = TensorProto.INT64 if op == "ArgMax" else FLOAT
+    return model_of(
+        [helper.make_node(op, ["x", *names], ["y"], **attributes)],
+        [value("x", FLOAT, shape)],
+        [
+            value(
+                "y",
+                element,
+                [f"d{n}" for n in range(len(shape) - (attributes.get("keepdims") == 0))],
+            )
+        ],
+        dict(zip(names, weights, strict=True)),
+    )
+
+
+with seeded("remainders"):
+    MODELS = {
+        "pointwise": one("Relu", ["n"]),
+        "table": one("Tanh", [3, "n"]),
+        "convolution": one("Conv", [1, 2, 3, "n"], normal(7, 2, 3, 3), pads=[1, 1, 1, 1]),
+        "plane": one("Conv", [1, 2, "n", "n"], normal(3, 2, 1, 1)),
+        "line": one("Conv", [2, 5, "n"], normal(7, 5, 5), normal(7), pads=[2, 2]),
+        "depthwise": one("Conv", [1, 5, 2, "n"], normal(5, 1, 3, 3), pads=[1] * 4, group=5),
+        "transposed": one("ConvTranspose", [1, 3, "n"], normal(3, 2, 2), strides=[2]),
+        "rows": one("MatMul", ["n", 20], normal(20, 9)),
+        "softmax": one("Softmax", [3, "n"], axis=-1),
+        "logarithms": one("LogSoftmax", [2, "n"], axis=-1),
+        "mean": one("ReduceMean", [3, "n"], np.array([1]), keepdims=0),
+        "maximum": one("ReduceMax", [3, "n"], np.array([1]), keepdims=0),
+        "norm": one("ReduceL2", [3, "n"], np.array([1])),
+        "least": one("ReduceLogSumExp", [3, "n"], np.array([1])),
+        "place": one("ArgMax", [3, "n"], axis=1, keepdims=0),
+        "columns": one("ReduceSum", [5, "n"], np.array([0])),
+        "turn": one("Transpose", [5, "n"], perm=[1, 0]),
+        "instances": one("InstanceNormalization", [1, 3, "n"], normal(3), normal(3)),
+    }
+
+
+class Fenced:
+    """Memory that ends where a page begins that nobody may touch."""
+
+    def __init__(self) -> None:
+        self._mprotect = ctypes.CDLL(None).mprotect
+
+    def __call__(self, size: int) -> Any:
+        page = mmap.PAGESIZE
+        room = -(-size // page) * page
+        memory = mmap.mmap(-1, room + page)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        closed = self._mprotect(ctypes.c_void_p(address + room), ctypes.c_size_t(page), 0)
+        assert closed == 0
+        return memoryview(memory)[room - size : room]
+
+    def copy(self, array: Array) -> Array:
+        """`array` in such memory."""
+        fenced = np.ndarray(array.shape, array.dtype, self(array.nbytes))
+        fenced[...] = array
+        return fenced
+
+
+@pytest.mark.parametrize("cpu", PROCESSORS)
+@pytest.mark.parametrize("name", MODELS)
+def test_sizes_around_the_ends_of_vectors(name: str, cpu: str) -> None:
+    model, fence = MODELS[name], Fenced()
+    module = tcc.compile(model, cpu=cpu, jobs=1)
+    module._results.memory = fence
+    runner = session(model)
+    shape = [d.dim_value or d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
+    for size in SIZES:
+        x = fence.copy(normal(*(size if d == "n" else int(d) for d in shape)))
+        assert_agree(module.run({"x": x}), expected(runner, {"x": x}))
