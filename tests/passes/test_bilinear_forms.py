@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -45,6 +45,7 @@ class Case:
     groups: int = 1
     images: IndexLike = 2
     transposed: bool = False
+    open: bool = False
 
     def each(self, values: tuple[int, ...]) -> tuple[int, ...]:
         return values * len(self.sizes) if len(values) == 1 else values
@@ -67,7 +68,10 @@ class Case:
 
     def graph(self) -> Graph:
         b = GraphBuilder("case")
-        x = b.input("x", tensor(F32, self.images, self.channels, *self.sizes))
+        sizes: list[IndexLike] = [*self.sizes]
+        if self.open:
+            sizes = [symbol(f"s{n}", 1) for n in range(len(sizes))]
+        x = b.input("x", tensor(F32, self.images, self.channels, *sizes))
         strides, dilations = self.each(self.strides), self.each(self.dilations)
         before, after = (tuple(map(const, self.each(p))) for p in (self.before, self.after))
         op, extra = OPS["conv"], ()
@@ -286,6 +290,30 @@ def test_the_number_of_images_may_be_open(name: str) -> None:
     exact, allowed = exact_and_allowed(case, image)
     (actual,) = evaluate_graph(after, {"x": image}).values()
     assert np.all(np.abs(actual - exact) <= allowed)
+
+
+def of_other_sizes(case: Case) -> Iterator[Case]:
+    """The same with images that are smaller and larger along each axis."""
+    for more in (-3, 0, 1, 11):
+        sizes = tuple(max(n + more, k) for n, k in zip(case.sizes, case.kernel, strict=True))
+        yield replace(case, sizes=sizes)
+
+
+# One column is as wide as its images, which is not known where sizes are open.
+@pytest.mark.parametrize("name", sorted({*RUN} - {"3 x 3, one column"}))
+def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
+    case, wanted = CASES[name]
+    after = derive(replace(case, open=True).graph(), Derivations(Only(wanted), growth=1e9))
+    verify_graph(after)
+    assert [n.op.name for n in form_nodes(after)] == ["expression"] * 3
+    run = run_of(after, compiled(after))
+    for number, other in enumerate(of_other_sizes(case)):
+        exact, allowed = exact_and_allowed(other, other.image(2))
+        actual = run(other.image(2))
+        assert actual.shape == exact.shape
+        assert np.all(np.abs(actual - exact) <= allowed)
+        assert not fails(after, other.image(2))
+        check_bad_pixels(other, run, number)
 
 
 # ---- bad pixels -----------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
 from tcc.passes.fuse.unroll import MOST_RESULTS
 from tcc.record import record
 from tcc.schedule.limits import Rates
+from tcc.schedule.nest import typical
 
 UNIT_ROUNDOFF = 2.0**-24
 AMPLIFIED = 2e-5
@@ -63,7 +64,7 @@ def roundings(conv: Conv, form: Form) -> int:
 
 def _axis_forms(axis: Axis) -> list[AxisForm]:
     """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
-    taps, results = -(-axis.taps // axis.classes), -(-(as_int(axis.results) or 0) // axis.turns)
+    taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
     lengths = {-(-taps // -(-taps // most)) for most in range(2, MOST_PRODUCTS)}
     tiled = (
         AxisForm(tile, length)

@@ -44,6 +44,7 @@ from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.record import record
+from tcc.schedule.nest import typical
 
 # Forms of a convolution whose kernels are made to be priced: at most so many, whose bounds are at
 # most so many times the least of those that may grow all weights so far, each with weights of at
@@ -133,8 +134,8 @@ def fitting(site: Site) -> Conv | None:
     if conv is None or site.constants[:2] != (False, True):
         return None
     image, (result,) = site.operands[0].type, site.sink.outputs
-    known = [as_int(n) for n in (*image.shape[1:], *result.type.shape[1:])]
-    positive = all(n is not None and n > 0 for n in known)
+    sizes = (*image.shape[1:], *result.type.shape[1:])
+    positive = all(n > 0 for n in map(typical, sizes))
     return conv if image.dtype is F32 and positive else None
 
 

@@ -22,13 +22,14 @@ from math import inf, prod
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, Indices, as_int, ceildiv, const
+from tcc.ir.index import Index, Indices, ceildiv, const
 from tcc.ir.types import F32, I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.bilinear.tiled_conv import Axis, AxisForm, Conv, Form
 from tcc.passes.graph.emit import express
 from tcc.record import record
+from tcc.schedule.nest import typical
 
 # The square of how far an input may exceed the root mean square of others.
 _LIMIT = 2.0**20
@@ -75,7 +76,7 @@ class _Strip:
         f, axis = self.form[0], self.conv.axes[0]
         step = f.tile * axis.classes
         shared = f.reads(axis) - step
-        return max(1, min(round(shared / (_SHARED * step)), as_int(f.tiles(axis)) or 1))
+        return max(1, min(round(shared / (_SHARED * step)), typical(f.tiles(axis))))
 
     @property
     def count(self) -> Index:
@@ -181,7 +182,7 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
     alone = fn("sub", b.read(totals, *tile), b.read(peaks, *tile))
     others = choose(fn("eq", energy, 0.0), alone, energy)
     rows = strip.tiles * f.tile
-    if as_int(strip.count * (rows * axis.turns)) != as_int(axis.results):
+    if strip.count * (rows * axis.turns) is not axis.results:
         result = (at[2] * rows + row) * axis.turns + at[3]
         inside = fn("lt", index_value(result, I64), index_value(axis.results, I64))
         others = choose(inside, others, inf)

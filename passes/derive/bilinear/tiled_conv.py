@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node
-from tcc.ir.index import Index, as_index, as_int, ceildiv, floordiv
+from tcc.ir.index import Index, as_index, as_int, ceildiv, const, floordiv
 from tcc.ir.op import Array
 from tcc.ir.types import F32, TensorType, tensor
 from tcc.ops.formula import choose, chosen, fn
@@ -41,6 +41,7 @@ from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.passes.graph.decompose import split_kernels
 from tcc.record import record
+from tcc.schedule.nest import typical
 
 _Grid: TypeAlias = NDArray[Any]
 
@@ -123,20 +124,22 @@ class AxisForm:
         rows = -(-self.pieces(axis) // axis.classes)
         return (self.tile + rows * self.taps - 1) * axis.classes
 
-    def places(self, axis: Axis) -> tuple[int, int, int]:
+    def places(self, axis: Axis) -> tuple[int, Index, int]:
         """Results between V's places, their number, and the pieces of each: tiles and pieces that
-        read the same inputs share a place where that makes fewer.  Requires a known number of
-        results.
+        read the same inputs share a place where that makes fewer, and the number of results is
+        known.
 
         Those of direct axes and of phases do not: in F(2 x 4, 2 x 5) of FSRCNN's 9 x 9 the products
         would take three times as long as they are priced, more than the direct sums.
         """
         rows, rest = divmod(self.pieces(axis), axis.classes)
-        apart, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis)) or 0
+        apart, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
+        if tiles is None or rest or self.taps == 1 or axis.skip is not None:
+            return self.tile, self.tiles(axis), self.pieces(axis)
         shared = (tiles - 1) * (self.tile // apart) + (rows - 1) * (self.taps // apart) + 1
-        if rest or self.taps == 1 or axis.skip is not None or shared >= tiles * rows:
-            return self.tile, tiles, self.pieces(axis)
-        return apart, shared, axis.classes
+        if shared >= tiles * rows:
+            return self.tile, self.tiles(axis), self.pieces(axis)
+        return apart, const(shared), axis.classes
 
 
 # One for each spatial axis.
@@ -164,8 +167,8 @@ def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
     _, places, own = form.places(axis)
     return AxisFacts(
         pieces,
-        as_int(form.tiles(axis)) or 0,
-        places * own * axis.starts,
+        typical(form.tiles(axis)),
+        typical(places) * own * axis.starts,
         sum(inward.operations.values()),
         sum(outward.operations.values()),
         inward.roundings + outward.roundings,
@@ -227,7 +230,7 @@ def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: i
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
-    """Those of each axis.  Requires known numbers of results."""
+    """Those of each axis; open sizes count as typical ones."""
     return list(map(_facts, form, conv.axes))
 
 
