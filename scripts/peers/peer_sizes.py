@@ -13,28 +13,45 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
+import onnxruntime
 import tcc
-from tcc.cli.peers import ort
-from tcc.cli.peers.worker import Run, read_arrays, write_arrays
+from tcc.cli.peers.worker import Array, Arrays, Run, read_arrays, write_arrays
+
+Model = Callable[[Arrays], Arrays]
 
 
 def prepare(models: Path, feed: Path, threads: int, kind: str) -> Sequence[Run]:
     """Functions that run the model of each size once."""
     files: list[str] = json.loads(models.read_text())
-    feeds: list[dict[str, ort.Arrays]] = [{} for _ in files]
+    feeds: list[dict[str, Array]] = [{} for _ in files]
     for text, array in read_arrays(feed).items():
         number, _, name = text.partition(" ")
         feeds[int(number)][name] = array
-    opened = ort.opener(threads) if kind == "ort" else lambda file: tcc.load(file, threads).run
-    runs = {file: opened(file) for file in dict.fromkeys(files)}
+    opened = _session if kind == "ort" else _artifact
+    runs = {file: opened(file, threads) for file in dict.fromkeys(files)}
     return [
         lambda file=file, arrays=arrays: runs[file](arrays)
         for file, arrays in zip(files, feeds, strict=True)
     ]
+
+
+def _artifact(file: str, threads: int) -> Model:
+    return tcc.load(file, threads).run
+
+
+def _session(file: str, threads: int) -> Model:
+    """ONNX Runtime with the settings of `tcc.cli.peers.ort`."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
 
 def timed(run: Run, seconds: float) -> float:

@@ -11,8 +11,9 @@ import onnxruntime
 from tcc.cli.peers.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
-def opener(threads: int, mode: str = "") -> Callable[[str], Callable[[Arrays], Arrays]]:
-    """What opens the model at a path: a function from its inputs to its outputs."""
+def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
+    """A function that gives the outputs of `model` on the arrays of `feed`, or those of all
+    `ranges`."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -26,13 +27,6 @@ def opener(threads: int, mode: str = "") -> Callable[[str], Callable[[Arrays], A
         names = [output.name for output in session.get_outputs()]
         return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
-    return opened
-
-
-def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
-    """A function that gives the outputs of `model` on the arrays of `feed`, or those of all
-    `ranges`."""
-    opened = opener(threads, mode)
     if ranges:
         outputs = run_ranges(feed, ranges, opened)
         return lambda: outputs
