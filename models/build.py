@@ -2,30 +2,32 @@
 
 `python models/build.py resnet50 lstm --out build/models`, or `python models/build.py all`.
 `resnet50.b8` is resnet50 for a batch of 8, `resnet50.bn` for any.
+`--open image=2,3` makes axes 2 and 3 of the input `image` symbols: any height and width.
 """
 
 import argparse
 import hashlib
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import onnx
-import torch
 
 # run as a script, only the folder itself would be on the path, not the package `models`
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from models.export import Recipe, export_onnx
-from models.inputs import Array, make_inputs
-from models.manifest import ModelSpec, manifest, model_spec
+from models.export import Recipe, export_onnx, module_arguments
+from models.inputs import make_input
+from models.manifest import ModelSpec, manifest, model_spec, opened
+from models.open_sizes import check_open_sizes
 
 DEFAULT_OUT = Path(__file__).resolve().parent.parent / "build" / "models"
 _SHARED_SOURCES = ("export", "inputs", "seeding")
+_AXIS = re.compile(r"([0-9]+)(?::([A-Za-z_]\w*))?")
 _PACKAGES = ("numpy", "torch", "transformers", "onnx", "onnxscript")
 
 
@@ -35,26 +37,9 @@ def builder_hash(spec: ModelSpec) -> str:
     for module in (*_SHARED_SOURCES, spec.family):
         digest.update(Path(__file__).with_name(f"{module}.py").read_bytes())
     versions = [f"{package}={version(package)}" for package in _PACKAGES]
-    decisive = (spec.builder, spec.inputs, spec.outputs, versions, spec.symbol)
+    decisive = (spec.builder, spec.inputs, spec.outputs, versions, spec.symbols)
     digest.update(repr(decisive).encode())
     return digest.hexdigest()
-
-
-def module_arguments(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
-    """Arguments in the module's order; inputs named x.0, x.1, ... form one list."""
-    arguments: list[Any] = []
-    lists: dict[str, list[torch.Tensor]] = {}
-    for name, array in inputs.items():
-        stem, dot, _ = name.partition(".")
-        tensor = torch.from_numpy(array)
-        if not dot:
-            arguments.append(tensor)
-            continue
-        if stem not in lists:
-            lists[stem] = []
-            arguments.append(lists[stem])
-        lists[stem].append(tensor)
-    return tuple(arguments)
 
 
 def recipe(spec: ModelSpec) -> Recipe:
@@ -66,11 +51,16 @@ def recipe(spec: ModelSpec) -> Recipe:
 
 def build_proto(name: str) -> onnx.ModelProto:
     """Builds model `name` in memory: equal bytes for every build with the same packages."""
-    spec = model_spec(name)
-    inputs = [entry.name for entry in spec.inputs]
-    arguments = module_arguments(make_inputs(name, 0))
-    model = export_onnx(recipe(spec), arguments, inputs, spec.outputs, spec.symbol)
-    model.graph.name = name
+    return _proto(model_spec(name))
+
+
+def _proto(spec: ModelSpec) -> onnx.ModelProto:
+    """Raises ValueError where open sizes are not open in the exported file."""
+    made, inputs = recipe(spec), {entry.name: make_input(entry, 0) for entry in spec.inputs}
+    model = export_onnx(made, module_arguments(inputs), [*inputs], spec.outputs, spec.symbols)
+    if spec.symbols:
+        check_open_sizes(spec, made.module, model)
+    model.graph.name = spec.name
     return model
 
 
@@ -89,16 +79,35 @@ def build(name: str, out_dir: Path) -> Path:
     Skips the work when the file is there and NAME.hash beside it holds the current builder hash.
     The file appears whole or not at all, and the hash only after it.
     """
-    spec = model_spec(name)
-    path, stamp = out_dir / f"{name}.onnx", out_dir / f"{name}.hash"
+    return build_spec(model_spec(name), out_dir)
+
+
+def build_spec(spec: ModelSpec, out_dir: Path) -> Path:
+    """`build` for a model that need not stand in the manifest, as one of `opened`."""
+    path, stamp = out_dir / f"{spec.name}.onnx", out_dir / f"{spec.name}.hash"
     wanted = builder_hash(spec)
     if path.exists() and stamp.exists() and stamp.read_text(encoding="utf-8").strip() == wanted:
         return path
     out_dir.mkdir(parents=True, exist_ok=True)
     stamp.unlink(missing_ok=True)
-    _write_atomically(path, build_proto(name).SerializeToString(deterministic=True))
+    _write_atomically(path, _proto(spec).SerializeToString(deterministic=True))
     _write_atomically(stamp, f"{wanted}\n".encode())
     return path
+
+
+def read_open(text: str) -> tuple[str, dict[int, str]]:
+    """The input of `NAME=AXES` and its symbols, `NAME_AXIS` where the text names none.
+
+    Raises ValueError for a text of another form.
+    """
+    name, _, axes = text.partition("=")
+    symbols: dict[int, str] = {}
+    for item in axes.split(","):
+        match = _AXIS.fullmatch(item)
+        if not name or match is None:
+            raise ValueError(f"--open {text}: this is no NAME=AXES, as in image=2,3 or x=0:n")
+        symbols[int(match[1])] = match[2] or re.sub(r"\W", "_", f"{name}_{match[1]}")
+    return name, symbols
 
 
 def main() -> None:
@@ -108,16 +117,21 @@ def main() -> None:
         "names", nargs="+", metavar="NAME", help="as in resnet50, resnet50.b8, resnet50.bn, all"
     )
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument(
+        "--open", action="append", default=[], metavar="NAME=AXES",
+        help="axes of an input of any size, as in image=2,3; equal symbols are equal sizes, as in "
+        "input_ids=1:s attention_mask=1:s; repeat for more inputs",
+    )  # fmt: skip
     arguments = parser.parse_args()
     names = list(manifest()) if "all" in arguments.names else arguments.names
     try:
-        for name in names:
-            model_spec(name)
-    except KeyError as error:
+        symbols = dict(read_open(text) for text in arguments.open)
+        specs = [opened(model_spec(n), symbols) if symbols else model_spec(n) for n in names]
+    except (KeyError, ValueError) as error:
         parser.error(str(error.args[0]))
-    for name in names:
-        path = build(name, arguments.out)
-        print(f"{name:16} {path.stat().st_size / 1e6:8.1f} MB  {path}", flush=True)
+    for spec in specs:
+        path = build_spec(spec, arguments.out)
+        print(f"{spec.name:16} {path.stat().st_size / 1e6:8.1f} MB  {path}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,15 +2,19 @@
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, Literal
 
 import onnx
 import torch
 from torch import nn
+
+from models.inputs import Array
+from models.manifest import Symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def _torchscript(
     args: tuple[Any, ...],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    symbol: str,
+    symbols: Symbols,
 ) -> onnx.ModelProto:
     modes = torch.onnx.TrainingMode
     stream: Any = BytesIO()  # taken, though torch annotates only paths
@@ -61,9 +65,13 @@ def _torchscript(
         input_names=list(inputs),
         output_names=list(outputs),
         training=modes.PRESERVE if recipe.keep_batch_norm else modes.EVAL,
-        dynamic_axes={name: {0: symbol} for name in (*inputs, *outputs)} if symbol else None,
+        dynamic_axes={name: dict(axes) for name, axes in symbols.items()},
     )
     return onnx.load_model_from_string(stream.getvalue())
+
+
+def _axes(symbols: Symbols, name: str) -> dict[int, str]:
+    return dict(symbols.get(name, {}))
 
 
 def _dynamo(
@@ -71,10 +79,15 @@ def _dynamo(
     args: tuple[Any, ...],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    symbol: str,
+    symbols: Symbols,
 ) -> onnx.ModelProto:
-    batch = {0: torch.export.Dim(symbol)} if symbol else {}
-    batches = [[batch] * len(a) if isinstance(a, list) else batch for a in args]
+    names = iter(inputs)
+    shapes = [
+        [_axes(symbols, next(names)) for _ in a]
+        if isinstance(a, list)
+        else _axes(symbols, next(names))
+        for a in args
+    ]
     program = torch.onnx.export(
         recipe.module,
         args,
@@ -83,7 +96,7 @@ def _dynamo(
         opset_version=recipe.opset,
         input_names=list(inputs),
         output_names=list(outputs),
-        dynamic_shapes=batches if symbol else None,
+        dynamic_shapes=shapes if symbols else None,
     )
     assert program is not None
     return program.model_proto
@@ -106,24 +119,41 @@ def _strip(model: onnx.ModelProto) -> None:
         del item.metadata_props[:]
 
 
+def module_arguments(inputs: Mapping[str, Array]) -> tuple[Any, ...]:
+    """Arguments in the module's order; inputs named x.0, x.1, ... form one list."""
+    arguments: list[Any] = []
+    lists: dict[str, list[torch.Tensor]] = {}
+    for name, array in inputs.items():
+        stem, dot, _ = name.partition(".")
+        tensor = torch.from_numpy(array)
+        if not dot:
+            arguments.append(tensor)
+            continue
+        if stem not in lists:
+            lists[stem] = []
+            arguments.append(lists[stem])
+        lists[stem].append(tensor)
+    return tuple(arguments)
+
+
 def export_onnx(
     recipe: Recipe,
     args: tuple[Any, ...],
     inputs: Sequence[str],
     outputs: Sequence[str],
-    symbol: str = "",
+    symbols: Symbols = MappingProxyType({}),
 ) -> onnx.ModelProto:
     """Exports with the recipe's exporter; names the graph's inputs and outputs as given.
 
     `args` are the positional example arguments of the module, batch included.  All sizes are fixed
-    but the first dimension of every input and output where `symbol` names it.
+    but those that `symbols` names.
     The result holds its weights and nothing of the place it was built in, and passes the ONNX
     checker; raises ValueError when the exporter changed the names asked for.
     """
     export = _dynamo if recipe.exporter == "dynamo" else _torchscript
     recipe.module.eval()
     with _quiet(), torch.no_grad():
-        model = export(recipe, args, inputs, outputs, symbol)
+        model = export(recipe, args, inputs, outputs, symbols)
     _strip(model)
     onnx.checker.check_model(model)
     got = [value.name for value in model.graph.input], [value.name for value in model.graph.output]

@@ -5,13 +5,17 @@
 
 import re
 import tomllib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 MANIFEST = Path(__file__).with_name("manifest.toml")
 _BATCH = re.compile("n|[1-9][0-9]{0,3}")
+
+# Names of sizes that a file leaves open, by input and axis.
+Symbols = Mapping[str, Mapping[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,8 @@ class ModelSpec:
 
     `builder` is "family:function"; `tolerance` is relative to the largest output; `gmac` counts
     the multiply-adds of one run in units of 1e9; `neutral` holds fnmatch patterns of initialisers
-    that provably cannot change any output, with the reason in `notes`.  `symbol` names the batch
-    where files leave it open; the shapes then are those of an example.
+    that provably cannot change any output, with the reason in `notes`.  `symbols` are the sizes
+    that the file leaves open; the shapes then are those of an example.
     """
 
     name: str
@@ -47,7 +51,7 @@ class ModelSpec:
     gmac: float
     neutral: tuple[str, ...]
     notes: str
-    symbol: str = ""
+    symbols: Symbols = field(default_factory=dict)
 
     @property
     def family(self) -> str:
@@ -109,9 +113,32 @@ def model_spec(name: str) -> ModelSpec:
         raise KeyError(f"no model {name!r} in the manifest; there are: {', '.join(known)}")
     if name == base:
         return known[name]
-    if batch == "n":  # torch's exporter takes a size of 1 for a constant
-        return replace(_batched(known[base], 2), name=name, symbol=batch)
+    if batch == "n":
+        spec = known[base]
+        return replace(opened(spec, {entry.name: {0: batch} for entry in spec.inputs}), name=name)
     return _batched(known[base], int(batch))
+
+
+def opened(spec: ModelSpec, symbols: Symbols) -> ModelSpec:
+    """The model with open sizes, called as in `unet.image-2-3`.
+
+    Its example has a size of 2 where that of `spec` has 1, which torch's exporters take for a
+    constant.  Raises ValueError for an input or an axis that the model lacks.
+    """
+    shapes = {entry.name: list(entry.shape) for entry in spec.inputs}
+    for name, axes in symbols.items():
+        if name not in shapes:
+            raise ValueError(f"{spec.name} has no input {name!r}, but {', '.join(shapes)}")
+        for axis in axes:
+            if not 0 <= axis < len(shapes[name]):
+                last = len(shapes[name]) - 1
+                raise ValueError(
+                    f"input {name!r} of {spec.name} has no axis {axis}: its axes are 0 to {last}"
+                )
+            shapes[name][axis] = max(shapes[name][axis], 2)
+    parts = ["-".join(map(str, (name, *axes))) for name, axes in symbols.items()]
+    inputs = tuple(replace(entry, shape=tuple(shapes[entry.name])) for entry in spec.inputs)
+    return replace(spec, name=".".join((spec.name, *parts)), inputs=inputs, symbols=symbols)
 
 
 def _batched(spec: ModelSpec, batch: int) -> ModelSpec:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 from tcc.cli.peers.peer import CAP, Peer
 from tcc.cli.peers.rounds import Times, Turn, interleaved, rested
@@ -47,3 +49,21 @@ def beside(
         ]
         see([peer.outputs() for peer in peers])
         return interleaved(peers, plan.rounds, plan.seconds, take=take)
+
+
+def distance(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> float:
+    """The largest difference of results as a share of the largest value; infinite where shapes or
+    NaN differ."""
+    worst = 0.0
+    for name, want in theirs.items():
+        got = ours[name]
+        if got.shape != want.shape or got.dtype != want.dtype:
+            return math.inf
+        a, b = got.astype(np.float64), want.astype(np.float64)
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return math.inf
+        alike = (a == b) | np.isnan(b)
+        scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
+        with np.errstate(invalid="ignore"):
+            worst = max(worst, float(np.abs(a - b)[~alike].max(initial=0.0)) / scale)
+    return worst

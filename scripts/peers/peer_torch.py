@@ -13,7 +13,8 @@ from tcc.cli.peers.worker import Array, read_arrays, serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from models.build import module_arguments, recipe
+from models.build import recipe
+from models.export import module_arguments
 from models.manifest import model_spec
 
 

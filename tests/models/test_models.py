@@ -4,19 +4,25 @@
 """
 
 import sys
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from models import build as builds
 from models import check
-from models.inputs import make_inputs
-from models.manifest import manifest, model_spec
+from models.export import Recipe, export_onnx
+from models.inputs import make_input, make_inputs
+from models.manifest import manifest, model_spec, opened
+from models.open_sizes import check_open_sizes
 
 ROOT = Path(__file__).resolve().parents[2]
 LIGHT = ("fsrcnn", "infogan", "lstm")
@@ -92,6 +98,71 @@ def test_an_open_batch_is_any_batch(folder: Path) -> None:
             for which in (name, name.partition(".")[0] + ".bn")
         ]
         np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-5)
+
+
+class Reshaped(torch.nn.Module):
+    """Reshapes to sizes of its input; a tracer writes those of its example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, columns = (int(size) for size in x.shape[2:])
+        return x.reshape(x.shape[0], 3, rows * columns).cumsum(2)
+
+
+class Scaled(torch.nn.Module):
+    """Divides by a size of its input; a tracer writes that of its example."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(2) / int(x.shape[2])
+
+
+@pytest.mark.parametrize("module", [Reshaped(), Scaled()])
+@pytest.mark.parametrize(("exporter", "right"), [("dynamo", True), ("torchscript", False)])
+def test_an_export_that_writes_sizes_into_the_graph_is_refused(
+    exporter: Literal["dynamo", "torchscript"], right: bool, module: torch.nn.Module
+) -> None:
+    spec = opened(replace(model_spec("unet"), outputs=("y",)), {"image": {2: "h", 3: "w"}})
+    spec = replace(spec, inputs=(replace(spec.inputs[0], shape=(1, 3, 6, 10)),))
+    made = Recipe(module, exporter, 18)
+    image = make_input(spec.inputs[0], 0)
+    model = export_onnx(made, (torch.from_numpy(image),), ["image"], ["y"], spec.symbols)
+    got, want = check.Oracle(model).run({"image": image})[0], module(torch.from_numpy(image))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)  # right at the example's sizes
+    with nullcontext() if right else pytest.raises(ValueError, match="image 1x3x12x30"):
+        check_open_sizes(spec, made.module, model)
+
+
+def test_open_sizes_are_any_sizes(folder: Path) -> None:
+    symbols = dict([builds.read_open("luma=2,3")])
+    path = builds.build_spec(opened(model_spec("fsrcnn"), symbols), folder)
+    assert path.name == "fsrcnn.luma-2-3.onnx"
+    model = onnx.load(path)
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    assert [d.dim_param or d.dim_value for d in dims] == [1, 1, "luma_2", "luma_3"]
+    image = np.random.default_rng(5).standard_normal((1, 1, 128, 128), np.float32)
+    fixed = onnx.load(builds.build("fsrcnn", folder))
+    whole, part = (check.Oracle(m).run({"luma": x})[0]
+                   for m, x in ((fixed, image), (model, image[..., :40, :33])))  # fmt: skip
+    # the last rows and columns see the edge
+    np.testing.assert_allclose(part[..., :60, :46], whole[..., :60, :46], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("text", ["luma", "=1", "luma=", "luma=2,x", "luma=-1", "luma=2:3"])
+def test_texts_that_open_nothing_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"--open {text}"):
+        builds.read_open(text)
+
+
+@pytest.mark.parametrize(("text", "why"), [("luma=2,4", "no axis 4.*0 to 3"), ("z=0", "no input")])
+def test_absent_inputs_and_axes_are_refused(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        opened(model_spec("fsrcnn"), dict([builds.read_open(text)]))
+
+
+def test_equal_symbols_are_equal_sizes() -> None:
+    assert builds.read_open("ids=0,1:s") == ("ids", {0: "ids_0", 1: "s"})
+    symbols = {"input_ids": {1: "s"}, "attention_mask": {1: "s"}}
+    spec = opened(model_spec("bert_base"), symbols)
+    assert spec.name == "bert_base.input_ids-1.attention_mask-1"
 
 
 @pytest.mark.parametrize("name", ["infogan.b0", "infogan.b", "infogan.b2x", "infogan.2"])

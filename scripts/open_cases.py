@@ -1,0 +1,228 @@
+"""Operators whose sizes are open, beside the same with fixed sizes: `scripts/operators --open`.
+
+One artifact with open sizes serves all sizes of an operator; beside it an artifact is compiled for
+each size.  An operator that takes less than a millisecond stands in a chain of itself, so that the
+call is a small part of its time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from beside import Arrays, Plan, distance
+from goals import geometric_mean
+from onnx import TensorProto, helper, numpy_helper
+from operator_cases import OPSET, Array
+from tcc.cli.peers.peer import Peer, PeerKind
+from tcc.cli.peers.rounds import REST, paired_ratio
+from tcc.driver import compile_model
+from tcc.options import Options
+
+SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77, 96, 199)
+_CHANNELS = (64, 128)
+_CHAIN = 8
+_LONG = 1e8  # multiply-adds: some hundred microseconds at the peak of two cores
+_WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator with constant weights; in `shape`, that of its input, 0 is an open size.
+
+    `work`: multiply-adds, or operations that take as long, for each point of the open axes.
+    `apart`: its result is larger than its input, so each one of a chain has an input of its own.
+    """
+
+    name: str
+    op: str
+    shape: tuple[int, ...]
+    work: int
+    weights: tuple[tuple[int, ...], ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    relu: bool = False
+    apart: bool = False
+
+    def sized(self, size: int) -> tuple[int, ...]:
+        return tuple(extent or size for extent in self.shape)
+
+    def chain(self, size: int) -> int:
+        """How many of it follow each other at this size."""
+        return _CHAIN if self.work * size ** self.shape.count(0) < _LONG else 1
+
+    def feed(self, size: int) -> Arrays:
+        rng = np.random.default_rng(size)
+        names = [f"x{n}" for n in range(self.chain(size) if self.apart else 1)]
+        return {n: rng.standard_normal(self.sized(size)).astype(np.float32) for n in names}
+
+
+def operators() -> Iterator[Operator]:
+    """All of them with 64 channels, then with 128."""
+    for c in _CHANNELS:
+        yield from _contractions(c)
+        rows, planes, pair = (1, 0, c), (1, c, 0, 0), ((c,), (c,))
+        groups = {"num_groups": 8}
+        yield Operator(f"layer norm {c}", "LayerNormalization", rows, 16 * c, pair)
+        yield Operator(f"group norm {c}", "GroupNormalization", planes, 16 * c, pair, groups)
+        yield Operator(f"instance norm {c}", "InstanceNormalization", planes, 16 * c, pair)
+        yield Operator(f"softmax {c}", "Softmax", (1, c, 0), 32 * c, (), {"axis": 2})
+
+
+def _contractions(c: int) -> Iterator[Operator]:
+    image = (1, c, 0, 0)
+    for k in (1, 3, 5):
+        pads, weights = {"pads": [k // 2] * 4}, ((c, c, k, k), (c,))
+        yield Operator(f"conv {k}x{k} {c}", "Conv", image, c * c * k * k, weights, pads, relu=True)
+    yield Operator(f"conv 1-d {c}", "Conv", (1, c, 0), 3 * c * c, ((c, c, 3), (c,)),
+                   {"pads": [1, 1]}, relu=True)  # fmt: skip
+    yield Operator(f"depthwise 3x3 {c}", "Conv", image, 9 * c, ((c, 1, 3, 3), (c,)),
+                   {"group": c, "pads": [1] * 4}, relu=True)  # fmt: skip
+    yield Operator(f"transposed 2x2 {c}", "ConvTranspose", image, 4 * c * c,
+                   ((c, c, 2, 2), (c,)), {"strides": [2, 2]}, apart=True)  # fmt: skip
+    yield Operator(f"matmul {c}", "MatMul", (0, c), c * c, ((c, c),), relu=True)
+
+
+def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
+    """A chain of `count` operators, with open sizes where `size` is None."""
+    rng = np.random.default_rng(7)
+    open_axes = iter("hwd")
+    dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
+    inputs = [f"x{n}" for n in range(count if operator.apart else 1)]
+    nodes, held, results = [], {}, []
+    for n in range(count):
+        names = [f"c{n}_{i}" for i in range(len(operator.weights))]
+        held |= {k: _weight(rng, s) for k, s in zip(names, operator.weights, strict=True)}
+        source = inputs[n] if operator.apart else results[-1] if results else inputs[0]
+        results.append(f"y{n}")
+        made = f"a{n}" if operator.relu else results[-1]
+        nodes.append(helper.make_node(operator.op, [source, *names], [made], **operator.attributes))
+        if operator.relu:
+            nodes.append(helper.make_node("Relu", [made], [results[-1]]))
+    typed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in inputs]
+    ends = results if operator.apart else results[-1:]
+    rank = [None] * len(dims)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, rank) for name in ends]
+    weights = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    graph = helper.make_graph(nodes, "operator", typed, outputs, weights)
+    opset = helper.make_opsetid("", OPSET)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=10)
+
+
+def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
+    """Values under which a chain keeps the size of what runs through it."""
+    scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5 if len(shape) > 1 else 1.0
+    return (rng.standard_normal(shape) * scale).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """Seconds of each round at one size: open and fixed sizes, ONNX Runtime; how far results of
+    the first two are from the last one's."""
+
+    operator: str
+    size: int
+    open: tuple[float, ...]
+    fixed: tuple[float, ...]
+    ort: tuple[float, ...]
+    apart: float
+
+    @property
+    def loss(self) -> float:
+        """Time with open sizes over time with fixed ones."""
+        return paired_ratio(self.fixed, [self.open])
+
+    @property
+    def slow(self) -> bool:
+        """Whether open sizes alone are slower than ONNX Runtime."""
+        return paired_ratio(self.open, [self.ort]) < 0.95 <= paired_ratio(self.fixed, [self.ort])
+
+    @property
+    def text(self) -> str:
+        times = "".join(f"{np.median(t) * 1e6:11.1f}" for t in (self.open, self.fixed, self.ort))
+        ratios = (self.loss, *(paired_ratio(t, [self.ort]) for t in (self.open, self.fixed)))
+        name = f"{self.operator} @{self.size}"
+        return f"{name:26}{times}" + "".join(f"{ratio:12.2f}" for ratio in ratios)
+
+
+HEAD = (
+    f"{'operator @size':26}{'open us':>11}{'fixed us':>11}{'ort us':>11}"
+    f"{'open/fixed':>12}{'ort/open':>12}{'ort/fixed':>12}"
+)
+
+
+def measure(
+    operator: Operator, sizes: Sequence[int], options: Options, plan: Plan, scratch: Path
+) -> Iterator[OpenRow]:
+    """A row for each size.  Raises TccError where tcc fails."""
+    sources, opened, fixed = [], [], []
+    for size in sizes:
+        count = operator.chain(size)
+        for files, at in ((opened, None), (fixed, size)):
+            name = re.sub("[^a-z0-9]+", "_", f"{operator.name} {count} {at or 'open'}")
+            source, artifact = scratch / f"{name}.onnx", scratch / f"{name}.so"
+            if str(artifact) not in files:
+                onnx.save(model_of(operator, count, at), source)
+                compile_model(source, options, artifact)
+            files.append(str(artifact))
+        sources.append(opened[-1].replace(".so", ".onnx"))
+    lists = {"open": opened, "fixed": fixed, "ort": sources}
+    feeds = [operator.feed(size) for size in sizes]
+    rounds, outputs = _rounds(lists, feeds, plan, scratch)
+    for n, size in enumerate(sizes):
+        results = {kind: _part(arrays, n) for kind, arrays in outputs.items()}
+        apart = max(distance(results[kind], results["ort"]) for kind in ("open", "fixed"))
+        times = {kind: tuple(turn[n] for turn in turns) for kind, turns in rounds.items()}
+        yield OpenRow(operator.name, size, **times, apart=apart)
+
+
+def _rounds(
+    lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: Plan, scratch: Path
+) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
+    """Times of each kind, one for each size in each round, and its outputs.
+
+    Each kind has a process; in its turn it runs all sizes.
+    """
+    inputs = {f"{n} {name}": array for n, feed in enumerate(feeds) for name, array in feed.items()}
+    peers: list[Peer] = []
+    with ExitStack() as stack:
+        for kind, files in lists.items():
+            listed = scratch / f"{kind}.json"
+            listed.write_text(json.dumps(files))
+            row = PeerKind(kind, _WORKER, arguments=("ort" if kind == "ort" else "tcc",))
+            peers.append(stack.enter_context(Peer(kind, listed, inputs, plan.threads, row=row)))
+        outputs = {peer.kind: peer.outputs() for peer in peers}
+        turns: dict[str, list[Sequence[float]]] = {peer.kind: [] for peer in peers}
+        for number in range(plan.rounds):
+            first = number % len(peers)
+            for peer in (*peers[first:], *peers[:first]):
+                time.sleep(REST)
+                turns[peer.kind].append(peer.seconds(round(plan.seconds * 1e6)))
+    return turns, outputs
+
+
+def _part(arrays: Arrays, number: int) -> Arrays:
+    return {
+        name.partition(" ")[2]: array
+        for name, array in arrays.items()
+        if name.startswith(f"{number} ")
+    }
+
+
+def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
+    """The mean and the worst of open over fixed sizes, of each operator and together."""
+    groups: dict[str, list[OpenRow]] = {}
+    for row in rows:
+        groups.setdefault(row.operator, []).append(row)
+    yield f"{'operator':26}{'open/fixed':>12}{'worst':>12}{'below ort':>12}"
+    for name, group in (*groups.items(), ("together", rows)):
+        losses = [row.loss for row in group]
+        slow = sum(row.slow for row in group)
+        yield f"{name:26}{geometric_mean(losses):12.2f}{max(losses):12.2f}{slow:12}"
