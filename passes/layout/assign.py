@@ -23,9 +23,12 @@ from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import (
     Index,
     Indices,
+    Quotient,
     as_int,
+    atoms,
     bounds,
     const,
+    factor_of,
     free_vars,
     linear_in,
     substitute,
@@ -480,12 +483,24 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
         end = extent(var) - 1
         first = substitute(first, {var: const(0) if step > 0 else end})
         last = substitute(last, {var: end if step > 0 else const(0)})
-    past = last - size + 1
-    low, high = bounds(first)[0], bounds(past)[1]
-    # A bound of what changes with an open size may be far beyond all that is read.
-    if low is None or high is None or (as_int(size) is None and as_int(past) is None):
+    low, (least, most) = bounds(first)[0], bounds(_in_rests(last - size + 1))
+    if low is None or most is None:
         return None
-    return max(0, -low), max(0, high)
+    # A bound of what changes with an open size may be far beyond all that is read.
+    if as_int(size) is None and (least is None or most - least >= typical(size)):
+        return None
+    return max(0, -low), max(0, most)
+
+
+def _in_rests(index: Index) -> Index:
+    """`4 * (n // 4)` as `n - n % 4`, whose bounds are near each other beside another n."""
+    for atom in atoms(index):
+        if isinstance(atom, Quotient):
+            factor, rest = factor_of(index, atom)
+            times, by = as_int(factor), as_int(atom.den)
+            if times is not None and by is not None and times % by == 0:
+                index = (atom.num - atom.num % atom.den) * (times // by) + rest
+    return index
 
 
 def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:

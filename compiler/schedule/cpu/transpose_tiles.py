@@ -4,7 +4,7 @@ along another.
     y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in registers
 """
 
-from tcc.ir.index import Var, Vars
+from tcc.ir.index import Var, Vars, const, linear_in
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
@@ -49,11 +49,18 @@ def transposing_blocks(
         return {}  # a square block of each would not fit the registers
     for access in (*moving, *stores):
         along = _along(stage, access) if access in stores else _runs(stage, access)
-        if along not in loops or along is vector or stride(access, vector) in (0, 1, None):
+        if along not in loops or along is vector or not _is_apart(access, vector):
             continue
         if along is not None and trips(along) >= _LEAST:
             return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
     return {}
+
+
+def _is_apart(access: Access, vector: Var) -> bool:
+    """Whether lanes along `vector` lie evenly, some elements from one another: so many as are known
+    or as an open size has."""
+    linear = linear_in(access.offset, vector)
+    return linear is not None and linear[0] not in (const(0), const(1))
 
 
 def _moving(group: TileGroup, stage: GroupStage) -> list[Access]:
