@@ -24,6 +24,7 @@ from tcc.ir.index import (
     Index,
     Indices,
     Remainder,
+    Substitution,
     Vars,
     const,
     free_vars,
@@ -102,6 +103,18 @@ def part_of(whole: Layout, shape: Indices, axis: int, start: Index) -> Layout:
     shifted = tuple(i + start if n == axis else i for n, i in enumerate(axes))
     inner = layout(shape, whole.sizes, place(whole, shifted), whole.fill)
     return replace(inner, shared=tuple(sorted({*whole.shared, axis})))
+
+
+def resized(where: Layout, sizes: Substitution) -> Layout:
+    """`where` with size symbols replaced."""
+    axes = {v: iterator(v.name, substitute(v.extent, sizes)) for v in where.axes if v.extent}
+    mapping = {**sizes, **axes}
+    return replace(
+        where,
+        sizes=tuple(substitute(n, sizes) for n in where.sizes),
+        indices=tuple(substitute(i, mapping) for i in where.indices),
+        axes=tuple(free_vars(axes[v])[0] if v in axes else v for v in where.axes),
+    )
 
 
 def place(where: Layout, logical: Indices) -> Indices:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from tcc.ir.expr import known_extent
 from tcc.ir.graph import Graph
 from tcc.ir.index import symbol
 from tcc.ir.tile.group import TileGroup
@@ -14,13 +15,14 @@ from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.plan import kernel_key
 from tcc.schedule.cpu.candidates import Found, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.nest import anchor
+from tcc.schedule.nest import anchor, trips
 
 from tests.passes.fuse.models import Model
 
@@ -89,9 +91,52 @@ def test_knobs_are_turned_at_the_best_of_those_before() -> None:
     assert searched(group, {Knobs(panel=3): 0.8, both: 0.5})[0].knobs == both
 
 
-def test_open_sizes_keep_the_analytic_schedule() -> None:
-    found, pricer = searched(group_of(product(symbol("n"))), {Knobs(k_block=192): 0.1})
-    assert (found.knobs, found.priced, len(pricer.asked)) == (Knobs(), 1, 1)
+class AtSizes(Pricer):
+    """Prices a turned knob by the typical number of rows, all else at a second."""
+
+    def __init__(self, rule: Schedule, seconds: Mapping[int, float]) -> None:
+        super().__init__(MACHINE)
+        self.rule, self.seconds = rule, seconds
+
+    def price(self, group: TileGroup, schedule: Schedule) -> Price:
+        (rows,) = (trips(v) for v in group.common if known_extent(v) is None)
+        seconds = 1.0 if schedule == self.rule else self.seconds[rows]
+        return replace(super().price(group, schedule), seconds=seconds)
+
+
+def open_product() -> tuple[TileGroup, tuple[TileGroup, ...]]:
+    """A product of any number of rows, and the same at other sizes."""
+    planner, placed = CorePlanner(CORE), place_graph(product(symbol("n")))
+    (step,) = placed.steps
+    assert step.kernel is not None
+    structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
+    return structure.with_knobs(Knobs())[0], structure.resized(Knobs())
+
+
+def test_open_sizes_are_priced_at_several_sets_of_sizes() -> None:
+    group, others = open_product()
+    rows = [[trips(v) for v in each.common if known_extent(v) is None] for each in (group, *others)]
+    assert rows == [[128], [63], [25]]
+    assert all(group.sizes[0].name == each.sizes[0].name for each in others)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "taken"),
+    [
+        ({128: 0.5, 63: 0.5, 25: 0.5}, True),
+        ({128: 0.5, 63: 1.4, 25: 2.0}, False),
+        ({128: 1.2, 63: 0.4, 25: 0.3}, True),
+    ],
+)
+def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], taken: bool) -> None:
+    group, others = open_product()
+    rule = choose(group, CORE)
+    found = cheapest(
+        lambda knobs: (group, choose(group, replace(CORE, knobs=knobs))),
+        AtSizes(rule, seconds),
+        lambda _: others,
+    )
+    assert (found.knobs != Knobs()) is taken
 
 
 def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:

@@ -10,8 +10,9 @@ Knobs are turned one after another, each at the best of those before it: a handf
 all combinations.  A turn has to save more than prices err by for that knob.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
@@ -86,26 +87,37 @@ def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
     return list(dict.fromkeys(made))
 
 
-def cheapest(scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]], pricer: Pricer) -> Found:
-    """The knobs to take; `scheduled` gives the group and schedule that knobs make of a kernel.
+def cheapest(
+    scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]],
+    pricer: Pricer,
+    resized: Callable[[Knobs], Sequence[TileGroup]] = lambda _: (),
+) -> Found:
+    """The knobs to take; `scheduled` gives the group and schedule that knobs make of a kernel,
+    `resized` that group at other sizes.
 
     The same for equal arguments, and never dearer than the analytic schedule by the pricer's own
-    account.  That one is kept where sizes are open (prices count on typical ones), and where a
-    launch is short.
+    account.  At several sizes a schedule's price is its mean share of the analytic schedule's.
+    The analytic schedule is kept where a launch is short.
     """
     known: dict[Schedule, float] = {}
+    analytic: list[float] = []
 
     def priced(knobs: Knobs) -> Alternative[TileGroup, Knobs]:
         group, schedule = scheduled(knobs)
         if schedule not in known:
-            known[schedule] = pricer.price(group, schedule).seconds
+            groups = (group, *resized(knobs))
+            seconds = [pricer.price(each, schedule).seconds for each in groups]
+            if not analytic:
+                analytic.extend(seconds)
+            shares = (own / rule for own, rule in zip(seconds, analytic, strict=True))
+            known[schedule] = fmean(shares) * analytic[0]
         return Alternative(group, knobs, known[schedule])
 
     best = priced(Knobs())
-    analytic = best.price
-    if best.region.sizes or analytic < LEAST:
-        return Found(best.replacement, analytic, analytic, 1)
+    rule = best.price
+    if rule < LEAST:
+        return Found(best.replacement, rule, rule, 1)
     for knob in knobs_of(best.region):
         variants = list(map(priced, knob.variants(best.replacement)))
         best = preferred(best, variants, knob.margin)
-    return Found(best.replacement, best.price, analytic, len(known))
+    return Found(best.replacement, best.price, rule, len(known))

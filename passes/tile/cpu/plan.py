@@ -7,10 +7,18 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 
-from tcc.ir.expr import Expr, known_extent
+from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
-from tcc.ir.index import Var, const, divisor_of, free_vars, linear_in
-from tcc.ir.layout import Layout
+from tcc.ir.index import (
+    Substitution,
+    Var,
+    const,
+    divisor_of,
+    free_vars,
+    linear_in,
+    substitute,
+)
+from tcc.ir.layout import Layout, resized
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
@@ -33,6 +41,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
+from tcc.schedule.open_sizes import other_sizes
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
 # tell panels apart no better.
@@ -135,7 +144,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         structure = self._structure(key)
         knobs = Knobs()
         if self.pricer is not None:
-            found = cheapest(structure.with_knobs, self.pricer)
+            found = cheapest(structure.with_knobs, self.pricer, structure.resized)
             knobs, self.priced = found.knobs, self.priced + found.priced
         group, schedule = structure.with_knobs(knobs)
         return structure.packed(knobs), self._bound(group, schedule)
@@ -165,6 +174,7 @@ class Structure:
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
+        self._resized: dict[tuple[Storage, ...], tuple[TileGroup, ...]] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -191,6 +201,30 @@ class Structure:
             group = self._groups[packed]
             self._by_knobs[knobs] = group, choose(group, replace(self._core, knobs=knobs))
         return self._by_knobs[knobs]
+
+    @cached_property
+    def _other_sizes(self) -> tuple[Substitution, ...]:
+        return other_sizes(self._plain.sizes)
+
+    def resized(self, knobs: Knobs) -> tuple[TileGroup, ...]:
+        """The group under `knobs` at further sets of sizes than the typical one."""
+        packed = self.packed(knobs)
+        if packed not in self._resized:
+            expr, _, results = self._key
+            self._resized[packed] = tuple(
+                build_group(
+                    substitute_sizes(expr, sizes),
+                    *([_resized(s, sizes) for s in each] for each in (packed, results)),
+                    limits=self._core.limits,
+                )
+                for sizes in self._other_sizes
+            )
+        return self._resized[packed]
+
+
+def _resized(storage: Storage, sizes: Substitution) -> Storage:
+    shape = tuple(substitute(n, sizes) for n in storage.shape)
+    return replace(storage, shape=shape, layout=resized(storage.layout, sizes))
 
 
 # ---- packing ------------------------------------------------------------------------------------

@@ -1,0 +1,29 @@
+"""Sizes at which kernels of open sizes are priced: typical ones, smaller odd ones and small ones.
+
+b in 1.., typical 128    ->    128, 63, 25
+"""
+
+from collections.abc import Iterable
+
+from tcc.ir.index import Index, Substitution, Var, symbol
+from tcc.schedule.nest import typical_value
+
+# Of a typical size: half of it less one leaves a remainder of each block, a fifth is less than two
+# vectors of four.
+_SETS = ((2, 1), (5, 0))
+
+
+def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
+    """What replaces the symbols for each further set of sizes: the same with other typical values.
+
+    A symbol whose typical size the user gives keeps it.
+    """
+    free = [v for v in symbols if v.extent is None and v.typical is None]
+    sets = [{v: _sized(v, part, less) for v in free} for part, less in _SETS]
+    return tuple(each for each in sets if each)
+
+
+def _sized(var: Var, part: int, less: int) -> Index:
+    value = (typical_value(var) // part - less) // var.divisor * var.divisor
+    least = -(-max(var.lo, 1) // var.divisor) * var.divisor
+    return symbol(var.name, var.lo, var.hi, var.divisor, max(value, least))
