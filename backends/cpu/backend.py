@@ -41,7 +41,7 @@ from tcc.schedule.cpu.machine import Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, read_machine
 from tcc.schedule.cpu.narrow_storage import most_uses
 from tcc.schedule.cpu.schedule import Schedule
-from tcc.schedule.cpu.work import work_facts
+from tcc.schedule.cpu.work import group_bytes, group_flops, work_facts
 from tcc.target import Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -198,10 +198,14 @@ def schedule_planner(
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
-    """What one launch does and is predicted to take; symbolic sizes count as typical ones."""
+    """What one launch does and is predicted to take; symbolic sizes count as typical ones, and
+    `times` has flops, bytes and seconds at each set of sizes that was priced."""
     assert isinstance(bound.schedule, Schedule)
-    price = pricer.price(bound.group, bound.schedule)
-    return {
-        **work_facts(bound.group, bound.kernel.sizes),
-        "seconds": float(f"{price.seconds:.4g}"),
-    }
+    groups = (bound.group, *bound.resized)
+    prices = (pricer.price(group, bound.schedule).seconds for group in groups)
+    seconds = [float(f"{price:.4g}") for price in prices]
+    facts = {**work_facts(bound.group, bound.kernel.sizes), "seconds": seconds[0]}
+    if bound.resized:
+        works = ((group_flops(group), group_bytes(group)) for group in groups)
+        facts["times"] = [[*work, each] for work, each in zip(works, seconds, strict=True)]
+    return facts

@@ -44,11 +44,13 @@ _SMALL = 64
 
 @entity
 class Bound:
-    """A tile kernel with its schedule; shared by all launches of equal structure."""
+    """A tile kernel with its schedule; shared by all launches of equal structure.  `resized`: the
+    group at the further sets of sizes that its prices count on."""
 
     kernel: TileKernel
     schedule: AnySchedule
     group: TileGroup
+    resized: tuple[TileGroup, ...] = ()
 
 
 @entity

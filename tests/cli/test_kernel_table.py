@@ -115,6 +115,29 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
     assert symbolic_sizes_line(kernel_facts(MANIFEST, PATH), measured=True) is None
 
 
+@pytest.mark.parametrize(
+    ("n", "seconds"),
+    [(100, 8e-6), (25, 3e-6), (50, 4e-6), (75, 6e-6), (30, 3.2e-6), (200, 16e-6), (5, 0.6e-6)],
+)
+def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: float) -> None:
+    """Priced at n = 100, 50 and 25; beyond them in proportion."""
+    manifest = with_formulas("8*n", "0", "4*n")
+    priced = [[800, 400, 8e-6], [400, 200, 4e-6], [200, 100, 3e-6]]
+    manifest["variants"][0]["kernels"][0]["times"] = priced
+    (kernel, _) = kernel_facts(manifest, PATH).kernels
+    found = kernel.at((n, 1))
+    assert found is not None
+    assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("times", [3, [1.0], [[1, 2]], [["8", 4, 1e-6]], [[8, 4, None]]])
+def test_priced_times_that_are_none(times: Any) -> None:
+    manifest = with_formulas("n", "n", "m")
+    manifest["variants"][0]["kernels"][0]["times"] = times
+    with pytest.raises(UserError, match="does not describe its kernels"):
+        kernel_facts(manifest, PATH)
+
+
 def test_formulas_of_any_name_are_pythons_arithmetic() -> None:
     """Names that are no words are quoted as in JSON; the right values are worked out by hand."""
     names = ["past/len", "s0.1", "min", 'a"b', "sizes"]

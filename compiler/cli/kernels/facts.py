@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType, NoneType
 from typing import Any
@@ -36,7 +37,8 @@ class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
     it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of typical sizes."""
+    bytes, over `sizes`) all this is of typical sizes, and `times` has flops, bytes and seconds at
+    each set of sizes that was priced."""
 
     symbol: str
     source: str
@@ -47,10 +49,11 @@ class KernelFact:
     limit: str | None = None
     sizes: tuple[str, ...] = ()
     formulas: tuple[str, ...] = ()
+    times: tuple[tuple[float, ...], ...] = ()
 
     def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
-        """With the work of a launch at these `sizes`, None where it is not known; a predicted time
-        stays that of typical sizes.  Raises UserError for formulas that are none."""
+        """With the work of a launch at these `sizes`, None where it is not known, and the time that
+        prices at other sizes predict for it.  Raises UserError for formulas that are none."""
         if not self.formulas:
             return self
         known = all_known(sizes)
@@ -62,7 +65,22 @@ class KernelFact:
             flops, products, bytes_ = found
         except (ArithmeticError, MemoryError, RecursionError):
             return None
-        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_)
+        seconds = self._interpolated(flops, bytes_)
+        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
+
+    def _interpolated(self, flops: int, bytes_: int) -> float:
+        """Seconds for so much work, on straight lines between the sets that were priced; beyond
+        them in proportion to the nearest."""
+        work = 0 if any(each[0] for each in self.times) else 1
+        points = sorted((each[work], each[2]) for each in self.times)
+        own = (flops, bytes_)[work]
+        if not points or not points[0][0]:
+            return self.seconds
+        for (less, short), (more, long) in pairwise(points):
+            if less <= own <= more and less < more:
+                return short + (long - short) * (own - less) / (more - less)
+        nearest, seconds = points[0] if own < points[0][0] else points[-1]
+        return seconds * own / nearest
 
 
 @record
@@ -88,6 +106,7 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
                 limit=_typed(row.get("limit"), str, NoneType),
                 sizes=_texts(row.get("sizes", [])),
                 formulas=_texts(row.get("formulas", [])),
+                times=tuple(map(_time, _typed(row.get("times", []), list))),
             )
             for row in described["kernels"]
         )
@@ -148,6 +167,11 @@ def _value(node: ast.expr, sizes: Sequence[int]) -> int:
 
 def _texts(items: Any) -> tuple[str, ...]:
     return tuple(_typed(item, str) for item in _typed(items, list))
+
+
+def _time(item: Any) -> tuple[float, ...]:
+    flops, bytes_, seconds = map(_rate, _typed(item, list))
+    return flops, bytes_, seconds
 
 
 def _rate(value: Any) -> float:

@@ -99,8 +99,9 @@ def _row(
     facts: KernelFacts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
 ) -> KernelRow:
     launches = sum(count for _, count, _ in done)
-    typical = measured is None or not kernel.formulas
-    predicted = kernel.seconds * launches if typical else None
+    priced = not kernel.formulas or kernel.times
+    known = measured is None or (priced and all(each for each, count, _ in done if count))
+    predicted = sum(each.seconds * count for each, count, _ in done if each) if known else None
     front = kernel.symbol, kernel.source, launches
     if any(each is None and count for each, count, _ in done):
         return KernelRow(*front, None, None, predicted, measured, None, None)

@@ -103,7 +103,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
                 continue
             group, schedule = structure.with_knobs(Knobs(panel=panel))
             if pricer.price(group, schedule).seconds <= most:
-                return packed, self._bound(group, schedule)
+                return packed, self._bound(structure, Knobs(panel=panel))
         return None
 
     def estimate(self, key: KernelKey) -> float:
@@ -146,13 +146,13 @@ class CorePlanner(CpuKernels, KernelPlanner):
         if self.pricer is not None:
             found = cheapest(structure.with_knobs, self.pricer, structure.resized)
             knobs, self.priced = found.knobs, self.priced + found.priced
-        group, schedule = structure.with_knobs(knobs)
-        return structure.packed(knobs), self._bound(group, schedule)
+        return structure.packed(knobs), self._bound(structure, knobs)
 
-    def _bound(self, group: TileGroup, schedule: Schedule) -> Bound:
+    def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
         """The kernel, with results past the caches where that saves time, whatever the schedule.
 
         Sizes that are open may be small."""
+        group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
         if (
             self.pricer
@@ -161,7 +161,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         ):
             once = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(once))
-        return Bound(kernel, schedule, group)
+        return Bound(kernel, schedule, group, structure.resized(knobs) if self.pricer else ())
 
 
 class Structure:
