@@ -6,11 +6,14 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TypeVar
 
 import numpy as np
+from tcc.memory import HELPERS, taken
+from tcc.watch import unwatched
 
 _T = TypeVar("_T")
 
@@ -24,19 +27,20 @@ def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
     locks and not them.  A task that raises in a fork, or whose fork ends, is done again here.
     """
     jobs = min(jobs, len(tasks), len(os.sched_getaffinity(0)))
-    if jobs < 2 or threading.active_count() > 1:
+    if jobs < 2:
         return [task() for task in tasks]
     done: dict[int, _T] = {}
     with _shared_file() as numbers, ExitStack() as ending:
         numbers.write(np.arange(len(tasks), dtype=np.uint32).tobytes())
         numbers.seek(0)
         forks: list[tuple[int, IO[bytes]]] = []
-        with suppress(OSError):  # no more processes are to be had: fewer do the work
-            for _ in range(1, jobs):
+        with unwatched(), suppress(OSError):  # no more processes are to be had: fewer do the work
+            for _ in range(1, jobs if threading.active_count() == 1 else 1):
                 forks.append(ending.enter_context(_fork(tasks, numbers)))
         done.update(_results(tasks, numbers))
         for process, results in forks:
-            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+            while not os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                time.sleep(1e-3)  # a wait outside of Python could not be ended
             results.seek(0)
             with suppress(EOFError, pickle.UnpicklingError):
                 while True:
@@ -70,8 +74,10 @@ def _fork(
                     pickle.dump(result, results)
             finally:
                 os._exit(0)
+        HELPERS[process] = taken()
         try:
             yield process, results
         finally:
+            del HELPERS[process]
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)
