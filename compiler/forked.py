@@ -5,7 +5,6 @@ import os
 import pickle
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -13,7 +12,7 @@ from typing import IO, TypeVar
 
 import numpy as np
 from tcc.memory import HELPERS, taken
-from tcc.watch import unwatched
+from tcc.watch import threads
 
 _T = TypeVar("_T")
 
@@ -24,18 +23,19 @@ def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
 
     A fork holds what this process does; its results come back as pickles, and what else its tasks
     change is lost.  None is made where this process has other Python threads: a fork has their
-    locks and not them.  A task that raises in a fork, or whose fork ends, is done again here.
+    locks and not them.  What looks after this one holds no lock that a task takes.  A task that
+    raises in a fork, or whose fork ends, is done again here.
     """
     jobs = min(jobs, len(tasks), len(os.sched_getaffinity(0)))
-    if jobs < 2:
+    if jobs < 2 or threads() > 1:
         return [task() for task in tasks]
     done: dict[int, _T] = {}
     with _shared_file() as numbers, ExitStack() as ending:
         numbers.write(np.arange(len(tasks), dtype=np.uint32).tobytes())
         numbers.seek(0)
         forks: list[tuple[int, IO[bytes]]] = []
-        with unwatched(), suppress(OSError):  # no more processes are to be had: fewer do the work
-            for _ in range(1, jobs if threading.active_count() == 1 else 1):
+        with suppress(OSError):  # no more processes are to be had: fewer do the work
+            for _ in range(1, jobs):
                 forks.append(ending.enter_context(_fork(tasks, numbers)))
         done.update(_results(tasks, numbers))
         for process, results in forks:

@@ -1,16 +1,18 @@
 """Memory that there is, that processes take, and the most that this one gets."""
 
 import os
-import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+# Where groups of version 2 and of version 1 are, and how they call their limit.
+_GROUPS = ("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
 _LOCK = threading.Lock()
 _LIMITS: list[int] = []  # in force, of all threads
-_BEFORE = [resource.RLIM_INFINITY] * 2  # soft and hard, before the first one
+_BEFORE: list[int] = []  # the soft and the hard limit before the first one
 
 # Processes that work for this one, with the bytes that each had when it began: a fork has those of
 # its parent, and they are there once.
@@ -22,22 +24,19 @@ def memory_here(root: Path = Path("/")) -> int:
     found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            top, file = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            top, file = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
-        # what is around a group limits it too; a container may not see all of the path
-        place = top / group.strip("/")
-        texts = [_text(folder / file).strip() for folder in (place, *place.parents)]
-        found += [int(text) for text in texts if text.isdecimal()]
+        if {"", "memory"} & {*controllers.split(",")}:
+            for folder, file in _GROUPS:
+                # what is around a group limits it too; a container may not see all of the path
+                place = root / folder / group.strip("/") / file
+                texts = [_text(around / file) for around in place.parents]
+                found += [int(text) for text in texts if text.isdecimal()]
     return min(found)
 
 
 def taken(process: int | str = "self") -> int:
     """Bytes that a process takes and no file holds; 0 where it has ended."""
-    _, resident, shared, *_ = map(int, _text(Path(f"/proc/{process}/statm")).split() or (0, 0, 0))
+    text = _text(Path(f"/proc/{process}/statm")) or "0 0 0"
+    _, resident, shared, *_ = map(int, text.split())
     return (resident - shared) * _PAGE
 
 
@@ -58,7 +57,7 @@ def at_most(limit: int) -> Iterator[None]:
     data.  Contexts of several threads may overlap; behind the last one all is as before."""
     with _LOCK:
         if not _LIMITS:
-            _BEFORE[:] = resource.getrlimit(resource.RLIMIT_DATA)
+            _BEFORE[:] = getrlimit(RLIMIT_DATA)
         _LIMITS.append(limit)
         _apply()
     try:
@@ -71,16 +70,15 @@ def at_most(limit: int) -> Iterator[None]:
 
 def is_limited() -> bool:
     """Whether a limit of `at_most` is what memory beyond is refused for."""
-    return resource.getrlimit(resource.RLIMIT_DATA)[0] in _LIMITS
+    return getrlimit(RLIMIT_DATA)[0] in _LIMITS
 
 
 def _apply() -> None:
-    soft, hard = _BEFORE
-    finite = [most for most in (*_LIMITS, soft, hard) if most != resource.RLIM_INFINITY]
-    resource.setrlimit(resource.RLIMIT_DATA, (min(finite) if _LIMITS else soft, hard))
+    finite = (most for most in (*_LIMITS, *_BEFORE) if most != RLIM_INFINITY)
+    setrlimit(RLIMIT_DATA, (min(finite, default=RLIM_INFINITY), _BEFORE[1]))
 
 
 def _text(path: Path) -> str:
     with suppress(OSError):
-        return path.read_text(encoding="ascii", errors="replace")
+        return path.read_text(encoding="ascii", errors="replace").strip()
     return ""
