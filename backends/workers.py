@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
@@ -20,11 +21,13 @@ from typing import IO, Any, BinaryIO
 from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
 from tcc.errors import UserError
+from tcc.memory import HELPERS
 from tcc.record import record
 
 _LENGTH = struct.Struct("<Q")
 _LEAST_BYTES = 64 << 20  # with less not even the libraries load
 _MOST_SERVED = 1000  # requests of earlier compiles
+_SECONDS = 0.1  # of a wait, between two others
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -124,7 +127,8 @@ class WorkerPool:
         Raises WorkerFailedError for the first request that failed, one of these or another.
         """
         with self._change:
-            self._change.wait_for(lambda: self._settled(numbers))
+            while not self._change.wait_for(lambda: self._settled(numbers), _SECONDS):
+                pass  # a wait without an end could not be ended
             for number in sorted(self._failures):
                 raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
@@ -231,9 +235,11 @@ def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
             stderr=complaints,
             env=compiler_environment(),
         )
+        HELPERS[process.pid] = 0
         try:
             yield _Worker(process, complaints, budgets)
         finally:
+            del HELPERS[process.pid]
             _stop(process)
 
 
@@ -251,9 +257,12 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
         send(process.stdin, request)  # type: ignore[arg-type]
         answer, error = receive(process.stdout)  # type: ignore[arg-type]
     except (EOFError, OSError):
-        status = f"the compiler process ended: exit status {process.wait()}"
+        code = process.wait()
+        status = f"the compiler process ended: exit status {code}"
         if late.is_set():
             return None, worker.budgets.over("kernel_seconds")
+        if code == -signal.SIGKILL:  # nothing of tcc sends it and waits for an answer
+            return None, worker.budgets.over("bytes", why=status)
         return None, _judged(worker, "; ".join([status, *_last_words(worker)]), ended=True)
     finally:
         clock.cancel()
@@ -264,8 +273,9 @@ def _judged(worker: _Worker, error: str, *, ended: bool = False) -> str | UserEr
     """`error`, or that of the budget that was too small for the process, which it may have `ended`
     without a word."""
     budgets = worker.budgets
-    name = "bytes" if budgets.bytes < budgets.kernel_bytes else "kernel_bytes"
-    if lacks_memory(error) or (ended and getattr(budgets, name) < _LEAST_BYTES):
+    most = budgets.memory(), budgets.kernel_bytes
+    if lacks_memory(error) or (ended and min(most) < _LEAST_BYTES):
+        name = "bytes" if most[0] < most[1] else "kernel_bytes"
         return budgets.over(name, why=error.splitlines()[-1])
     return error
 

@@ -4,18 +4,17 @@ The fields of `Budgets` are the one table.  Model files are hostile input: a sma
 any number of nodes, depth and time.  What is over a budget ends with an error that names it.
 """
 
-import os
 import re
-import resource
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tcc.errors import UserError
 from tcc.later import later
+from tcc.memory import at_most, data, is_limited, memory_here, taken, taken_together
+from tcc.watch import watched
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +27,7 @@ _NO_MEMORY = re.compile(
     r"(?i)(out of|not enough|allocate|virtual) memory|MemoryError|bad_alloc|allocation failed|"
     r"failed to map segment|can't start new thread"
 )
+_Result = TypeVar("_Result")
 _NUMBER = re.compile(r"([0-9]+)([KMGT]?)(?:iB|B)?")
 
 
@@ -44,18 +44,26 @@ class Budgets:
     import_seconds: int = _budget(600, "seconds of reading the model")
     kernel_seconds: int = _budget(600, "seconds that one kernel's code takes")
     kernel_bytes: int = _budget(8 << 30, "bytes of memory of each process that makes code")
-    bytes: int = _budget(
-        1 << 40, "bytes of memory of `tcc compile` itself, which never takes more than there is"
-    )
+    seconds: int = _budget(3600, "seconds of the whole compile")
+    bytes: int = _budget(0, "bytes of memory of all processes together")
+
+    def memory(self, held: int = 0) -> int:
+        """What `bytes` is where the machine, or the control group, holds so many for others."""
+        there = memory_here() - held
+        return min(self.bytes or there // 4 * 3, there)
 
     def over(self, name: str, *, where: str = "", why: str = "", least: int = 0) -> UserError:
         """The error for a model that is over the budget `name`; it takes `least`, if known."""
-        most = getattr(self, name)
+        most = self.memory() if name == "bytes" else getattr(self, name)
+        raised = max(2 * most, least)
+        hint = f"if that is meant, raise it: --budget {name}={raised}"
+        if name == "bytes" and raised > (there := memory_here()):
+            hint = f"it needs more memory than the {there} that there are"
         return UserError(
             f"the model is over the budget of {most} {MEANINGS[name]}",
             where=where,
             why=why,
-            hint=f"if that is meant, raise it: --budget {name}={max(2 * most, least)}",
+            hint=hint,
         )
 
 
@@ -70,7 +78,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 
 def budgets_help() -> str:
     """The table in one sentence, for the flag's help."""
-    rows = (f"{name}={getattr(BUDGETS, name)} ({what})" for name, what in MEANINGS.items())
+    rows = (
+        f"{name}={getattr(BUDGETS, name) or 'three quarters of what there is'} ({what})"
+        for name, what in MEANINGS.items()
+    )
     return f"The most that the compile may take, K, M, G for 2^10, 2^20, 2^30: {'; '.join(rows)}."
 
 
@@ -100,32 +111,37 @@ def read_count(value: int | str, where: str) -> int:
     return int(match[1]) << _UNITS[match[2]]
 
 
-@contextmanager
-def memory_of(budgets: Budgets) -> Iterator[None]:
-    """Inside, this process and those that it starts get no more memory than its budget, and than
-    the machine has.
+def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False) -> _Result:
+    """What `work` gives.  Meanwhile this process and those that work for it take no more time and
+    memory than their budgets say, and no more memory than there is.
 
-    Raises the error of the budget where that is what was missing, whatever failed for it, and at
-    once where it is below the least that any compile takes.
+    `whole`: what this process holds already counts too; else it is memory that is not there.
+    Raises the error of the budget that was too small, whatever failed for it, and at once where
+    memory is below the least that any compile takes.
     """
-    least = min(budgets.bytes, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = min([least, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)])
-    if most == budgets.bytes:
-        np.ones((64, 64)) @ np.ones((64, 64))  # its library ends the process if it gets no memory
-        taken = _held() + _ROOM
-        if taken > most:
-            raise budgets.over("bytes", why=f"no compile takes less than {taken} here", least=taken)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
-    try:
-        yield
-    except Exception as error:
-        lacking = isinstance(error, MemoryError) or lacks_memory(str(error))
-        if isinstance(error, UserError) or not lacking:
-            raise
-        raise out_of_memory(budgets, error) from error
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    held, base = (0, 0) if whole else (data(), taken())
+    budgets = replace(budgets, bytes=budgets.memory(base))
+    begun = time.monotonic()
+
+    def look() -> UserError | None:
+        if time.monotonic() - begun > budgets.seconds:
+            return budgets.over("seconds")
+        if (together := taken_together() - base) > budgets.bytes:
+            return budgets.over("bytes", why=f"it took {together}", least=together)
+        return None
+
+    np.ones((64, 64)) @ np.ones((64, 64))  # its library ends the process if it gets no memory
+    least = data() + _ROOM - held
+    if least > budgets.bytes:
+        raise budgets.over("bytes", why=f"no compile takes less than {least} here", least=least)
+    with at_most(held + budgets.bytes):
+        try:
+            return watched(look, work)
+        except Exception as error:
+            lacking = isinstance(error, MemoryError) or lacks_memory(str(error))
+            if isinstance(error, UserError) or not lacking:
+                raise
+            raise out_of_memory(budgets, error) from error
 
 
 def lacks_memory(text: str) -> bool:
@@ -137,12 +153,6 @@ def out_of_memory(budgets: Budgets, error: BaseException) -> UserError:
     """The error of this process for one that memory was missing for: of its budget, if that is
     its limit."""
     why = str(error) or type(error).__name__
-    if resource.getrlimit(resource.RLIMIT_DATA)[0] == budgets.bytes:
+    if is_limited():
         return budgets.over("bytes", why=why)
     return UserError("there is not enough memory", why=why)
-
-
-def _held() -> int:
-    """Bytes of this process that count."""
-    status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
-    return int(status.partition("VmData:")[2].split()[0]) << 10

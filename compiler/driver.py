@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, Unpack
@@ -11,6 +12,7 @@ from tcc import __version__
 from tcc.artifact import load, needed_glibc
 from tcc.backends.artifact.link import c_name
 from tcc.backends.cpu.detect import detect
+from tcc.budgets import within
 from tcc.debug import Stopped, Timing, Trace
 from tcc.errors import InternalError, UserError
 from tcc.frontends import exported, is_torch_module, load_called, load_model
@@ -92,15 +94,27 @@ def output_suffix(options: Options) -> str:
 
 
 def compile_model(
-    model: Any, options: Options, output: Path, progress: Progress | None = None
+    model: Any,
+    options: Options,
+    output: Path,
+    progress: Progress | None = None,
+    *,
+    whole: bool = False,
 ) -> CompileResult:
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
     The artifact appears whole or not at all.  `progress` is called with the name of each stage.
-    Raises UserError for a model or option that cannot be compiled and ToolError where no linker
-    works.
+    `whole`: all memory of this process is the compile's.  Raises UserError for a model or option
+    that cannot be compiled, or is over a budget, and ToolError where no linker works.
     """
+    work = partial(_compiled, model, options, output, progress)
+    return within(options.budgets, work, whole=whole)
+
+
+def _compiled(
+    model: Any, options: Options, output: Path, progress: Progress | None
+) -> CompileResult:
     targets = resolve_targets(options)
     check_options(options, targets)
     trace = Trace(options.dump, progress, options.verify, options.stop_after)

@@ -5,12 +5,14 @@ import os
 import pickle
 import signal
 import sys
-import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, TypeVar
 
 import numpy as np
+from tcc.memory import HELPERS, taken
+from tcc.watch import threads
 
 _T = TypeVar("_T")
 
@@ -21,10 +23,11 @@ def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
 
     A fork holds what this process does; its results come back as pickles, and what else its tasks
     change is lost.  None is made where this process has other Python threads: a fork has their
-    locks and not them.  A task that raises in a fork, or whose fork ends, is done again here.
+    locks and not them.  What looks after this one holds no lock that a task takes.  A task that
+    raises in a fork, or whose fork ends, is done again here.
     """
     jobs = min(jobs, len(tasks), len(os.sched_getaffinity(0)))
-    if jobs < 2 or threading.active_count() > 1:
+    if jobs < 2 or threads() > 1:
         return [task() for task in tasks]
     done: dict[int, _T] = {}
     with _shared_file() as numbers, ExitStack() as ending:
@@ -36,7 +39,8 @@ def run_tasks(tasks: Sequence[Callable[[], _T]], jobs: int) -> list[_T]:
                 forks.append(ending.enter_context(_fork(tasks, numbers)))
         done.update(_results(tasks, numbers))
         for process, results in forks:
-            os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+            while not os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | os.WNOHANG):
+                time.sleep(1e-3)  # a wait outside of Python could not be ended
             results.seek(0)
             with suppress(EOFError, pickle.UnpicklingError):
                 while True:
@@ -70,8 +74,10 @@ def _fork(
                     pickle.dump(result, results)
             finally:
                 os._exit(0)
+        HELPERS[process] = taken()
         try:
             yield process, results
         finally:
+            del HELPERS[process]
             os.kill(process, signal.SIGKILL)
             os.waitpid(process, 0)

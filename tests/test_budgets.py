@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import errno
 import resource
+import signal
 import subprocess
 import sys
 import threading
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+import tcc
 from onnx import parser
 from tcc.backends.workers import WorkerFailedError, WorkerPool, _judged, _Worker
-from tcc.budgets import BUDGETS, MEANINGS, Budgets, budgets_help, memory_of, read_budgets
+from tcc.budgets import BUDGETS, MEANINGS, Budgets, budgets_help, read_budgets, within
 from tcc.cli import execute
 from tcc.errors import ToolError, UserError
 from tcc.frontends import load_model
+from tcc.memory import taken
 from tcc.options import read_options
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "local" : 1]>'
@@ -26,11 +30,18 @@ CHAIN = parser.parse_model(
     '<domain: "local", opset_import: ["" : 21]> f (p) => (q) { r = Neg (p) q = Neg (r) }'
 )
 HUNGRY = """
+import os
+import signal
 import time
 from tcc.backends.workers import serve
 
 def answer(request):
     if request == "slow":
+        time.sleep(60)
+    if request == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if isinstance(request, tuple):
+        held = bytearray(request[1])
         time.sleep(60)
     return len(bytearray(request)) if isinstance(request, int) else request, ""
 
@@ -63,7 +74,8 @@ def test_the_help_of_compile_lists_the_table(capsys: pytest.CaptureFixture[str])
     assert execute(["compile", "--help"]) == 0
     shown = "".join(capsys.readouterr().out.split())
     assert "".join(budgets_help().split()) in shown
-    assert all(f"{item.name}={item.default}" in shown for item in fields(Budgets))
+    assert all(f"{f.name}={f.default}" in shown for f in fields(Budgets) if f.name != "bytes")
+    assert "bytes=threequartersofwhatthereis" in shown
 
 
 @pytest.mark.parametrize(
@@ -148,13 +160,25 @@ def test_whatever_dies_of_a_small_budget_the_budget_says_so(budget: str, tmp_pat
 )
 def test_what_lacks_memory_is_over_the_budget_of_memory(error: Exception) -> None:
     budgets = Budgets(bytes=1 << 32)
-    with pytest.raises(UserError, match="budget of 4294967296 bytes") as found, memory_of(budgets):
-        raise error
+    with pytest.raises(UserError, match="budget of 4294967296 bytes") as found:
+        within(budgets, partial(fail, error))
     assert found.value.why
-    with pytest.raises(UserError, match="there is not enough memory"), memory_of(BUDGETS):
-        raise error
-    with pytest.raises(KeyError), memory_of(budgets):
-        raise KeyError("memory")
+    with pytest.raises(KeyError):
+        within(budgets, partial(fail, KeyError("memory")))
+
+
+def fail(error: Exception) -> None:
+    raise error
+
+
+def test_a_limit_that_is_the_users_is_no_budget() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 33, before[1]))
+    try:
+        with pytest.raises(UserError, match="there is not enough memory"):
+            within(BUDGETS, partial(fail, MemoryError()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def test_a_thread_that_cannot_be_started_is_no_traceback(
@@ -173,8 +197,78 @@ def test_a_thread_that_cannot_be_started_is_no_traceback(
     assert capfd.readouterr().err == ""
 
 
-def test_the_compiling_process_has_its_budget_and_gets_its_own_back() -> None:
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    with memory_of(Budgets(bytes=1 << 35)), memory_of(Budgets(bytes=1 << 34)):
-        assert resource.getrlimit(resource.RLIMIT_DATA)[0] <= 1 << 34
-    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+def test_a_compile_has_its_budget_and_leaves_no_limits() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA), threading.active_count()
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    limit = partial(resource.getrlimit, resource.RLIMIT_DATA)
+    assert within(Budgets(bytes=1 << 33), limit, whole=True)[0] == 1 << 33
+    assert within(Budgets(bytes=1 << 33), limit)[0] > 1 << 33
+    assert (resource.getrlimit(resource.RLIMIT_DATA), threading.active_count()) == before
+    assert handlers == [signal.getsignal(number) for number in signal.valid_signals()]
+
+
+def test_memory_is_three_quarters_of_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tcc.budgets.memory_here", lambda: 120 << 20)
+    assert BUDGETS.memory() == 90 << 20
+    assert BUDGETS.memory(60 << 20) == 45 << 20
+    assert Budgets(bytes=80 << 20).memory() == 80 << 20
+    assert Budgets(bytes=1 << 40).memory() == 120 << 20
+    with pytest.raises(UserError, match=f"budget of {90 << 20} bytes") as error:
+        within(BUDGETS, list, whole=True)
+    assert "needs more memory" in error.value.hint
+
+
+def test_memory_of_all_processes_counts_together(worker: str) -> None:
+    """No process alone is over the budget."""
+    most = 450 << 20
+    pool = WorkerPool(worker, 2)
+    numbers = [pool.submit(("held", 250 << 20)) for _ in range(2)]
+    with pytest.raises(UserError, match=f"budget of {most} bytes") as error:
+        within(Budgets(bytes=most), partial(pool.answers, numbers))
+    assert int(error.value.why.split()[-1]) > most
+    pool.abandon()
+    pool = WorkerPool(worker, 1)
+    assert within(Budgets(bytes=most), partial(pool.answers, [pool.submit(250 << 20)]))
+    pool.abandon()
+
+
+def test_a_compile_ends_in_time_wherever_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work that does not end stands for a pass that is stuck."""
+    monkeypatch.setattr("tcc.driver.optimise", lambda *_: stuck())
+    threads = threading.active_count()
+    with pytest.raises(UserError, match="budget of 1 seconds of the whole compile") as error:
+        tcc.compile(CHAIN, budgets={"seconds": 1})
+    assert error.value.hint.endswith("--budget seconds=2")
+    assert error.value.exit_code == 2
+    assert threading.active_count() == threads
+
+
+def stuck() -> None:
+    """Half a minute, so that a test of what does not end it fails and does not hang."""
+    for _ in range(1 << 30):
+        pass
+
+
+@pytest.mark.parametrize("command", ["compile", "verify", "bench"])
+def test_commands_that_compile_keep_the_budget_of_memory(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tcc.budgets.memory_here", lambda: taken() + (4 << 20))
+    monkeypatch.chdir(tmp_path)
+    Path("m.onnx").write_bytes(CHAIN.SerializeToString())
+    assert execute([command, "m.onnx"]) == 2
+    assert MEANINGS["bytes"] in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_worker_that_the_system_ends_lacked_memory(worker: str) -> None:
+    pool = WorkerPool(worker, 1)
+    with pytest.raises(WorkerFailedError, match="bytes of memory of all processes") as error:
+        pool.answers([pool.submit("killed")])
+    assert error.value.over is not None
+    pool.abandon()

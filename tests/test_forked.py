@@ -2,7 +2,6 @@
 
 import os
 import signal
-import threading
 from functools import partial
 
 import pytest
@@ -13,7 +12,7 @@ from tcc.forked import run_tasks
 def _three_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that other tests left do not count."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
-    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    monkeypatch.setattr("tcc.forked.threads", lambda: 1)
 
 
 def _square(n: int, here: int) -> tuple[int, bool]:
@@ -43,7 +42,7 @@ def test_a_fork_takes_what_this_process_has_not_begun() -> None:
 def test_one_job_and_other_threads_make_no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [partial(_square, n, os.getpid()) for n in range(9)]
     assert all(here for _, here in run_tasks(tasks, 1))
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
+    monkeypatch.setattr("tcc.forked.threads", lambda: 2)
     assert all(here for _, here in run_tasks(tasks, 2))
 
 

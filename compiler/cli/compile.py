@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from tcc.budgets import memory_of
 from tcc.cli.choices import OUTPUT, PATH, json_flag
 from tcc.cli.compile_flags import chosen_options, compile_flags
 from tcc.cli.show import print_json, progress, say, summary_line
@@ -46,10 +45,9 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
     """
     options = chosen_options(choices)
     try:
-        with memory_of(options.budgets), progress(f"compiling {model.name}") as stage:
-            compiled = driver.compile_model(
-                model, options, _place(model, output, driver.output_suffix(options)), stage
-            )
+        with progress(f"compiling {model.name}") as stage:
+            place = _place(model, output, driver.output_suffix(options))
+            compiled = driver.compile_model(model, options, place, stage, whole=True)
     except Stopped as stopped:
         click.echo(forms.text(stopped.form))
         return

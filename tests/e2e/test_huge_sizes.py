@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
-from tcc.budgets import Budgets, memory_of
 from tcc.driver import compile_model
 from tcc.options import read_options
 
@@ -109,14 +108,9 @@ def test_a_compile_walks_through_no_size(case: str, tmp_path: Path) -> None:
             raise TooMuchError
 
     model = CASES[case]()
-    with memory_of(Budgets(bytes=_held() + _BYTES)):
-        sys.setprofile(count)
-        try:
-            compile_model(model, read_options({"jobs": 1}), tmp_path / "m.so")
-        finally:
-            sys.setprofile(None)
-
-
-def _held() -> int:
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    return int(status.partition("VmData:")[2].split()[0]) << 10
+    options = read_options({"jobs": 1, "budgets": {"bytes": _BYTES}})
+    sys.setprofile(count)
+    try:
+        compile_model(model, options, tmp_path / "m.so")
+    finally:
+        sys.setprofile(None)

@@ -1,0 +1,63 @@
+"""A thread that looks after the work of another and ends it, wherever that is."""
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+_SECONDS = 0.1  # between two looks
+_AGAIN = 5.0  # seconds until the work is ended once more: a finaliser may have swallowed the end
+_NAME = "tcc watch"
+_Result = TypeVar("_Result")
+
+
+class _EndError(BaseException):
+    """No `except Exception` on its way takes it for a fault of what it ends."""
+
+
+def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -> _Result:
+    """What `work` gives, or raises the error that `look` gives, which another thread asks ten times
+    a second.
+
+    What the work waits for outside of Python is waited for first.  This is no context, since an end
+    may come in the code that leaves one.
+    """
+    thread, done = threading.get_ident(), threading.Event()
+    errors: list[Exception] = []
+
+    def run() -> None:
+        while not done.wait(_AGAIN if errors else _SECONDS):
+            if not errors:
+                errors.extend(filter(None, [look()]))
+            if errors:
+                _raise(thread, _EndError)
+
+    def stop() -> None:
+        done.set()
+        if watcher.is_alive():
+            watcher.join()
+        _raise(thread, None)  # it may have come too late
+
+    watcher = threading.Thread(target=run, name=_NAME, daemon=True)
+    try:
+        try:
+            watcher.start()
+            return work()
+        finally:
+            stop()
+    except BaseException as error:
+        stop()  # the end may have come inside of the other call
+        if not errors or not isinstance(error, (_EndError, Exception)):
+            raise
+        raise errors[0] from None
+
+
+def threads() -> int:
+    """How many threads of Python there are, but for those that look after another."""
+    return sum(thread.name != _NAME for thread in threading.enumerate())
+
+
+def _raise(thread: int, error: type[BaseException] | None) -> None:
+    """Has the thread raise an error at its next step in Python; None: not raise one that waits."""
+    raised = None if error is None else ctypes.py_object(error)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)

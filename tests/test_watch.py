@@ -1,0 +1,101 @@
+"""Work that another thread ends: loops, what swallows the end, ends that come too late."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from tcc.watch import threads, watched
+
+
+class LateError(Exception):
+    pass
+
+
+def late() -> Exception:
+    return LateError("late")
+
+
+def never() -> None:
+    return None
+
+
+def loop() -> None:
+    """Half a minute, so that a test of what does not end it fails and does not hang."""
+    for _ in range(1 << 30):
+        pass
+
+
+def swallowing() -> None:
+    """As a finaliser does, it forgets whatever ends it; the next one counts."""
+    try:
+        loop()
+    except BaseException:
+        loop()
+
+
+def failing() -> None:
+    """What the end makes fail says something else."""
+    try:
+        loop()
+    finally:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("work", [loop, swallowing, failing])
+def test_work_ends_wherever_it_is(
+    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tcc.watch._SECONDS", 0.01)
+    monkeypatch.setattr("tcc.watch._AGAIN", 0.05)
+    count = threading.active_count()
+    with pytest.raises(LateError):
+        watched(late, work)
+    assert threading.active_count() == count
+
+
+def test_the_end_is_of_the_thread_that_is_watched() -> None:
+    ended: list[str] = []
+
+    def work() -> None:
+        try:
+            watched(late, loop)
+        except LateError:
+            ended.append("other")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    watched(never, thread.join)
+    assert ended == ["other"]
+
+
+def test_work_that_is_done_or_fails_by_itself_is_left_alone() -> None:
+    assert watched(never, lambda: 3) == 3
+    with pytest.raises(KeyError):
+        watched(never, lambda: {}["x"])
+    with pytest.raises(KeyboardInterrupt):
+        watched(late, interrupted)
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_end_that_comes_too_late_does_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever comes first: the work is done, or is late; nothing comes behind it."""
+    monkeypatch.setattr("tcc.watch._SECONDS", 0.0)
+    monkeypatch.setattr("tcc.watch._AGAIN", 1000.0)  # a second end comes seconds later
+    late_ones = 0
+    for number in range(300):
+        try:
+            watched(late, partial(sum, range(100 * number)))
+        except LateError:
+            late_ones += 1
+    assert late_ones > 0
+
+
+def test_what_looks_after_work_is_no_thread_of_it() -> None:
+    before = threads()
+    assert watched(never, lambda: (threads(), threading.active_count())) == (before, before + 1)
