@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import numpy as np
-import onnxruntime as ort
 import pytest
 import tcc
-from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.passes.graph.settle_sizes import settle_sizes
 
-from .open_sizes import Arrays, OpenModel, generate
-
-Run = Callable[[Mapping[str, Any]], Arrays]
-
-
-def _session(case: OpenModel) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return ort.InferenceSession(case.model.SerializeToString(), options)
-
-
-def differences(case: OpenModel, run: Run) -> list[str]:
-    """The runs in which `run` does otherwise than ONNX Runtime."""
-    session, wrong = _session(case), []
-    for sizes in case.runs:
-        feeds = case.feeds(sizes)
-        try:
-            wanted = session.run(None, feeds)
-        except Exception:  # of several classes, which say nothing
-            wanted = None
-        try:
-            found = list(run(feeds).values())
-        except UserError:
-            found = None
-        if (found is None) != (wanted is None):
-            wrong.append(f"{sizes}: {'taken' if wanted is None else 'refused'}")
-        elif found and wanted:
-            pairs = zip(found, wanted, strict=True)
-            wrong += [f"{sizes}: {a.shape}" for a, b in pairs if not np.array_equal(a, b)]
-    return wrong
+from .open_judge import differences
+from .open_sizes import generate
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
