@@ -39,8 +39,8 @@ def failure_of(case: OpenModel, mode: str) -> str:
 
 def shrink(seed: int, mode: str) -> tuple[OpenModel, str] | None:
     """The first steps of a seed's model that fail, and how; None if it passes."""
-    for steps in range(1, 13):
-        case = generate(seed, steps)
+    for most in range(1, 10):
+        case = generate(seed, most)
         what = failure_of(case, mode)
         if what:
             return case, what

@@ -388,8 +388,7 @@ def _gemm(b: _Layers) -> bool:
 def _attention(b: _Layers) -> bool:
     """M and N open, then K: each place looks at all of them."""
     x = b.maps(_SIGNAL)
-    n, c, m = x.shape
-    if m > 150:
+    if x.shape[2] > 150:
         return False
     queries = b.node("Transpose", [x.name], perm=[0, 2, 1])
     scores = b.node("MatMul", [queries, x.name])
@@ -404,7 +403,7 @@ def _attention(b: _Layers) -> bool:
 def _planes(b: _Layers) -> bool:
     """Products of planes: M, N and K are open."""
     x = b.maps(_IMAGE)
-    n, c, h, w = x.shape
+    n, c, h, _ = x.shape
     other = b.node("Transpose", [x.name], perm=[0, 1, 3, 2])
     scaled = b.node("Div", [other, b.node("Cast", [b.size(x, 3)], to=TensorProto.FLOAT)])
     b.layer(x, (n, c, h, h), "MatMul", [x.name, scaled])
@@ -450,31 +449,32 @@ STEPS: tuple[Step, ...] = (
 )  # fmt: skip
 
 
-def _sizes(rng: random.Random, open_: Sequence[str], first: dict[str, int]) -> list[dict[str, int]]:
+def _sizes(
+    rng: random.Random, symbols: Sequence[str], first: dict[str, int]
+) -> list[dict[str, int]]:
     """The first sizes, all 1, odd ones, one that is 0, and some below what windows need."""
-    odd = {s: rng.choice((3, 5, 7, 9, 13, 17)) for s in open_}
-    none = {**odd, rng.choice(open_): 0}
-    few = {s: rng.randint(1, 4) for s in open_}
-    return [first, dict.fromkeys(open_, 1), odd, none, few]
+    odd = {s: rng.choice((3, 5, 7, 9, 13, 17, 33)) for s in symbols}
+    none = {**odd, rng.choice(symbols): 0}
+    few = {s: rng.randint(1, 4) for s in symbols}
+    return [first, dict.fromkeys(symbols, 1), odd, none, few]
 
 
-def generate(seed: int, steps: int = 6) -> OpenModel:
-    """The model of a seed."""
+def generate(seed: int, most: int = 9) -> OpenModel:
+    """The model of a seed, of `most` steps at most."""
     rng = random.Random(f"layers {seed}")
     b = _Layers(rng, {})
-    inputs: dict[str, Dims] = {}
-    dims: Dims = ("n", rng.choice((1, 3, 4, 8)), "h", "w")
+    dims: Dims = ("n", rng.choice((1, 3, 4, 8, 16)), "h", "w")
     if rng.random() < 0.3:
-        dims = (dims[0], dims[1], "h")
-    dims = tuple(rng.choice((1, 2)) if d == "n" and rng.random() < 0.3 else d for d in dims)
+        dims = dims[:3]
+    if rng.random() < 0.2:
+        dims = (rng.choice((1, 2)), *dims[1:])
     if len(dims) == _IMAGE and rng.random() < 0.15:
         dims = (*dims[:3], "h")
-    open_ = list(dict.fromkeys(d for d in dims if isinstance(d, str)))
-    first = {s: rng.randint(1, 3) if s == "n" else rng.randint(6, 14) for s in open_}
-    inputs["x"] = dims
-    start = Value("x", tuple(first.get(str(d), d) for d in dims))  # type: ignore[arg-type, misc]
-    start.open = frozenset(n for n, d in enumerate(dims) if isinstance(d, str))
-    b.values.append(start)
+    symbols = list(dict.fromkeys(d for d in dims if isinstance(d, str)))
+    first = {s: rng.randint(1, 3) if s == "n" else rng.randint(6, 14) for s in symbols}
+    runs, steps = _sizes(rng, symbols, first), min(rng.randint(3, 9), most)
+    shape = tuple(first[d] if isinstance(d, str) else d for d in dims)
+    b.values.append(Value("x", shape, frozenset(n for n, d in enumerate(dims) if d in symbols)))
     for _ in range(20 * steps):
         ends = [len(items) for items in b.lists]
         try:
@@ -488,4 +488,4 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
             break
     read = {name for node in b.nodes for name in node.input}
     b.amounts = {name: amounts for name, amounts in b.amounts.items() if name in read}
-    return model_of(b, f"layers{seed}", inputs, _sizes(rng, open_, first))
+    return model_of(b, f"layers{seed}", {"x": dims}, runs)
