@@ -39,7 +39,7 @@ def differences(case: OpenModel, run: Run, tolerance: float = 0.0) -> list[str]:
         try:
             results: Outputs = list(run(feeds).values())
         except UserError as error:
-            results, what = None, error.what
+            results, what = None, f"{error.what} at {error.where}"
         if results is None and wanted is not None:
             what = "" if _SHORT.search(what) else f"refused: {what}"
         elif results is None:
@@ -67,7 +67,10 @@ def _unless_empty(
         for name in dict.fromkeys(case.values)
         if name not in outputs
     )
-    values = evaluate_graph(settle_sizes(load_model(whole)), feeds)
+    try:
+        values = evaluate_graph(settle_sizes(load_model(whole)), feeds)
+    except UserError:
+        return "taken"
     if (
         all(a.size for a in (*feeds.values(), *values.values()))
         and b"reflect" not in whole.SerializeToString()

@@ -38,7 +38,7 @@ def test_layers_with_open_sizes_are_as_in_onnx_runtime(first: int) -> None:
 
 
 def test_a_run_that_does_otherwise_is_seen() -> None:
-    case = open_layers.generate(1)
+    case = open_layers.generate(2)
     right = tcc.compile(case.model, jobs=1).run
 
     def wrong(feeds: Arrays) -> Arrays:
