@@ -235,17 +235,18 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | Non
 
 
 def _joined(steps: list[Stride]) -> list[Stride]:
-    """Plain steps along one loop are one step."""
+    """Plain steps along one loop are one step, and so are unknown ones: an element of the loop is
+    at one place, however many terms say where."""
     found: list[Stride] = []
     for step in steps:
-        at = next((n for n, s in enumerate(found) if _plain(s, step)), None)
+        at = next((n for n, s in enumerate(found) if _alike(s, step)), None)
         if at is None:
             found.append(step)
-        else:
-            found[at] = Stride(step.var, (found[at].size or 0) + (step.size or 0))
+        elif step.size is not None:
+            found[at] = Stride(step.var, (found[at].size or 0) + step.size)
     return found
 
 
-def _plain(a: Stride, b: Stride) -> bool:
-    plain = all(s.size is not None and s.every == 1 and s.within is None for s in (a, b))
-    return plain and a.var is b.var
+def _alike(a: Stride, b: Stride) -> bool:
+    plain = all(s.every == 1 and s.within is None for s in (a, b))
+    return plain and a.var is b.var and (a.size is None) is (b.size is None)

@@ -14,6 +14,9 @@ from tcc.record import record
 
 # A symbol counts as so much where no typical size is given: long enough to be worth a vector.
 TYPICAL = 128
+# No array has an axis of so many elements: a symbolic size counts as no more, so that products of
+# as many sizes as a nest has loops stay in the range of a float.
+_LONGEST = 1 << 40
 # Lanes up to so many elements from one another come out of as many vectors, by shuffles.
 FEW_APART = 4
 
@@ -75,14 +78,15 @@ def trips(var: Var) -> int:
 def typical(size: Index) -> int:
     """A size as all prices count it: each symbol counts as its typical value, or where none is
     given as the value of its range that is next to `TYPICAL`, a loop as its trips.  Symbolic sizes
-    count as at least 1."""
+    count as at least 1 and at most `_LONGEST`."""
     known = as_int(size)
     return known if known is not None else _typical(size)
 
 
 @lru_cache(16384)
 def _typical(size: Index) -> int:
-    return max(1, int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)})))
+    found = int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)}))
+    return min(max(1, found), _LONGEST)
 
 
 def typical_value(var: Var) -> int:

@@ -180,6 +180,11 @@ def is_nonnegative(size: Size) -> bool:
     return size >= 0 if isinstance(size, int) else nonnegative(size)
 
 
+def is_multiple(size: Size, by: int) -> bool:
+    """Whether `by` divides `size` for certain."""
+    return plain(size % by) == 0
+
+
 def is_inside(form: Affine, size: Size, extents: Sizes) -> bool:
     """Whether `0 <= form < size` is certain at every point of the loops."""
     low, high = interval(form, extents)

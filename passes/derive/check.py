@@ -9,9 +9,9 @@ probability of at most d/p (Schwartz 1980; Zippel 1979).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from math import prod
+from math import lcm, prod
 
 import numpy as np
 from tcc.errors import InternalError
@@ -26,10 +26,13 @@ from tcc.passes.derive.record import Factor, Region, Stage, shape_of
 
 _CHUNK = 1 << 18  # elements of a grid that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
+# Sets of sizes at which regions with symbols are compared, and tries to draw one; after so many
+# tries symbols are drawn from twice the range.
+_DRAWS, _TRIES, _DOUBLED = 3, 160, 8
 
 
 class Unchecked(InternalError):
-    """A region has more terms than a check evaluates."""
+    """A region cannot be checked: it has too many terms, or no sizes at which it has points."""
 
 
 class _Outside(Exception):
@@ -41,16 +44,18 @@ def equal_at(
 ) -> bool:
     """Whether all outputs agree at `points` random points and at the boundaries of both regions.
 
-    False where shapes or types differ, or where a read without a fill lies outside.  A leaf is a
-    function of its own that its digest names: leaves agree where they read the same states.
-    Raises `Unchecked` where the sums of a region have more than `most` terms.
+    False where shapes or types differ, where a read of `b` without a fill lies outside, or where an
+    extent of `b` is negative.  A leaf is a function of its own that its digest names: leaves agree
+    where they read the same states.
+    Raises `Unchecked` where the sums of a region have more than `most` terms, where no sizes are
+    known at which every loop of `a` runs, and where `a` reads outside.
     """
     if _types(a) != _types(b):
         return False
-    draws = 2 if _symbols(a, b) else 1
+    symbols = _symbols(a, b)
     return all(
-        _agree(a, b, points, key_of(seed, draw), _drawn(_symbols(a, b), seed, draw), most)
-        for draw in range(draws)
+        _agree(a, b, points, key_of(seed, draw), _drawn(a, symbols, seed, draw), most)
+        for draw in range(_DRAWS if symbols else 1)
     )
 
 
@@ -62,22 +67,26 @@ def _types(region: Region) -> tuple[object, ...]:
 def _agree(
     a: Region, b: Region, points: int, seed: int, sizes: Mapping[str, int], most: int
 ) -> bool:
+    if any(_int(extent, sizes) < 0 for extent in _extents(b)):
+        return False
     rng = random.Random(seed)
     edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
     where = []
     for number, _ in a.outputs:
         extents = [_int(e, sizes) for e in a.stages[number].iters]
         where.append(_points(extents, edges, points, rng))
-    try:
-        for prime in PRIMES:
-            sides = [
-                _Values(r, Field(prime, seed), sizes, side, most) for side, r in enumerate((a, b))
-            ]
-            for (m, c), (n, d), at in zip(a.outputs, b.outputs, where, strict=True):
-                if len(at) and np.any(sides[0].stage(m, at)[c] != sides[1].stage(n, at)[d]):
+    for prime in PRIMES:
+        sides = [_Values(r, Field(prime, seed), sizes, n, most) for n, r in enumerate((a, b))]
+        try:
+            wanted = [sides[0].stage(n, at)[c] for (n, c), at in zip(a.outputs, where, strict=True)]
+        except _Outside as error:
+            raise Unchecked(f"at {dict(sizes)} the region itself reads outside") from error
+        try:
+            for value, (n, c), at in zip(wanted, b.outputs, where, strict=True):
+                if np.any(value != sides[1].stage(n, at)[c]):
                     return False
-    except _Outside:
-        return False
+        except _Outside:
+            return False
     return True
 
 
@@ -91,6 +100,14 @@ def _symbols(*regions: Region) -> list[Var]:
         for stage in region.stages:
             sizes.update(s for s in _sizes(stage) if isinstance(s, Index))
     return [v for v in free_vars(*sorted(sizes, key=lambda s: s.key)) if v.extent is None]
+
+
+def _extents(region: Region) -> Iterator[Size]:
+    """The extents of all loops and parameters."""
+    for number, param in enumerate(region.params):
+        yield from () if param is None else shape_of(region, number)
+    for stage in region.stages:
+        yield from stage.loops
 
 
 def _sizes(stage: Stage) -> Iterator[Size]:
@@ -108,14 +125,36 @@ def _forms(stage: Stage) -> Iterator[Affine]:
         yield form
 
 
-def _drawn(symbols: Iterable[Var], seed: int, draw: int) -> dict[str, int]:
-    """Small values that the symbols may have."""
+def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str, int]:
+    """Small values that the symbols may have, at which a region has points and its loops run.
+
+    What is subtracted from a symbol, as a window from a height, bounds it from below; so ranges
+    grow until all open extents are positive.
+    """
+    positive = [extent for n, _ in a.outputs for extent in a.stages[n].iters]
+    positive += [extent for extent in _extents(a) if not isinstance(extent, int)]
     rng = random.Random(key_of("sizes", seed, draw))
-    found = {}
+    for number in range(_TRIES):
+        # Symbols that may be 0 or negative, as padding may, are seldom positive together.
+        first = 1 if number % 2 else -2
+        found = _values(symbols, rng, first, 5 << number // _DOUBLED)
+        if all(_int(extent, found) > 0 for extent in positive):
+            return found
+    raise Unchecked("no sizes are known at which the region has points")
+
+
+def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -> dict[str, int]:
+    """A value for each symbol, at most `span` of its steps from the least or from `first`; one name
+    may have ranges and divisors at several places."""
+    named: dict[str, list[Var]] = {}
     for var in symbols:
-        least = max(-(-var.lo // var.divisor), 1)
-        most = least + 5 if var.hi is None else max(min(least + 5, var.hi // var.divisor), least)
-        found[var.name] = var.divisor * rng.randint(least, most)
+        named.setdefault(var.name, []).append(var)
+    found = {}
+    for name, same in named.items():
+        step = lcm(*(v.divisor for v in same))
+        least = max(-(-max(v.lo for v in same) // step), first)
+        most = min([least + span, *(v.hi // step for v in same if v.hi is not None)])
+        found[name] = step * rng.randint(min(least, most), most)
     return found
 
 
@@ -133,8 +172,6 @@ def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
 
 def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
     """Corners, a point for each edge of each axis, and random ones, half of their places edges."""
-    if not all(extents):
-        return np.zeros((0, len(extents)), np.int64)
     special = [
         sorted(
             {

@@ -20,7 +20,7 @@ from itertools import product
 from math import gcd
 from typing import TypeAlias
 
-from tcc.passes.derive.affine import Affine
+from tcc.passes.derive.affine import Affine, is_multiple
 from tcc.passes.derive.derivation import Step, applied
 from tcc.passes.derive.edit import readers
 from tcc.passes.derive.record import Region, Stage, is_leaf
@@ -166,13 +166,14 @@ def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
 
 def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> Steps:
     """The split of a larger loop, one of a sum relaxed before to a multiple; no step for others."""
-    size = stage.loops[loop]
-    if not isinstance(size, int) or size <= inner:
+    size, step = stage.loops[loop], Step("split", number, (loop, inner, shift))
+    if isinstance(size, int) and size <= inner:
         return ()
-    step = Step("split", number, (loop, inner, shift))
-    if loop >= len(stage.iters) and size % inner:
-        return Step("relax", number, (loop, -(-size // inner) * inner)), step
-    return (step,)
+    if loop < len(stage.iters) or is_multiple(size, inner):
+        return (step,)
+    if not isinstance(size, int):
+        return ()
+    return Step("relax", number, (loop, -(-size // inner) * inner)), step
 
 
 def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
@@ -195,7 +196,7 @@ def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
     skewed, kept = set[int](), set[int]()
     for loop, by, step in RULES["skew"].moves(region, number):
         size = stage.loops[loop]
-        overlaps = isinstance(size, int) and abs(step) < size
+        overlaps = not isinstance(size, int) or abs(step) < size
         own = [form for form in forms if form.steps[loop] != 0]
         free = loop not in kept and by not in skewed
         if overlaps and free and all(f.steps[by] == step * f.steps[loop] for f in own):

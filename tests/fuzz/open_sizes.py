@@ -19,41 +19,59 @@ from onnx import TensorProto, helper, numpy_helper
 SYMBOLS = ("n", "m", "p")
 SIZES = (1, 2, 3)
 Shape = tuple[int, ...]
+Dims = tuple[str | int, ...]
 Arrays = Mapping[str, Any]
 
 
 @dataclass
-class _Value:
+class Value:
+    """A value of a model that is built, its shape at the run along which this is done, and which of
+    its axes are open."""
+
     name: str
-    shape: Shape  # at the run along which the model is built
+    shape: Shape
+    open: frozenset[int] = frozenset()
 
 
 @dataclass
 class OpenModel:
-    """A model, its inputs' dims (symbols or numbers), and the sizes of its symbols at runs."""
+    """A model, its inputs' dims (symbols or numbers), and the sizes of its symbols at runs.
+
+    `amounts` are inputs of integers that decide sizes too, with their values at the first run;
+    `values` are the results of steps.
+    """
 
     model: onnx.ModelProto
-    inputs: dict[str, tuple[str | int, ...]]
+    inputs: dict[str, Dims]
     runs: list[dict[str, int]]
+    amounts: dict[str, list[int]] = field(default_factory=dict)
+    values: list[str] = field(default_factory=list)
 
     def feeds(self, run: dict[str, int]) -> Arrays:
         """Small whole numbers, of which sums are exact."""
         rng = np.random.default_rng(list(run.values()))
-        return {
+        found = {
             name: rng.integers(-4, 5, [run.get(str(d), d) for d in dims]).astype(np.float32)
             for name, dims in self.inputs.items()
         }
+        first = run == self.runs[0]
+        for name, amounts in self.amounts.items():
+            found[name] = np.array([n if first else n and rng.integers(3) for n in amounts])
+        return found
 
 
 @dataclass
-class _Builder:
+class Builder:
+    """The nodes and values of a model that is built."""
+
     rng: random.Random
     sizes: dict[str, int]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    values: list[_Value] = field(default_factory=list)
+    values: list[Value] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
     count: int = 0
     kind: str = ""
+    amounts: dict[str, list[int]] = field(default_factory=dict)
 
     def may(self, kind: str, other: str) -> bool:
         """Whether the model is of this kind, or of neither until now."""
@@ -76,12 +94,12 @@ class _Builder:
         return name
 
     def result(self, shape: Sequence[int], op: str, inputs: Sequence[str], **attrs: object) -> None:
-        self.values.append(_Value(self.node(op, inputs, **attrs), tuple(shape)))
+        self.values.append(Value(self.node(op, inputs, **attrs), tuple(shape)))
 
-    def pick(self, *ranks: int) -> _Value:
+    def pick(self, *ranks: int) -> Value:
         return self.rng.choice([v for v in self.values if not ranks or len(v.shape) in ranks])
 
-    def size(self, x: _Value, axis: int) -> str:
+    def size(self, x: Value, axis: int) -> str:
         return self.node("Gather", [self.node("Shape", [x.name]), self.constant(axis)])
 
 
@@ -92,10 +110,10 @@ def _joined(*shapes: Shape) -> Shape | None:
         return None
 
 
-Step = Callable[[_Builder], bool]
+Step = Callable[[Builder], bool]
 
 
-def _pointwise(b: _Builder) -> bool:
+def _pointwise(b: Builder) -> bool:
     count = b.rng.choice((2, 2, 3))
     xs = [b.pick() for _ in range(count)]
     shape = _joined(*(x.shape for x in xs))
@@ -106,7 +124,7 @@ def _pointwise(b: _Builder) -> bool:
     return True
 
 
-def _where(b: _Builder) -> bool:
+def _where(b: Builder) -> bool:
     c, x, y = b.pick(), b.pick(), b.pick()
     shape = _joined(c.shape, x.shape, y.shape)
     if shape is None:
@@ -116,7 +134,7 @@ def _where(b: _Builder) -> bool:
     return True
 
 
-def _concat(b: _Builder) -> bool:
+def _concat(b: Builder) -> bool:
     x = b.pick(1, 2, 3)
     axis = b.rng.randrange(len(x.shape))
     y = x if b.rng.random() < 0.3 else b.pick(len(x.shape))
@@ -129,7 +147,7 @@ def _concat(b: _Builder) -> bool:
     return True
 
 
-def _matmul(b: _Builder) -> bool:
+def _matmul(b: Builder) -> bool:
     x, y = b.pick(1, 2, 3), b.pick(1, 2, 3)
     try:
         shape = np.matmul(np.zeros(x.shape), np.zeros(y.shape)).shape
@@ -139,7 +157,7 @@ def _matmul(b: _Builder) -> bool:
     return True
 
 
-def _gemm(b: _Builder) -> bool:
+def _gemm(b: Builder) -> bool:
     x, y, c = b.pick(2), b.pick(2), b.pick(0, 1, 2)
     ta, tb = b.rng.randrange(2), b.rng.randrange(2)
     left, right = x.shape[:: -1 if ta else 1], y.shape[:: -1 if tb else 1]
@@ -152,7 +170,7 @@ def _gemm(b: _Builder) -> bool:
     return True
 
 
-def _expand(b: _Builder) -> bool:
+def _expand(b: Builder) -> bool:
     x, y = b.pick(), b.pick()
     shape = _joined(x.shape, y.shape)
     if shape is None:
@@ -161,7 +179,7 @@ def _expand(b: _Builder) -> bool:
     return True
 
 
-def _einsum(b: _Builder) -> bool:
+def _einsum(b: Builder) -> bool:
     xs = [b.pick(1, 2, 3) for _ in range(b.rng.choice((1, 2, 2, 3)))]
     terms = ["".join(b.rng.choice("abcd") for _ in x.shape) for x in xs]
     used = sorted(set("".join(terms)))
@@ -177,7 +195,7 @@ def _einsum(b: _Builder) -> bool:
     return True
 
 
-def _part(b: _Builder) -> bool:
+def _part(b: Builder) -> bool:
     """Rounded down to a multiple, halves, all but some.
 
     Where a part may be empty, operators at which ONNX Runtime fails with empty operands are absent.
@@ -209,7 +227,7 @@ def _part(b: _Builder) -> bool:
     return True
 
 
-def _moved(b: _Builder) -> bool:
+def _moved(b: Builder) -> bool:
     x = b.pick(1, 2, 3)
     rank = len(x.shape)
     kind = b.rng.choice(("Transpose", "ReduceMax", "Reshape", "Unsqueeze"))
@@ -233,7 +251,7 @@ def _moved(b: _Builder) -> bool:
     return True
 
 
-def _tile(b: _Builder) -> bool:
+def _tile(b: Builder) -> bool:
     x = b.pick(1, 2, 3)
     if not b.may("filled", "empty"):
         return False
@@ -254,14 +272,14 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
     rng = random.Random(seed)
     combos = list(product(SIZES, repeat=len(SYMBOLS)))
     first = dict(zip(SYMBOLS, rng.choice(combos), strict=True))
-    b = _Builder(rng, first)
-    inputs: dict[str, tuple[str | int, ...]] = {}
+    b = Builder(rng, first)
+    inputs: dict[str, Dims] = {}
     for n in range(rng.randint(2, 4)):
         dims = tuple(
             rng.choice((*SYMBOLS, *SYMBOLS, 1, 3)) for _ in range(rng.choice((1, 2, 2, 3)))
         )
         inputs[f"x{n}"] = dims
-        b.values.append(_Value(f"x{n}", tuple(first.get(str(d), d) for d in dims)))
+        b.values.append(Value(f"x{n}", tuple(first.get(str(d), d) for d in dims)))
     made = len(b.values)
     for _ in range(20 * steps):
         before = len(b.values)
@@ -273,19 +291,24 @@ def generate(seed: int, steps: int = 6) -> OpenModel:
             continue
         if len(b.values) - made == steps:
             break
-    read = {name for node in b.nodes for name in node.input}
-    ends = [v for v in b.values[made:] if v.name not in read]
+    others = rng.sample(combos, 7)
+    runs = [first, *(dict(zip(SYMBOLS, sizes, strict=True)) for sizes in others)]
+    return model_of(b, f"seed{seed}", inputs, runs)
+
+
+def model_of(
+    b: Builder, name: str, inputs: dict[str, Dims], runs: list[dict[str, int]]
+) -> OpenModel:
+    """The model of what is built, whose outputs are all values that no node reads."""
+    item, read = helper.make_tensor_value_info, {name for node in b.nodes for name in node.input}
+    ends = [v for v in b.values[len(inputs) :] if v.name not in read]
+    sizes = [item(n, TensorProto.INT64, [len(a)]) for n, a in b.amounts.items()]
     graph = helper.make_graph(
         b.nodes,
-        f"seed{seed}",
-        [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in inputs.items()],
-        [
-            helper.make_tensor_value_info(v.name, TensorProto.FLOAT, [None] * len(v.shape))
-            for v in ends
-        ],
+        name,
+        [*(item(n, TensorProto.FLOAT, dims) for n, dims in inputs.items()), *sizes],
+        [item(v.name, TensorProto.FLOAT, [None] * len(v.shape)) for v in ends],
         b.constants,
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    others = rng.sample(combos, 7)
-    runs = [first, *(dict(zip(SYMBOLS, sizes, strict=True)) for sizes in others)]
-    return OpenModel(model, inputs, runs)
+    return OpenModel(model, inputs, runs, b.amounts, [v.name for v in b.values[len(inputs) :]])

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import numpy as np
-import onnxruntime as ort
 import pytest
 import tcc
 from tcc.errors import UserError
@@ -14,37 +10,10 @@ from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.passes.graph.settle_sizes import settle_sizes
 
-from .open_sizes import Arrays, OpenModel, generate
-
-Run = Callable[[Mapping[str, Any]], Arrays]
-
-
-def _session(case: OpenModel) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    return ort.InferenceSession(case.model.SerializeToString(), options)
-
-
-def differences(case: OpenModel, run: Run) -> list[str]:
-    """The runs in which `run` does otherwise than ONNX Runtime."""
-    session, wrong = _session(case), []
-    for sizes in case.runs:
-        feeds = case.feeds(sizes)
-        try:
-            wanted = session.run(None, feeds)
-        except Exception:  # of several classes, which say nothing
-            wanted = None
-        try:
-            found = list(run(feeds).values())
-        except UserError:
-            found = None
-        if (found is None) != (wanted is None):
-            wrong.append(f"{sizes}: {'taken' if wanted is None else 'refused'}")
-        elif found and wanted:
-            pairs = zip(found, wanted, strict=True)
-            wrong += [f"{sizes}: {a.shape}" for a, b in pairs if not np.array_equal(a, b)]
-    return wrong
+from . import open_layers
+from .open_compiled import check
+from .open_judge import differences
+from .open_sizes import Arrays, generate
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))
@@ -59,3 +28,30 @@ def test_open_sizes_broadcast_as_in_onnx_runtime(first: int) -> None:
 def test_compiled_code_does_too(seed: int) -> None:
     case = generate(seed)
     assert not differences(case, tcc.compile(case.model, jobs=1).run)
+
+
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_layers_with_open_sizes_are_as_in_onnx_runtime(first: int) -> None:
+    """Most of them derived and fused, a few as plain as they are."""
+    assert check([first], ["O0"]) == []
+    assert check(range(first + 1, first + 5), ["O3"]) == []
+
+
+def test_a_run_that_does_otherwise_is_seen() -> None:
+    case = open_layers.generate(2)
+    right = tcc.compile(case.model, jobs=1).run
+
+    def wrong(feeds: Arrays) -> Arrays:
+        found = dict(right(feeds))
+        name = next(reversed(found))
+        return {**found, name: found[name] * np.float32(1.01)}
+
+    def lenient(feeds: Arrays) -> Arrays:
+        try:
+            return right(feeds)
+        except UserError:
+            return right(case.feeds(case.runs[0]))
+
+    assert not differences(case, right, 1e-4)
+    assert len(differences(case, wrong, 1e-4)) >= 2
+    assert any("taken" in what for what in differences(case, lenient, 1e-4))

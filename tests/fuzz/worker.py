@@ -1,4 +1,4 @@
-"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE`.
+"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE graphs|open`.
 
 Prints a line of JSON for each batch as it is done: its failures.
 """
@@ -9,13 +9,15 @@ import json
 import sys
 from dataclasses import asdict
 
-from .compiled import check
+from . import compiled, open_compiled
+
+CHECKS = {"graphs": compiled.check, "open": open_compiled.check}
 
 
-def main(batches: str, modes: str) -> None:
+def main(batches: str, modes: str, kind: str) -> None:
     for batch in batches.split(","):
         first, last = map(int, batch.split(":"))
-        failures = check(range(first, last), modes.split(","))
+        failures = CHECKS[kind](range(first, last), modes.split(","))
         print(json.dumps([asdict(failure) for failure in failures]), flush=True)
 
 

@@ -183,6 +183,9 @@ class _Evaluator:
             raise UserError(
                 f"{node.op.name} needs more memory than there is", where=node.loc, why=types
             ) from error
+        except UserError as error:
+            error.where = error.where or str(node.loc)
+            raise
         except Exception as error:
             error.add_note(f"in the reference of {node.op.name} at {node.loc or node.outputs}")
             raise

@@ -22,6 +22,7 @@ from tcc.ir.op import (
 )
 from tcc.ir.types import BOOL, I8, I64, U8, DType, TensorType, element_count
 from tcc.ops.algebra.contract import rounded
+from tcc.ops.algebra.pad import surrounded
 from tcc.ops.algebra.window import WindowAttrs, patch, window_count, window_places
 from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
@@ -179,7 +180,7 @@ def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     counted, spans = np.ones(x.shape), attrs
     if attrs.count_include_pad:
         before, after = sizes(attrs.before), sizes(attrs.after)
-        counted = np.pad(counted, ((0, 0), (0, 0), *zip(before, after, strict=True)), mode="edge")
+        counted = surrounded(counted, 1, (0, 0, *before), (0, 0, *after))
         none = (0,) * len(before)
         spans = replace(attrs, before=none, after=none)
     counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, total.shape))]

@@ -260,9 +260,10 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
     x, w = present(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
-    # The whole result of the sums, and the part of it that is kept.
+    # The whole result of the sums, which may have no elements, and the part of it that is kept.
     bare = replace(attrs, before=none, after=none, output_padding=none)
     whole, kept = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
+    whole = tuple(max(n, 0) for n in whole)
     groups = attrs.group
     y = np.zeros((x.shape[0], groups * w.shape[1], *whole), x.dtype)
     grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])

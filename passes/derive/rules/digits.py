@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive.affine import digit, unit, units
+from tcc.passes.derive.affine import digit, is_multiple, plain, unit, units
 from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules.rule import (
@@ -15,6 +15,8 @@ from tcc.passes.derive.rules.rule import (
     numbered,
     relaid,
     remade,
+    several,
+    size_of,
     stage_of,
 )
 
@@ -26,15 +28,17 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     of a stride or a dilation become a loop, with `shift` such that they are those of an index.
     """
     stage = stage_of(region, number)
-    size, first = extent_of(stage, loop), len(stage.iters)
-    if not 1 < inner < size + shift or not 0 <= shift < inner:
+    size, first = size_of(stage, loop), len(stage.iters)
+    few = isinstance(size, int) and inner >= size + shift
+    if few or not inner > 1 or not 0 <= shift < inner:
         raise Refused(f"loop {loop} of {size} points has no digit of {inner} shifted by {shift}")
-    if loop >= first and (shift or size % inner):
+    if loop >= first and (shift or not is_multiple(size, inner)):
         raise Refused(f"{inner} does not divide loop {loop} of a sum of {size} points")
     wide = len(stage.loops) + 1
     maps = [unit(k + (k > loop), wide) for k in range(wide - 1)]
     maps[loop] = linear(wide, {loop: inner, loop + 1: 1}, -shift)
-    loops = (*stage.loops[:loop], (size - 1 + shift) // inner + 1, inner, *stage.loops[loop + 1 :])
+    outer = plain((size - 1 + shift) // inner + 1)
+    loops = (*stage.loops[:loop], outer, inner, *stage.loops[loop + 1 :])
     new = remade(region, stage, loops, first + (loop < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
@@ -49,10 +53,11 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
     wanted = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
-    for loop, size in numbered(stage):
+    for loop, size in several(stage):
         of_sum = loop >= len(stage.iters)
         for inner in wanted:
-            if 1 < inner < size and not (of_sum and size % inner):
+            few = isinstance(size, int) and inner >= size
+            if inner > 1 and not few and not (of_sum and not is_multiple(size, inner)):
                 yield loop, inner, 0
                 if not of_sum:
                     yield loop, inner, inner - 1
@@ -61,7 +66,7 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
     """One loop `extent(other) * loop + other` for two of the result or two of the sum."""
     stage = stage_of(region, number)
-    first, extents = len(stage.iters), (extent_of(stage, loop), extent_of(stage, other))
+    first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))
     if loop == other or (loop < first) != (other < first):
         raise Refused(f"loops {loop} and {other} are not two of the result or two of the sum")
     kept = [k for k in range(len(stage.loops)) if k != other]
@@ -69,7 +74,7 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
     whole = unit(place[loop], len(kept))
     maps = [unit(place.get(k, 0), len(kept)) for k in range(len(stage.loops))]
     maps[loop], maps[other] = digit(whole, extents[1]), digit(whole, 1, extents[1])
-    loops = tuple(extents[0] * extents[1] if k == loop else stage.loops[k] for k in kept)
+    loops = tuple(plain(extents[0] * extents[1]) if k == loop else stage.loops[k] for k in kept)
     new = remade(region, stage, loops, first - (other < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
@@ -80,5 +85,5 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
 
 
 def merges(region: Region, number: int) -> Iterator[Arguments]:
-    loops = [k for k, _ in numbered(stage_of(region, number))]
-    return ((a, b) for a in loops for b in loops if a != b)
+    stage = stage_of(region, number)
+    return ((a, b) for a, _ in several(stage) for b, _ in numbered(stage) if a != b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tcc.ir.expr.scalar import argument
-from tcc.passes.derive.affine import Affine, Size, Sizes, interval, units
+from tcc.passes.derive.affine import Affine, Size, Sizes, interval, plain, units
 from tcc.passes.derive.edit import drop_unused, inlined, spliced
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
 from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
@@ -23,7 +23,7 @@ def regroup(region: Region, number: int, place: int) -> Region:
     factor = stage.factors[place]
     if factor.source is None or any(form.digits for form in factor.forms):
         raise Refused(f"factor {place} reads no tensor by sums of loops")
-    axes: dict[Affine, int] = {}  # what the reader indexes, and the extent
+    axes: dict[Affine, Size] = {}  # what the reader indexes, and the extent
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
     places = {form: n for n, form in enumerate(axes)}
     forms = []
@@ -58,7 +58,7 @@ def inline(region: Region, number: int, place: int) -> Region:
 
 
 def _axes(
-    form: Affine, extents: Sizes, axes: dict[Affine, int]
+    form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
     """The steps and the sums of loops from 0 that an index is made of, and its offset."""
     offset, groups = form.offset, []
@@ -67,11 +67,11 @@ def _axes(
         turned = sum(s != 0 for s in signs) == 1 and min(signs) < 0
         signs = tuple(map(abs, signs)) if turned else signs
         low, high = interval(Affine(signs), extents)
-        if not isinstance(low, int) or not isinstance(high, int):
-            raise Refused("a loop of an operand has no extent that is a number")
+        if not isinstance(low, int) or high is None:
+            raise Refused("a loop of an operand does not begin at a number")
         own = -step if turned else step
         offset += own * low
-        axes[Affine(signs, -low)] = high - low + 1
+        axes[Affine(signs, -low)] = plain(high - low + 1)
         groups.append((own, Affine(signs, -low)))
     if not all(isinstance(s, int) for s in form.steps):
         raise Refused("a step of an operand is no number")

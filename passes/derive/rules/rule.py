@@ -49,9 +49,16 @@ def stage_of(region: Region, number: int) -> Stage:
     return region.stages[number]
 
 
+def size_of(stage: Stage, loop: int) -> Size:
+    """The extent of a loop, a number or not; raises Refused for none."""
+    if not 0 <= loop < len(stage.loops):
+        raise Refused(f"loop {loop} has no extent")
+    return stage.loops[loop]
+
+
 def extent_of(stage: Stage, loop: int) -> int:
-    """The extent of a loop; raises Refused for none, and for a symbol, which no rule divides."""
-    size = stage.loops[loop] if 0 <= loop < len(stage.loops) else None
+    """The extent of a loop; raises Refused for none that is a number."""
+    size = size_of(stage, loop)
     if not isinstance(size, int):
         raise Refused(f"loop {loop} has no extent that is a number")
     return size
@@ -59,10 +66,15 @@ def extent_of(stage: Stage, loop: int) -> int:
 
 def numbered(stage: Stage) -> Iterator[tuple[int, int]]:
     """The loops whose extents are numbers over 1, with these."""
-    return ((k, e) for k, e in enumerate(stage.loops) if isinstance(e, int) and e > 1)
+    return ((k, e) for k, e in several(stage) if isinstance(e, int))
 
 
-def linear(loops: int, steps: Mapping[int, int], offset: int = 0) -> Affine:
+def several(stage: Stage) -> Iterator[tuple[int, Size]]:
+    """The loops that may have several points, with their extents."""
+    return ((k, e) for k, e in enumerate(stage.loops) if not isinstance(e, int) or e > 1)
+
+
+def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
     """The sum of these multiples of loops, among so many, and an offset."""
     return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 

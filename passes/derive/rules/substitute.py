@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tcc.passes.derive.affine import plain
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules.rule import (
     Arguments,
@@ -12,6 +13,8 @@ from tcc.passes.derive.rules.rule import (
     linear,
     numbered,
     remapped,
+    several,
+    size_of,
     stage_of,
 )
 
@@ -24,10 +27,10 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
     """
     stage = stage_of(region, number)
     first = len(stage.iters)
-    size, other = extent_of(stage, loop), extent_of(stage, by)
+    size, other = size_of(stage, loop), extent_of(stage, by)
     if loop == by or step == 0 or not (loop < first and by < first):
         raise Refused(f"loops {loop} and {by} are not two of the result, or the step is 0")
-    low, wide = min(step * (other - 1), 0), size + abs(step) * (other - 1)
+    low, wide = min(step * (other - 1), 0), plain(size + abs(step) * (other - 1))
     back = linear(len(stage.loops), {loop: 1, by: -step}, low)
     forward = linear(first, {loop: 1, by: step}, -low)
     return remapped(region, number, {loop: wide}, {loop: back}, {loop: forward})
@@ -36,11 +39,13 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 def skews(region: Region, number: int) -> Iterator[Arguments]:
     """By every pair of loops that share an index, with the steps that take one out of it."""
     stage = stage_of(region, number)
-    own = {k for k, _ in numbered(stage) if k < len(stage.iters)}
+    own = {k for k, _ in several(stage) if k < len(stage.iters)}
+    known = {k for k, _ in numbered(stage)}
     found: dict[Arguments, None] = {}
     for form in (form for factor in stage.factors for form in factor.forms):
         steps = [(k, s) for k, s in enumerate(form.steps) if k in own and isinstance(s, int) and s]
-        pairs = ((a, b) for a in steps for b in steps if a is not b and b[1] % a[1] == 0)
+        others = [pair for pair in steps if pair[0] in known]
+        pairs = ((a, b) for a in steps for b in others if a is not b and b[1] % a[1] == 0)
         found.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
     yield from found
 
@@ -48,10 +53,10 @@ def skews(region: Region, number: int) -> Iterator[Arguments]:
 def reverse(region: Region, number: int, loop: int) -> Region:
     """The loop from its end to its start."""
     stage = stage_of(region, number)
-    size = extent_of(stage, loop)
-    back, forward = (linear(len(s), {loop: -1}, size - 1) for s in (stage.loops, stage.iters))
+    last = plain(size_of(stage, loop) - 1)
+    back, forward = (linear(len(s), {loop: -1}, last) for s in (stage.loops, stage.iters))
     return remapped(region, number, {}, {loop: back}, {loop: forward})
 
 
 def reversals(region: Region, number: int) -> Iterator[Arguments]:
-    return ((k,) for k, _ in numbered(stage_of(region, number)))
+    return ((k,) for k, _ in several(stage_of(region, number)))

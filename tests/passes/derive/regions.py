@@ -21,7 +21,7 @@ def affine(*steps: Size, plus: Size = 0) -> Affine:
     return Affine(steps, plus)
 
 
-def convolution(size: int = 6, taps: int = 3, *, swapped: bool = False, fill: Any = 0.0) -> Region:
+def convolution(size: Size = 6, taps: int = 3, *, swapped: bool = False, fill: Any = 0.0) -> Region:
     """y[h, w] = sum(r, s) A[h + r - 1, w + s - 1 else fill] * K[r, s]; K[s, r] where `swapped`."""
     r, s = affine(0, 0, 1, 0), affine(0, 0, 0, 1)
     image = affine(1, 0, 1, 0, plus=-(taps // 2)), affine(0, 1, 0, 1, plus=-(taps // 2))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
-from tcc.ir.index import symbol
+from tcc.ir.index import Index, minimum, symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.affine import Affine
+from tcc.passes.derive.affine import Affine, Size
 from tcc.passes.derive.check import Unchecked, equal_at
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import chosen, inlined, over, spliced
 from tcc.passes.derive.field import PRIMES, Field, element
-from tcc.passes.derive.record import Region, is_leaf
+from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 from tcc.passes.derive.rules.digits import split
 
 from .mistakes import mistakes
@@ -83,6 +83,54 @@ def test_symbolic_sizes_are_drawn() -> None:
         Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), n - 1)))  # fmt: skip
     assert equal_at(region, spliced(region, 0, (flipped,)))
     assert not equal_at(region, spliced(region, 0, (stage._replace(sums=(n - 1,)),)))
+
+
+def _cropped(h: Index, by: int) -> tuple[Region, Region, Region]:
+    """A product with `by` fewer rows and half as many terms, one in another order, a wrong one."""
+    region = matmul(h - by, 3, h // 2)
+    (stage,) = region.stages
+    turned = over(stage, stage.iters, stage.sums, (
+        Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), h // 2 - 1)))  # fmt: skip
+    short = spliced(region, 0, (stage._replace(sums=((h - 1) // 2,)),))
+    return region, spliced(region, 0, (turned,)), short
+
+
+@pytest.mark.parametrize("by", [0, 4, 7, 50, 1000])
+def test_symbols_are_drawn_where_every_loop_runs(by: int) -> None:
+    """A window is subtracted from a height that may be anything; the wrong sum lacks its last term
+    where the height is even."""
+    region, turned, short = _cropped(symbol("h"), by)
+    assert equal_at(region, turned)
+    assert not all(equal_at(region, short, seed=seed) for seed in range(3))
+
+
+def test_padding_at_run_time_may_be_negative() -> None:
+    """Elements from `p` before the first, zeros outside: it is no padding where `p` is negative."""
+    p, n = symbol("p", lo=-8), symbol("n")
+    i = Affine((1,), -p)
+    read = Factor(0, 0, (i,), F32, literal(0.0, F32))
+    stage = Stage((n + p,), (), None, (read,), product((F32,), F32))
+    region = Region((tensor(F32, n),), (stage,), ((0, 0),))
+    inside = spliced(region, 0, (stage._replace(factors=(read._replace(forms=(Affine((1,)),)),)),))
+    assert equal_at(region, region)
+    assert not equal_at(region, inside)
+
+
+@pytest.mark.parametrize("rows", [0, symbol("h", lo=1, hi=8) - 9, minimum(symbol("h"), 0)])
+def test_a_region_without_points_is_not_checked(rows: Size) -> None:
+    region = matmul(rows, 4, 3)
+    (stage,) = region.stages
+    wrong = spliced(region, 0, (stage._replace(sums=(2,)),))
+    with pytest.raises(Unchecked, match="no sizes are known"):
+        equal_at(region, wrong)
+
+
+def test_a_negative_extent_is_a_mistake() -> None:
+    n = symbol("n", lo=1)
+    region = matmul(n, 4, 3)
+    more = Region(region.params, (*region.stages, *matmul(n - 9000, 4, 3).stages), region.outputs)
+    assert equal_at(region, region)
+    assert not equal_at(region, more)
 
 
 def test_functions_orders_and_infinities() -> None:

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tcc.errors import UserError
 from tcc.ir.expr.scalar import argument, literal
-from tcc.ir.index import symbol
+from tcc.ir.index import evaluate, symbol
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.derive.affine import Affine, Digit, units
+from tcc.passes.derive.affine import Affine, Digit, Size, units
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.derivation import parse_step, replay
 from tcc.passes.derive.edit import spliced
@@ -183,12 +184,13 @@ def test_what_does_not_hold_is_refused(text: str) -> None:
         RULES[step.rule].apply(convolution(), step.stage, *step.arguments)
 
 
-def test_symbols_are_divided_by_no_rule() -> None:
+def test_digits_of_open_sizes_are_refused() -> None:
     region = matmul(symbol("n", lo=1), 6, symbol("k", lo=1))
-    for rule, arguments in (("split", (0, 2)), ("merge", (0, 1)), ("reverse", (2,)),
-                            ("skew", (1, 0, 1)), ("relax", (2, 9))):  # fmt: skip
+    for rule, arguments in (("merge", (1, 0)), ("skew", (1, 0, 1)), ("relax", (2, 9))):
         with pytest.raises(Refused, match="no extent that is a number"):
             RULES[rule].apply(region, 0, *arguments)
+    with pytest.raises(Refused, match="2 does not divide loop 2 of a sum of k points"):
+        RULES["split"].apply(region, 0, 2, 2)
     assert equal_at(region, RULES["split"].apply(region, 0, 1, 4, 1))
 
 
@@ -212,3 +214,69 @@ def test_numbers_beyond_a_region_are_refused(name: str) -> None:
                     damaged = (*arguments[:place], far, *arguments[place + 1 :])
                     with suppress(Refused):
                         rule.apply(region, number, *damaged)
+
+
+# ---- open sizes ---------------------------------------------------------------------------------
+
+
+def fixed(region: Region, sizes: dict[str, int]) -> Region:
+    """The region at some sizes of its symbols."""
+
+    def size(old: Size) -> int:
+        return old if isinstance(old, int) else int(evaluate(old, sizes))
+
+    def form(old: Affine) -> Affine:
+        digits = (d._replace(step=size(d.step), of=form(d.of)) for d in old.digits)
+        return Affine(tuple(map(size, old.steps)), size(old.offset), tuple(digits))
+
+    def stage(old: Stage) -> Stage:
+        factors = (f._replace(forms=tuple(map(form, f.forms))) for f in old.factors)
+        loops = (tuple(map(size, s)) for s in (old.iters, old.sums))
+        return Stage(*loops, old.monoid, tuple(factors), old.body)
+
+    params = (p and tensor(p.dtype, *map(size, p.shape)) for p in region.params)
+    return Region(tuple(params), tuple(map(stage, region.stages)), region.outputs)
+
+
+H, W = symbol("h", lo=1), symbol("w", lo=1)
+EVEN = symbol("e", lo=2, divisor=4)
+
+
+@pytest.mark.parametrize(
+    ("region", "chain"),
+    [
+        (convolution(H), ["split stage=0 loop=0 inner=2 shift=0"]),
+        (convolution(H), ["split stage=0 loop=1 inner=3 shift=2"]),
+        (convolution(H), ["reverse stage=0 loop=1"]),
+        (convolution(H), ["nest stage=0 loops=2", "skew stage=0 loop=0 by=2 step=1"]),
+        (convolution(H), ["regroup stage=0 factor=0"]),
+        (convolution(H), ["split stage=0 loop=0 inner=2 shift=0", "regroup stage=0 factor=0"]),
+        (matmul(H, W, EVEN), ["split stage=0 loop=2 inner=4 shift=0"]),
+        (matmul(H, W, EVEN), ["split stage=0 loop=2 inner=2 shift=0",
+                              "merge stage=0 loop=2 other=3"]),
+        (matmul(H, 6, W * 3), ["merge stage=0 loop=0 other=1",
+                               "split stage=0 loop=1 inner=3 shift=0"]),
+    ],
+)  # fmt: skip
+def test_loops_of_open_sizes_change_as_those_of_numbers(region: Region, chain: list[str]) -> None:
+    new = replay(region, chain)
+    assert equal_at(region, new)
+    for h, w, e in itertools.product((1, 2, 3, 7), (1, 4), (4, 8)):
+        sizes = {"h": h, "w": w, "e": e}
+        own = fixed(region, sizes)
+        arrays = operands(own)
+        assert all(map(np.array_equal, values(own, arrays), values(fixed(new, sizes), arrays)))
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "split stage=0 loop=2 inner=8 shift=0",  # a sum of a multiple of 4
+        "split stage=0 loop=2 inner=3 shift=0",
+        "merge stage=0 loop=0 other=1",  # the digits of an open size
+        "tighten stage=0 loop=0 low=0 high=1",
+    ],
+)
+def test_what_open_sizes_do_not_promise_is_refused(step: str) -> None:
+    with pytest.raises(UserError, match="step 1"):
+        replay(matmul(H, W, EVEN), [step])
