@@ -16,7 +16,7 @@ import re
 import time
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,7 +27,7 @@ from tcc.frontends.ones import one_apart
 from tcc.frontends.onnx.tensors import LARGEST_TENSOR, TensorReader, elements_of
 from tcc.frontends.shapes import MAX_SIZES, is_small, propagate, sizes_of_array
 from tcc.ir.graph import GraphBuilder, Value, carrier
-from tcc.ir.index import Index, as_int, const, free_vars, symbol
+from tcc.ir.index import Index, as_int, bounds, const, divisor_of, free_vars, symbol, weight
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, result_types
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -35,6 +35,7 @@ from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import Shape, UnequalDimsError
+from tcc.schedule.nest import typical
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -42,6 +43,9 @@ _FOLD_OPERAND = 1 << 16
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
 _MOST_DEMANDS = 16  # pairs of unequal sizes of one node
+# Atoms of a formula from which on it gets a name, so that formulas of formulas stay short.
+_HEAVY = 64
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # what a run computes with
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
@@ -187,7 +191,12 @@ class ImportSession:
         self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(
-        self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE, typical: int | None = None
+        self,
+        hint: str,
+        lo: int = 0,
+        hi: int = LARGEST_SIZE,
+        typical: int | None = None,
+        divisor: int = 1,
     ) -> Index:
         """A size symbol whose name, made of `hint`, no other symbol of the model has."""
         name = first = _identifier(hint)
@@ -195,7 +204,7 @@ class ImportSession:
             self.symbols[first] += 1
             name = f"{first}.{self.symbols[first]}"
         self.symbols[name] = 0
-        return symbol(name, lo, hi, typical=typical)
+        return symbol(name, lo, hi, divisor, typical)
 
 
 def _identifier(text: str) -> str:
@@ -209,7 +218,7 @@ def _identifier(text: str) -> str:
 class Scope:
     """The names of one graph.  `parent` is the scope around a body; functions have none, but like
     bodies have one `around` them.  `outside` are the symbols around a body, which has its own;
-    `wide` the sizes to which two broadcast.
+    `wide` the sizes to which two broadcast, `short` the symbols that stand for long formulas.
 
     `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
     the elements of an operand, by it and their least value; both hold in bodies too, and not
@@ -227,6 +236,7 @@ class Scope:
     around: Scope | None = None
     outside: set[str] | None = None
     wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    short: dict[Index, Index] = field(default_factory=dict)
     names: dict[str, Operand | None] = field(default_factory=dict)
     joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
     bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
@@ -348,6 +358,7 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
+        attrs = self._short_attrs(attrs, next(iter(names), op), loc)
         try:
             made = self.builder.add(row, values, attrs, loc=loc, names=names)
         except UserError as error:
@@ -356,7 +367,7 @@ class Scope:
                 raise
             return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
         _check_sizes([value.type for value in made], loc)
-        results = tuple(map(self.wrap, made))
+        results = tuple(self._short_sizes(self.wrap(value), loc) for value in made)
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
@@ -384,20 +395,65 @@ class Scope:
     def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
         """The size to which two broadcast, known to all scopes that know the two: results of
         bodies may have it."""
-        inside: list[set[str]] = []
-        home = self
-        while home.around and (home.outside is None or are_among((a, b), home.outside)):
-            inside += [home.outside] if home.outside is not None else []
-            home = home.around
+        home, inside = self._home(a, b)
         if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
-            attrs = OPS["broadcast_size"].attrs(wide, a, b)
-            home.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
+            home._name("broadcast_size", inside, loc, wide, a, b)
             home.joins[wide] = frozenset({wide}) | home._parts(a)
-            for symbols in inside:
-                symbols.update(var.name for var in free_vars(wide))
             home.wide[a, b] = home.wide[b, a] = wide
         return home.wide[a, b]
+
+    def _home(self, *sizes: Index) -> tuple[Scope, list[set[str]]]:
+        """The outermost scope that knows the sizes, and the symbols around the bodies within."""
+        inside: list[set[str]] = []
+        home = self
+        while home.around and (home.outside is None or are_among(sizes, home.outside)):
+            inside += [home.outside] if home.outside is not None else []
+            home = home.around
+        return home, inside
+
+    def _name(
+        self, op: str, inside: Iterable[set[str]], loc: str, made: Index, *sizes: Index
+    ) -> None:
+        """Adds the node `op` that makes a symbol of sizes, which bodies know too."""
+        self.builder.add(OPS[op], (), OPS[op].attrs(made, *sizes), loc=loc)
+        for symbols in inside:
+            symbols.update(var.name for var in free_vars(made))
+
+    # ---- long formulas
+
+    def _shortened(self, size: Index, hint: str, loc: str) -> Index:
+        """`size`, or the symbol that stands for it where it is a long formula."""
+        if weight(size) <= _HEAVY:
+            return size
+        home, inside = self._home(size)
+        if size not in home.short:
+            lo, hi = bounds(size)
+            lo = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)
+            hi = _MOST if hi is None else max(min(hi, _MOST), lo + 1)
+            counted = min(max(lo, typical(size)), hi, LARGEST_SIZE)
+            made = self.session.fresh_symbol(f"{hint}.size", lo, hi, counted, divisor_of(size))
+            home._name("name_size", inside, loc, made, size)
+            home.short[size] = made
+        return home.short[size]
+
+    def _short_attrs(self, attrs: Any, hint: str, loc: str) -> Any:
+        """`attrs` with symbols in the place of long formulas."""
+        changed = {}
+        for each in fields(attrs):
+            sizes = before = getattr(attrs, each.name)
+            if isinstance(before, Index):
+                sizes = self._shortened(before, hint, loc)
+            elif isinstance(before, tuple) and all(isinstance(item, Index) for item in before):
+                sizes = tuple(self._shortened(size, hint, loc) for size in before)
+            changed |= {} if sizes == before else {each.name: sizes}
+        return replace(attrs, **changed) if changed else attrs
+
+    def _short_sizes(self, x: Operand, loc: str) -> Operand:
+        """`x` with symbols in the place of sizes that are long formulas."""
+        for size in x.shape:
+            x = self.renamed(x, size, self._shortened(size, x.name, loc), loc)
+        return x
 
     def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
         """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
@@ -463,8 +519,8 @@ class Scope:
         return [o and self.renamed(o, old, new, loc) for o in operands]
 
     def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
-        """`x` with one of two sizes that are demanded to be equal in the place of the other."""
-        if old not in x.shape:
+        """`x` with one of two sizes that are equal in the place of the other."""
+        if old is new or old not in x.shape:
             return x
         sizes = tuple(new if dim is old else dim for dim in x.shape)
         attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
@@ -520,9 +576,12 @@ class Scope:
         if results is None:
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
-        return tuple(
-            self._sizes(e, t.dtype, n) for e, t, n in zip(results, types, hints, strict=False)
-        )
+        made = []
+        for elements, type, hint in zip(results, types, hints, strict=False):
+            short = np.empty(elements.size, object)
+            short[:] = [self._shortened(e, hint, loc) for e in elements.reshape(-1)]
+            made.append(self._sizes(short.reshape(elements.shape), type.dtype, hint))
+        return tuple(made)
 
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
@@ -540,19 +599,23 @@ def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
     """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
     for type in types:
         sizes = type.static_shape
-        if sizes is None:
-            continue
-        if any(size < 0 for size in sizes):
+        if sizes is not None and any(size < 0 for size in sizes):
             raise UserError("a tensor has a negative size", where=loc, why=repr(type))
-        count = elements_of(sizes)
+        count = elements_of([_least(size) for size in type.shape])
         if count > LARGEST_TENSOR:
             raise UserError(
                 "a tensor is too large",
                 where=loc,
-                why=f"{type!r} has {count} elements{' but for its zeros' if 0 in sizes else ''}; "
+                why=f"{type!r} has {count} elements or more where none of its sizes is zero; "
                 f"{LARGEST_TENSOR} are the most",
                 hint="check the sizes that the model computes",
             )
+
+
+def _least(size: Index) -> int:
+    """The least number above zero that a size is known to be, where nothing is taken away."""
+    numbers = (size.const, *(coeff for _, coeff in size.terms))
+    return max(1, *numbers) if min(numbers) >= 0 else 1
 
 
 def _compared(operands: Operands) -> tuple[Index, Index] | None:

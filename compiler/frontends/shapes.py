@@ -30,6 +30,7 @@ from tcc.ops import OPS
 from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
+_LARGEST = (1 << 62) - 1  # what is computed with larger numbers is data, whose arithmetic wraps
 
 
 class _Undecided(Exception):
@@ -300,6 +301,10 @@ def propagate(
     if rule is None or len(present) != len(inputs):
         return None
     try:
-        return rule(_Call(present, attrs, types))
+        results = rule(_Call(present, attrs, types))
     except (_Undecided, ValueError, IndexError):
         return None
+    numbers = (
+        n for e in results for i in e.reshape(-1) for n in (i.const, *dict(i.terms).values())
+    )
+    return None if any(abs(n) > _LARGEST for n in numbers) else results

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
+from tcc.errors import UserError
 from tcc.ir.index.interned import intern
-from tcc.ir.index.text import factor_text, name_text, sum_text
+from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 from tcc.record import entity
 
 
@@ -71,6 +72,12 @@ Vars: TypeAlias = tuple[Var, ...]
 Indices: TypeAlias = "tuple[Index, ...]"
 Substitution: TypeAlias = "Mapping[Var, Index]"
 _Bounds: TypeAlias = tuple[int | None, int | None]
+
+_MOST_TERMS = 1 << 12  # of a product of sums: sizes of real models have some dozens
+
+
+class LargeFormulaError(UserError, ValueError):
+    """A formula of sizes has more terms than any use of it could take."""
 
 
 @entity
@@ -189,6 +196,12 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
     if not y.terms:
         scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
         return _sorted(scaled, x.const * y.const)
+    if len(x.terms) * len(y.terms) > _MOST_TERMS:
+        raise LargeFormulaError(
+            "a size of the model is too long a formula",
+            why=f"it multiplies sums of {len(x.terms)} and {len(y.terms)} terms",
+            hint="give the model sizes that are numbers (--input NAME=SHAPE)",
+        )
     terms: dict[Monomial, int] = {}
     for m1, c1 in (*x.terms, ((), x.const)):
         for m2, c2 in (*y.terms, ((), y.const)):
@@ -217,7 +230,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({factor_text(rest)}//{factor_text(den)})"
+    key = atom_text(f"({factor_text(rest)}//{factor_text(den)})")
     quotient = of_atom(intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
@@ -236,7 +249,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     if factor > 1 and not den.terms:
         upper = mod(scale_down(rest, factor), scale_down(den, factor))
         return add(mul(upper, factor), rest.const % factor)
-    key = f"({factor_text(rest)} % {factor_text(den)})"
+    key = atom_text(f"({factor_text(rest)} % {factor_text(den)})")
     return of_atom(intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
@@ -269,7 +282,7 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
     if a_is_less or (lo is not None and lo >= 0):
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
-    key = f"{which}({a.key},{b.key})"
+    key = atom_text(f"{which}({a.key},{b.key})")
     return of_atom(intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
@@ -501,6 +514,13 @@ def _parts(atom: Atom) -> Indices:
 
 
 @lru_cache(1 << 16)
+def weight(index: Index) -> int:
+    """How many atoms the text of `index` shows, each as often as it stands there."""
+    shown = (atom for monomial, _ in index.terms for atom in monomial)
+    return sum(1 + sum(map(weight, _parts(atom))) for atom in shown)
+
+
+@lru_cache(1 << 16)
 def free_vars(*indices: Index) -> Vars:
     """The variables of all `indices`, each once, in a fixed order."""
     found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Var))
@@ -575,18 +595,26 @@ def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
 
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
     """The value of `index`, given a value (int or integer array) for each variable's name."""
+    return _evaluate(index, values, {})
+
+
+def _evaluate(index: Index, values: Mapping[str, Any], done: dict[Atom, Any]) -> Any:
+    """As `evaluate`; `done` holds the values of nested atoms, which may stand in many places."""
     total: Any = index.const
     for monomial, product in index.terms:
         for atom in monomial:
-            product = product * _evaluate_atom(atom, values)
+            if isinstance(atom, Var):
+                product = product * values[atom.name]
+                continue
+            if atom not in done:
+                parts = (_evaluate(part, values, done) for part in _parts(atom))
+                done[atom] = _combined(atom, *parts)
+            product = product * done[atom]
         total = total + product
     return total
 
 
-def _evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
-    if isinstance(atom, Var):
-        return values[atom.name]
-    a, b = (evaluate(part, values) for part in _parts(atom))
+def _combined(atom: Quotient | Remainder | Extremum, a: Any, b: Any) -> Any:
     match atom:
         case Quotient():
             return a // b

@@ -22,6 +22,8 @@ MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType
     }
 )
 
+REGISTER_LIMIT = 1 << 63  # registers hold what is below, and not below its negative
+
 
 def let_value(
     let: Let, registers: Mapping[Register, int], dims: Mapping[tuple[int, int], int]
@@ -37,7 +39,8 @@ def let_value(
     a, b = registers.get(let.a), registers.get(let.b)
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
-    return MEANING[let.op](a, b)
+    value = MEANING[let.op](a, b)
+    return value if -REGISTER_LIMIT <= value < REGISTER_LIMIT else None  # a run ends there
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
