@@ -16,18 +16,19 @@ import re
 import time
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
-from tcc.frontends.ones import one_apart
-from tcc.frontends.onnx.tensors import LARGEST_TENSOR, TensorReader, elements_of
-from tcc.frontends.shapes import MAX_SIZES, is_small, propagate, sizes_of_array
-from tcc.ir.graph import GraphBuilder, Value, carrier
-from tcc.ir.index import Index, as_int, bounds, const, divisor_of, free_vars, symbol, weight
+from tcc.frontends.onnx.tensors import TensorReader
+from tcc.frontends.shapes import MAX_SIZES, check_types, is_small, propagate, sizes_of_array
+from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
+from tcc.ir.index import Index, as_int, const, free_vars, symbol
+from tcc.ir.index.names import facts_of, is_long
+from tcc.ir.index.ones import one_apart
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, result_types
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -43,9 +44,6 @@ _FOLD_OPERAND = 1 << 16
 # sooner; the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
 _MOST_DEMANDS = 16  # pairs of unequal sizes of one node
-# Atoms of a formula from which on it gets a name, so that formulas of formulas stay short.
-_HEAVY = 64
-_LEAST, _MOST = -(1 << 63), (1 << 63) - 1  # what a run computes with
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
@@ -358,15 +356,17 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        attrs = self._short_attrs(attrs, next(iter(names), op), loc)
+        # Where symbols stand for formulas, it may not be seen that parts sum up to the whole.
+        hint = next(iter(names), op)
+        short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:
-            made = self.builder.add(row, values, attrs, loc=loc, names=names)
+            made = self.builder.add_first(row, values, (short, attrs), loc=loc, names=names)
         except UserError as error:
             agreed = self._resolved(operands, error.__cause__, loc) if demands else None
             if agreed is None:
                 raise
             return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
-        _check_sizes([value.type for value in made], loc)
+        check_types([value.type for value in made], loc)
         results = tuple(self._short_sizes(self.wrap(value), loc) for value in made)
         if op == "equal":
             results[0].equality = _compared(operands)
@@ -424,30 +424,15 @@ class Scope:
 
     def _shortened(self, size: Index, hint: str, loc: str) -> Index:
         """`size`, or the symbol that stands for it where it is a long formula."""
-        if weight(size) <= _HEAVY:
+        if not is_long(size):
             return size
         home, inside = self._home(size)
         if size not in home.short:
-            lo, hi = bounds(size)
-            lo = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)
-            hi = _MOST if hi is None else max(min(hi, _MOST), lo + 1)
-            counted = min(max(lo, typical(size)), hi, LARGEST_SIZE)
-            made = self.session.fresh_symbol(f"{hint}.size", lo, hi, counted, divisor_of(size))
+            facts = facts_of(size, min(typical(size), LARGEST_SIZE))
+            made = self.session.fresh_symbol(f"{hint}.size", *facts)
             home._name("name_size", inside, loc, made, size)
             home.short[size] = made
         return home.short[size]
-
-    def _short_attrs(self, attrs: Any, hint: str, loc: str) -> Any:
-        """`attrs` with symbols in the place of long formulas."""
-        changed = {}
-        for each in fields(attrs):
-            sizes = before = getattr(attrs, each.name)
-            if isinstance(before, Index):
-                sizes = self._shortened(before, hint, loc)
-            elif isinstance(before, tuple) and all(isinstance(item, Index) for item in before):
-                sizes = tuple(self._shortened(size, hint, loc) for size in before)
-            changed |= {} if sizes == before else {each.name: sizes}
-        return replace(attrs, **changed) if changed else attrs
 
     def _short_sizes(self, x: Operand, loc: str) -> Operand:
         """`x` with symbols in the place of sizes that are long formulas."""
@@ -586,36 +571,13 @@ class Scope:
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
         found = result_types(OPS[op], types, attrs, loc)
-        _check_sizes(found, loc)
+        check_types(found, loc)
         return found
 
 
 def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
     """Whether all symbols of the dims are among those."""
     return all(var.name in symbols for dim in dims for var in free_vars(dim))
-
-
-def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
-    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
-    for type in types:
-        sizes = type.static_shape
-        if sizes is not None and any(size < 0 for size in sizes):
-            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
-        count = elements_of([_least(size) for size in type.shape])
-        if count > LARGEST_TENSOR:
-            raise UserError(
-                "a tensor is too large",
-                where=loc,
-                why=f"{type!r} has {count} elements or more where none of its sizes is zero; "
-                f"{LARGEST_TENSOR} are the most",
-                hint="check the sizes that the model computes",
-            )
-
-
-def _least(size: Index) -> int:
-    """The least number above zero that a size is known to be, where nothing is taken away."""
-    numbers = (size.const, *(coeff for _, coeff in size.terms))
-    return max(1, *numbers) if min(numbers) >= 0 else 1
 
 
 def _compared(operands: Operands) -> tuple[Index, Index] | None:

@@ -1,7 +1,8 @@
 """Demands on sizes: what a model takes for granted of the sizes it is run with."""
 
 from tcc.errors import UserError
-from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
+from tcc.ir.index import Extremum, Index, as_int, const, of_atom
+from tcc.ir.index.ones import if_one
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import sizes

@@ -32,6 +32,7 @@ from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, Values, uses
 from tcc.ir.index import nonnegative
+from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
@@ -469,7 +470,11 @@ class _Partition:
         """Whether the group joined by `nodes` has a structure that lowers well."""
         members = {*nodes, *group.members}
         results = (*group.results(self.graph, self.users), *stored)
-        if not self.legal(*self._composed(members, results)):
+        expr, constants = self._composed(members, results)
+        # Copies of an index inside one another, as of reflections, may double with each.
+        if any(is_long(i) for s in expr.stages for node in reads(s) for i in node.indices):
+            return False
+        if not self.legal(expr, constants):
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True

@@ -10,7 +10,8 @@ repeated to a size that it has is gone with the passes after.
 
 from tcc.ir.graph import Graph, GraphBuilder, Node
 from tcc.ir.graph.rewrite import Inputs, rebuild, with_sizes
-from tcc.ir.index import Index, free_vars, weight
+from tcc.ir.index import Index, free_vars
+from tcc.ir.index.names import weight
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
 
@@ -57,8 +58,7 @@ def _settled(graph: Graph) -> tuple[int, Index] | None:
         elif node.op.name == "name_size":
             if weight(attrs.value) <= 1:
                 return number, attrs.value
-            if known.issuperset(free_vars(attrs.value)):
-                known.update(free_vars(attrs.symbol))
+            known.update(free_vars(attrs.symbol))
         elif node.op.name == "require" and not attrs.or_one:
             for own, other in ((attrs.left, attrs.right), (attrs.right, attrs.left)):
                 if own in made and made[own][1].issuperset(free_vars(other)):

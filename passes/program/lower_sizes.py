@@ -5,7 +5,7 @@ n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 
 
 from __future__ import annotations
 
-from tcc.errors import InternalError, UserError
+from tcc.errors import InternalError
 from tcc.ir.index import (
     Atom,
     Extremum,
@@ -18,7 +18,7 @@ from tcc.ir.index import (
     of_atom,
 )
 from tcc.ir.program import Instr, IntOp, Let, Register
-from tcc.ir.program.arithmetic import REGISTER_LIMIT
+from tcc.ir.program.arithmetic import require_register
 
 
 class SizeRegisters:
@@ -123,11 +123,10 @@ class SizeRegisters:
         if name not in self._formulas:
             raise InternalError(f"size {name} is used before it is known")
         # In the order of their definitions, each needs only what is computed before it.
-        for part in (n for n in self._formulas if n in self._sources[name] or n == name):
-            formula = self._formulas[part]
-            if formula not in self._known:
-                self._known[formula] = self.load(formula, out)
-        return self._known[self._formulas[name]]
+        for part in self._formulas:
+            if part in self._sources[name]:
+                self.load(self._formulas[part], out)
+        return self.load(self._formulas[name], out)
 
     def _op(self, op: IntOp, a: Register, b: Register, out: list[Instr]) -> Register:
         target = self.fresh()
@@ -137,12 +136,7 @@ class SizeRegisters:
     def _constant(self, value: int, out: list[Instr]) -> Register:
         known = self._known.get(const(value))
         if known is None:
-            if not -REGISTER_LIMIT <= value < REGISTER_LIMIT:
-                raise UserError(
-                    "a size of the model is too large",
-                    why=f"it is computed with the number {value}",
-                    hint="check the sizes that the model computes",
-                )
+            require_register(value)
             known = self.fresh()
             out.append(Let(known, IntOp.CONST, value))
             self._known[const(value)] = known

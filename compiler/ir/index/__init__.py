@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
-from tcc.errors import UserError
 from tcc.ir.index.interned import intern
+from tcc.ir.index.long import require_short
 from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 from tcc.record import entity
 
@@ -72,12 +72,6 @@ Vars: TypeAlias = tuple[Var, ...]
 Indices: TypeAlias = "tuple[Index, ...]"
 Substitution: TypeAlias = "Mapping[Var, Index]"
 _Bounds: TypeAlias = tuple[int | None, int | None]
-
-_MOST_TERMS = 1 << 12  # of a product of sums: sizes of real models have some dozens
-
-
-class LargeFormulaError(UserError, ValueError):
-    """A formula of sizes has more terms than any use of it could take."""
 
 
 @entity
@@ -196,12 +190,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
     if not y.terms:
         scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
         return _sorted(scaled, x.const * y.const)
-    if len(x.terms) * len(y.terms) > _MOST_TERMS:
-        raise LargeFormulaError(
-            "a size of the model is too long a formula",
-            why=f"it multiplies sums of {len(x.terms)} and {len(y.terms)} terms",
-            hint="give the model sizes that are numbers (--input NAME=SHAPE)",
-        )
+    require_short(len(x.terms), len(y.terms))
     terms: dict[Monomial, int] = {}
     for m1, c1 in (*x.terms, ((), x.const)):
         for m2, c2 in (*y.terms, ((), y.const)):
@@ -263,17 +252,6 @@ def maximum(a: IndexLike, b: IndexLike) -> Index:
 
 def ceildiv(a: IndexLike, b: IndexLike) -> Index:
     return floordiv(add(a, add(b, -1)), b)
-
-
-def if_one(size: Index, then: Index, other: Index) -> Index:
-    """`then` where `size`, which is at least 0, is 1, else `other`."""
-    return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
-
-
-def may_be_one(size: Index) -> bool:
-    """Whether nothing that is known of `size` excludes 1."""
-    lo, hi = bounds(size)
-    return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
 
 
 def _extremum(which: str, a: Index, b: Index) -> Index:
@@ -499,11 +477,12 @@ def atoms(index: Index) -> tuple[Atom, ...]:
     """Every atom of `index`, nested ones included, each once, in a fixed order."""
     found: dict[Atom, None] = {}
     for atom in (atom for monomial, _ in index.terms for atom in monomial):
-        found |= dict.fromkeys((atom, *(a for part in _parts(atom) for a in atoms(part))))
+        found |= dict.fromkeys((atom, *(a for part in parts_of(atom) for a in atoms(part))))
     return tuple(found)
 
 
-def _parts(atom: Atom) -> Indices:
+def parts_of(atom: Atom) -> Indices:
+    """The operands of an atom."""
     match atom:
         case Quotient() | Remainder():
             return atom.num, atom.den
@@ -511,13 +490,6 @@ def _parts(atom: Atom) -> Indices:
             return atom.a, atom.b
         case Var():
             return ()
-
-
-@lru_cache(1 << 16)
-def weight(index: Index) -> int:
-    """How many atoms the text of `index` shows, each as often as it stands there."""
-    shown = (atom for monomial, _ in index.terms for atom in monomial)
-    return sum(1 + sum(map(weight, _parts(atom))) for atom in shown)
 
 
 @lru_cache(1 << 16)
@@ -583,7 +555,7 @@ def _substituted(index: Index, taken: tuple[tuple[Var, Index], ...]) -> Index:
 def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
     if isinstance(atom, Var):
         return mapping.get(atom) or of_atom(atom)
-    a, b = (substitute(part, mapping) for part in _parts(atom))
+    a, b = (substitute(part, mapping) for part in parts_of(atom))
     match atom:
         case Quotient():
             return floordiv(a, b)
@@ -607,7 +579,7 @@ def _evaluate(index: Index, values: Mapping[str, Any], done: dict[Atom, Any]) ->
                 product = product * values[atom.name]
                 continue
             if atom not in done:
-                parts = (_evaluate(part, values, done) for part in _parts(atom))
+                parts = (_evaluate(part, values, done) for part in parts_of(atom))
                 done[atom] = _combined(atom, *parts)
             product = product * done[atom]
         total = total + product

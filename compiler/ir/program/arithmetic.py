@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+from tcc.errors import UserError
 from tcc.ir.program import Instr, IntOp, Let, Register, Relation
 
 MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType(
@@ -22,7 +23,17 @@ MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType
     }
 )
 
-REGISTER_LIMIT = 1 << 63  # registers hold what is below, and not below its negative
+_LIMIT = 1 << 63  # registers hold what is below, and not below its negative
+
+
+def require_register(value: int) -> None:
+    """Raises UserError for a number that no register holds."""
+    if not -_LIMIT <= value < _LIMIT:
+        raise UserError(
+            "a size of the model is too large",
+            why=f"it is computed with the number {value}",
+            hint="check the sizes that the model computes",
+        )
 
 
 def let_value(
@@ -40,7 +51,7 @@ def let_value(
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
     value = MEANING[let.op](a, b)
-    return value if -REGISTER_LIMIT <= value < REGISTER_LIMIT else None  # a run ends there
+    return value if -_LIMIT <= value < _LIMIT else None  # a run ends there
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:

@@ -17,8 +17,9 @@ from tcc.frontends.onnx.axes import (
 )
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
-from tcc.frontends.shapes import exact_quotient, sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
+from tcc.ir.index.compare import exact_quotient, sign
+from tcc.ir.index.ones import may_be_one
 from tcc.ir.types import F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.algebra.narrow import ROUNDINGS
 
