@@ -47,8 +47,8 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
 # Nodes of a kernel: a bound of the effort, for every join looks at all of them, and of no profit:
-# no group of the models has a fifth of it.
-_MOST = 128
+# no group of the models has half of it.
+_MOST = 64
 
 
 class NodeKind(Enum):

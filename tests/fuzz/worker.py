@@ -9,13 +9,15 @@ import json
 import sys
 from dataclasses import asdict
 
+from .chain_check import MODE, check_chains
 from .compiled import check
 
 
 def main(batches: str, modes: str) -> None:
     for batch in batches.split(","):
         first, last = map(int, batch.split(":"))
-        failures = check(range(first, last), modes.split(","))
+        seeds = range(first, last)
+        failures = check_chains(seeds) if modes == MODE else check(seeds, modes.split(","))
         print(json.dumps([asdict(failure) for failure in failures]), flush=True)
 
 
