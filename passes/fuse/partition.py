@@ -31,7 +31,7 @@ from typing import TypeAlias
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, Values, uses
-from tcc.ir.index import nonnegative
+from tcc.ir.index import Var, free_vars, nonnegative
 from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
@@ -106,6 +106,11 @@ def partition(
     return _Partition(graph, model, ends).run()
 
 
+def _sizes(values: Sequence[Value | None]) -> set[Var]:
+    """The symbols in the sizes of values."""
+    return set(free_vars(*(d for v in values if v is not None for d in v.type.shape)))
+
+
 class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
@@ -140,9 +145,10 @@ class _Partition:
 
     def _needed(self, node: Node) -> bool:
         """Whether anything that runs reads the node; nodes without outputs act by themselves, and
-        calls may give a size that others use."""
+        calls and bodies may give a size that others use."""
         read = any(u in self.groups for u in self._readers(node))
-        acts = not node.outputs or (node.op.call and Trait.OPAQUE in node.op.traits)
+        gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
+        acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
         return bool(read or acts or self._is_kept(node))
 
     def _readers(self, node: Node) -> dict[Node, None]:
@@ -168,7 +174,7 @@ class _Partition:
         unit of which makes the whole factor in any case."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        users = self._readers(node)
+        users = [u for u in self._readers(node) if u in self.groups]  # the others are not needed
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         fed = [self._anchors_fed(node, g) for g in groups]

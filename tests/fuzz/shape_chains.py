@@ -256,6 +256,53 @@ def _loop(c: _Chain) -> bool:
     return c.number(value, "Loop", [count, "", x.name], body=body)
 
 
+def _grown(c: _Chain) -> bool:
+    """A vector cut and joined to another in each trip of a loop, at places that it computes."""
+    trips, x, y, cut = c.small(3), c.pick(c.tensors), c.rng.choice(c.tensors), c.small(4)
+    old = c.node("Reshape", [x.name, c.constant(-1)])
+    other = c.node("Reshape", [y.name, c.constant(-1)])
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Shape", ["old"], ["size"]),
+            helper.make_node("Div", ["size", c.constant(2)], ["half"]),
+            helper.make_node("Add", ["half", cut.name], ["end"]),
+            helper.make_node("Slice", ["old", c.constant(0), "end", c.constant(0)], ["part"]),
+            helper.make_node("Concat", ["part", other], ["new"], axis=0),
+        ],
+        f"body{c.count}",
+        [
+            helper.make_tensor_value_info("trip", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("old", TensorProto.FLOAT, [None]),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("new", TensorProto.FLOAT, [None]),
+        ],
+    )
+    array, more = x.array.reshape(-1), y.array.reshape(-1)
+    for _ in range(trips.array):
+        array = np.concatenate([array[: len(array) // 2 + cut.array], more])
+    count = c.node("Squeeze", [trips.name, c.constant(0)])
+    return c.tensor(array, "Loop", [count, "", old], body=body)
+
+
+def _branched(c: _Chain) -> bool:
+    """A vector cut in one of two ways, by a comparison of numbers."""
+    x, a, b = c.pick(c.tensors), c.pick(c.numbers), c.rng.choice(c.numbers)
+    flat, cut = c.node("Reshape", [x.name, c.constant(-1)]), c.small(5)
+    test = c.node("Squeeze", [c.node("Greater", [a.name, b.name]), c.constant(0)])
+    bodies = []
+    for number, ends in enumerate(((c.constant(0), cut.name), (cut.name, c.constant(1 << 40)))):
+        nodes = [helper.make_node("Slice", [flat, *ends, c.constant(0)], [f"part{number}"])]
+        result = helper.make_tensor_value_info(f"part{number}", TensorProto.FLOAT, [None])
+        bodies.append(helper.make_graph(nodes, f"branch{c.count}_{number}", [], [result]))
+    array = x.array.reshape(-1)
+    array = array[: cut.array] if a.array > b.array else array[cut.array :]
+    return c.tensor(array, "If", [test], then_branch=bodies[0], else_branch=bodies[1])
+
+
 _NUMBERS: tuple[Step, ...] = (*(_arithmetic,) * 5, *(_divided,) * 3, _chosen, _size)
 _TENSORS: tuple[Step, ...] = (
     *(_cut,) * 4, *(_joined,) * 4, _reshaped, _reshaped, _stretched, _stretched, _created, _split,
@@ -265,6 +312,7 @@ _KINDS: tuple[tuple[Step, ...], ...] = (
     (*_NUMBERS * 4, *_TENSORS),
     (*(_cut, _joined) * 8, *_TENSORS, _size, *_NUMBERS),
     (*_NUMBERS, *_TENSORS, _loop),
+    (*_NUMBERS, *_TENSORS, _loop, *(_grown, _branched) * 2),
 )
 
 
@@ -287,6 +335,7 @@ def generate(seed: int, most: int = 300) -> OpenModel:
     steps, limit = rng.choice(_KINDS), rng.choice((most // 15, most // 5, most))
     _size(c)
     _sum_of_sizes(c, most // 6)
+    limit = min(limit + len(c.nodes), most)
     while len(c.nodes) < limit:
         before = len(c.nodes), len(c.tensors), len(c.numbers)
         try:
