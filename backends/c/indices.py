@@ -42,6 +42,8 @@ class IndexText:
                 a, b = self.operand(atom.a), self.operand(atom.b)
                 return f"({a} {'<' if atom.which == 'min' else '>'} {b} ? {a} : {b})"
         num, den = self.operand(atom.num), self.operand(atom.den)
+        if not nonnegative(atom.den - 1):  # computed ahead of the loop that does not run then
+            den = f"({den} > 0 ? {den} : 1)"
         quotient = isinstance(atom, Quotient)
         if nonnegative(atom.num):
             return f"({num} {'/' if quotient else '%'} {den})"

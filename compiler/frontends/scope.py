@@ -23,11 +23,12 @@ import numpy as np
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
-from tcc.frontends.ones import one_apart
-from tcc.frontends.onnx.tensors import LARGEST_TENSOR, TensorReader, elements_of
-from tcc.frontends.shapes import MAX_SIZES, is_small, propagate, sizes_of_array
-from tcc.ir.graph import GraphBuilder, Value, carrier
+from tcc.frontends.onnx.tensors import TensorReader
+from tcc.frontends.shapes import MAX_SIZES, check_types, is_small, propagate, sizes_of_array
+from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
+from tcc.ir.index.names import facts_of, is_long
+from tcc.ir.index.ones import one_apart
 from tcc.ir.lists import ListType
 from tcc.ir.op import Array, Trait, result_types
 from tcc.ir.types import DType, TensorType, dtype_of
@@ -35,6 +36,7 @@ from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import Shape, UnequalDimsError
+from tcc.schedule.nest import typical
 
 _FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
 _FOLD_OPERAND = 1 << 16
@@ -187,7 +189,12 @@ class ImportSession:
         self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(
-        self, hint: str, lo: int = 0, hi: int = LARGEST_SIZE, typical: int | None = None
+        self,
+        hint: str,
+        lo: int = 0,
+        hi: int = LARGEST_SIZE,
+        typical: int | None = None,
+        divisor: int = 1,
     ) -> Index:
         """A size symbol whose name, made of `hint`, no other symbol of the model has."""
         name = first = _identifier(hint)
@@ -195,7 +202,7 @@ class ImportSession:
             self.symbols[first] += 1
             name = f"{first}.{self.symbols[first]}"
         self.symbols[name] = 0
-        return symbol(name, lo, hi, typical=typical)
+        return symbol(name, lo, hi, divisor, typical)
 
 
 def _identifier(text: str) -> str:
@@ -209,7 +216,7 @@ def _identifier(text: str) -> str:
 class Scope:
     """The names of one graph.  `parent` is the scope around a body; functions have none, but like
     bodies have one `around` them.  `outside` are the symbols around a body, which has its own;
-    `wide` the sizes to which two broadcast.
+    `wide` the sizes to which two broadcast, `short` the symbols that stand for long formulas.
 
     `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
     the elements of an operand, by it and their least value; both hold in bodies too, and not
@@ -227,6 +234,7 @@ class Scope:
     around: Scope | None = None
     outside: set[str] | None = None
     wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    short: dict[Index, Index] = field(default_factory=dict)
     names: dict[str, Operand | None] = field(default_factory=dict)
     joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
     bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
@@ -348,15 +356,18 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
+        # Where symbols stand for formulas, it may not be seen that parts sum up to the whole.
+        hint = next(iter(names), op)
+        short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:
-            made = self.builder.add(row, values, attrs, loc=loc, names=names)
+            made = self.builder.add_first(row, values, (short, attrs), loc=loc, names=names)
         except UserError as error:
             agreed = self._resolved(operands, error.__cause__, loc) if demands else None
             if agreed is None:
                 raise
             return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
-        _check_sizes([value.type for value in made], loc)
-        results = tuple(map(self.wrap, made))
+        check_types([value.type for value in made], loc)
+        results = tuple(self._short_sizes(self.wrap(value), loc) for value in made)
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
@@ -384,20 +395,50 @@ class Scope:
     def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
         """The size to which two broadcast, known to all scopes that know the two: results of
         bodies may have it."""
-        inside: list[set[str]] = []
-        home = self
-        while home.around and (home.outside is None or are_among((a, b), home.outside)):
-            inside += [home.outside] if home.outside is not None else []
-            home = home.around
+        home, inside = self._home(a, b)
         if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
-            attrs = OPS["broadcast_size"].attrs(wide, a, b)
-            home.builder.add(OPS["broadcast_size"], (), attrs, loc=loc)
+            home._name("broadcast_size", inside, loc, wide, a, b)
             home.joins[wide] = frozenset({wide}) | home._parts(a)
-            for symbols in inside:
-                symbols.update(var.name for var in free_vars(wide))
             home.wide[a, b] = home.wide[b, a] = wide
         return home.wide[a, b]
+
+    def _home(self, *sizes: Index) -> tuple[Scope, list[set[str]]]:
+        """The outermost scope that knows the sizes, and the symbols around the bodies within."""
+        inside: list[set[str]] = []
+        home = self
+        while home.around and (home.outside is None or are_among(sizes, home.outside)):
+            inside += [home.outside] if home.outside is not None else []
+            home = home.around
+        return home, inside
+
+    def _name(
+        self, op: str, inside: Iterable[set[str]], loc: str, made: Index, *sizes: Index
+    ) -> None:
+        """Adds the node `op` that makes a symbol of sizes, which bodies know too."""
+        self.builder.add(OPS[op], (), OPS[op].attrs(made, *sizes), loc=loc)
+        for symbols in inside:
+            symbols.update(var.name for var in free_vars(made))
+
+    # ---- long formulas
+
+    def _shortened(self, size: Index, hint: str, loc: str) -> Index:
+        """`size`, or the symbol that stands for it where it is a long formula."""
+        if not is_long(size):
+            return size
+        home, inside = self._home(size)
+        if size not in home.short:
+            facts = facts_of(size, min(typical(size), LARGEST_SIZE))
+            made = self.session.fresh_symbol(f"{hint}.size", *facts)
+            home._name("name_size", inside, loc, made, size)
+            home.short[size] = made
+        return home.short[size]
+
+    def _short_sizes(self, x: Operand, loc: str) -> Operand:
+        """`x` with symbols in the place of sizes that are long formulas."""
+        for size in x.shape:
+            x = self.renamed(x, size, self._shortened(size, x.name, loc), loc)
+        return x
 
     def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
         """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
@@ -463,8 +504,8 @@ class Scope:
         return [o and self.renamed(o, old, new, loc) for o in operands]
 
     def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
-        """`x` with one of two sizes that are demanded to be equal in the place of the other."""
-        if old not in x.shape:
+        """`x` with one of two sizes that are equal in the place of the other."""
+        if old is new or old not in x.shape:
             return x
         sizes = tuple(new if dim is old else dim for dim in x.shape)
         attrs = OPS["slice"].attrs((const(0),) * x.rank, (1,) * x.rank, sizes)
@@ -520,39 +561,23 @@ class Scope:
         if results is None:
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
-        return tuple(
-            self._sizes(e, t.dtype, n) for e, t, n in zip(results, types, hints, strict=False)
-        )
+        made = []
+        for elements, type, hint in zip(results, types, hints, strict=False):
+            short = np.empty(elements.size, object)
+            short[:] = [self._shortened(e, hint, loc) for e in elements.reshape(-1)]
+            made.append(self._sizes(short.reshape(elements.shape), type.dtype, hint))
+        return tuple(made)
 
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
         found = result_types(OPS[op], types, attrs, loc)
-        _check_sizes(found, loc)
+        check_types(found, loc)
         return found
 
 
 def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
     """Whether all symbols of the dims are among those."""
     return all(var.name in symbols for dim in dims for var in free_vars(dim))
-
-
-def _check_sizes(types: Iterable[TensorType], loc: str) -> None:
-    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
-    for type in types:
-        sizes = type.static_shape
-        if sizes is None:
-            continue
-        if any(size < 0 for size in sizes):
-            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
-        count = elements_of(sizes)
-        if count > LARGEST_TENSOR:
-            raise UserError(
-                "a tensor is too large",
-                where=loc,
-                why=f"{type!r} has {count} elements{' but for its zeros' if 0 in sizes else ''}; "
-                f"{LARGEST_TENSOR} are the most",
-                hint="check the sizes that the model computes",
-            )
 
 
 def _compared(operands: Operands) -> tuple[Index, Index] | None:

@@ -11,18 +11,19 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.errors import UserError
+from tcc.frontends.onnx.tensors import LARGEST_TENSOR, elements_of
 from tcc.ir.index import (
     Index,
     as_int,
-    bounds,
     const,
     divisor_of,
     floordiv,
     maximum,
     minimum,
     mod,
-    of_atom,
 )
+from tcc.ir.index.compare import ends, is_equal, is_less, is_unequal
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
 from tcc.known import all_known
@@ -30,6 +31,7 @@ from tcc.ops import OPS
 from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
+_LARGEST = (1 << 62) - 1  # what is computed with larger numbers is data, whose arithmetic wraps
 
 
 class _Undecided(Exception):
@@ -51,35 +53,30 @@ def sizes_of_array(array: Array) -> Array | None:
     return out.reshape(array.shape)
 
 
+def check_types(types: Iterable[TensorType], loc: str) -> None:
+    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
+    for type in types:
+        sizes = type.static_shape
+        if sizes is not None and any(size < 0 for size in sizes):
+            raise UserError("a tensor has a negative size", where=loc, why=repr(type))
+        count = elements_of([_least(size) for size in type.shape])
+        if count > LARGEST_TENSOR:
+            raise UserError(
+                "a tensor is too large",
+                where=loc,
+                why=f"{type!r} has {count} elements or more where none of its sizes is zero; "
+                f"{LARGEST_TENSOR} are the most",
+                hint="check the sizes that the model computes",
+            )
+
+
+def _least(size: Index) -> int:
+    """The least number above zero that a size is known to be, where nothing is taken away."""
+    numbers = (size.const, *(coeff for _, coeff in size.terms))
+    return max(1, *numbers) if min(numbers) >= 0 else 1
+
+
 # ---- decisions -------------------------------------------------------------------------------
-
-
-def _ends(index: Index) -> tuple[float, float]:
-    """The least and the largest value that `index` may have."""
-    lo, hi = bounds(index)
-    return -math.inf if lo is None else lo, math.inf if hi is None else hi
-
-
-def sign(index: Index) -> int | None:
-    """1, 0 or -1 where `index` is known to be positive, zero or negative; else None."""
-    lo, hi = _ends(index)
-    if lo > 0 or hi < 0:
-        return 1 if lo > 0 else -1
-    return 0 if lo == hi == 0 else None
-
-
-def is_less(a: Index, b: Index) -> bool | None:
-    """Whether `a < b`; None where it depends on the symbols' values."""
-    lo, hi = _ends(a - b)
-    return True if hi < 0 else False if lo >= 0 else None
-
-
-def is_equal(a: Index, b: Index) -> bool | None:
-    """Whether `a == b`; None where it depends on the symbols' values."""
-    if a is b:
-        return True
-    lo, hi = _ends(a - b)
-    return False if lo > 0 or hi < 0 else None
 
 
 def _decided(answer: bool | None) -> Index:
@@ -96,7 +93,7 @@ def _truth(index: Index) -> bool:
 
 
 def _non_negative(*indices: Index) -> None:
-    if any(_ends(index)[0] < 0 for index in indices):
+    if any(ends(index)[0] < 0 for index in indices):
         raise _Undecided
 
 
@@ -104,25 +101,6 @@ def _divisor(num: Index, den: Index) -> Index:
     """What to divide by, which is never zero: what a division by zero gives is not defined."""
     _non_negative(num, den)
     return den if mod(num, den) is const(0) else maximum(den, const(1))
-
-
-def exact_quotient(num: Index, den: Index) -> Index:
-    """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
-    if den.const or len(den.terms) != 1:
-        return floordiv(num, den)
-    ((factors, by),) = den.terms
-    total = const(0)
-    for monomial, coeff in num.terms:
-        left = list(monomial)
-        for atom in factors:
-            if atom not in left or coeff % by:
-                return floordiv(num, den)
-            left.remove(atom)
-        product = const(coeff // by)
-        for atom in left:
-            product = product * of_atom(atom)
-        total = total + product
-    return floordiv(num, den) if num.const else total
 
 
 # ---- the ops -----------------------------------------------------------------------------------
@@ -188,7 +166,7 @@ def _mod(call: _Call) -> Sequence[Elements]:
 
 
 def _abs(index: Index) -> Index:
-    if _ends(index)[1] <= 0:
+    if ends(index)[1] <= 0:
         return -index
     _non_negative(index)
     return index
@@ -198,12 +176,6 @@ def _cast(call: _Call) -> Sequence[Elements]:
     if call.types[0].dtype is BOOL:
         return _pointwise(lambda x: _decided(is_unequal(x, const(0))))(call)
     return call.inputs
-
-
-def is_unequal(a: Index, b: Index) -> bool | None:
-    """Whether `a != b`; None where it depends on the symbols' values."""
-    same = is_equal(a, b)
-    return None if same is None else not same
 
 
 def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
@@ -300,6 +272,10 @@ def propagate(
     if rule is None or len(present) != len(inputs):
         return None
     try:
-        return rule(_Call(present, attrs, types))
+        results = rule(_Call(present, attrs, types))
     except (_Undecided, ValueError, IndexError):
         return None
+    numbers = (
+        n for e in results for i in e.reshape(-1) for n in (i.const, *dict(i.terms).values())
+    )
+    return None if any(abs(n) > _LARGEST for n in numbers) else results

@@ -1,7 +1,8 @@
 """Demands on sizes: what a model takes for granted of the sizes it is run with."""
 
 from tcc.errors import UserError
-from tcc.ir.index import Extremum, Index, as_int, const, if_one, of_atom
+from tcc.ir.index import Extremum, Index, as_int, const, of_atom
+from tcc.ir.index.ones import if_one
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import sizes
@@ -67,6 +68,14 @@ class BroadcastSizeAttrs:
 
 
 @record
+class NameSizeAttrs:
+    """A new size symbol for `value`, a formula too long to stand in others."""
+
+    symbol: Index
+    value: Index
+
+
+@record
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
     zero count from its end if `signed`.  `reason` is what an error says."""
@@ -108,6 +117,12 @@ OPS = (
         "broadcast_size", BroadcastSizeAttrs, 0, lambda *_: (), lambda *_: (),
         tuple(d for d in DTYPES.values() if d.is_integer),
         "Names the size to which two sizes broadcast; a node without operands and outputs.",
+        traits=Trait.OPAQUE,
+    ),
+    OpSpec(
+        "name_size", NameSizeAttrs, 0, lambda *_: (), lambda *_: (),
+        tuple(d for d in DTYPES.values() if d.is_integer),
+        "Names a size that others are computed from; a node without operands and outputs.",
         traits=Trait.OPAQUE,
     ),
     OpSpec(

@@ -100,20 +100,21 @@ class _Joins:
     def _stored_anyway(self, value: Value) -> bool:
         """Whether a kernel of its own computes the value: it holds a reduction, or others read it.
         Index maps are repeated by each reader, so they have none."""
-        node = self.producers.get(value)
-        if node is None or len(node.outputs) > 1:
-            return False
-        expr = node_expr(node)
-        if expr is None:
-            return False
-        if node in self.found or any(s.monoid is not None for s in expr.stages):
-            return True
-        if len(self.users[value]) > 1:
-            return not all(isinstance(b, Read) for s in expr.stages for b in s.body)
-        return any(
-            v is not None and len(self.users[v]) == 1 and self._stored_anyway(v)
-            for v in node.inputs
-        )
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            node = self.producers.get(value)
+            expr = None if node is None or len(node.outputs) > 1 else node_expr(node)
+            if node is None or expr is None:
+                continue
+            if node in self.found or any(s.monoid is not None for s in expr.stages):
+                return True
+            if len(self.users[value]) == 1:
+                read = dict.fromkeys(v for v in node.inputs if v is not None)
+                pending += [v for v in read if len(self.users[v]) == 1]
+            elif not all(isinstance(b, Read) for s in expr.stages for b in s.body):
+                return True
+        return False
 
 
 def _bytes(value: Value) -> int:

@@ -31,7 +31,8 @@ from typing import TypeAlias
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, Values, uses
-from tcc.ir.index import nonnegative
+from tcc.ir.index import Var, free_vars, nonnegative
+from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
@@ -46,8 +47,8 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
 # Nodes of a kernel: a bound of the effort, for every join looks at all of them, and of no profit:
-# no group of the models has a fifth of it.
-_MOST = 128
+# no group of the models has half of it.
+_MOST = 64
 
 
 class NodeKind(Enum):
@@ -105,6 +106,11 @@ def partition(
     return _Partition(graph, model, ends).run()
 
 
+def _sizes(values: Sequence[Value | None]) -> set[Var]:
+    """The symbols in the sizes of values."""
+    return set(free_vars(*(d for v in values if v is not None for d in v.type.shape)))
+
+
 class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
@@ -139,9 +145,10 @@ class _Partition:
 
     def _needed(self, node: Node) -> bool:
         """Whether anything that runs reads the node; nodes without outputs act by themselves, and
-        calls may give a size that others use."""
+        calls and bodies may give a size that others use."""
         read = any(u in self.groups for u in self._readers(node))
-        acts = not node.outputs or (node.op.call and Trait.OPAQUE in node.op.traits)
+        gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
+        acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
         return bool(read or acts or self._is_kept(node))
 
     def _readers(self, node: Node) -> dict[Node, None]:
@@ -167,7 +174,7 @@ class _Partition:
         unit of which makes the whole factor in any case."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        users = self._readers(node)
+        users = [u for u in self._readers(node) if u in self.groups]  # the others are not needed
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
         fed = [self._anchors_fed(node, g) for g in groups]
@@ -469,7 +476,11 @@ class _Partition:
         """Whether the group joined by `nodes` has a structure that lowers well."""
         members = {*nodes, *group.members}
         results = (*group.results(self.graph, self.users), *stored)
-        if not self.legal(*self._composed(members, results)):
+        expr, constants = self._composed(members, results)
+        # Copies of an index inside one another, as of reflections, may double with each.
+        if any(is_long(i) for s in expr.stages for node in reads(s) for i in node.indices):
+            return False
+        if not self.legal(expr, constants):
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True

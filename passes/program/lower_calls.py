@@ -23,7 +23,7 @@ from tcc.ir.types import dtype_of, element_count, integer_limits
 from tcc.ops.data.data_dependent import BindSizeAttrs
 from tcc.ops.data.indexing import REDUCTIONS
 from tcc.ops.shapes import replaced
-from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
+from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, NameSizeAttrs, RequireAttrs
 from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
@@ -138,15 +138,14 @@ def lower_require(frame: GraphLowering, node: Node) -> None:
     frame.check(Relation.EQ, left, right, f"{node.loc}: {attrs.text}, because {attrs.reason}")
 
 
-def lower_broadcast_size(frame: GraphLowering, node: Node) -> None:
-    """The size to which two broadcast; where these are known at entry, so is it."""
-    attrs: BroadcastSizeAttrs = node.attrs
+def lower_named_size(frame: GraphLowering, node: Node) -> None:
+    """A size with a name of its own; where what it is made of is known at entry, so is it."""
+    attrs: BroadcastSizeAttrs | NameSizeAttrs = node.attrs
     var = var_of(attrs.symbol)
     assert var is not None
-    late = frame.registers.is_late(attrs.value)
     top = frame.top or frame
-    for owner in (frame,) if late else (top, frame):
-        owner.registers.bind(var.name, owner.size(attrs.value), late=late)
+    for owner in (frame,) if frame.registers.is_late(attrs.value) else (top, frame):
+        owner.registers.define(var.name, attrs.value)
 
 
 def lower_check_indices(frame: GraphLowering, node: Node) -> None:

@@ -18,8 +18,8 @@ from tcc.passes.program.lower_calls import (
     CALLS,
     Lower,
     lower_bind_size,
-    lower_broadcast_size,
     lower_check_indices,
+    lower_named_size,
     lower_require,
 )
 from tcc.passes.program.lower_collectives import COLLECTIVES, lower_collective, lower_rank
@@ -39,7 +39,8 @@ _LOWER: Mapping[str, Lower] = MappingProxyType(
         "loop": lower_loop,
         "scan": lower_scan,
         "bind_size": lower_bind_size,
-        "broadcast_size": lower_broadcast_size,
+        "broadcast_size": lower_named_size,
+        "name_size": lower_named_size,
         "require": lower_require,
         "check_indices": lower_check_indices,
         **dict.fromkeys(COLLECTIVES, lower_collective),

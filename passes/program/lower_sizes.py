@@ -1,4 +1,4 @@
-"""Integer expressions to registers: each distinct size is computed once.
+"""Integer expressions to registers: each distinct size and atom is computed once.
 
 n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 1
 """
@@ -6,8 +6,19 @@ n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 
 from __future__ import annotations
 
 from tcc.errors import InternalError
-from tcc.ir.index import Atom, Extremum, Index, Quotient, Remainder, Var, const, free_vars
+from tcc.ir.index import (
+    Atom,
+    Extremum,
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    const,
+    free_vars,
+    of_atom,
+)
 from tcc.ir.program import Instr, IntOp, Let, Register
+from tcc.ir.program.arithmetic import require_register
 
 
 class SizeRegisters:
@@ -22,6 +33,9 @@ class SizeRegisters:
         self._known: dict[Index, Register] = dict(parent._known) if parent else {}
         self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
         self._late: set[str] = set(parent._late) if parent else set()
+        # Symbols that stand for formulas: these, and the symbols that they are made of.
+        self._formulas: dict[str, Index] = dict(parent._formulas) if parent else {}
+        self._sources: dict[str, frozenset[str]] = dict(parent._sources) if parent else {}
 
     @property
     def count(self) -> int:
@@ -42,14 +56,24 @@ class SizeRegisters:
         self._sizes[name] = register
         if late:
             self._late.add(name)
-            self._known = {i: r for i, r in self._known.items() if not _uses(i, name)}
+            self._known = {i: r for i, r in self._known.items() if name not in self._symbols(i)}
+
+    def define(self, name: str, formula: Index) -> None:
+        """Size symbol `name` stands for `formula`, which is computed where it is first needed."""
+        self._formulas[name] = formula
+        self._sources[name] = self._symbols(formula)
 
     def is_late(self, index: Index) -> bool:
         """Whether `index` depends on a size that data decides."""
-        return any(v.name in self._late for v in free_vars(index))
+        return not self._late.isdisjoint(self._symbols(index))
+
+    def _symbols(self, index: Index) -> frozenset[str]:
+        """The symbols of `index`, and those that they are made of."""
+        names = frozenset(v.name for v in free_vars(index))
+        return names.union(*(self._sources[name] for name in names if name in self._sources))
 
     def bound(self, name: str) -> bool:
-        return name in self._sizes
+        return name in self._sizes or name in self._formulas
 
     def load(self, index: Index, out: list[Instr]) -> Register:
         """The register that holds `index`; appends to `out` what computes it.
@@ -78,21 +102,31 @@ class SizeRegisters:
         return product
 
     def _atom(self, atom: Atom, out: list[Instr]) -> Register:
-        match atom:
-            case Var():
-                if atom.name not in self._sizes:
-                    raise InternalError(f"size {atom.name} is used before it is known")
-                return self._sizes[atom.name]
-            case Quotient():
-                return self._binary(IntOp.FLOORDIV, atom.num, atom.den, out)
-            case Remainder():
-                return self._binary(IntOp.MOD, atom.num, atom.den, out)
-            case Extremum():
-                op = IntOp.MIN if atom.which == "min" else IntOp.MAX
-                return self._binary(op, atom.a, atom.b, out)
+        if isinstance(atom, Var):
+            return self._symbol(atom.name, out)
+        whole = of_atom(atom)
+        if whole not in self._known:
+            match atom:
+                case Quotient():
+                    op, a, b = IntOp.FLOORDIV, atom.num, atom.den
+                case Remainder():
+                    op, a, b = IntOp.MOD, atom.num, atom.den
+                case Extremum():
+                    op = IntOp.MIN if atom.which == "min" else IntOp.MAX
+                    a, b = atom.a, atom.b
+            self._known[whole] = self._op(op, self.load(a, out), self.load(b, out), out)
+        return self._known[whole]
 
-    def _binary(self, op: IntOp, a: Index, b: Index, out: list[Instr]) -> Register:
-        return self._op(op, self.load(a, out), self.load(b, out), out)
+    def _symbol(self, name: str, out: list[Instr]) -> Register:
+        if name in self._sizes:
+            return self._sizes[name]
+        if name not in self._formulas:
+            raise InternalError(f"size {name} is used before it is known")
+        # In the order of their definitions, each needs only what is computed before it.
+        for part in self._formulas:
+            if part in self._sources[name]:
+                self.load(self._formulas[part], out)
+        return self.load(self._formulas[name], out)
 
     def _op(self, op: IntOp, a: Register, b: Register, out: list[Instr]) -> Register:
         target = self.fresh()
@@ -102,11 +136,8 @@ class SizeRegisters:
     def _constant(self, value: int, out: list[Instr]) -> Register:
         known = self._known.get(const(value))
         if known is None:
+            require_register(value)
             known = self.fresh()
             out.append(Let(known, IntOp.CONST, value))
             self._known[const(value)] = known
         return known
-
-
-def _uses(index: Index, name: str) -> bool:
-    return any(v.name == name for v in free_vars(index))

@@ -487,3 +487,32 @@ def test_a_scan_whose_states_are_rows_too_and_change_places() -> None:
     )
     starts = {"s0": ramp(3), "a0": ramp(3) + 1, "b0": ramp(3) - 2}
     check(model, *({**starts, "x": ramp(n, 3)} for n in (1, 2, 5)))
+
+
+# ---- results of which only the size is read ------------------------------------------------------
+
+
+def test_only_the_size_of_a_result_is_read() -> None:
+    """It comes to be in a body, which runs though nobody looks at what it makes."""
+    longer = body(
+        [node("Identity", ["go"], ["on"]), node("Concat", ["old", "w"], ["new"], axis=0)],
+        [value("t", INT64, []), value("go", BOOL, []), value("old", FLOAT, [None])],
+        [value("on", BOOL, []), value("new", FLOAT, [None])],
+    )
+    either = branches(
+        [node("Concat", ["x", "w"], ["r"], axis=0)], [node("Identity", ["w"], ["r"])], "r"
+    )
+    model = model_of(
+        [
+            node("Loop", ["k", "", "x"], ["grown"], body=longer),
+            either,
+            node("Shape", ["grown"], ["y"]),
+            node("Shape", ["r_"], ["z"]),
+        ],
+        [value("x", FLOAT, ["n"]), value("w", FLOAT, ["m"]), value("k", INT64, []),
+         value("c", BOOL, [])],
+        [value("y", INT64, [1]), value("z", INT64, [1])],
+    )  # fmt: skip
+    for trips, test in ((0, True), (2, False)):
+        feeds = {"x": ramp(2), "w": ramp(3), "k": np.array(trips), "c": np.array(test)}
+        check(model, feeds)

@@ -37,6 +37,27 @@ def check(
 # ---- symbolic sizes ------------------------------------------------------------------------------
 
 
+def test_nothing_repeated_beside_others_is_nothing() -> None:
+    """A kernel for both divides places by the size of what is repeated."""
+    model = model_of(
+        [
+            node("Tile", ["x", "two"], ["t"]),
+            node("Concat", ["t", "w"], ["y"], axis=0),
+        ],
+        [value("x", FLOAT, ["n"]), value("w", FLOAT, ["m"])],
+        [value("y", FLOAT, ["k"])],
+        {"two": np.array([2])},
+    )
+    check(model, *({"x": normal(n), "w": normal(m)} for n, m in ((0, 3), (2, 3), (2, 0))))
+
+
+def test_no_step_asks_of_both_operands_what_it_has_asked_of_one() -> None:
+    nodes = [node("Concat", [f"x{n}", f"x{n}"], [f"x{n + 1}"], axis=0) for n in range(30)]
+    model = model_of(nodes, [value("x0", FLOAT, ["n"])], [value("x30", FLOAT, ["k"])])
+    module = tcc.compile(model, jobs=1)
+    assert module.run({"x0": np.zeros(0, np.float32)})["x30"].size == 0
+
+
 def test_convolutions_of_open_batch_and_image() -> None:
     weights = {"w": normal(8, 3, 3, 3), "b": normal(8), "d": normal(8, 1, 3, 3)}
     model = model_of(

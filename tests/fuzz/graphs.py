@@ -31,8 +31,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Rows that only name or demand sizes, the one whose attributes hold a whole expression, and those
 # that need ranks.
 _NOT_DRAWN = (
-    "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size", "expression",
-    "guarded",
+    "if", "loop", "scan", "require", "broadcast_size", "name_size", "check_indices", "bind_size",
+    "expression", "guarded",
     *(op.name for op in collective.OPS),
 )  # fmt: skip
 # Rows whose result has a size that data decide: the field of the attributes that names it.

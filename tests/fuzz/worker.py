@@ -1,4 +1,4 @@
-"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE graphs|open`.
+"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE graphs|open|chains`.
 
 Prints a line of JSON for each batch as it is done: its failures.
 """
@@ -9,9 +9,13 @@ import json
 import sys
 from dataclasses import asdict
 
-from . import compiled, open_compiled
+from . import chain_check, compiled, open_compiled
 
-CHECKS = {"graphs": compiled.check, "open": open_compiled.check}
+CHECKS = {
+    "graphs": compiled.check,
+    "open": open_compiled.check,
+    "chains": chain_check.check,
+}
 
 
 def main(batches: str, modes: str, kind: str) -> None:

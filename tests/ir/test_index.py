@@ -33,6 +33,8 @@ from tcc.ir.index import (
     symbol,
     var_of,
 )
+from tcc.ir.index.long import LargeFormulaError
+from tcc.ir.index.names import facts_of, weight
 from tcc.ir.index.prove import at_most, inside
 
 Tree: TypeAlias = Any  # an int, a name, or (operator, tree, tree)
@@ -229,6 +231,46 @@ D, H = iterator("d", 64), iterator("h", N)
 )
 def test_simplifies(index: Index, want: Index) -> None:
     assert index is want
+
+
+def _grown(steps: int, a: Any, b: Any) -> Any:
+    """A formula of `a` and `b` whose text would double with each step."""
+    for _ in range(steps):
+        a = a + b
+        b = (a * b) // 2
+    return b % 7
+
+
+def test_texts_of_formulas_of_formulas_stay_short_and_apart() -> None:
+    assert len(_grown(30, N, W).key) < 10_000
+    assert len({_grown(steps, N, W).key for steps in range(2, 30)}) == 28
+    assert evaluate(_grown(10, N, W), {"n": 3, "w": 4}) == _grown(10, 3, 4)
+
+
+def test_a_product_of_long_sums_is_refused() -> None:
+    long = sum((symbol(f"l{n}") for n in range(200)), const(0))
+    with pytest.raises(LargeFormulaError, match="too long a formula"):
+        long * long
+
+
+def test_proofs_look_at_a_limited_number_of_cases() -> None:
+    """Twenty maxima would be split into 3**20 cases."""
+    total = W
+    for n in range(20):
+        total = maximum(total - symbol(f"p{n}"), symbol(f"q{n}")) + minimum(total, N)
+    assert not at_most(total, W)
+
+
+@settings(max_examples=100, deadline=None)
+@given(TREES)
+def test_a_symbol_may_stand_for_a_formula(tree: Tree) -> None:
+    index, points = build(tree), compute(tree, GRID)
+    least, most, typical, divisor = facts_of(index, 128)
+    assert least <= points.min()
+    assert points.max() <= most
+    assert least <= typical <= most
+    assert not (points % divisor).any() if divisor else not points.any()
+    assert weight(index) <= 200
 
 
 def test_mixed_radix_of_three_digits_round_trips() -> None:

@@ -61,8 +61,8 @@ LEVELS = ("qlinear_matmul", "qlinear_conv")
 # whether a factor of zero counts.
 UNORDERED = ("det", "dft", "stft", "roi_align", "resize", "dynamic_quantize_linear")
 _SIZES = (
-    "expression", "guarded", "range", "mel_weight_matrix", "bind_size", "broadcast_size", "require",
-    "check_indices",
+    "expression", "guarded", "range", "mel_weight_matrix", "bind_size", "broadcast_size",
+    "name_size", "require", "check_indices",
 )  # fmt: skip
 # Of a matrix with such values there is no decomposition.
 _MATRICES = tuple(op.name for op in linalg.OPS if op.name != "det")

@@ -26,7 +26,7 @@ BATCH = 120
 # Control flow needs bodies, collectives ranks, random nodes a run: tests/e2e has them.  The others
 # only demand or name sizes.
 NO_RESULT = (
-    "if", "loop", "scan", "require", "broadcast_size", "check_indices", "bind_size",
+    "if", "loop", "scan", "require", "broadcast_size", "name_size", "check_indices", "bind_size",
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
     "run_seed", "trip_number",
 )  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.ir.index import Index, ceildiv, const, evaluate, maximum, minimum, symbol
 from tcc.ir.program import Instr, IntOp, Let, Register
 from tcc.passes.program.lower_sizes import SizeRegisters
@@ -134,3 +134,31 @@ def test_zero_and_scalars_need_no_symbols() -> None:
     zero, one = registers.load(const(0), out), registers.load(const(1), out)
     run(out, values)
     assert (values[zero], values[one]) == (0, 1)
+
+
+def test_a_symbol_that_stands_for_a_formula_is_computed_where_it_is_needed() -> None:
+    registers, values = bound(n=5, m=3)
+    registers.define("s", N * 4 + M)
+    registers.define("t", symbol("s") // 2)
+    registers.define("unused", N * (1 << 62))
+    out: list[Instr] = []
+    held = registers.load(symbol("t") + symbol("s"), out)
+    assert registers.bound("t")
+    assert run(out, values)[held] == 23 // 2 + 23
+    assert len(out) == len({(i.op, i.a, i.b) for i in out if isinstance(i, Let)})
+
+
+def test_what_stands_for_a_size_that_data_decide_is_late_too() -> None:
+    registers, _ = bound(n=5, m=3)
+    registers.define("s", N * 4 + M)
+    assert not registers.is_late(symbol("s"))
+    registers.bind("k", registers.fresh(), late=True)
+    registers.define("t", symbol("k") + symbol("s"))
+    registers.define("u", symbol("t") // 2)
+    assert registers.is_late(symbol("u"))
+
+
+def test_a_number_that_no_register_holds_is_refused() -> None:
+    registers, _ = bound(n=5)
+    with pytest.raises(UserError, match="too large"):
+        registers.load(N * (1 << 63), [])

@@ -87,3 +87,25 @@ def test_our_own_faults_are_not_the_users_sizes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("tcc.passes.graph.fix_sizes.with_sizes", broken)
     with pytest.raises(InternalError, match="changes its results"):
         fix_sizes(load_model(model_of(ADDED)), {"n": 4})
+
+
+def test_a_name_for_a_number_is_that_number() -> None:
+    cut = " ".join(
+        f"s{n} = Shape (x{n}) h{n} = Div (s{n}, two) p{n} = Slice (x{n}, h{n}, s{n})"
+        f" q{n} = Slice (x{n}, one, h{n}) x{n + 1} = Concat <axis = 0> (p{n}, q{n}, p{n})"
+        for n in range(6)
+    )
+    constants = "<int64[1] one = {1}, int64[1] two = {2}>"
+    graph = load_model(model_of(f"g (float[n] x0) => (float[k] x6) {constants} {{ {cut} }}"))
+    assert "name_size" in ops(graph)
+    fixed = fix_sizes(graph, {"n": 20})
+    verify_graph(fixed)
+    assert "name_size" not in ops(fixed)
+    x = np.arange(20, dtype=np.float32)
+    for form in (graph, fixed):
+        (found,) = evaluate_graph(form, {"x0": x}).values()
+        due = x
+        for _ in range(6):
+            half = len(due) // 2
+            due = np.concatenate([due[half:], due[1:half], due[half:]])
+        assert np.array_equal(found, due)

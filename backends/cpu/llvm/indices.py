@@ -96,8 +96,11 @@ class LlvmIndices:
                 return self.code.intrinsic(f"s{atom.which}", a, b)
 
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
-        low = bounds(num)[0]
-        a, b = self._alike(self.emit(num), self.emit(den))
+        low, least = bounds(num)[0], bounds(den)[0]
+        by = self.emit(den)
+        if least is None or least < 1:  # computed ahead of the loop that does not run then
+            by = self.code.intrinsic("smax", by, 1)
+        a, b = self._alike(self.emit(num), by)
         if low is not None and low >= 0:
             return self.code.op(f"u{what}", a, b)
         return self._floor(a, b, what)

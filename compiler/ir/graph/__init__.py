@@ -13,14 +13,16 @@ and Scan are graphs in the node's attributes and may read values of the graph ar
 from __future__ import annotations
 
 import hashlib
+import operator
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Substitution, as_int, const, substitute
 from tcc.ir.narrow import rounded
@@ -299,6 +301,21 @@ class GraphBuilder:
         self.append(Node(op, attrs, tuple(inputs), outputs, loc))
         return outputs
 
+    def add_first(
+        self,
+        op: OpSpec,
+        inputs: Sequence[Value | None],
+        forms: Sequence[Any],
+        *,
+        loc: str,
+        names: Sequence[str],
+    ) -> Values:
+        """As `add`, with the first of several forms of the attributes that the op takes."""
+        for attrs in forms[:-1]:
+            with suppress(UserError):
+                return self.add(op, inputs, attrs, loc=loc, names=names)
+        return self.add(op, inputs, forms[-1], loc=loc, names=names)
+
     def append(self, node: Node) -> None:
         """Appends a node whose outputs exist already (a copy of another graph's node)."""
         for value in node.outputs:
@@ -338,6 +355,23 @@ def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
     """`attrs` with every `Index` in its fields (tuples included) substituted."""
     changed = {name: _bind(getattr(attrs, name), sizes) for name in field_names(attrs)}
     return replace(attrs, **changed) if changed else attrs
+
+
+def map_sizes(attrs: Any, change: Callable[[Index], Index]) -> Any:
+    """`attrs` with `change` of every `Index` that is a field or stands in a tuple; itself where
+    none changes."""
+    pairs = ((name, getattr(attrs, name)) for name in field_names(attrs))
+    changed = {n: new for n, old in pairs if (new := _changed(old, change)) is not old}
+    return replace(attrs, **changed) if changed else attrs
+
+
+def _changed(value: Any, change: Callable[[Index], Index]) -> Any:
+    if isinstance(value, Index):
+        return change(value)
+    if not isinstance(value, tuple):
+        return value
+    parts = tuple(_changed(part, change) for part in value)
+    return value if all(map(operator.is_, parts, value)) else parts
 
 
 def _bind(value: Any, sizes: Substitution) -> Any:

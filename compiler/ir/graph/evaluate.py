@@ -1,9 +1,9 @@
 """Evaluates graphs with the ops' NumPy references: the meaning of `ir.graph` as executable text.
 
-Size symbols are bound as values come to exist: from the inputs' shapes, by `bind_size` and
-`broadcast_size` nodes, and from the shapes of results whose sizes depend on data. Every array is
-checked against its value's type, so a wrong inference or reference is found at the node that has
-it. An array is dropped after its last use.
+Size symbols are bound as values come to exist: from the inputs' shapes, by `bind_size`,
+`broadcast_size` and `name_size` nodes, and from the shapes of results whose sizes depend on data.
+Every array is checked against its value's type, so a wrong inference or reference is found at the
+node that has it. An array is dropped after its last use.
 """
 
 from collections import ChainMap
@@ -168,7 +168,7 @@ class _Evaluator:
                 return self._scan(attrs, arrays, frame)
             case "bind_size":
                 _bind_size(node, arrays[0], frame.sizes)
-            case "broadcast_size":
+            case "broadcast_size" | "name_size":
                 frame.sizes[free_vars(node.attrs.symbol)[0]] = attrs.value
         try:
             if Trait.COLLECTIVE in node.op.traits:

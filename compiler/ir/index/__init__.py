@@ -19,7 +19,8 @@ from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 from tcc.ir.index.interned import intern
-from tcc.ir.index.text import factor_text, name_text, sum_text
+from tcc.ir.index.long import require_short
+from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
 from tcc.record import entity
 
 
@@ -189,6 +190,7 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
     if not y.terms:
         scaled = tuple((m, c * y.const) for m, c in x.terms if y.const)
         return _sorted(scaled, x.const * y.const)
+    require_short(len(x.terms), len(y.terms))
     terms: dict[Monomial, int] = {}
     for m1, c1 in (*x.terms, ((), x.const)):
         for m2, c2 in (*y.terms, ((), y.const)):
@@ -217,7 +219,7 @@ def floordiv(a: IndexLike, b: IndexLike) -> Index:
     inner = _nested_quotient(rest, den)
     if inner is not None:
         return add(whole, inner)
-    key = f"({factor_text(rest)}//{factor_text(den)})"
+    key = atom_text(f"({factor_text(rest)}//{factor_text(den)})")
     quotient = of_atom(intern(("div", rest, den), lambda: Quotient(rest, den, key)))
     return add(whole, quotient)
 
@@ -236,7 +238,7 @@ def mod(a: IndexLike, b: IndexLike) -> Index:
     if factor > 1 and not den.terms:
         upper = mod(scale_down(rest, factor), scale_down(den, factor))
         return add(mul(upper, factor), rest.const % factor)
-    key = f"({factor_text(rest)} % {factor_text(den)})"
+    key = atom_text(f"({factor_text(rest)} % {factor_text(den)})")
     return of_atom(intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
 
 
@@ -252,24 +254,13 @@ def ceildiv(a: IndexLike, b: IndexLike) -> Index:
     return floordiv(add(a, add(b, -1)), b)
 
 
-def if_one(size: Index, then: Index, other: Index) -> Index:
-    """`then` where `size`, which is at least 0, is 1, else `other`."""
-    return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
-
-
-def may_be_one(size: Index) -> bool:
-    """Whether nothing that is known of `size` excludes 1."""
-    lo, hi = bounds(size)
-    return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
-
-
 def _extremum(which: str, a: Index, b: Index) -> Index:
     lo, hi = bounds(a - b)
     a_is_less = hi is not None and hi <= 0
     if a_is_less or (lo is not None and lo >= 0):
         return a if a_is_less == (which == "min") else b
     a, b = sorted((a, b), key=lambda index: index.key)
-    key = f"{which}({a.key},{b.key})"
+    key = atom_text(f"{which}({a.key},{b.key})")
     return of_atom(intern((which, a, b), lambda: Extremum(which, a, b, key)))
 
 
@@ -486,11 +477,12 @@ def atoms(index: Index) -> tuple[Atom, ...]:
     """Every atom of `index`, nested ones included, each once, in a fixed order."""
     found: dict[Atom, None] = {}
     for atom in (atom for monomial, _ in index.terms for atom in monomial):
-        found |= dict.fromkeys((atom, *(a for part in _parts(atom) for a in atoms(part))))
+        found |= dict.fromkeys((atom, *(a for part in parts_of(atom) for a in atoms(part))))
     return tuple(found)
 
 
-def _parts(atom: Atom) -> Indices:
+def parts_of(atom: Atom) -> Indices:
+    """The operands of an atom."""
     match atom:
         case Quotient() | Remainder():
             return atom.num, atom.den
@@ -563,7 +555,7 @@ def _substituted(index: Index, taken: tuple[tuple[Var, Index], ...]) -> Index:
 def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
     if isinstance(atom, Var):
         return mapping.get(atom) or of_atom(atom)
-    a, b = (substitute(part, mapping) for part in _parts(atom))
+    a, b = (substitute(part, mapping) for part in parts_of(atom))
     match atom:
         case Quotient():
             return floordiv(a, b)
@@ -575,18 +567,26 @@ def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
 
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
     """The value of `index`, given a value (int or integer array) for each variable's name."""
+    return _evaluate(index, values, {})
+
+
+def _evaluate(index: Index, values: Mapping[str, Any], done: dict[Atom, Any]) -> Any:
+    """As `evaluate`; `done` holds the values of nested atoms, which may stand in many places."""
     total: Any = index.const
     for monomial, product in index.terms:
         for atom in monomial:
-            product = product * _evaluate_atom(atom, values)
+            if isinstance(atom, Var):
+                product = product * values[atom.name]
+                continue
+            if atom not in done:
+                parts = (_evaluate(part, values, done) for part in parts_of(atom))
+                done[atom] = _combined(atom, *parts)
+            product = product * done[atom]
         total = total + product
     return total
 
 
-def _evaluate_atom(atom: Atom, values: Mapping[str, Any]) -> Any:
-    if isinstance(atom, Var):
-        return values[atom.name]
-    a, b = (evaluate(part, values) for part in _parts(atom))
+def _combined(atom: Quotient | Remainder | Extremum, a: Any, b: Any) -> Any:
     match atom:
         case Quotient():
             return a // b

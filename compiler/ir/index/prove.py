@@ -2,8 +2,12 @@
 
 `bounds` of `tcc.ir.index` knows integers only.  Here a limit may be symbolic: an iterator over `n`
 is at most `n - 1`, a remainder at most its divisor less one.  Every answer True is a proof; False
-says only that none was found.
+says only that none was found.  A proof splits cases at minima and maxima, which may double with
+each, so there is a limit on cases: what is not proved is checked at run time.
 """
+
+from collections.abc import Iterator
+from functools import lru_cache
 
 from tcc.ir.index import (
     Extremum,
@@ -16,21 +20,31 @@ from tcc.ir.index import (
     sole_atom,
 )
 
+_MOST_CASES = 256  # of one proof; those of real models have some dozens
+
 
 def inside(index: Index, extent: IndexLike) -> bool:
     """Whether `0 <= index < extent` wherever the iterators of `index` have a value."""
     return at_most(const(0), index) and at_most(index, as_index(extent) - 1)
 
 
+@lru_cache(1 << 14)
 def at_most(a: Index, b: Index) -> bool:
     """Whether `a <= b` wherever the iterators of both have a value."""
+    return _proved(a, b, iter(range(_MOST_CASES)))
+
+
+def _proved(a: Index, b: Index, cases: Iterator[int]) -> bool:
+    """As `at_most`, looking at no more `cases` than there are left."""
+    if next(cases, None) is None:
+        return False
     if nonnegative(b - a):
         return True
     split = _split_side(a, b) or _split_sum(b - a)
     if split is None:
         return False
     every, pairs = split
-    return (all if every else any)(at_most(x, y) for x, y in pairs)
+    return (all if every else any)(_proved(x, y, cases) for x, y in pairs)
 
 
 _Split = tuple[bool, tuple[tuple[Index, Index], ...]]

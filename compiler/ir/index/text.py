@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from functools import lru_cache
@@ -9,6 +10,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tcc.ir.index import Index
+
+
+# Formulas that an import gives no name (`tcc.frontends.scope`) have shorter texts.
+_LONGEST = 1 << 13
 
 
 @lru_cache(1 << 16)
@@ -23,6 +28,13 @@ def sum_text(total: Index) -> str:
     if const or not text:
         text += f"{const:+d}" if text else str(const)
     return text
+
+
+def atom_text(text: str) -> str:
+    """The text of an atom; a long one, which only formulas of formulas have, becomes its digest."""
+    if len(text) <= _LONGEST:
+        return text
+    return f"#{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def factor_text(total: Index) -> str:

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+from tcc.errors import UserError
 from tcc.ir.program import Instr, IntOp, Let, Register, Relation
 
 MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType(
@@ -22,6 +23,18 @@ MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType
     }
 )
 
+_LIMIT = 1 << 63  # registers hold what is below, and not below its negative
+
+
+def require_register(value: int) -> None:
+    """Raises UserError for a number that no register holds."""
+    if not -_LIMIT <= value < _LIMIT:
+        raise UserError(
+            "a size of the model is too large",
+            why=f"it is computed with the number {value}",
+            hint="check the sizes that the model computes",
+        )
+
 
 def let_value(
     let: Let, registers: Mapping[Register, int], dims: Mapping[tuple[int, int], int]
@@ -37,7 +50,8 @@ def let_value(
     a, b = registers.get(let.a), registers.get(let.b)
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
-    return MEANING[let.op](a, b)
+    value = MEANING[let.op](a, b)
+    return value if -_LIMIT <= value < _LIMIT else None  # a run ends there
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:

@@ -190,7 +190,8 @@ def _least(index: Index) -> Index:
 
 def _never_exceeded(rest: Remainder) -> Index:
     """`x` for `x % d` where x is certainly not negative, as many d less as stay so."""
-    least = rest.num
+    low, by = bounds(rest.num)[0], as_int(rest.den)
+    least = rest.num - (low // by * by if by and low is not None and low > 0 else 0)
     while rest.den.const > 0 and at_most(const(0), least - rest.den):
         least = least - rest.den
     return least if at_most(const(0), least) else of_atom(rest)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from tcc.ir.index import const
-from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, RequireAttrs
+from tcc.ops.sizes import BroadcastSizeAttrs, CheckIndicesAttrs, NameSizeAttrs, RequireAttrs
 
 from .sampling import Sample, Samples
 
@@ -20,6 +20,10 @@ def _broadcast_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((), BroadcastSizeAttrs(const(3), const(1), const(3)))
 
 
+def _name_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    yield Sample((), NameSizeAttrs(const(3), const(3)))
+
+
 def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((np.array([3, -5, 4]),), CheckIndicesAttrs(const(5)), "all")
     pairs = np.array([[0, 9], [2, 7]], np.int32)
@@ -30,5 +34,6 @@ def _indices_samples(rng: np.random.Generator) -> Iterator[Sample]:
 SAMPLES: Mapping[str, Samples] = {
     "check_indices": _indices_samples,
     "broadcast_size": _broadcast_samples,
+    "name_size": _name_samples,
     "require": _require_samples,
 }

@@ -27,8 +27,8 @@ from tcc.frontends.onnx.convert.bodies import (
 )
 from tcc.frontends.onnx.convert.control import choose
 from tcc.frontends.scope import Operand, are_among
-from tcc.frontends.shapes import is_less
 from tcc.ir.index import Index, as_int, const, maximum
+from tcc.ir.index.compare import is_less
 from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known

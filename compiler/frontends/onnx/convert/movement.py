@@ -17,8 +17,10 @@ from tcc.frontends.onnx.axes import (
 )
 from tcc.frontends.onnx.context import LARGEST, Converters, NodeContext, Results
 from tcc.frontends.scope import Operand
-from tcc.frontends.shapes import exact_quotient, sign
-from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, may_be_one, minimum
+from tcc.ir.index import Index, as_int, bounds, ceildiv, const, maximum, minimum
+from tcc.ir.index.compare import exact_quotient, sign
+from tcc.ir.index.names import is_long
+from tcc.ir.index.ones import may_be_one
 from tcc.ir.types import F32, F64, I32, I64, STRING, DType, element_count
 from tcc.ops.algebra.narrow import ROUNDINGS
 
@@ -216,6 +218,10 @@ def _split(ctx: NodeContext) -> Results:
         sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
     if len(sizes) != parts:
         raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
+    total = sum(sizes, const(0))
+    if is_long(total):  # the axis cannot have its name and its formula
+        ctx.require(total, extent, "the parts of a split are its axis")
+        sizes = (*sizes[:-1], extent - total + sizes[-1])
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 

@@ -4,9 +4,30 @@ from functools import lru_cache
 from itertools import product
 
 import numpy as np
-from tcc.ir.index import Index, evaluate, free_vars, may_be_one, substitute, symbol
+from tcc.ir.index import (
+    Index,
+    bounds,
+    divisor_of,
+    evaluate,
+    free_vars,
+    maximum,
+    minimum,
+    substitute,
+    symbol,
+)
 
 _TRIED = 256  # values of all symbols together
+
+
+def if_one(size: Index, then: Index, other: Index) -> Index:
+    """`then` where `size`, which is at least 0, is 1, else `other`."""
+    return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
+
+
+def may_be_one(size: Index) -> bool:
+    """Whether nothing that is known of `size` excludes 1."""
+    lo, hi = bounds(size)
+    return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
 
 
 @lru_cache(1 << 12)

@@ -1,0 +1,84 @@
+"""Models of chained shape operators as machine code, beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import tcc
+from tcc.errors import UserError
+
+from .compiled import MODES, Failure
+from .open_sizes import OpenModel
+from .shape_chains import generate
+
+_SECONDS, _BYTES = 20, 2 << 30  # the most that a compile may take, its workers too
+_WRAPS = "a size is too large"  # the arithmetic of ONNX Runtime wraps around
+_KIB = 1 << 10
+
+
+def check(seeds: Sequence[int], modes: Sequence[str]) -> list[Failure]:
+    """The failures of some seeds, each with what its compile took."""
+    return [
+        Failure(seed, mode, what)
+        for mode in modes
+        for seed in seeds
+        for what in chain_failures(generate(seed), mode)
+    ]
+
+
+def chain_failures(case: OpenModel, mode: str = "O3") -> Iterator[str]:
+    """How a model is not compiled, nor refused by name, or its results differ."""
+    before = _seconds()
+    try:
+        module = tcc.compile(case.model, jobs=1, **MODES[mode])
+    except UserError:
+        return
+    except Exception as error:  # whatever it is, it is the finding
+        yield f"{type(error).__name__}: {error}"
+        return
+    took, peak = _seconds() - before, _peak()
+    if took > _SECONDS or peak > _BYTES:
+        yield f"it took {took:.0f} s and {peak >> 20} MiB"
+    yield from differences(case, module.run)
+
+
+def _seconds() -> float:
+    return sum(os.times()[:4])
+
+
+def _peak() -> int:
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    return sum(resource.getrusage(each).ru_maxrss for each in who) * _KIB
+
+
+def differences(case: OpenModel, run: Any) -> Iterator[str]:
+    """The runs in which `run` does otherwise than ONNX Runtime."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    session = ort.InferenceSession(case.model.SerializeToString(), options)
+    for number, sizes in enumerate(case.runs):
+        feeds = case.feeds(sizes)
+        due = _results(session, feeds)
+        try:
+            found = list(run(feeds).values())
+        except UserError as error:
+            if due is not None and _WRAPS not in str(error):
+                yield f"run {number} is refused: {error}"
+            continue
+        if due is None:
+            yield f"run {number} is taken"
+        elif any(not np.array_equal(a, b) for a, b in zip(found, due, strict=True)):
+            yield f"run {number} differs"
+
+
+def _results(session: ort.InferenceSession, feeds: Mapping[str, Any]) -> list[Any] | None:
+    try:
+        return list(session.run(None, dict(feeds)))
+    except Exception:  # of several classes, which say nothing
+        return None

@@ -1,0 +1,27 @@
+"""Models of chained shape operators: what they compute is what ONNX Runtime computes.
+
+`scripts/fuzz --kind chains` has more of them, with a limit on what a compile takes.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tcc.frontends import load_model
+from tcc.ir.graph.evaluate import evaluate_graph
+
+from .chain_check import chain_failures, differences
+from .shape_chains import generate
+
+
+@pytest.mark.parametrize("first", range(0, 20, 5))
+def test_chains_mean_the_same_as_in_onnx_runtime(first: int) -> None:
+    for seed in range(first, first + 5):
+        case = generate(seed)
+        graph = load_model(case.model)
+        found = differences(case, lambda feeds, graph=graph: evaluate_graph(graph, feeds))
+        assert not list(found), seed
+
+
+@pytest.mark.parametrize("seed", [0, 3, 7, 12, 16, 17])
+def test_compiled_chains_do_too(seed: int) -> None:
+    assert not list(chain_failures(generate(seed, 100)))
