@@ -1,4 +1,4 @@
-"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE graphs|open|chains`.
+"""A process for batches of seeds: `python -m tests.fuzz.worker A:B,B:C MODE,MODE KIND`.
 
 Prints a line of JSON for each batch as it is done: its failures.
 """

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, captures
-from tcc.ir.index import IndexLike, symbol
+from tcc.ir.index import IndexLike, free_vars, symbol
 from tcc.ir.types import BOOL, F32, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.activation import GeluAttrs
@@ -123,7 +123,9 @@ NARROW = {"conv_norm_relu", "joined_maps", "matmul_gelu"}
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - NARROW))
 def test_no_partition_is_predicted_to_take_longer_than_a_kernel_for_each_node(name: str) -> None:
     graph, prices = MODELS[name](), planner()
-    assert seconds(graph, prices, ()) <= seconds(graph, prices, graph.nodes)
+    # Schedules of open sizes are chosen at several sets of sizes, not at the typical one alone.
+    part = 0.02 if free_vars(*(n for v in graph.inputs for n in v.type.shape)) else 0.0
+    assert seconds(graph, prices, ()) <= (1 + part) * seconds(graph, prices, graph.nodes)
 
 
 def seconds(graph: Graph, prices: CorePlanner, ends: Collection[Node]) -> float:

@@ -105,10 +105,12 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     order = tuple(str(n) for n in rng.permutation(loops)) if loops else ()
     packed = bool(rng.random() < 0.5)
     nest = Nest(tuple(numbers), order, blocks, vector, runs, packed=packed)
+    # No further draws: those of other fields stay what they are.
     lanes = [n for n in (2, 4) if nest.block(vector or "") % n == 0]
-    if not lanes or rng.random() < 0.3:
+    which = sum(n for _, n in blocks)
+    if not lanes or which % 4 == 0:
         return nest
-    return replace(nest, vectors=Vectors(int(rng.choice(lanes)), bool(rng.random() < 0.7)))
+    return replace(nest, vectors=Vectors(lanes[which % len(lanes)], which % 4 != 1))
 
 
 @dataclass(frozen=True)
