@@ -27,7 +27,8 @@ dependent indices are variables bound to integer blocks (`indirect`), which broa
 block's shape.
 
 A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill` and a store is
-dropped.  Guards are the only masks: tails of loops are blocks of their own, smaller shape.
+dropped.  Guards are the only masks.  What remains of a loop is blocks of smaller shapes, or, of an
+open loop on targets that mask lanes, whole vectors whose guards turn off the lanes behind its end.
 
 Parallel axes are independent; their units may run in any order on any thread.  Within a unit,
 statements run in order.  `MemorySpace.LOCAL` buffers are private to a unit and uninitialised.
