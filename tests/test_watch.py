@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -99,3 +101,32 @@ def test_an_end_that_comes_too_late_does_not_come(monkeypatch: pytest.MonkeyPatc
 def test_what_looks_after_work_is_no_thread_of_it() -> None:
     before = threads()
     assert watched(never, lambda: (threads(), threading.active_count())) == (before, before + 1)
+
+
+PROFILED = """
+import sys
+from tcc.watch import watched
+
+def nothing():
+    return 1
+
+def ends():
+    while True:
+        pass
+
+assert watched(lambda: None, nothing) == 1
+try:
+    watched(lambda: ValueError("enough"), ends)
+except ValueError:
+    pass
+calls = []
+sys.setprofile(lambda frame, event, argument: calls.append(event))
+nothing()
+sys.setprofile(None)
+assert "call" in calls
+"""
+
+
+def test_calls_under_a_profiler_end_after_watched_work() -> None:
+    """In a process of its own, which would not end."""
+    subprocess.run([sys.executable, "-c", PROFILED], check=True, timeout=60)
