@@ -190,7 +190,8 @@ def test_the_reference_agrees_on_filters_and_dense_layers() -> None:
 def test_the_reference_agrees_on_infogan() -> None:
     build = pytest.importorskip("models.build", reason="the models need the extra `models`")
     model = build.build_proto("infogan")
-    agrees(model, build.make_inputs("infogan", 0))
+    inputs = pytest.importorskip("models.inputs", reason="the models need the extra `models`")
+    agrees(model, inputs.make_inputs("infogan", 0))
 
 
 ENCODER = """
