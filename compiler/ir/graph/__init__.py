@@ -353,24 +353,27 @@ class GraphBuilder:
 
 def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
     """`attrs` with every `Index` in its fields (tuples included) substituted."""
-    changed = {name: _bind(getattr(attrs, name), sizes) for name in field_names(attrs)}
-    return replace(attrs, **changed) if changed else attrs
+    return _map_fields(attrs, lambda part: _bind(part, sizes))
 
 
 def map_sizes(attrs: Any, change: Callable[[Index], Index]) -> Any:
     """`attrs` with `change` of every `Index` that is a field or stands in a tuple; itself where
     none changes."""
+    return _map_fields(attrs, lambda part: change(part) if isinstance(part, Index) else part)
+
+
+def _map_fields(attrs: Any, change: Callable[[Any], Any]) -> Any:
+    """`attrs` with `change` of every part of its fields that is no tuple; itself where none
+    changes."""
     pairs = ((name, getattr(attrs, name)) for name in field_names(attrs))
-    changed = {n: new for n, old in pairs if (new := _changed(old, change)) is not old}
+    changed = {n: new for n, old in pairs if (new := _mapped(old, change)) is not old}
     return replace(attrs, **changed) if changed else attrs
 
 
-def _changed(value: Any, change: Callable[[Index], Index]) -> Any:
-    if isinstance(value, Index):
-        return change(value)
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if not isinstance(value, tuple):
-        return value
-    parts = tuple(_changed(part, change) for part in value)
+        return change(value)
+    parts = tuple(_mapped(part, change) for part in value)
     return value if all(map(operator.is_, parts, value)) else parts
 
 
@@ -378,8 +381,6 @@ def _bind(value: Any, sizes: Substitution) -> Any:
     match value:
         case Index():
             return substitute(value, sizes)
-        case tuple():
-            return tuple(_bind(part, sizes) for part in value)
         case TensorType():
             return bind_attrs(value, sizes)
         case Expr():
