@@ -88,9 +88,9 @@ def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Run
     the block's root: few trips of either kind.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23
     by 1.
 
-    With masks: whole blocks, and then halves down to one vector, which reach behind the end where
-    that saves a block.  Vectors of 16 in blocks of 64: 155 gives 0..128 by 64, 128..160 by 32.
-    Without masks vectors and then halves of one follow whole blocks.
+    With masks: whole blocks, then four vectors at a time, two and one; the last of two and of one
+    may reach behind the end.  155 by 64 in vectors of 16 gives 0..128 by 64, 128..160 by 32.
+    Without masks: whole blocks, then vectors, halves of one, and so on down to single elements.
     """
     if vectors is None:
         part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
@@ -184,13 +184,22 @@ def tiles(
             (n, c) for n, count in parts for c in (1, count - 2, min(1, count - 1)) if c > 0
         )
     rungs = ladder(region.size, block, vectors) if known is None else _static_rungs(parts)
-    end = region.base + region.size
     for rung in rungs:
         alone = as_int(rung.stop - rung.start) == rung.step
-        at = rung.start if alone else emitter.counter(rung.stop if rung.masked else region.size)
+        at = rung.start if alone else counter_of(emitter, region, rung)
         with nullcontext() if alone else emitter.loop(at, rung.start, rung.stop, rung.step):
-            stop = end if rung.masked else None
-            yield BlockRange(region.var, region.base + at, rung.step, block > 1, stop)
+            yield block_at(region, rung, at, block > 1)
+
+
+def counter_of(emitter: Emitter, region: TileRange, rung: Rung) -> Index:
+    """A loop variable that runs over the blocks of a rung."""
+    return emitter.counter(rung.stop if rung.masked else region.size)
+
+
+def block_at(region: TileRange, rung: Rung, at: Index, axis: bool) -> BlockRange:
+    """The block of a rung that begins `at` elements behind the first of a region."""
+    stop = region.base + region.size if rung.masked else None
+    return BlockRange(region.var, region.base + at, rung.step, axis, stop)
 
 
 def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:

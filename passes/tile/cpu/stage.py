@@ -38,6 +38,8 @@ from tcc.passes.tile.cpu.ranges import (
     BlockRange,
     Regions,
     TileRange,
+    block_at,
+    counter_of,
     everything,
     flat,
     ladder,
@@ -211,13 +213,12 @@ class StageLowering:
     ) -> Blocks:
         """A reduction along the lanes of an open loop: the accumulators of each rung go on from
         those of the rung before it, so that lanes are added to one another once."""
-        sums, width, end = self.identities(block), block, region.base + region.size
+        sums, width = self.identities(block), block
         for rung in ladder(region.size, block, vectors):
+            # Blocks of a reduction are 1, 2, 4 or more vectors: each step divides the one before.
             sums, width = self._narrowed(sums, width // rung.step), rung.step
-            at = self.emitter.counter(rung.stop if rung.masked else region.size)
-            stop = end if rung.masked else None
-            span = BlockRange(region.var, region.base + at, rung.step, True, stop)
-            trip = partial(self._reduce_loops, rest, [*done, span])
+            at = counter_of(self.emitter, region, rung)
+            trip = partial(self._reduce_loops, rest, [*done, block_at(region, rung, at, True)])
             sums = self.emitter.carry(at, rung.start, rung.stop, rung.step, sums, trip)
         return self._combine(carried, self._folded(sums, 1))
 
@@ -370,8 +371,9 @@ class StageLowering:
 
     def _is_zero_behind(self, factor: Scalar) -> bool:
         """Whether lanes of a factor that lie behind the end of a loop are zero: loads fill them."""
-        plain = isinstance(factor, Read) and self.around.place(factor) is not None
-        return plain and isinstance(factor, Read) and not factor.fill
+        if not isinstance(factor, Read) or factor.fill:
+            return False
+        return self.around.place(factor) is not None
 
     def _factor(self, factor: Scalar, axes: list[BlockRange], rest: list[BlockRange]) -> Block:
         """A factor on `axes`, at the first place of each of `rest`."""
