@@ -48,7 +48,7 @@ class Budgets:
     bytes: int = _budget(0, "bytes of memory of all processes together")
 
     def memory(self, held: int = 0) -> int:
-        """What `bytes` is where the machine, or the control group, holds so many for others."""
+        """Bytes that the compile may take where `held` of those that there are belong to others."""
         there = memory_here() - held
         return min(self.bytes or there // 4 * 3, there)
 
@@ -112,8 +112,8 @@ def read_count(value: int | str, where: str) -> int:
 
 
 def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False) -> _Result:
-    """What `work` gives.  Meanwhile this process and those that work for it take no more time and
-    memory than their budgets say, and no more memory than there is.
+    """The result of `work`.  Meanwhile this process and those that work for it take no more time
+    and memory than their budgets say, and no more memory than there is.
 
     `whole`: what this process holds already counts too; else it is memory that is not there.
     Raises the error of the budget that was too small, whatever failed for it, and at once where

@@ -16,8 +16,8 @@ class _EndError(BaseException):
 
 
 def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -> _Result:
-    """What `work` gives, or raises the error that `look` gives, which another thread asks ten times
-    a second.
+    """The result of `work`; raises the error that `look` returns, which another thread calls ten
+    times a second.
 
     What the work waits for outside of Python is waited for first.  This is no context, since an end
     may come in the code that leaves one.

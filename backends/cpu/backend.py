@@ -198,7 +198,7 @@ def schedule_planner(
 
 
 def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
-    """What one launch does and is predicted to take; symbolic sizes count as typical ones, and
+    """The work of one launch and its predicted seconds; symbolic sizes count as typical ones, and
     `times` has flops, bytes and seconds at each set of sizes that was priced."""
     assert isinstance(bound.schedule, Schedule)
     groups = (bound.group, *bound.resized)

@@ -360,14 +360,14 @@ class Scope:
         hint = next(iter(names), op)
         short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:
-            made = self.builder.add_first(row, values, (short, attrs), loc=loc, names=names)
+            outputs = self.builder.add_first(row, values, (short, attrs), loc=loc, names=names)
         except UserError as error:
             agreed = self._resolved(operands, error.__cause__, loc) if demands else None
             if agreed is None:
                 raise
             return self.emit(op, agreed, attrs, loc=loc, names=names, demands=demands - 1)
-        check_types([value.type for value in made], loc)
-        results = tuple(self._short_sizes(self.wrap(value), loc) for value in made)
+        check_types([value.type for value in outputs], loc)
+        results = tuple(self._short_sizes(self.wrap(value), loc) for value in outputs)
         if op == "equal":
             results[0].equality = _compared(operands)
         return results
@@ -413,12 +413,12 @@ class Scope:
         return home, inside
 
     def _name(
-        self, op: str, inside: Iterable[set[str]], loc: str, made: Index, *sizes: Index
+        self, op: str, inside: Iterable[set[str]], loc: str, name: Index, *sizes: Index
     ) -> None:
         """Adds the node `op` that makes a symbol of sizes, which bodies know too."""
-        self.builder.add(OPS[op], (), OPS[op].attrs(made, *sizes), loc=loc)
+        self.builder.add(OPS[op], (), OPS[op].attrs(name, *sizes), loc=loc)
         for symbols in inside:
-            symbols.update(var.name for var in free_vars(made))
+            symbols.update(var.name for var in free_vars(name))
 
     # ---- long formulas
 
@@ -429,9 +429,9 @@ class Scope:
         home, inside = self._home(size)
         if size not in home.short:
             facts = facts_of(size, min(typical(size), LARGEST_SIZE))
-            made = self.session.fresh_symbol(f"{hint}.size", *facts)
-            home._name("name_size", inside, loc, made, size)
-            home.short[size] = made
+            name = self.session.fresh_symbol(f"{hint}.size", *facts)
+            home._name("name_size", inside, loc, name, size)
+            home.short[size] = name
         return home.short[size]
 
     def _short_sizes(self, x: Operand, loc: str) -> Operand:
@@ -561,12 +561,12 @@ class Scope:
         if results is None:
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
-        made = []
+        propagated = []
         for elements, type, hint in zip(results, types, hints, strict=False):
             short = np.empty(elements.size, object)
             short[:] = [self._shortened(e, hint, loc) for e in elements.reshape(-1)]
-            made.append(self._sizes(short.reshape(elements.shape), type.dtype, hint))
-        return tuple(made)
+            propagated.append(self._sizes(short.reshape(elements.shape), type.dtype, hint))
+        return tuple(propagated)
 
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]

@@ -4,10 +4,13 @@ and they mean what they say."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tcc.driver import compile_model
 from tcc.frontends import load_model
@@ -67,7 +70,7 @@ def rows_of(n: int, m: int, steps: int) -> int:
     return b % 7
 
 
-def cut(x: np.ndarray, steps: int) -> np.ndarray:  # type: ignore[type-arg]
+def cut(x: NDArray[Any], steps: int) -> NDArray[Any]:
     for _ in range(steps):
         x = np.concatenate([x[: len(x) // 2], x[len(x) // 3 :]])
     return x
@@ -94,7 +97,7 @@ def test_named_sizes_cut_where_they_should(length: int) -> None:
     np.testing.assert_array_equal(evaluate_graph(graph, {"x": x})["x12"], cut(x, 12))
 
 
-def test_programs_compute_each_formula_once(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_programs_compute_each_formula_once(tmp_path: Path) -> None:
     """The bytes of programs, of which a size that a kernel needs is a part."""
     sizes = []
     for steps in (8, 16):

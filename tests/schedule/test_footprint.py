@@ -23,7 +23,7 @@ def test_an_element_of_a_loop_is_at_one_place_however_many_terms_say_where() -> 
     offset = (rows + i // maximum(sizes[0], 1)) * j + j
     loops = _var(i), _var(j)
     steps, _ = place_of(offset, loops)
-    reached = touch("x", steps, store=False, size=F32.bytes, most=float("inf"))  # type: ignore[arg-type]
+    reached = touch(0, steps, store=False, size=F32.bytes, most=float("inf"))
     spans = {v: trips(v) for v in loops}
     assert reached.reach(spans) <= LINE * prod(spans.values())
 

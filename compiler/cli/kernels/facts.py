@@ -73,14 +73,14 @@ class KernelFact:
         them in proportion to the nearest."""
         work = 0 if any(each[0] for each in self.times) else 1
         points = sorted((each[work], each[2]) for each in self.times)
-        own = (flops, bytes_)[work]
+        amount = (flops, bytes_)[work]
         if not points or not points[0][0]:
             return self.seconds
         for (less, short), (more, long) in pairwise(points):
-            if less <= own <= more and less < more:
-                return short + (long - short) * (own - less) / (more - less)
-        nearest, seconds = points[0] if own < points[0][0] else points[-1]
-        return seconds * own / nearest
+            if less <= amount <= more and less < more:
+                return short + (long - short) * (amount - less) / (more - less)
+        nearest, seconds = points[0] if amount < points[0][0] else points[-1]
+        return seconds * amount / nearest
 
 
 @record

@@ -20,13 +20,13 @@ def sign(index: Index) -> int | None:
 
 
 def is_less(a: Index, b: Index) -> bool | None:
-    """Whether `a < b`; None where it depends on the symbols' values."""
+    """True or False as `a < b` holds; None where it depends on the symbols' values."""
     lo, hi = ends(a - b)
     return True if hi < 0 else False if lo >= 0 else None
 
 
 def is_equal(a: Index, b: Index) -> bool | None:
-    """Whether `a == b`; None where it depends on the symbols' values."""
+    """True or False as `a == b` holds; None where it depends on the symbols' values."""
     if a is b:
         return True
     lo, hi = ends(a - b)
@@ -34,7 +34,7 @@ def is_equal(a: Index, b: Index) -> bool | None:
 
 
 def is_unequal(a: Index, b: Index) -> bool | None:
-    """Whether `a != b`; None where it depends on the symbols' values."""
+    """True or False as `a != b` holds; None where it depends on the symbols' values."""
     same = is_equal(a, b)
     return None if same is None else not same
 
@@ -46,13 +46,13 @@ def exact_quotient(num: Index, den: Index) -> Index:
     ((factors, by),) = den.terms
     total = const(0)
     for monomial, coeff in num.terms:
-        left = list(monomial)
+        factors_left = list(monomial)
         for atom in factors:
-            if atom not in left or coeff % by:
+            if atom not in factors_left or coeff % by:
                 return floordiv(num, den)
-            left.remove(atom)
+            factors_left.remove(atom)
         product = const(coeff // by)
-        for atom in left:
+        for atom in factors_left:
             product = product * of_atom(atom)
         total = total + product
     return floordiv(num, den) if num.const else total

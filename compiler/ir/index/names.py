@@ -16,12 +16,12 @@ def weight(index: Index) -> int:
 
 
 def is_long(index: Index) -> bool:
-    """Whether `index` had better have a name."""
+    """True where `index` is so long that a symbol should stand for it."""
     return weight(index) > _LONGEST
 
 
 def facts_of(index: Index, typical: int) -> tuple[int, int, int, int]:
-    """What is known of a symbol that stands for `index`: its least and largest value, a typical
+    """Facts of a symbol that stands for `index`: its least and largest value, a typical
     one near `typical`, and a divisor."""
     lo, hi = bounds(index)
     least = _LEAST if lo is None else min(max(lo, _LEAST), _MOST - 1)

@@ -25,7 +25,7 @@ def if_one(size: Index, then: Index, other: Index) -> Index:
 
 
 def may_be_one(size: Index) -> bool:
-    """Whether nothing that is known of `size` excludes 1."""
+    """True unless bounds or divisor of `size` exclude 1."""
     lo, hi = bounds(size)
     return (lo is None or lo <= 1) and (hi is None or hi >= 1) and divisor_of(size) == 1
 

@@ -109,7 +109,7 @@ def cheapest(
             seconds = [pricer.price(each, schedule).seconds for each in groups]
             if not analytic:
                 analytic.extend(seconds)
-            shares = (own / rule for own, rule in zip(seconds, analytic, strict=True))
+            shares = (price / base for price, base in zip(seconds, analytic, strict=True))
             known[schedule] = fmean(shares) * analytic[0]
         return Alternative(group, knobs, known[schedule])
 
