@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 import tcc
 from onnx import parser
+from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, _judged, _Worker
 from tcc.budgets import BUDGETS, MEANINGS, Budgets, budgets_help, read_budgets, within
 from tcc.cli import execute
@@ -220,6 +221,7 @@ def test_memory_is_three_quarters_of_what_there_is(monkeypatch: pytest.MonkeyPat
 
 def test_memory_of_all_processes_counts_together(worker: str) -> None:
     """No process alone is over the budget."""
+    RESTING.end()  # processes of compiles before count too
     most = 450 << 20
     pool = WorkerPool(worker, 2)
     numbers = [pool.submit(("held", 250 << 20)) for _ in range(2)]
