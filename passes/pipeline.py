@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
+from tcc.passes.choose.small_sizes import direct_where_small
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
@@ -223,6 +224,7 @@ CPU: tuple[Step, ...] = (
     ("share-halos", lambda plan, it: replace(it, program=share_halos(it.program))),
     _OVERLAP,
     _ARENA,
+    ("direct-where-small", lambda plan, it: direct_where_small(it, plan.planner)),
     _PORTS,
 )
 # No gaps between values, no strings: what a file of C has.

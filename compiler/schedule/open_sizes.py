@@ -1,16 +1,16 @@
 """Sizes at which kernels of open sizes are priced: typical ones, smaller odd ones and small ones.
 
-b in 1.., typical 128    ->    128, 63, 25
+b in 1.., typical 128    ->    128, 63, 25, 8, 1
 """
 
 from collections.abc import Iterable
 
 from tcc.ir.index import Index, Substitution, Var, symbol
-from tcc.schedule.nest import typical_value
+from tcc.schedule.nest import TYPICAL, typical_value
 
 # Of a typical size: half of it less one leaves a remainder of each block, a fifth is less than two
-# vectors of four.
-_SETS = ((2, 1), (5, 0))
+# vectors of four, a sixteenth is a few tiles.  Of small sizes, one is the most frequent.
+_SETS = ((2, 1), (5, 0), (16, 0), (TYPICAL, 0))
 
 
 def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
