@@ -5,6 +5,7 @@
     anything else  blocks of 1, 2 or 16 vectors    2 to 32 times the elements of a unit
                    a walk of its own for each stage in front of a reduction
     masked walk    32 to 256 steps of the streaming loop at a time, besides
+    open sizes     vectors along a loop of known size, before all others
 
 Knobs are turned one after another, each at the best of those before it: a handful of prices, not
 all combinations.  A turn has to save more than prices err by for that knob.
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative, preferred
@@ -71,13 +73,16 @@ _PLAIN = (
 )
 # Blocks of few steps follow a mask closely, those of many rescale their totals less often.
 _MASKED = (Knob("stream_block", (32, 64, 256), 0.08),)
+_OPEN = (Knob("known", (1,), 0.08),)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """What can be turned for `group`, in the order in which it is tried."""
     main = anchor(group)
+    is_open = any(known_extent(v) is None for v in main.loops)
+    first = _OPEN if is_open and group.stream is None else ()
     own = _CONTRACTION if contraction_factors(main) is not None and main.reduce else _PLAIN
-    return (*own, *_MASKED) if limits_of(group) else own
+    return (*first, *own, *(_MASKED if limits_of(group) else ()))
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:

@@ -53,7 +53,7 @@ def _choose(group: TileGroup, registers: CoreModel) -> Schedule:
     if group.stream is not None:
         return choose_streaming(group, group.stream, registers)
     main = anchor(group)
-    vectors = _vectors(group, main)
+    vectors = _vectors(group, main, known=bool(registers.knobs.known))
     contraction = contraction_loops(main, vectors.get(main))
     rows = row_loop(group)
     blocks = {s: _blocks(group, s, vectors.get(s), registers) for s in group.stages}
@@ -90,8 +90,8 @@ def _choose(group: TileGroup, registers: CoreModel) -> Schedule:
 
 
 @lru_cache(maxsize=256)  # of a group many schedules are tried
-def _vectors(group: TileGroup, main: GroupStage) -> Mapping[GroupStage, Var]:
-    found = vector_loops(group, main)
+def _vectors(group: TileGroup, main: GroupStage, *, known: bool) -> Mapping[GroupStage, Var]:
+    found = vector_loops(group, main, known=known)
     if len(group.stages) == 1:
         transposing = (
             None if found else transposing_vector(group, main, group.common) or stored_vector(main)

@@ -12,7 +12,7 @@ class Knobs:
     whether a K-block of the vector operand is a `copy` in scratch.  Of anything else: `wide`
     vectors a block, `grain` times the elements that a unit has, and whether pointwise stages are
     made `along` the reductions behind them.  Of a streaming loop: about `stream_block` steps at a
-    time.
+    time.  Of loops with open sizes: whether vectors run along one of `known` size.
     """
 
     panel: int | None = None
@@ -22,6 +22,7 @@ class Knobs:
     grain: int = 1
     along: int = 1
     stream_block: int | None = None
+    known: int = 0
 
 
 @record

@@ -27,16 +27,24 @@ _LEAST = 16
 _NEAR = 0.3
 
 
-def vector_loops(group: TileGroup, stage: GroupStage) -> dict[GroupStage, Var]:
+def vector_loops(
+    group: TileGroup, stage: GroupStage, *, known: bool = False
+) -> dict[GroupStage, Var]:
     """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
-    else one of its own.  Stages without a smooth loop have none.
+    else one of its own.  Stages without a smooth loop have none.  `known`: that of `stage` is one
+    of known size.
 
     Stages that exchange strips of rows share the channels: whichever has most work, a common loop
     suits all of them, while vectors along a row would leave units of one channel."""
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
+    loops = (*common, *_own(group, stage))
+    if known:
+        common, loops = (
+            tuple(v for v in each if known_extent(v) is not None) for each in (common, loops)
+        )
     best = None if rows is None else _best_loop(group, stage, common)
-    best = best or _best_loop(group, stage, (*common, *_own(group, stage)))
+    best = best or _best_loop(group, stage, loops)
     if best is None and rows is None:
         return {}
     found = {

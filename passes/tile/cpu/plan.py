@@ -170,7 +170,7 @@ class Structure:
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core = key, core
         self._plain = build_group(*key, limits=core.limits)
-        # Of all knobs, only those of blocks change what constants are packed for.
+        # Of all knobs, only those of blocks and vectors change what constants are packed for.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
@@ -185,7 +185,7 @@ class Structure:
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
-        key = (knobs.panel, knobs.wide)
+        key = (knobs.panel, knobs.wide, knobs.known)
         if key not in self._packed:
             schedule = choose(self._plain, replace(self._core, knobs=knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)
