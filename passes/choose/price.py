@@ -8,17 +8,33 @@ from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import place_graph
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.schedule.open_sizes import Times
 
 
 def priced_kernels(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, float]]:
     """The kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their own."""
+    for kernel, key in _keys(graph, planner, ends):
+        yield kernel, planner.price_of(key)
+
+
+def timed_kernels(
+    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+) -> Iterator[tuple[Kernel, Times]]:
+    """As `priced_kernels`, at each set of sizes."""
+    for kernel, key in _keys(graph, planner, ends):
+        yield kernel, planner.times_of(key)
+
+
+def _keys(
+    graph: Graph, planner: KernelPlanner, ends: Collection[Node]
+) -> Iterator[tuple[Kernel, KernelKey]]:
     placed = place_graph(graph, model=planner, ends=ends)
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
-        yield kernel, planner.seconds(kernel, placed.layouts, constants)
+        yield kernel, kernel_key(kernel, placed.layouts, constants)
 
 
 def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:

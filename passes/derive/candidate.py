@@ -46,6 +46,11 @@ class Candidate:
         """Whether its sums are those of the site, in narrow types too where these are narrow."""
         return False
 
+    @property
+    def guarded(self) -> bool:
+        """Whether the site's own sums stay, and run where open sizes are small."""
+        return False
+
     @abstractmethod
     def growth(self, site: Site) -> int:
         """Bytes by which constants grow."""

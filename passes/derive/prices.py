@@ -20,12 +20,13 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
-from tcc.passes.choose.price import priced_kernels, unread
+from tcc.passes.choose.price import timed_kernels, unread
 from tcc.passes.derive.bilinear.conv_forms import form_work
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.open_sizes import Times, mean_share, together
 
 # Elements along an axis that stand-ins for readers look at, for whose windows images are stored.
 _READ = 3
@@ -47,34 +48,44 @@ class Prices:
         self.planner = planner
         self.priced = 0
         self._direct = direct
-        self._known: dict[Any, float] = {}
-        self._pools: dict[Any, float] = {}
+        self._known: dict[Any, Times] = {}
+        self._pools: dict[Any, Times] = {}
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         """A lower bound of what a convolution takes in a form, without the kernels around it."""
         return form_work(conv, form).least_seconds(self.planner.rates)
 
     def seconds(self, site: Site, taken: Taken = ()) -> float:
-        """Seconds of a site and its neighbours, with the candidates that are `taken`."""
+        """Seconds of a site and its neighbours, with the candidates that are `taken`; at other sets
+        of sizes than the typical one, their share of what the site takes as it is."""
+        times, direct = self._times(site, taken), self._times(site)
+        if taken and all(candidate.guarded for _, candidate in taken):
+            times = tuple(map(min, times, direct))
+        return mean_share(times, direct)
+
+    def _times(self, site: Site, taken: Taken = ()) -> Times:
         around = site.key
         key = around, tuple((site.places_of(s.nodes), candidate) for s, candidate in taken)
         if key not in self._known:
             parts = self._kernels(site, taken)
             if not taken:
-                self._pools[around] = sum(s for loc, s in parts if loc.startswith(_POOL))
+                self._pools[around] = together(t for loc, t in parts if loc.startswith(_POOL))
             elif around not in self._pools:
-                self.seconds(site)
-            self._known[key] = sum(s for _, s in parts) - self._pools[around]
+                self._times(site)
+            left = tuple(-seconds for seconds in self._pools[around])
+            self._known[key] = together((*(t for _, t in parts), left))
         return self._known[key]
 
-    def _kernels(self, site: Site, taken: Taken) -> list[tuple[str, float]]:
+    def _kernels(self, site: Site, taken: Taken) -> list[tuple[str, Times]]:
         """Where each kernel comes from, and its seconds."""
         self.priced += 1
         graph = site_graph(site, taken)
-        return [
-            (k.loc, seconds / (self._direct if k.loc.startswith(_DIRECT) else 1.0))
-            for k, seconds in priced_kernels(graph, self.planner, stand_ins(graph))
-        ]
+        timed = timed_kernels(graph, self.planner, stand_ins(graph))
+        return [(kernel.loc, self._rated(kernel.loc, times)) for kernel, times in timed]
+
+    def _rated(self, loc: str, times: Times) -> Times:
+        factor = self._direct if loc.startswith(_DIRECT) else 1.0
+        return tuple(seconds / factor for seconds in times)
 
 
 def site_graph(site: Site, taken: Taken = ()) -> Graph:

@@ -35,8 +35,10 @@ from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, p
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
+from tcc.schedule.open_sizes import Times, mean_share, together
 
-# By how much of its kernels' price another order counts as dearer: prices err.
+# By how much of its kernels' price, or of the rule's where that is less, another order counts as
+# dearer: prices err.
 _MARGIN = 0.1
 # Seconds of a class's kernels below which nothing is tried.
 _LEAST = 1e-5
@@ -94,7 +96,8 @@ class _Prices:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)
         self._keys: set[KernelKey] = set()
-        self.total(placed.kernels)
+        # What all kernels take at each set of sizes.
+        self._whole = self._times(placed.kernels)
         self._most = len(self._keys) + BUDGET
 
     @property
@@ -103,12 +106,16 @@ class _Prices:
         return len(self._keys) >= self._most
 
     def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
-        """Seconds of `kernels` with each class of `moved` in its order of that number."""
+        """Seconds of `kernels` with each class of `moved` in its order of that number; at other
+        sets of sizes than the typical one, their share of the whole graph's."""
+        return mean_share(self._times(kernels, *moved), self._whole)
+
+    def _times(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> Times:
         changed = (_moved(found, pick, self._layouts) for found, pick in moved)
         layouts = ChainMap(*changed, self._layouts)
         keys = [kernel_key(k, layouts, self._constants) for k in kernels]
         self._keys.update(keys)
-        return sum(map(self._planner.price_of, keys))
+        return together(map(self._planner.times_of, keys))
 
     def joined(self, placed: Placed) -> Placed:
         """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
@@ -145,7 +152,7 @@ class _Prices:
         alternatives = [Alternative(found, found.orders[0], 0.0)]
         for n, order in enumerate(found.orders[1:], 1):
             moved = inf if self.spent else self.total(found.kernels, (found, n))
-            grown = moved - rule + _MARGIN * rule
+            grown = moved - rule + _MARGIN * min(moved, rule)
             alternatives.append(Alternative(found, order, grown))
         return tuple(alternatives)
 

@@ -37,6 +37,7 @@ from tcc.passes.layout.assign import Kernel, usual_layouts
 from tcc.record import entity, record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.nest import contraction_factors, weight, work
+from tcc.schedule.open_sizes import Times
 
 # Constants smaller than this many elements are left as they are.
 _SMALL = 64
@@ -80,6 +81,7 @@ class KernelPlanner(KernelModel):
     def __init__(self) -> None:
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, float] = {}
+        self._times: dict[KernelKey, Times] = {}
 
     @property
     def prices_layouts(self) -> bool:
@@ -133,6 +135,16 @@ class KernelPlanner(KernelModel):
             self._seconds[key] = self.estimate(key)
         return self._seconds[key]
 
+    def times_of(self, key: KernelKey) -> Times:
+        """The prices of a kernel at each set of sizes."""
+        if key not in self._times:
+            self._times[key] = self.estimates(key)
+        return self._times[key]
+
+    def estimates(self, key: KernelKey) -> Times:
+        """As `estimate`, at each set of sizes."""
+        return (self.price_of(key),)
+
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
@@ -144,7 +156,7 @@ class KernelPlanner(KernelModel):
             return inf
 
     @property
-    def estimates(self) -> int:
+    def estimated(self) -> int:
         """How many different kernels `seconds` has priced."""
         return len(self._seconds)
 

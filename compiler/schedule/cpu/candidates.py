@@ -13,7 +13,6 @@ all combinations.  A turn has to save more than prices err by for that knob.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from statistics import fmean
 
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
@@ -25,6 +24,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
+from tcc.schedule.open_sizes import Times, mean_share
 
 # Seconds of a launch below which nothing is tried: no choice can matter.
 LEAST = 3e-6
@@ -105,17 +105,16 @@ def cheapest(
     The analytic schedule is kept where a launch is short.
     """
     known: dict[Schedule, float] = {}
-    analytic: list[float] = []
+    analytic: Times = ()
 
     def priced(knobs: Knobs) -> Alternative[TileGroup, Knobs]:
+        nonlocal analytic
         group, schedule = scheduled(knobs)
         if schedule not in known:
             groups = (group, *resized(knobs))
-            seconds = [pricer.price(each, schedule).seconds for each in groups]
-            if not analytic:
-                analytic.extend(seconds)
-            shares = (price / base for price, base in zip(seconds, analytic, strict=True))
-            known[schedule] = fmean(shares) * analytic[0]
+            times = tuple(pricer.price(each, schedule).seconds for each in groups)
+            analytic = analytic or times
+            known[schedule] = mean_share(times, analytic)
         return Alternative(group, knobs, known[schedule])
 
     best = priced(Knobs())

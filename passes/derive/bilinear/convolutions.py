@@ -65,6 +65,10 @@ class Tiled(Candidate):
     def amplification(self) -> float:
         return amplification(self.conv, self.form)
 
+    @property
+    def guarded(self) -> bool:
+        return True
+
     def growth(self, site: Site) -> int:
         """The weights of the direct sums stay, for tiles that fail the guard."""
         return 4 * _weights(self.conv, self.form)

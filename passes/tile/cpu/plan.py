@@ -41,7 +41,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
-from tcc.schedule.open_sizes import other_sizes
+from tcc.schedule.open_sizes import Times, other_sizes
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
 # tell panels apart no better.
@@ -109,6 +109,12 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def estimate(self, key: KernelKey) -> float:
         """The price under the analytic schedule.  Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
+
+    def estimates(self, key: KernelKey) -> Times:
+        structure = self._structure(key)
+        _, schedule = structure.with_knobs(Knobs())
+        others = (self.price(group, schedule) for group in structure.resized(Knobs()))
+        return (self.price_of(key), *others)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
         return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
