@@ -130,6 +130,11 @@ class GraphLowering:
     def size(self, index: Index) -> Register:
         return self.registers.load(index, self.out)
 
+    def early_size(self, index: Index) -> Register:
+        """A size as of `size`, which bodies have before they run, where data do not decide it."""
+        early = self.top is not None and not self.registers.is_late(index)
+        return self.top.size(index) if self.top and early else self.size(index)
+
     def computed(self, op: IntOp, a: Register, b: Register) -> Register:
         """A new register with what `op` makes of two others."""
         found = self.registers.fresh()
@@ -175,9 +180,8 @@ class GraphLowering:
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
         # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
-        top = self if self.top is None else self.top
         bytes_ = size if nonnegative(size) else maximum(size, 0)
-        return self.new_buffer(Arena(-1, top.size(bytes_)), label)
+        return self.new_buffer(Arena(-1, self.early_size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
         """The buffer that `value` is about to be written to; its halo is filled.
@@ -262,7 +266,8 @@ class GraphLowering:
         for axis in kernel.axes:
             grid = grid * extent(axis)
         ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
-        least = self.context.planner.least_units(planned.bound)
+        units = self.context.planner.least_units(planned.bound)
+        least = -1 if units is const(1) else self.early_size(units)
         self.out.append(Launch(number, self.size(grid), buffers, ints, least))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
