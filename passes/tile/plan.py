@@ -93,10 +93,10 @@ class KernelPlanner(KernelModel):
     def estimate(self, key: KernelKey) -> float:
         """Seconds of the kernel that `bind` would make, or of one near it."""
 
-    def least_units(self, bound: Bound) -> Index:
-        """Units of a kernel that are worth a thread of their own; 1 where the host shares out no
+    def least_units(self, bound: Bound) -> Index | None:
+        """Units of a kernel that are worth a thread of their own; None where the host shares out no
         units."""
-        return const(1)
+        return None
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]

@@ -16,6 +16,7 @@ from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import Model
@@ -56,8 +57,14 @@ def threads(graph: Graph, n: int) -> Fraction:
     found = []
     for plan in plans(graph):
         units = prod(int(evaluate(extent(v), {"n": n})) for v in plan.bound.kernel.axes)
-        found.append(Fraction(units, value(PLANNER.least_units(plan.bound), n)))
+        found.append(Fraction(units, value(least_units(plan), n)))
     return max(found)
+
+
+def least_units(plan: PlannedKernel) -> Index:
+    found = PLANNER.least_units(plan.bound)
+    assert found is not None
+    return found
 
 
 def value(index: Index, n: int) -> int:
@@ -81,7 +88,7 @@ def test_open_sizes_get_the_threads_of_known_ones(
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_a_run_can_compute_the_number_at_all_sizes(graph: Callable[[IndexLike], Graph]) -> None:
     (plan,) = plans(graph(symbol("n", 0)))
-    least = PLANNER.least_units(plan.bound)
+    least = least_units(plan)
     assert free_vars(least)
     last = inf
     for n in SIZES:

@@ -114,7 +114,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
         return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
 
-    def least_units(self, bound: Bound) -> Index:
+    def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)
         return least_units(bound.group, bound.schedule, self.limits)
 
