@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tcc.errors import InternalError
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, cast, literal
 from tcc.ir.index import IndexLike, symbol
@@ -186,3 +187,12 @@ def test_a_value_lies_as_its_result_does(size: int) -> None:
     x = RNG.standard_normal((ROWS, size)).astype(np.float32)
     (found,) = tiles.run_kernel(kernel, [tensor(F32, N, ROWS)], [x], {"n": size})
     np.testing.assert_allclose(found.T, shares(x.astype(np.float64)), rtol=1e-5, atol=1e-6)
+
+
+def test_a_place_that_no_store_proves_is_refused() -> None:
+    """Here the place of the powers is said to be the operand's."""
+    built = tiles.build(softmax(), limits=CORE_LIMITS)
+    buffers = tuple(b if b.place is None else replace(b, place=0) for b in built.group.buffers)
+    assert buffers != built.group.buffers
+    with pytest.raises(InternalError, match="static size"):
+        lower(replace(built.group, buffers=buffers), built.schedule)
