@@ -37,9 +37,9 @@ from tcc.ir.program.table import (
 from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
-VERSION = 3
-COLLECTIVES = 7  # the version of programs that need a comm
-GROUPS = 8  # the version of those that have groups of its ranks
+VERSION = 9
+COLLECTIVES = 10  # the version of programs that need a comm
+GROUPS = 11  # the version of those that have groups of its ranks
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 

@@ -19,6 +19,7 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph, walk_nodes
+from tcc.ir.index import Index
 from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import build_group
@@ -50,6 +51,9 @@ class ScalarPlanner(CorePlanner):
         )
         scalar = replace(schedule, nests=tuple(nests))
         return key[1], Bound(lower_group(group, scalar), scalar, group)
+
+    def least_units(self, bound: Bound) -> Index | None:
+        return None
 
 
 class CBackend(Backend):

@@ -7,7 +7,7 @@ image, or in a side file, the weights and at the very end the trailer (runtime/s
 import struct
 
 # Kernel ABI, program form and manifest together; an artifact of another number is refused.
-ABI_VERSION = 2
+ABI_VERSION = 3
 MANIFEST_SECTION = ".tcc.manifest"
 # One for each variant, with its number at the end: the encoded program and a zero.
 PROGRAM_SECTION = ".tcc.program"

@@ -20,6 +20,7 @@ class FusionLimits:
     `walks`: whether units walk along a loop where they need not; None, without prices: where rows
     are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
     `repeats`: whether units do stages again whose results several units read.
+    `reuses_results`: whether values of open size wait for later stages where results go.
     `beside`: whether neighbouring reductions that read the same elements are one.
     """
 
@@ -34,13 +35,14 @@ class FusionLimits:
     least_nanoseconds: int = 1000
     walks: bool | None = None
     repeats: bool = False
+    reuses_results: bool = False
     beside: bool = False
 
 
 TYPICAL_LIMITS = FusionLimits()
 # What units hold is decided by its price; but every thread has memory for the largest of all, for
 # as long as the program is loaded.
-CORE_LIMITS = FusionLimits(room=1 << 22)
+CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 
 @record

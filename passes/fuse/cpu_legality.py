@@ -4,6 +4,7 @@ stages exchange."""
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -15,6 +16,7 @@ from tcc.passes.fuse.combine import read_plainly
 from tcc.passes.fuse.compose import side_by_side
 from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
+from tcc.passes.tile.cpu.result_scratch import lie_in_results
 from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
@@ -93,13 +95,16 @@ def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel)
         return False
 
 
-def _scratch(group: TileGroup, registers: CoreModel) -> int:
-    """Bytes of what a unit holds between its stages.
+def _scratch(group: TileGroup, registers: CoreModel) -> float:
+    """Bytes of what a unit holds between its stages, results apart.
 
     Raises `InternalError` where the scratch is of no known size.
     """
-    resident = resident_values(group, choose(group, registers))
-    buffers = dict.fromkeys(h.buffer for h in resident.values())
+    schedule = choose(group, registers)
+    resident = resident_values(group, schedule)
+    if not lie_in_results(group, schedule, resident):
+        return inf
+    buffers = dict.fromkeys(h.buffer for h in resident.values() if h.base is None)
     return sum((as_int(b.sizes[0]) or 0) * b.dtype.bytes for b in buffers)
 
 

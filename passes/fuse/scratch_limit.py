@@ -1,6 +1,7 @@
 """Which stages a unit would have to hold, and whether it can."""
 
 from tcc.ir.expr import Expr
+from tcc.passes.fuse.result_places import result_places
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.passes.fuse.streaming import resident_bytes, streamed
 from tcc.passes.fuse.unify_iterators import linked_stages, needs_memory
@@ -13,7 +14,11 @@ def too_large(expr: Expr, limits: FusionLimits) -> int | None:
         return None
     linked = linked_stages(expr)
     loops = shared_loops(expr, limits)
+    dtypes = [t.dtype for t in expr.types]
+    placed = result_places(linked, loops, expr.outputs, dtypes) if limits.reuses_results else {}
     for number, strip in enumerate(loops.strips):
+        if number in placed:
+            continue
         if strip is not None or needs_memory(linked, number, loops.common):
             resident = resident_bytes(linked, number, loops.common)
             if strip is not None:

@@ -12,16 +12,27 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tcc.errors import InternalError
-from tcc.ir.expr import Expr, Stage, extent, reads
-from tcc.ir.expr.scalar import Read, StageRef, index_values
-from tcc.ir.index import Indices, Var, Vars, as_int, const, free_vars, linear_in, within
+from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr.scalar import Read, Source, StageRef, index_values
+from tcc.ir.index import (
+    Indices,
+    Var,
+    Vars,
+    as_int,
+    const,
+    free_vars,
+    linear_in,
+    substitute,
+    within,
+)
 from tcc.ir.index.prove import inside
 from tcc.ir.layout import Layout, flat, place, row_major
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, Strip, TileGroup
 from tcc.ir.types import DType, element_count
 from tcc.passes.fuse.collapse import coefficient_size, collapse, order_loops
-from tcc.passes.fuse.compose import side_by_side
+from tcc.passes.fuse.compose import drop_unused, inline_pointwise, side_by_side
+from tcc.passes.fuse.result_places import is_open, result_places
 from tcc.passes.fuse.sliding_window import Loops, shared_loops
 from tcc.passes.fuse.streaming import streamed
 from tcc.passes.fuse.unify_iterators import (
@@ -65,9 +76,9 @@ def _apart(
     """The group with all its loops, without its sizes."""
     expr = side_by_side(expr) if limits.beside else expr
     online = streamed(expr, limits)
-    expr = expr if online is None else online.expr
-    linked = linked_stages(expr)
     stream = None if online is None else online.stream
+    expr, places = _placed(expr, results, limits) if online is None else (online.expr, {})
+    linked = linked_stages(expr)
     loops = shared_loops(expr, limits) if stream is None else Loops.plain(linked)
     common = loops.common
     cut = common if stream is None else (*common, stream.loop)
@@ -76,14 +87,20 @@ def _apart(
         for storages, scope in ((operands, MemorySpace.INPUT), (results, MemorySpace.OUTPUT))
         for s in storages
     ]
-    resident: dict[int, Kept] = {}
+    resident: dict[int, Kept | InResult] = {}
     stages = []
     for number, shaped in enumerate(linked):
         stage = shaped.stage
         accesses = {r: _read_access(r, operands, linked, resident) for r in reads(stage)}
         placed = {r: a for r, a in accesses.items() if a is not None}
         strip = loops.strips[number]
-        if strip is not None or needs_memory(linked, number, common):
+        if number in places:
+            result = places[number]
+            resident[number] = InResult(len(buffers), shaped, results[result].layout)
+            whole = buffers[len(operands) + result]
+            local = replace(whole, scope=MemorySpace.LOCAL, place=len(operands) + result)
+            buffers.append(local)
+        elif strip is not None or needs_memory(linked, number, common):
             resident[number] = _kept(buffers, shaped, cut, strip, _widest(stage, placed, buffers))
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
@@ -104,6 +121,49 @@ def _apart(
 
 
 # ---- values that a unit holds in its scratch memory ----------------------------------------------
+
+
+@record
+class InResult:
+    """A stage in the memory of a result: the local buffer that stands for it, and the layout of the
+    result."""
+
+    buffer: int
+    shaped: Shaped
+    layout: Layout
+
+    @property
+    def strip(self) -> None:
+        return None
+
+    def access(self, component: int, at: Indices) -> Access:
+        """Where the element at values `at` of the stage's iterators lies."""
+        values = dict(zip(self.shaped.axes, at, strict=True))
+        logical = tuple(substitute(index, values) for index in self.shaped.logical)
+        return Access(self.buffer, flat(place(self.layout, logical), self.layout.sizes))
+
+
+def _placed(
+    expr: Expr, results: Sequence[Storage], limits: FusionLimits
+) -> tuple[Expr, Mapping[int, int]]:
+    """The expression, and by stages of open size the results in which they lie.  Readers make a
+    pointwise stage again that has no place among results of these types."""
+    if not limits.reuses_results:
+        return expr, {}
+    linked, loops = linked_stages(expr), shared_loops(expr, limits)
+    placed = result_places(linked, loops, expr.outputs, [s.dtype for s in results])
+    stages = range(len(linked))
+    kept = frozenset(n for n in stages if n in placed or not is_open(linked, n, loops.common))
+    inlined = inline_pointwise(expr, kept)
+    if len(kept) == len(linked) or inlined == expr:
+        return expr, placed
+    small, used = drop_unused(inlined)
+
+    def numbered(source: Source) -> Source:
+        return source if isinstance(source, StageRef) else used[source]
+
+    again = tuple(with_sources(stage, numbered) for stage in small.stages)
+    return _placed(replace(small, params=expr.params, stages=again), results, limits)
 
 
 @record
@@ -184,7 +244,7 @@ def _read_access(
     node: Read,
     operands: Sequence[Storage],
     stages: Sequence[Shaped],
-    resident: Mapping[int, Kept],
+    resident: Mapping[int, Kept | InResult],
 ) -> Access | None:
     """Where a read finds its element; None if it is the block just computed."""
     source = node.source

@@ -130,11 +130,14 @@ class GraphLowering:
     def size(self, index: Index) -> Register:
         return self.registers.load(index, self.out)
 
+    def early_size(self, index: Index) -> Register:
+        """The register of a size; bodies find it before they run unless data decide it."""
+        return (self if self.registers.is_late(index) else self.top or self).size(index)
+
     def computed(self, op: IntOp, a: Register, b: Register) -> Register:
         """A new register with what `op` makes of two others."""
-        found = self.registers.fresh()
-        self.out.append(Let(found, op, a, b))
-        return found
+        self.out.append(Let(target := self.registers.fresh(), op, a, b))
+        return target
 
     def assign(self, target: Register, source: Register) -> None:
         """Sets a register that others read too."""
@@ -175,9 +178,8 @@ class GraphLowering:
             self.out.append(Allocate(buffer, self.size(size)))
             return buffer
         # The plan needs the sizes of bodies' buffers at entry too, before the checks of the body.
-        top = self if self.top is None else self.top
         bytes_ = size if nonnegative(size) else maximum(size, 0)
-        return self.new_buffer(Arena(-1, top.size(bytes_)), label)
+        return self.new_buffer(Arena(-1, self.early_size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
         """The buffer that `value` is about to be written to; its halo is filled.
@@ -258,12 +260,11 @@ class GraphLowering:
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
         kernel = planned.bound.kernel
         number = self.context.kernels.number(planned.bound, planned.loc)
-        grid = const(1)
-        for axis in kernel.axes:
-            grid = grid * extent(axis)
+        grid = self.size(element_count(tuple(map(extent, kernel.axes))))
         ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
-        least = self.context.planner.least_units(planned.bound)
-        self.out.append(Launch(number, self.size(grid), buffers, ints, least))
+        units = self.context.planner.least_units(planned.bound)
+        least = -1 if units is None else self.early_size(units)
+        self.out.append(Launch(number, grid, buffers, ints, least))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
         """Writes the fill to storage around the elements."""
@@ -306,7 +307,7 @@ class GraphLowering:
             dict(self.buffers),
             {**self.layouts, **placed.layouts},
             constants,
-            top=self if self.top is None else self.top,
+            top=self.top or self,
             trip=self.trip,
         )
 
@@ -324,8 +325,7 @@ class GraphLowering:
                 self._run(steps)
                 continue
             # Its values and buffers are those of this frame, its registers are not.
-            top = self if self.top is None else self.top
-            inner = replace(self, registers=self.registers.inner(), out=[], top=top)
+            inner = replace(self, registers=self.registers.inner(), out=[], top=self.top or self)
             inner._run(steps)
             self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
 

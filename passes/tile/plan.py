@@ -9,8 +9,7 @@ expressions are interned and kernels hold no names, addresses or weights.
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from fractions import Fraction
-from math import ceil, inf
+from math import inf
 from typing import TypeAlias
 
 from tcc.errors import TccError
@@ -36,7 +35,6 @@ from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
 from tcc.record import entity, record
 from tcc.schedule.backend import AnySchedule, KernelModel
-from tcc.schedule.nest import contraction_factors, weight, work
 from tcc.schedule.open_sizes import Times
 
 # Constants smaller than this many elements are left as they are.
@@ -97,10 +95,10 @@ class KernelPlanner(KernelModel):
     def estimate(self, key: KernelKey) -> float:
         """Seconds of the kernel that `bind` would make, or of one near it."""
 
-    @abstractmethod
-    def units(self, bound: Bound) -> Fraction:
-        """Units that do a kernel's work; of a loop of symbolic size as many as do the trips that
-        are counted of it, which may be less than one."""
+    def least_units(self, bound: Bound) -> Index | None:
+        """Units of a kernel that are worth a thread of their own; None where the host shares out no
+        units."""
+        return None
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
@@ -159,14 +157,6 @@ class KernelPlanner(KernelModel):
     def estimated(self) -> int:
         """How many different kernels `seconds` has priced."""
         return len(self._seconds)
-
-    def least_units(self, bound: Bound) -> int:
-        """Units of a kernel that are worth a thread of their own."""
-        stages, rates = bound.group.stages, self.limits
-        plain = sum(work(s) * weight(s) for s in stages if contraction_factors(s) is None)
-        contracted = sum(work(s) * weight(s) for s in stages if contraction_factors(s) is not None)
-        nanoseconds = plain // rates.plain_rate + contracted // rates.contraction_rate
-        return max(1, ceil(rates.least_nanoseconds * self.units(bound) / max(nanoseconds, 1)))
 
 
 def kernel_key(

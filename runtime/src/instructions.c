@@ -36,7 +36,7 @@ static tcc_status read_number(tcc_reader *reader, int32_t kind, int64_t *out_num
     case TCC_KIND_GROUP: low = -1, high = program->n_groups; break;
     case TCC_KIND_PORT: high = program->n_inputs; break;
     case TCC_KIND_ELEMENT: high = INT64_C(1) << 40; break;
-    case TCC_KIND_LEAST: low = 1, high = INT64_MAX; break;
+    case TCC_KIND_LEAST: low = -1, high = program->n_registers; break;
     case TCC_KIND_FLAG: high = 2; break;
     case TCC_KIND_OPERATION: high = TCC_INT_COUNT; break;
     case TCC_KIND_RELATION: high = TCC_REL_COUNT; break;

@@ -154,7 +154,8 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
         job.ahead = ahead->data;
         job.ahead_bytes = ahead->size;
     }
-    int64_t worth = units / code->as.launch.least; /* threads that find enough to do */
+    int64_t least = code->as.launch.least < 0 ? 1 : instance->registers[code->as.launch.least];
+    int64_t worth = least > 1 ? units / least : units; /* threads that find enough to do */
     if (worth < job.threads) job.threads = (int32_t)worth;
     tcc_crew_launch(&run->crew, &job);
     return TCC_OK;

@@ -372,7 +372,7 @@ tcc_status tcc_features_check(const tcc_feature *features, int32_t count, const 
 
 /* ---- the link step's object: what one artifact consists of ------------------------------------------- */
 
-#define TCC_ABI_VERSION 2
+#define TCC_ABI_VERSION 3
 
 /* The model as one program, its code and its weights.  All variants have the same ports. */
 typedef struct tcc_variant {

@@ -151,7 +151,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
-    data = artifact.read_bytes().replace(b'"abi": 2', b'"abi": 9')
+    data = artifact.read_bytes().replace(b'"abi": 3', b'"abi": 9')
     other = tmp_path / "other.so"
     other.write_bytes(data)
     with pytest.raises(UserError, match="ABI 9"):
@@ -162,7 +162,7 @@ def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
 def test_a_manifest_without_variants_is_refused(
     variants: str, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = f'{{"abi": 2, "variants": {variants}, "weights": {{"bytes": 0}}}}'
+    text = f'{{"abi": 3, "variants": {variants}, "weights": {{"bytes": 0}}}}'
     monkeypatch.setattr("tcc.artifact._read_section", lambda *_: text.encode())
     with pytest.raises(UserError, match="damaged") as caught:
         read_manifest(artifact)

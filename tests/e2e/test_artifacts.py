@@ -214,7 +214,7 @@ def edited(artifact: Path, target: Path, old: bytes, new: bytes) -> Path:
 
 
 def test_another_abi_is_refused(artifact: Path, tmp_path: Path) -> None:
-    path = edited(artifact, tmp_path / "old.so", b'"abi": 2', b'"abi": 7')
+    path = edited(artifact, tmp_path / "old.so", b'"abi": 3', b'"abi": 7')
     with pytest.raises(UserError, match=r"another version of tcc[\s\S]*compile the model again"):
         tcc.load(path)
 

@@ -45,6 +45,18 @@ def one(op: str, shape: list[int | str], *weights: Array, **attributes: object) 
     )
 
 
+def chain(shape: list[int | str], *rows: tuple[str, tuple[Array, ...]]) -> onnx.ModelProto:
+    """A model of operators that follow each other, each with its weights."""
+    nodes, held = [], {}
+    for n, (op, weights) in enumerate(rows):
+        names = [f"w{n}_{i}" for i in range(len(weights))]
+        held |= dict(zip(names, weights, strict=True))
+        source, target = f"a{n}" if n else "x", f"a{n + 1}" if n + 1 < len(rows) else "y"
+        nodes.append(helper.make_node(op, [source, *names], [target]))
+    result = value("y", FLOAT, [f"d{n}" for n in range(len(shape))])
+    return model_of(nodes, [value("x", FLOAT, shape)], [result], held)
+
+
 with seeded("remainders"):
     MODELS = {
         "pointwise": one("Relu", ["n"]),
@@ -65,6 +77,9 @@ with seeded("remainders"):
         "columns": one("ReduceSum", [5, "n"], np.array([0])),
         "turn": one("Transpose", [5, "n"], perm=[1, 0]),
         "instances": one("InstanceNormalization", [1, 3, "n"], normal(3), normal(3)),
+        "norms in a row": chain(
+            [1, 3, "n"], *[("InstanceNormalization", (normal(3), normal(3)))] * 3, ("Softmax", ())
+        ),
     }
 
 

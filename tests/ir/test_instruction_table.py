@@ -65,7 +65,8 @@ def test_every_class_has_its_rows_and_every_field_its_kind() -> None:
         (Check(Relation.EQ, 1, 2, "no"), {1, 2}, set(), ()),
         (Allocate(1, 2, True), {2}, set(), (1,)),
         (View(1, 2, 3), {3}, set(), (1, 2)),
-        (Launch(1, 2, (3, 4), (5,), 6), {2, 5}, set(), (3, 4)),
+        (Launch(1, 2, (3, 4), (5,), 6), {2, 5, 6}, set(), (3, 4)),
+        (Launch(1, 2, (3, 4), (5,)), {2, 5}, set(), (3, 4)),
         (CALL, {2, 3, 5}, {8}, (1, 4)),
         (COPY, {9}, set(), (7, 8)),
         (Branch(1, (COPY,), ()), set(), set(), (1,)),
@@ -110,7 +111,8 @@ def test_renumbering_moves_each_number_as_its_kind_says() -> None:
     assert renumbered(Let(0, IntOp.CONST, 5), moves) == Let(100, IntOp.CONST, 5)
     assert renumbered(Let(0, IntOp.DIM, 5, 6), moves) == Let(100, IntOp.DIM, 5, 6)
     assert renumbered(Let(0, IntOp.ADD, 5, 6), moves) == Let(100, IntOp.ADD, 105, 106)
-    assert renumbered(Launch(1, 2, (3,), (4,), 5), moves) == Launch(301, 102, (203,), (104,), 5)
+    assert renumbered(Launch(1, 2, (3,), (4,), 5), moves) == Launch(301, 102, (203,), (104,), 105)
+    assert renumbered(Launch(1, 2, (), ()), moves) == Launch(301, 102, (), ())
     start = Collective(CollectiveKind.BROADCAST, Reduction.SUM, 1, 2, (3, 4), F32, 4, 5, 6)
     moved = replace(start, send=201, receive=202, counts=(103, 104))
     assert renumbered(start, moves) == moved

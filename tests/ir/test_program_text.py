@@ -33,7 +33,7 @@ program registers 9 scratch 64 arena r8
   allocate b6 r3 keep
   allocate b1 r3
   view b7 = b6 + r2
-  launch k0 r1 (b0, b1) (r0, r1) least 4
+  launch k0 r1 (b0, b1) (r0, r1) least r0
   launch k0 r1 () ()
   call "sort" (b0 : f32[r0,r1]) (b1 : i64[], b3 : f32[r0]) (-1, 0) (r4)
   copy b3 = b0 r3

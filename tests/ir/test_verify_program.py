@@ -207,7 +207,7 @@ def test_groups() -> None:
         (with_body(*WORK, SUM, Branch(W, (WAIT,), (WAIT,))), "a body ends with other collectives"),
         (with_body(*WORK, Loop(0, -1, 3, (SUM,)), WAIT), "a body ends with other collectives"),
         (with_body(*WORK, ReadInt(4, X, F32)), "reads a size from f32"),
-        (with_body(*WORK, Launch(0, 0, (), (), 0)), "0 units for a thread"),
+        (with_body(*WORK, Launch(0, 0, (), (), 6)), "reads register 6, which no path"),
         (with_body(*WORK, Branch(-1, (), ())), "one buffer or one register"),
         (with_body(*WORK, Branch(W, (), (), 0)), "one buffer or one register"),
         (with_body(*WORK, Loop(0, -5, 3, ())), "buffer -5 of 6"),

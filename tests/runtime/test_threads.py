@@ -5,10 +5,15 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import programs
 import pytest
+from tcc.ir.program import Input, ReadInt
+from tcc.ir.types import DTYPES
+from tcc.runtime import Module
 from trials import DELAYS, RUNTIME, aarch64_tools, build_for_aarch64, build_stress
 
 from tests.processes import finished
@@ -152,3 +157,22 @@ def test_waits_show_who_lost_a_cpu_and_spinning_has_a_budget(tmp_path: Path) -> 
     include = f"-I{RUNTIME / 'include'}"
     subprocess.run([*run_compiler, include, source, "-o", program], check=True)
     run(program)
+
+
+def test_a_launch_has_the_threads_that_its_units_are_worth(linked: Callable[..., Module]) -> None:
+    """The caller says how many of 100 units are worth a thread; any number is safe.
+
+    Units are one part where two threads would find too little to do."""
+    b = programs.Builder()
+    least, one = b.register(), b.const(1)
+    b.input("least", "i64", [one], "[1]")
+    b.body.append(ReadInt(least, b.buffer(Input(0)), DTYPES["i64"]))
+    n = b.const(100)
+    y = b.output("y", "f32", [n], "[100]")
+    b.allocate(y, b.const(400))
+    b.launch("share", n, [y], least=least)
+    module = linked(b, threads=3)
+    for number in (51, 100, 101, 1 << 62):
+        assert (module(np.array([number])) == 100).all(), number
+    for number in (50, 2, 1, 0, -1, -(1 << 63)):
+        assert (module(np.array([number])) >= 1).all(), number

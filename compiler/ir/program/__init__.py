@@ -245,15 +245,16 @@ class Launch:
     """Runs kernel `kernel` over units `0 <= u < register[grid]`, split over the threads.
 
     The kernel gets the buffers' addresses and the registers' values in this order, and `scratch`
-    bytes of memory private to each thread.  `least` units are worth a thread: a launch runs on at
-    most `register[grid] / least` threads, and on the calling one alone below two.
+    bytes of memory private to each thread.  `register[least]` units are worth a thread, one unit
+    where `least` is -1 or the register holds less: a launch runs on at most `register[grid]` over
+    that number of threads, and on the calling one alone below two.
     """
 
     kernel: int
     grid: Register
     buffers: tuple[BufferId, ...]
     ints: Registers
-    least: int = 1
+    least: Register = -1
 
 
 @record

@@ -21,6 +21,7 @@ from tcc.ir.program import (
 )
 from tcc.ir.program.table import Field, Form, Kind, row_of
 
+_USED = (Kind.USED, Kind.WHEN, Kind.LEAST)
 STEPS = (Launch, CallOp, Collective, Wait)  # what takes time of its own
 
 
@@ -46,7 +47,7 @@ def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
 
 def used_registers(instr: Instr) -> set[Register]:
     """The registers that an instruction itself reads."""
-    return {value for kind, value in operands(instr) if kind in (Kind.USED, Kind.WHEN)}
+    return {value for kind, value in operands(instr) if kind in _USED}
 
 
 def defined_registers(instr: Instr) -> set[Register]:

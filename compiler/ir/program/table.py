@@ -74,7 +74,7 @@ class Kind(Enum):
     AXIS = "axis"  # of the port before it
     NUMBER = "number"
     ELEMENT = "element"
-    LEAST = "least", "", 1
+    LEAST = "least", "r", -1  # used where there is one
     FLAG = "flag", "", 0
     OPERATION = "operation"
     RELATION = "relation"

@@ -125,7 +125,7 @@ class _State:
     def _use(self, kind: Kind, value: Any, instr: Instr) -> None:
         """What an operand of this kind needs."""
         match kind:
-            case Kind.USED | Kind.WHEN:
+            case Kind.USED | Kind.WHEN | Kind.LEAST:
                 self.read(value)
             case Kind.READ | Kind.CONDITION | Kind.TOUCHED:
                 self._has_memory(value)
@@ -135,8 +135,6 @@ class _State:
                     raise self.fail(f"writes to buffer {value}, which is read-only")
             case Kind.KERNEL if not 0 <= value < len(self.program.kernels):
                 raise self.fail(f"kernel {value} of {len(self.program.kernels)}")
-            case Kind.LEAST if value < 1:
-                raise self.fail(f"{value} units for a thread")
             case Kind.INTEGER if value.is_float:
                 raise self.fail(f"reads a size from {value}")
             case Kind.AXIS if isinstance(instr, Let):

@@ -32,12 +32,14 @@ class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
     A `constant` one can be given any layout, so its strides do not speak for or against a loop.
+    A local one of open size lies in the buffer `place`, a result, element by element.
     """
 
     dtype: DType
     size: Index
     scope: MemorySpace
     constant: bool = False
+    place: int | None = None
 
 
 @record

@@ -2,7 +2,7 @@
 
     contraction    a copy of the vector operand    panels of 2, 3 or 4 vectors
                    runs of 128 to 1024 steps of the sum
-    anything else  blocks of 1, 2 or 16 vectors    2 to 32 times the elements of a unit
+    anything else  blocks of 1, 2, 4 or 16 vectors 2 to 32 times the elements of a unit
                    a walk of its own for each stage in front of a reduction
     masked walk    32 to 256 steps of the streaming loop at a time, besides
     open sizes     vectors along a loop of known size, before all others
@@ -67,7 +67,7 @@ _CONTRACTION = (
     Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
 )
 _PLAIN = (
-    Knob("wide", (1, 2, 16), 0.15),
+    Knob("wide", (1, 2, 4, 16), 0.15),
     Knob("grain", (2, 4, 8, 16, 32), 0.15),
     Knob("along", (0,), 0.08),
 )

@@ -75,13 +75,17 @@ def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
 def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
     """Four vectors, or as many as knobs say: half of the registers at most, two for a contraction's
     accumulators where registers are few, and one where the values that a reduction carries, or the
-    results of a point, depend on one another."""
+    results of a point, depend on one another.  Two of an open size whose remainder is masked, the
+    columns of a contraction apart: a row shorter than a block passes the code of every part of
+    one."""
+    columns = contraction_factors(stage) is not None and var not in stage.reduce
+    usual = 2 if registers.masked and known_extent(var) is None and not columns else 4
     few = registers.count < 32 and contraction_factors(stage) is not None
     apart = stage.monoid is not None and MONOIDS[stage.monoid].parts
     tied = len(stage.body) > 1 and not apart
     one = tied or _lane_by_lane(stage, var)
     most = 1 if one else 2 if few else registers.count // 2
-    full = min(registers.knobs.wide or 4, most) * lanes_of(stage, registers)
+    full = min(registers.knobs.wide or usual, most) * lanes_of(stage, registers)
     size = known_extent(var)
     return full if size is None else max(1, min(size, full))
 

@@ -181,6 +181,8 @@ def _along_units(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[S
     """The steps of a buffer in scratch along the loops that units cut: it holds its elements for
     each of their points, as far as the stage that stores it varies with them."""
     writer = next(s for s in group.stages if any(a.buffer == buffer for a in s.written))
+    if group.buffers[buffer].place is not None:
+        return  # its offsets are those of a result
     apart = as_int(group.buffers[buffer].size) or 1
     rows = None if writer.strip is None else writer.strip.rows
     for var in reversed(group.cut):

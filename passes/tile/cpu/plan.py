@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import (
+    Index,
     Substitution,
     Var,
     const,
@@ -38,9 +38,10 @@ from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
+from tcc.schedule.cpu.grain import least_units
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
-from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
+from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
@@ -119,15 +120,9 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
         return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
 
-    def units(self, bound: Bound) -> Fraction:
-        schedule = bound.schedule
-        assert isinstance(schedule, Schedule)
-        loops = (v for v in bound.group.common if v.name in schedule.parallel)
-        units = Fraction(1)
-        for loop in loops:
-            unit, known = schedule.unit(loop.name), known_extent(loop)
-            units *= Fraction(trips(loop), unit) if known is None else -(-known // unit)
-        return units
+    def least_units(self, bound: Bound) -> Index | None:
+        assert isinstance(bound.schedule, Schedule)
+        return least_units(bound.group, bound.schedule, self.limits)
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:

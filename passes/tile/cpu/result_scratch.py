@@ -7,8 +7,10 @@ A value lies in a result that the stage stores anyway, or in that of the last st
 if that one replaces each element where alone it was read.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
+from tcc.errors import InternalError
 from tcc.ir.expr.scalar import StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, free_vars, of_atom, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
@@ -27,13 +29,22 @@ def in_results(
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
     """`resident` with values in results where that is proved.  Stages of `shared` are made once for
-    several units, so they stay."""
-    found = dict(resident)
-    taken: set[int] = set()  # results in which another value lies before they are made
-    for ref in resident:
+    several units, so they stay.
+
+    Raises InternalError for a value of open size where it is not proved.
+    """
+    placed = {ref: place for ref in resident if (place := _place(group, ref)) is not None}
+    if not lie_in_results(group, schedule, placed, shared):
+        raise InternalError("a value held in a unit's scratch must have a static size")
+    found = {
+        ref: replace(held, buffer=buffers[placed[ref]]) if ref in placed else held
+        for ref, held in resident.items()
+    }
+    taken = {*placed.values()}  # results in which another value lies before they are made
+    for ref in resident.keys() - placed.keys():
         if ref.stage in shared or not _is_plain(group, schedule, ref.stage):
             continue
-        for target, own in (*_stored(group, ref), *_replaced(group, schedule, ref)):
+        for target, own in _places(group, schedule, ref):
             base = _base(group, ref, target)
             if base is not None and (own or target.buffer not in taken):
                 taken.update(() if own else (target.buffer,))
@@ -42,14 +53,50 @@ def in_results(
     return found
 
 
+def lie_in_results(
+    group: TileGroup,
+    schedule: Schedule,
+    refs: Iterable[StageRef],
+    shared: Collection[int] = (),
+) -> bool:
+    """Whether the values of open size among `refs` can lie where the group has them."""
+    return all(
+        ref.stage not in shared
+        and _is_plain(group, schedule, ref.stage)
+        and any(_lies_in(group, ref, place, *at) for at in _places(group, schedule, ref))
+        for ref in refs
+        for place in [_place(group, ref)]
+        if place is not None
+    )
+
+
+def _place(group: TileGroup, ref: StageRef) -> int | None:
+    """The result in which the group has a value of open size."""
+    local = _local(group, ref)
+    return group.buffers[local[0].buffer].place if local else None
+
+
+def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, own: bool) -> bool:
+    """Whether a store, the value's `own` or that of its last reader, is to the elements of a value
+    that lies in `place`."""
+    same = target.buffer == place or (not own and group.buffers[target.buffer].place == place)
+    return same and target.offset is _local(group, ref)[0].offset
+
+
+def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
+    """Where a value may lie, and whether it is stored there anyway."""
+    yield from _stored(group, ref)
+    yield from _replaced(group, schedule, ref)
+
+
 def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
     """Whether each element of a stage is made once, by the unit that reads it, and stored whole."""
-    stage = group.stages[number]
+    stage, nest = group.stages[number], schedule.nest(number)
     return (
         group.stream is None
         and stage.strip is None
         and len(stage.body) == 1
-        and not schedule.nest(number).k_blocks
+        and not (nest.k_blocks and number in nest.stages)
         and {*group.common} <= {*stage.iters}
     )
 

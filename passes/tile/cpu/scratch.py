@@ -81,7 +81,9 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
             for component in range(len(stage.body)):
                 own = _local(group, stage, component)
                 key = component if own is None else own
-                if key not in made:
+                if own is not None and group.buffers[own].place is not None:
+                    made[key] = _in_result(f"s{len(found)}", group, stage, component, own)
+                elif key not in made:
                     made[key] = _resident(f"s{len(found)}", group, schedule, number, component)
                 found[StageRef(number, component)] = made[key]
     return found
@@ -185,6 +187,16 @@ def _resident(
     dtype = stage.body[component].dtype
     buffer = TileBuffer(name, dtype, (const(step),), MemorySpace.LOCAL)
     return Resident(buffer, tuple(steps.items()), between, strip)
+
+
+def _in_result(
+    name: str, group: TileGroup, stage: GroupStage, component: int, local: int
+) -> Resident:
+    """A value of open size, which has the offsets of the result that it lies in."""
+    held = group.buffers[local]
+    buffer = TileBuffer(name, held.dtype, (held.size,), MemorySpace.LOCAL)
+    stored = any(a.buffer == held.place for a in stage.stores[component])
+    return Resident(buffer, (), 1, base=const(0), stored=stored)
 
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:

@@ -8,9 +8,8 @@ Requires layouts.  Establishes one block kernel a distinct structure.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
-from math import inf, prod
+from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -41,7 +40,7 @@ from tcc.schedule.gpu.choose import choose_blocks, ranked
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule, NotBlocks
 from tcc.schedule.limits import FusionLimits, Rates
-from tcc.schedule.nest import depends, stride, trips
+from tcc.schedule.nest import depends, stride
 
 
 class BlockPlanner(KernelPlanner):
@@ -82,9 +81,6 @@ class BlockPlanner(KernelPlanner):
     def verify(self, kernel: TileKernel) -> None:
         super().verify(kernel)
         verify_blocks(kernel)
-
-    def units(self, bound: Bound) -> Fraction:
-        return Fraction(prod(trips(axis) for axis in bound.kernel.axes))
 
     def makes(self, expr: Expr) -> bool:
         """Whether there is a block kernel of `expr` with everything row-major."""

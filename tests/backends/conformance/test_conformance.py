@@ -13,6 +13,7 @@ import pytest
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.frontends import load_model
+from tcc.ir.index import nonnegative
 from tcc.passes.fuse.partition import partition
 from tcc.passes.layout.assign import assign_layouts
 from tcc.variants import BACKENDS
@@ -119,7 +120,8 @@ def test_passes_see_schedules_and_prices(name: str, kind: str) -> None:
         found = planner.candidates(bound.group)
         assert found
         assert len(set(found)) == len(found)
-        assert planner.least_units(bound) >= 1
+        least = planner.least_units(bound)
+        assert least is None or nonnegative(least - 1)
         planner.verify(bound.kernel)
         if kind in UNPRICED:
             continue

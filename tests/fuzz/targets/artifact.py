@@ -14,7 +14,7 @@ from tcc.runtime.images import foreign_machine
 
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _MANIFEST = (
-    b'{"abi": 2, "variants": [{"features": "avx2"}], "name": "m", '
+    b'{"abi": 3, "variants": [{"features": "avx2"}], "name": "m", '
     b'"weights": {"bytes": 0, "place": "artifact", "sha256": ""}}'
 )
 

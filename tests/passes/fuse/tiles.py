@@ -21,6 +21,7 @@ from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors
+from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import contraction_factors
 
 from tests.oracle.tile.evaluate import evaluate_kernel
@@ -123,10 +124,12 @@ class Built:
     unproved: tuple[str, ...]
 
 
-def build(expr: Expr, choose_schedule: Chooser = chosen) -> Built:
+def build(
+    expr: Expr, choose_schedule: Chooser = chosen, *, limits: FusionLimits = TYPICAL_LIMITS
+) -> Built:
     """The verified kernel of `expr` with everything row-major."""
     operands = [_plain(t) for t in expr.params if t is not None]
-    group = build_group(expr, operands, [_plain(t) for t in expr.types])
+    group = build_group(expr, operands, [_plain(t) for t in expr.types], limits=limits)
     schedule = choose_schedule(group)
     kernel = lower(group, schedule)
     return Built(group, schedule, kernel, verify_kernel(kernel))
@@ -148,9 +151,12 @@ def run(
     operands: Sequence[Array],
     sizes: Mapping[str, int],
     choose_schedule: Chooser = chosen,
+    *,
+    limits: FusionLimits = TYPICAL_LIMITS,
 ) -> tuple[Array, ...]:
     """The results of `expr`, computed by its kernel."""
-    return run_kernel(build(expr, choose_schedule).kernel, expr.types, operands, sizes)
+    kernel = build(expr, choose_schedule, limits=limits).kernel
+    return run_kernel(kernel, expr.types, operands, sizes)
 
 
 def run_kernel(

@@ -66,7 +66,7 @@ class GpuBuilder(Builder):
         grid: Register,
         buffers: Sequence[BufferId],
         ints: Sequence[Register] = (),
-        least: int = 1,
+        least: Register = -1,
     ) -> None:
         number = list(KERNELS).index(kernel)
         self.body.append(Launch(number, grid, tuple(buffers), tuple(ints), least))

@@ -123,7 +123,7 @@ def wide(units: int) -> Program:
     x = b.buffer(Input(0), "x")
     y = b.output("y", "f32", [one], "[1]")
     b.allocate(y, b.const(4))
-    b.body.append(Launch(3, b.const(units), (x, y), (), 1))
+    b.body.append(Launch(3, b.const(units), (x, y), ()))
     return b.program()
 
 

@@ -35,8 +35,8 @@ def program(count: int = 1) -> Program:
     y = b.output("y", "f32", [n], "[48]")
     b.allocate(y, size)
     units = b.let(IntOp.ADD, b.const(count), zero)
-    b.body.append(Launch(0, units, (x, middle), (), 1))
-    b.body.append(Launch(0, units, (middle, y), (), 1))
+    b.body.append(Launch(0, units, (x, middle), ()))
+    b.body.append(Launch(0, units, (middle, y), ()))
     return replace(b.program(), kernels=("mapped",))
 
 

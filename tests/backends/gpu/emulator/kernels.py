@@ -93,7 +93,7 @@ def _program(kernel: TileKernel) -> Program:
             number = b.input(buffer.name, buffer.dtype.name, dims, text)
             places.append(b.buffer(Input(number), buffer.name))
     units = prod(int(evaluate(extent(v), {})) for v in kernel.axes)
-    b.body.append(Launch(0, b.const(units), tuple(places), (), 1))
+    b.body.append(Launch(0, b.const(units), tuple(places), ()))
     return replace(b.program(), kernels=("k",))
 
 

@@ -1,0 +1,73 @@
+"""The grain of a kernel: how many of its units are worth a thread of their own.
+
+    softmax, a unit is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
+
+Work is counted in shares of what is worth a thread, which has `_WORTH` of them.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from tcc.ir.expr import extent, known_extent
+from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum, of_atom
+from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.limits import FusionLimits
+from tcc.schedule.nest import contraction_factors, weight
+
+# A register of the host program holds a product of two numbers up to here, and the sum of as many
+# products as a kernel has stages: no size of a run is too large for the formula.
+_WORTH = 1 << 28
+
+
+def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> Index:
+    """The number of units that are worth a thread, at least 1: a formula of the sizes where the
+    work of a unit depends on them.
+
+    A run can compute the formula at all sizes, also where they are 0 or near 2**63.
+    """
+    loops = [v for v in group.common if v.name in schedule.parallel]
+    units = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
+    shares = (_share(stage, _sizes(schedule, stage), units, limits) for stage in group.stages)
+    return ceildiv(_WORTH, maximum(sum(shares, start=const(0)), 1))
+
+
+def _share(stage: GroupStage, sizes: list[Index], units: int, limits: FusionLimits) -> Index:
+    """What a unit does of a stage, at most about `_WORTH`; `sizes` are factors of the work of all
+    `units`."""
+    contracts = contraction_factors(stage) is not None
+    rate = limits.contraction_rate if contracts else limits.plain_rate
+    known = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
+    nanoseconds = rate * limits.least_nanoseconds
+    share = const(min(-(-_WORTH * known // (nanoseconds * units)), _WORTH))
+    for size in (size for size in sizes if as_int(size) is None):
+        share = minimum(share, _WORTH) * minimum(maximum(size, 0), _WORTH)
+    return share
+
+
+def _sizes(schedule: Schedule, stage: GroupStage) -> list[Index]:
+    """The factors of a stage's work: all points of loops whose size is known, and the points in a
+    unit of the others."""
+    return [factor for v in stage.loops for factor in _factors(_size(schedule, stage, v))]
+
+
+def _size(schedule: Schedule, stage: GroupStage, loop: Var) -> Index:
+    """The trips of a loop, of a parallel loop of open size those in a unit."""
+    size, strip = extent(loop), stage.strip
+    if as_int(size) is not None:
+        return size
+    if loop.name in schedule.parallel:
+        return const(schedule.unit(loop.name))
+    if strip is not None and strip.rows is loop and strip.loop.name in schedule.parallel:
+        return const(strip.count(schedule.unit(strip.loop.name)))
+    return size
+
+
+def _factors(size: Index) -> Iterator[Index]:
+    """The factors of a product, each of which is computed by itself; another size as it is."""
+    match size.terms:
+        case [(monomial, coeff)] if not size.const:
+            yield const(coeff)
+            yield from map(of_atom, monomial)
+        case _:
+            yield size

@@ -1,0 +1,79 @@
+"""Values of open size that wait for later stages in the memory of a result of their kernel.
+
+    e[i, j] = exp(x[i, j] - m[i])        j below n
+    s[i] = sum(j) e[i, j]                         e lies where y goes: its last reader replaces each
+    y[i, j] = e[i, j] / s[i]                      element by one of y
+
+A value of known size lies in a unit's scratch, or in a result where the lowering sees that it can.
+Nothing else has memory for a value of open size, so its place is part of the kernel.
+"""
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import extent
+from tcc.ir.expr.scalar import Read, StageRef, reads_of_stages
+from tcc.ir.index import Vars, as_int
+from tcc.ir.tile.group import Strip
+from tcc.ir.types import DType, element_count
+from tcc.passes.fuse.sliding_window import Loops
+from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
+
+
+def result_places(
+    linked: Sequence[Shaped], loops: Loops, outputs: Sequence[StageRef], dtypes: Sequence[DType]
+) -> dict[int, int]:
+    """The number of the result in which a stage lies, for the stages of open size that can.
+
+    `dtypes` are those of the stored results.  In one result, each value is replaced by the next,
+    element by element, and the last one stays.
+    """
+    found: dict[int, int] = {}
+    first: dict[int, int] = {}  # results by the stage that writes to them first
+    for number in range(len(linked) - 1, -1, -1):
+        ref = StageRef(number)
+        place = outputs.index(ref) if ref in outputs else first.get(_replacing(linked, number))
+        if place is None or not _is_plain(linked[number], loops.strips[number], dtypes[place]):
+            continue
+        waits = is_open(linked, number, loops.common)
+        if waits and not {*loops.common} <= {*linked[number].stage.iters}:
+            continue
+        if waits or ref in outputs:
+            first = {stage: n for stage, n in first.items() if n != place} | {number: place}
+        if waits:
+            found[number] = place
+    return found
+
+
+def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
+    """Whether a stage waits for later ones, and what a unit makes of it is of open size."""
+    size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
+    return as_int(size) is None and needs_memory(linked, number, common)
+
+
+def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
+    """Whether a stage makes one value of the type `dtype` at each point, once."""
+    (body, *rest) = shaped.stage.body
+    several = rest or shaped.places or strip is not None
+    return not several and shaped.stage.monoid is None and body.dtype is dtype
+
+
+def _replacing(linked: Sequence[Shaped], number: int) -> int:
+    """The last stage that reads a stage, where it reads only the element at its own point; -1 where
+    there is none."""
+    readers = [
+        (n, node)
+        for n, shaped in enumerate(linked)
+        for node, source in reads_of_stages(*shaped.stage.body)
+        if source.stage == number
+    ]
+    last = max((n for n, _ in readers), default=-1)
+    return last if all(_is_same(linked, number, n, r) for n, r in readers if n == last) else -1
+
+
+def _is_same(linked: Sequence[Shaped], number: int, reader: int, node: Read) -> bool:
+    """Whether a read is of the element that the reader's own takes the place of."""
+    logical = linked[reader].logical
+    if node.indirect or node.indices != logical or len(logical) != len(linked[number].logical):
+        return False
+    sizes = [tuple(map(radix_size, linked[n].logical)) for n in (number, reader)]
+    return sizes[0] == sizes[1]
