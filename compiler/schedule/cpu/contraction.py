@@ -120,6 +120,18 @@ def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, 
     return blocks
 
 
+def with_phases(
+    contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None
+) -> dict[Var, int]:
+    """`blocks` with all of the loop `phases`, whose results lie between the lanes of the others,
+    and as many rows less: vectors of all phases are exchanged in registers and stored whole."""
+    count = 1 if phases is None else trips(phases)
+    row = next((v for v in contraction.rows if v in blocks), None)
+    if phases is None or phases not in contraction.rows or row is None or row is phases:
+        return dict(blocks)
+    return {**blocks, row: max(1, blocks[row] // count), phases: count}
+
+
 def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
     stage = contraction.stage
