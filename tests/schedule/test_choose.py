@@ -403,6 +403,26 @@ def test_phases_of_a_transposed_convolution_share_a_block(
     verify_kernel(lower(group, schedule))
 
 
+@pytest.mark.parametrize(("size", "phases"), [(7, (2, 2)), (12, (1, 2)), (3, (2, 2))])
+def test_cores_do_not_store_to_one_line_in_turns(size: int, phases: tuple[int, int]) -> None:
+    """A unit has the phases of a transposed convolution whose results lie in one cache line, rows
+    of less than a line too; several units are rows or channels."""
+    b = ExprBuilder(tensor(F32, 64, size, size), tensor(F32, 2, 2, 64, 64))
+    c, h, p, w, q, k = b.iters(64, size, 2, size, 2, 64)
+    product = apply("mul", b.read(0, k, h, w), b.read(1, p, q, k, c))
+    b.stage((c, h, p, w, q), product, over=(k,), monoid="sum")
+    shapes = [(64, size, size), (2, 2, 64, 64), (64, size, 2, size, 2)]
+    x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    group = build_group(b.done(), [x, f], [y])
+    schedule = choose(group, AVX512)
+    _, _, rows, _, columns = group.stages[0].iters
+    units = tuple(
+        schedule.unit(v.name) if v.name in schedule.parallel else 2 for v in (rows, columns)
+    )
+    assert units == phases
+    verify_kernel(lower(group, schedule))
+
+
 def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
     """Channels last, square windows, over an image with its padding."""
     padded = size + window - 1

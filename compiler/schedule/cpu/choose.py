@@ -27,6 +27,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.shared_lines import whole_lines
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
 from tcc.schedule.cpu.transform_tiles import resident_rows, spreads
@@ -256,10 +257,13 @@ def _units(
             )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in contraction.rows if v in group.common]
+    lines = whole_lines(group, [v for v in group.common if v not in rows and v not in units])
+    units.update(lines)
     if rows:
         bound = spreads(group)
         most = resident_rows(group, main, rows, units, registers) if bound else ROWS
-        units.update(row_units(group.common, contraction, registers, min(most, ROWS), bound=bound))
+        most = min(most, ROWS)
+        units.update(row_units(group.common, contraction, registers, most, lines, bound=bound))
     return units
 
 
