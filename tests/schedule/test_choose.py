@@ -381,6 +381,48 @@ def test_the_dearest_pass_asks_for_the_next_rows(op: str, columns: int, levels: 
     assert [n.ahead for n in schedule.nests] == levels
 
 
+@MACHINES
+@pytest.mark.parametrize("phases", [2, 3, 4])
+def test_phases_of_a_transposed_convolution_share_a_block(
+    phases: int, registers: CoreModel
+) -> None:
+    """Results of all phases fill whole vectors of memory together."""
+    channels, width = 48, symbol("w")
+    types = [tensor(F32, channels, width), tensor(F32, phases, channels, channels)]
+    b = ExprBuilder(*types)
+    c, i, p, k = b.iters(channels, width, phases, channels)
+    product = apply("mul", b.read(0, k, i), b.read(1, p, c, k))
+    b.stage((c, i, p), product, over=(k,), monoid="sum")
+    shapes = [t.shape for t in (*types, tensor(F32, channels, width, phases))]
+    x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    group = build_group(b.done(), [x, f], [y])
+    schedule = choose(group, registers)
+    assert schedule.nests[0].vector == group.stages[0].iters[1].name
+    assert schedule.nests[0].block(group.stages[0].iters[2].name) == phases
+    assert registers_used(group, schedule, registers.lanes) <= registers.count
+    verify_kernel(lower(group, schedule))
+
+
+@pytest.mark.parametrize(("size", "phases"), [(7, (2, 2)), (12, (1, 2)), (3, (2, 2))])
+def test_cores_do_not_store_to_one_line_in_turns(size: int, phases: tuple[int, int]) -> None:
+    """A unit has the phases of a transposed convolution whose results lie in one cache line, rows
+    of less than a line too; several units are rows or channels."""
+    b = ExprBuilder(tensor(F32, 64, size, size), tensor(F32, 2, 2, 64, 64))
+    c, h, p, w, q, k = b.iters(64, size, 2, size, 2, 64)
+    product = apply("mul", b.read(0, k, h, w), b.read(1, p, q, k, c))
+    b.stage((c, h, p, w, q), product, over=(k,), monoid="sum")
+    shapes = [(64, size, size), (2, 2, 64, 64), (64, size, 2, size, 2)]
+    x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
+    group = build_group(b.done(), [x, f], [y])
+    schedule = choose(group, AVX512)
+    _, _, rows, _, columns = group.stages[0].iters
+    units = tuple(
+        schedule.unit(v.name) if v.name in schedule.parallel else 2 for v in (rows, columns)
+    )
+    assert units == phases
+    verify_kernel(lower(group, schedule))
+
+
 def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
     """Channels last, square windows, over an image with its padding."""
     padded = size + window - 1

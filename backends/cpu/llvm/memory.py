@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 from typing import TypeAlias, TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
@@ -144,23 +143,50 @@ class BlockAccess:
         return next((n for n in axes if self.shape[n] >= _WORTH_TURNING), None)
 
     def dense_order(self) -> tuple[int, ...] | None:
-        """The order of axes in which two of a block without guards are one stretch of memory,
-        though neither is much of one alone; None where there is none or another way is better."""
-        if not self._affine or self.guards or len(self.shape) != 2:
+        """The order of axes in which the last two of a block are one stretch of memory, though
+        neither is much of one alone; None where they are not or another way is better."""
+        if not self._affine or len(self.shape) < 2:
             return None
-        short, long = (0, 1) if constant(self._coeffs[0]) == 1 else (1, 0)
-        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] < _WORTH_TURNING:
+        *outer, short, long = range(len(self.shape))
+        most = FEW_APART
+        if constant(self._coeffs[short]) != 1:
+            # Four elements that lie side by side in registers too are a vector.
+            short, long, most = long, short, _WORTH_TURNING - 1
+        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] <= most:
             return None
-        return (long, short) if constant(self._coeffs[long]) == self.shape[short] else None
+        if constant(self._coeffs[long]) != self.shape[short]:
+            return None
+        order = (*outer, long, short)
+        return order if all(self._follows(guard, order) for guard in self.guards) else None
+
+    def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
+        """Whether a guard is the same along the last axis of `order`, and even along the other."""
+        long, short = (self.lanes[n] for n in order[-2:])
+        linear = linear_in(guard.index, long)
+        if linear is None or constant(linear[0]) not in (0, 1):
+            return False
+        return not {long, short} & {*free_vars(linear[1], guard.extent)}
 
     def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
-        return (prod(self.shape[n] for n in order),)
+        *outer, long, short = (self.shape[n] for n in order)
+        return (*outer, long * short)
 
     def merged(self, order: tuple[int, ...]) -> BlockAccess:
-        """The same elements as one row; `order` is a `dense_order`."""
-        shape = self.merged_shape(order)
-        offset = self.at((0,), const(0))[0] + lanes(shape)[0]
-        return BlockAccess(self.indices, self.base, self.buffer, shape, offset, (), ())
+        """The same elements with the last two axes as one; `order` is a `dense_order`.
+
+        Where `i = 2 * long + short`, `base + long < extent` is `2 * base + i < 2 * extent`.
+        """
+        shape, count = self.merged_shape(order), self.shape[order[-1]]
+        (*_, lane), long = lanes(shape), self.lanes[order[-2]]
+        first = {self.lanes[n]: const(0) for n in order[-2:]}
+        guards = tuple(
+            Guard(count * substitute(g.index, first) + lane, count * g.extent)
+            if long in free_vars(g.index)
+            else g
+            for g in self.guards
+        )
+        offset = substitute(self.offset, first) + lane
+        return BlockAccess(self.indices, self.base, self.buffer, shape, offset, guards, ())
 
     def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
         """Which lanes of a chunk are active."""
@@ -482,15 +508,15 @@ def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
     """The parts in which a block is written."""
     value = env.values[node.block]
     where = access(env, node, value.shape)
-    axis = where.contiguous_axis()
-    if axis is not None:
+    order, axis = where.dense_order(), where.contiguous_axis()
+    if order is not None:
+        value = rearrange(where.code, value, order, where.merged_shape(order))
+        where = where.merged(order)
+    elif axis is not None:
         moved = _with_last(len(value.shape), axis)
         node = _transposed(node, value.shape, moved)
         value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
         where = access(env, node, value.shape)
-    elif (order := where.dense_order()) is not None:
-        value = rearrange(where.code, value, order, where.merged_shape(order))
-        where = where.merged(order)
     shape = where.shape
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
     if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):

@@ -21,15 +21,21 @@ from tcc.schedule.cpu.contraction import (
     k_blocks_of,
     panels_outer,
     row_units,
+    with_phases,
 )
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_units
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.shared_lines import whole_lines
 from tcc.schedule.cpu.sliding_window import strip_rows, without_rows
 from tcc.schedule.cpu.streaming import choose_streaming
 from tcc.schedule.cpu.transform_tiles import resident_rows, spreads
-from tcc.schedule.cpu.transpose_tiles import transposing_blocks, transposing_vector
+from tcc.schedule.cpu.transpose_tiles import (
+    loop_between_lanes,
+    transposing_blocks,
+    transposing_vector,
+)
 from tcc.schedule.cpu.vectors import (
     stored_vector,
     vector_block,
@@ -111,7 +117,10 @@ def _blocks(
     stage = without_rows(group, stage, vector)
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
-        return blocks_of(contraction, registers)
+        blocks = blocks_of(contraction, registers)
+        return with_phases(
+            contraction, blocks, loop_between_lanes(group, stage, contraction.vector)
+        )
     alone = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
     loops = stage.iters if alone else own_loops(group, stage)
     transposing = transposing_blocks(group, stage, vector, loops, registers)
@@ -248,10 +257,13 @@ def _units(
             )
         return _coarser(group, units, vectors.get(main), registers.knobs.grain)
     rows = [v for v in contraction.rows if v in group.common]
+    lines = whole_lines(group, [v for v in group.common if v not in rows and v not in units])
+    units.update(lines)
     if rows:
         bound = spreads(group)
         most = resident_rows(group, main, rows, units, registers) if bound else ROWS
-        units.update(row_units(group.common, contraction, registers, min(most, ROWS), bound=bound))
+        most = min(most, ROWS)
+        units.update(row_units(group.common, contraction, registers, most, lines, bound=bound))
     return units
 
 

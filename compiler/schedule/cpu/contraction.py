@@ -120,6 +120,18 @@ def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, 
     return blocks
 
 
+def with_phases(
+    contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None
+) -> dict[Var, int]:
+    """`blocks` with all of the loop `phases`, whose results lie between the lanes of the others,
+    and as many rows less: vectors of all phases are exchanged in registers and stored whole."""
+    count = 1 if phases is None else trips(phases)
+    row = next((v for v in contraction.rows if v in blocks), None)
+    if phases is None or phases not in contraction.rows or row is None or row is phases:
+        return dict(blocks)
+    return {**blocks, row: max(1, blocks[row] // count), phases: count}
+
+
 def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
     """Blocks of a window too wide for many lanes at once; empty for others."""
     stage = contraction.stage
@@ -447,18 +459,19 @@ def row_units(
     contraction: ContractionLoops,
     registers: CoreModel,
     most: int,
+    others: Mapping[Var, int],
     *,
     bound: bool,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
-    more), in parts that give every core the same number of units where they are few.  An open loop
-    outside enough other rows may have a single trip, and a unit covers one."""
+    more), in parts that give every core the same number of units where they are few; `others` are
+    elements of the other loops, where a unit covers several.  An open loop outside enough other
+    rows may have a single trip, and a unit covers one."""
     rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
     total = prod(counts.values())
-    others = [v for v in common if v not in rows]
-    block = panel_of(contraction, registers)
-    units = prod(-(-trips(v) // (block if v is contraction.vector else 1)) for v in others)
+    covered = {**others, contraction.vector: panel_of(contraction, registers)}
+    units = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
     parts = parts_of(units, total, registers, most)
     left = -(-total // parts)
     found: dict[Var, int] = {}

@@ -4,11 +4,13 @@ along another.
     y[i, j] = x[j, i]        16 x 16: loads along j, stores along i, exchanged in registers
 """
 
+from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, Vars, const, linear_in
+from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.vectors import lanes_of
-from tcc.schedule.nest import guarded, stride, trips
+from tcc.schedule.nest import FEW_APART, guarded, stride, trips
 
 # Neighbours in memory from which on exchanging in registers beats element by element.
 _LEAST = 3
@@ -54,6 +56,26 @@ def transposing_blocks(
         if along is not None and trips(along) >= _LEAST:
             return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
     return {}
+
+
+def loop_between_lanes(group: TileGroup, stage: GroupStage, vector: Var) -> Var | None:
+    """The loop of `stage` whose results lie between those of neighbouring lanes and fill the space
+    there, as the phases of a transposed convolution do; None where there is no such loop."""
+    results = [
+        access
+        for other in group.stages
+        for access in other.written
+        if group.buffers[access.buffer].scope is not MemorySpace.LOCAL
+    ]
+    for var in stage.iters:
+        count = known_extent(var)
+        if count is None or not 1 < count <= FEW_APART:
+            continue
+        if results and all(
+            stride(access, var) == 1 and stride(access, vector) == count for access in results
+        ):
+            return var
+    return None
 
 
 def _is_apart(access: Access, vector: Var) -> bool:

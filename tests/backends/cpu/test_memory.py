@@ -20,7 +20,7 @@ from tcc.ir.tile import (
     lanes,
 )
 from tcc.ir.tile.verify import verify_kernel
-from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8
+from tcc.ir.types import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 
 from tests.backends.cpu.kernels import (
     RNG,
@@ -115,7 +115,7 @@ def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
     assert (order == sorted(order)) == (second != 1)
 
 
-@pytest.mark.parametrize("planes", [2, 3])
+@pytest.mark.parametrize("planes", [2, 3, 4])
 @pytest.mark.parametrize("cols", [5, 16])
 def test_planes_are_interleaved(check, planes, cols):
     l0, l1 = lanes((planes, cols))
@@ -124,6 +124,38 @@ def test_planes_are_interleaved(check, planes, cols):
         copy_kernel(x, y, (planes, cols), (l0, l1), (l1, l0)),
         [normal(planes, cols), zeros(cols, planes)],
     )
+
+
+def _phases(count: int, width: int, dtype: DType) -> TileKernel:
+    """Three rows of `count` phases, each of `width` lanes of which those before the end of an open
+    size exist; lanes of all phases lie side by side."""
+    size = symbol("n")
+    u = iterator("u", (size + width - 1) // width)
+    l0, l1, l2 = lanes((3, count, width))
+    x, y = buffer("x", dtype, (3, count, size)), output("y", dtype, 3, size, count)
+    at = u * width + l2
+    guards = (Guard(at, size),)
+    return copy_kernel(
+        x, y, (3, count, width), (l0, l1, at), (l0, at, l1), guards, guards,
+        sizes=(var(size),), axes=(var(u),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [F32, I64, F16], ids=str)
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_phases_of_an_open_size_are_interleaved(check, count, dtype):
+    for size in (0, 1, 7, 16, 21):
+        data = RNG.integers(0, 100, (3, count, size)).astype(dtype.carrier)
+        result = np.zeros((3, size, count), dtype.carrier)
+        check(_phases(count, 16, dtype), [data, result], {"n": size})
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_interleaved_phases_are_stored_in_masked_vectors(count):
+    """As many as hold the elements, and nothing one by one."""
+    text = emit_kernel(_phases(count, 16, F32), "phases", SERVER).llvm
+    assert len(re.findall(r"call void @llvm.masked.store.v16f32", text)) == 3 * count
+    assert not re.findall(r"store float", text)
 
 
 @pytest.mark.parametrize("dtype", [F32, BOOL, F16, I64], ids=str)
