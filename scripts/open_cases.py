@@ -124,11 +124,11 @@ def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """Seconds of each round at one size: open and fixed sizes, ONNX Runtime; how far results of
-    the first two are from the last one's."""
+    """Seconds of each round of an operator or a model at one size, with open and fixed sizes and by
+    ONNX Runtime; the distance of the first two results from the last one's."""
 
     operator: str
-    size: int
+    size: int | str
     open: tuple[float, ...]
     fixed: tuple[float, ...]
     ort: tuple[float, ...]
@@ -140,14 +140,19 @@ class OpenRow:
         return paired_ratio(self.fixed, [self.open])
 
     @property
+    def lead(self) -> float:
+        """ONNX Runtime's time over the time with open sizes."""
+        return paired_ratio(self.open, [self.ort])
+
+    @property
     def slow(self) -> bool:
         """Whether open sizes alone are slower than ONNX Runtime."""
-        return paired_ratio(self.open, [self.ort]) < 0.95 <= paired_ratio(self.fixed, [self.ort])
+        return self.lead < 0.95 <= paired_ratio(self.fixed, [self.ort])
 
     @property
     def text(self) -> str:
         times = "".join(f"{np.median(t) * 1e6:11.1f}" for t in (self.open, self.fixed, self.ort))
-        ratios = (self.loss, *(paired_ratio(t, [self.ort]) for t in (self.open, self.fixed)))
+        ratios = (self.loss, self.lead, paired_ratio(self.fixed, [self.ort]))
         name = f"{self.operator} @{self.size}"
         return f"{name:26}{times}" + "".join(f"{ratio:12.2f}" for ratio in ratios)
 
@@ -175,12 +180,28 @@ def measure(
         sources.append(opened[-1].replace(".so", ".onnx"))
     lists = {"open": opened, "fixed": fixed, "ort": sources}
     feeds = [operator.feed(size) for size in sizes]
+    yield from open_rows(operator.name, sizes, lists, feeds, plan, scratch)
+
+
+def open_rows(
+    name: str,
+    sizes: Sequence[int | str],
+    lists: Mapping[str, Sequence[str]],
+    feeds: Sequence[Arrays],
+    plan: Plan,
+    scratch: Path,
+) -> Iterator[OpenRow]:
+    """Yields the row of each size.
+
+    `lists` holds the files of "open", "fixed" and "ort", one for each size, and `feeds` their
+    inputs.  Raises ToolError where a process fails.
+    """
     rounds, outputs = _rounds(lists, feeds, plan, scratch)
     for n, size in enumerate(sizes):
         results = {kind: _part(arrays, n) for kind, arrays in outputs.items()}
         apart = max(distance(results[kind], results["ort"]) for kind in ("open", "fixed"))
         times = {kind: tuple(turn[n] for turn in turns) for kind, turns in rounds.items()}
-        yield OpenRow(operator.name, size, **times, apart=apart)
+        yield OpenRow(name, size, **times, apart=apart)
 
 
 def _rounds(

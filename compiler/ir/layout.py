@@ -8,7 +8,7 @@ logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i
     with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
     packed weights      sizes (co/64, k, 64)          indices (i0//64, i1, i0%64)      fill 0
 
-    planes apart        sizes (36, y*x*c + 16)        indices (i0, (i1*x + i2)*c + i3)
+    planes apart        sizes (36, y*x*64 + 16)       indices (i0, (i1*x + i2)*64 + i3)
 
     part of a joined value  sizes (n, h, w, 96)       indices (i0, i2, i3, i1+64)      shared (1,)
 
@@ -87,11 +87,14 @@ def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> L
     return Layout(sizes, indices, base.axes, fill)
 
 
-def set_apart(base: Layout, gap: int) -> Layout:
-    """`base` with `gap` more elements after each plane, the elements of one outermost index; the
-    storage dimensions inside a plane become one."""
+def set_apart(base: Layout, line: int) -> Layout:
+    """`base` with planes that begin an odd number of lines of `line` elements after each other.
+
+    A plane is the elements of one outermost index; the storage dimensions inside it become one.
+    """
     planes, *rest = base.sizes
-    sizes = planes, prod(rest, start=const(1)) + gap
+    pair = 2 * line
+    sizes = planes, (prod(rest, start=const(1)) + line - 1) // pair * pair + line
     indices = base.indices[0], row_major_position(base.indices[1:], tuple(rest))
     return replace(base, sizes=sizes, indices=indices)
 

@@ -7,8 +7,8 @@ Requires a partitioned graph.  Establishes a layout for each stored value: row-m
 caller, the C functions or control flow see; channels last for what windows read and write, so that
 no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
 reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
-without a kernel lie in parts of its result.  Planes that points touch together lie a line more than
-whole pages apart.
+without a kernel lie in parts of its result.  Planes that points touch together begin in cache sets
+of their own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

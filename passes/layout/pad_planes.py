@@ -5,7 +5,8 @@
 
 A cache chooses the set of an address by bits above the line and, in the first level, below a page:
 elements that lie a multiple of a page apart push each other out, and loads wait for stores that
-only look like theirs.  A line more between the planes spreads them over neighbouring sets.
+only look like theirs.  Planes an odd number of lines apart begin in sets of their own.  Planes of
+an open size are whole pages at some sizes, so they are set apart at all.
 Requires stages whose results lie with the first axis outermost.
 """
 
@@ -24,8 +25,8 @@ _MANY = 8
 
 
 def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> Iterator[Value]:
-    """The operands and results of which one point touches elements in many planes a multiple of a
-    page apart."""
+    """The operands and results of which one point touches elements in many planes that are, or for
+    an open size may be, a multiple of a page apart."""
     for number, stage in enumerate(expr.stages):
         at: dict[int, list[Indices]] = {}
         for node in reads(stage):
@@ -41,11 +42,11 @@ def crowded(expr: Expr, operands: Sequence[Value], results: Sequence[Value]) -> 
 
 
 def _aligned(type_: TensorType) -> bool:
-    """Whether there are many planes, of whole pages each."""
+    """Whether there are many planes, which are whole pages or of an open size."""
     count, plane = (as_int(element_count(part)) for part in (type_.shape[:1], type_.shape[1:]))
-    if count is None or plane is None or count < _MANY or type_.dtype.bits % 8:
+    if count is None or count < _MANY or type_.dtype.bits % 8:
         return False
-    return plane * type_.dtype.bytes % PAGE == 0 and plane > 0
+    return plane is None or (plane * type_.dtype.bytes % PAGE == 0 and plane > 0)
 
 
 def _spread(places: Sequence[Indices]) -> bool:

@@ -12,12 +12,13 @@ import pytest
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.verify import verify_graph
-from tcc.ir.index import IndexLike, as_int, const, symbol
+from tcc.ir.index import IndexLike, as_int, const, evaluate, symbol
 from tcc.ir.program import Branch
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, points
 from tcc.passes.derive.derive import Derivations, derive
+from tcc.passes.program.lower_graph import place_graph
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
@@ -316,6 +317,22 @@ def test_sizes_of_images_may_be_open(name: str, compiled: Run) -> None:
         check_bad_pixels(other, run, number)
 
 
+@pytest.mark.parametrize("name", ["1-D, 3 taps", "3 x 3, two tiles", "stride 2, 4 x 4"])
+def test_guards_of_open_sizes_are_one_kernel_that_reads_what_the_form_reads(name: str) -> None:
+    """Strips hold so many sums at all sizes.  Images are stored no larger than tiles reach."""
+    case, wanted = CASES[name]
+    found = []
+    for each in (replace(case, open=True), case):
+        placed = place_graph(derive(each.graph(), Derivations(Only(wanted), growth=1e9)))
+        found.append((len(placed.kernels), placed.layouts[placed.kernels[0].results[0]].sizes))
+    (count, sizes), (expected, _) = found
+    assert count == expected
+    at = {f"s{n}": size for n, size in enumerate(case.sizes)}
+    pads = zip(case.sizes, *map(case.each, (case.before, case.strides)), wanted, strict=True)
+    least = [n + p + s * (f.tile + f.taps) for n, p, s, f in pads]
+    assert all(evaluate(n, at) <= m for n, m in zip(sizes[1:-1], least, strict=True))
+
+
 # ---- bad pixels -----------------------------------------------------------------------------
 
 
@@ -368,6 +385,16 @@ def test_a_bad_pixel_changes_only_the_results_that_read_it(name: str) -> None:
     case, wanted = CASES[name]
     after = derive(case.graph(), Derivations(Only(wanted), growth=1e9))
     check_bad_pixels(case, run_of(after), 7 * sorted(CASES).index(name))
+
+
+def test_a_bad_pixel_in_any_strip_of_an_open_size_is_found() -> None:
+    case, wanted = CASES["3 x 3, two tiles"]
+    case = replace(case, sizes=(3, 41), images=1, channels=2)
+    after = derive(replace(case, open=True).graph(), Derivations(Only(wanted), growth=1e9))
+    for column in range(41):
+        image = case.image(1)
+        image[0, column % 2, 0, column] = 1e6  # results of the second row do not read it
+        assert fails(after, image), column
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.graph import Graph, GraphBuilder, Value
-from tcc.ir.index import Index, as_int, const
+from tcc.ir.index import Index, IndexLike, as_int, const, evaluate, symbol
 from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major, set_apart
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
@@ -19,7 +19,7 @@ from tcc.schedule.footprint import LINE, PAGE
 from tests.passes.products import F4
 
 
-def planes(count: int, size: int, *, together: bool = True, seen: bool = False) -> Graph:
+def planes(count: int, size: IndexLike, *, together: bool = True, seen: bool = False) -> Graph:
     """A value of `count` planes, then sums over all planes, or of two neighbours in the last one;
     the caller sees the value where `seen`."""
     b = GraphBuilder("planes")
@@ -92,10 +92,26 @@ def test_planes_that_a_point_writes_are_set_apart() -> None:
 
 def test_elements_of_planes_set_apart_lie_as_before_within_their_plane() -> None:
     base = permuted(as_shape(3, 4, 5, 6), (0, 2, 3, 1))
-    wide = set_apart(base, 7)
+    wide = set_apart(base, 8)  # 15 lines, an odd number
     at = axis_vars(as_shape(3, 4, 5, 6))
-    assert offset(wide, at) is offset(base, at) + at[0] * 7
-    assert as_int(element_count(wide.sizes)) == 3 * (4 * 5 * 6 + 7)
+    assert offset(wide, at) is offset(base, at)
+    wide = set_apart(base, 4)  # 30 lines
+    assert offset(wide, at) is offset(base, at) + at[0] * 4
+    assert as_int(element_count(wide.sizes)) == 3 * (4 * 5 * 6 + 4)
+
+
+@pytest.mark.parametrize("channels", [1, 24, 64])
+def test_planes_of_an_open_size_begin_in_sets_of_their_own_at_every_size(channels: int) -> None:
+    """The lines of so many planes as there are sets lie in different sets, and none overlap."""
+    size = symbol("n", 1)
+    value, where = first(place_graph(planes(16, size * channels)))
+    apart = offset(where, (const(1), const(0))) - offset(where, (const(0), const(0)))
+    sets = PAGE // LINE
+    for count in (*range(1, 70), 127, 128, 255, 256, 1000):
+        step = evaluate(apart, {"n": count}) * value.type.dtype.bytes
+        assert step >= count * channels * value.type.dtype.bytes
+        assert step - count * channels * value.type.dtype.bytes < 2 * LINE
+        assert len({plane * step // LINE % sets for plane in range(sets)}) == sets
 
 
 def as_shape(*sizes: int) -> tuple[Index, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import product
 from typing import TypeAlias, TypeVar
 
@@ -38,7 +39,6 @@ from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangle
 from tcc.ir.index import (
     Index,
     Var,
-    as_int,
     const,
     free_vars,
     linear_in,
@@ -491,17 +491,57 @@ _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 def store(env: Environment, nodes: Sequence[Store]) -> None:
     """Writes blocks, one after the other; elements one by one in the order of memory: those of a
     block may lie a page apart, and displace each other's lines before the next block writes there.
+
+    Where blocks have several guards at open sizes, one test tells whether all of them hold.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
-    if len(nodes) > 1 and all(chunk.width == 1 and not at.guards for at, _, chunk, _ in pieces):
-        offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
-        places = [as_int(offset - offsets[0]) for offset in offsets]
-        alike = all(node.buffer is nodes[0].buffer for node in nodes)
-        if alike and len({*places} - {None}) == len(pieces):
-            pieces = [pieces[n] for n in sorted(range(len(pieces)), key=lambda n: places[n] or 0)]
+    if len(nodes) < 2:
+        _write(pieces)
+    elif not any(at.guards for at, *_ in pieces):
+        _write(_in_order(pieces))
+    elif (inside := _all_hold(pieces)) is None:
+        _write(pieces)
+    else:
+        code = env.indices.code
+        with code.when(inside, "inside"):
+            _write(_in_order([(replace(p[0], guards=()), *p[1:]) for p in pieces]))
+        with code.when(code.op("xor", inside, 1), "border"):
+            _write(pieces)
+
+
+def _write(pieces: Sequence[_Piece]) -> None:
     for at, where, chunk, value in pieces:
         row = row_number(value.shape, where)
         _store_chunk(at, where, chunk, part(at.code, value, row, chunk))
+
+
+def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
+    """Whether the guards of all `pieces` hold; None where there is one test or none, where a guard
+    turns single lanes off, and where all sizes are known."""
+    if not any(guard.extent.terms for at, *_ in pieces for guard in at.guards):
+        return None
+    masks = [at.mask(where, chunk) for at, where, chunk, _ in pieces]
+    if any(mask.never or mask.vector is not None for mask in masks):
+        return None
+    tests = list(dict.fromkeys(mask.scalar for mask in masks if mask.scalar is not None))
+    if len(tests) < 2:
+        return None
+    return reduce(partial(pieces[0][0].code.op, "and"), tests)
+
+
+def _in_order(pieces: list[_Piece]) -> list[_Piece]:
+    """`pieces` without guards in the order of memory, if all are elements: those whose distance is
+    known lie together, in the place of the first of them."""
+    first = pieces[0][0]
+    alike = all(at.buffer is first.buffer and not at.bound for at, *_ in pieces)
+    if not alike or any(chunk.width > 1 for _, _, chunk, _ in pieces):
+        return pieces
+    offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
+    if len({*offsets}) < len(pieces):
+        return pieces
+    groups = {base: n for n, base in enumerate(dict.fromkeys(o - o.const for o in offsets))}
+    places = [(groups[o - o.const], o.const) for o in offsets]
+    return [pieces[n] for n in sorted(range(len(pieces)), key=places.__getitem__)]
 
 
 def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:

@@ -22,7 +22,7 @@ from math import inf, prod
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
-from tcc.ir.index import Index, Indices, ceildiv, const
+from tcc.ir.index import Index, Indices, as_int, ceildiv, const, minimum
 from tcc.ir.types import F32, I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
@@ -35,8 +35,9 @@ from tcc.schedule.nest import typical
 _LIMIT = 2.0**20
 # Squares of which no sum in a tile, times the factors of a form, leaves the range of f32.
 _FINITE = 2.0**100
-# The share of a strip's inputs that the next strip reads too, at most where there are enough tiles.
-_SHARED = 0.25
+# The shares of a strip's inputs that the next strip reads too, along the first axis and along
+# others, at most where there are enough tiles.
+_SHARED = (0.25, 0.125)
 
 
 def fails(
@@ -51,159 +52,231 @@ def fails(
 def _failing_strips(
     conv: Conv, form: Form, image: TensorType, masks: Sequence[TensorType | None]
 ) -> Expr:
-    """failed[n, group, strip], 1 where a tile of a strip fails.
+    """failed[n, group, strips...], 1 where a tile of a strip fails.
 
-    A strip is some tiles long along the first axis, and as wide as the image along the others.  Its
-    sums stay in the caches of the core that reads its inputs.
+    A strip is some tiles long along the first axis and along axes of open sizes, and as wide as the
+    image along the others.  Its sums are so many at all sizes, and stay in the caches of the core
+    that reads its inputs.
     """
-    b, strip = ExprBuilder(image, *masks), _Strip(conv, form, image.shape[3:])
+    b = ExprBuilder(image, *masks)
+    spans = tuple(map(_Span, form, conv.axes, image.shape[2:], range(len(form))))
+    strip = _Strip(conv, spans)
     energy = _energy(b, strip)
     sums = _of_results(b, strip, energy, masks)
     return _failed(b, strip, sums, _of_tiles(b, strip, energy))
 
 
 @record
-class _Strip:
-    """The tiles of a strip, of images with so many `places` along all axes but the first."""
+class _Span:
+    """What a strip has along axis `number` of images of `size` places along it."""
 
-    conv: Conv
-    form: Form
-    places: Indices
+    form: AxisForm
+    axis: Axis
+    size: Index
+    number: int
 
     @property
-    def tiles(self) -> int:
-        """How many tiles a strip has along the first axis."""
-        f, axis = self.form[0], self.conv.axes[0]
-        step = f.tile * axis.classes
-        shared = f.reads(axis) - step
-        return max(1, min(round(shared / (_SHARED * step)), typical(f.tiles(axis))))
+    def cut(self) -> bool:
+        """Whether several strips lie along the axis."""
+        return self.number == 0 or as_int(self.size) is None
+
+    @property
+    def step(self) -> int:
+        """Inputs from one tile to the next."""
+        return self.form.tile * self.axis.classes
+
+    @property
+    def tiles(self) -> Index:
+        """How many tiles a strip has."""
+        every = self.form.tiles(self.axis)
+        if not self.cut:
+            return every
+        shared, share = self.form.reads(self.axis) - self.step, _SHARED[min(self.number, 1)]
+        return const(max(1, min(round(shared / (share * self.step)), typical(every))))
 
     @property
     def count(self) -> Index:
         """How many strips an image has."""
-        return ceildiv(self.form[0].tiles(self.conv.axes[0]), self.tiles)
+        return ceildiv(self.form.tiles(self.axis), self.tiles)
 
     @property
-    def reads(self) -> int:
-        """The inputs of a strip along the first axis, from one start."""
-        f, axis = self.form[0], self.conv.axes[0]
-        return f.reads(axis) + (self.tiles - 1) * f.tile * axis.classes
+    def inputs(self) -> Index:
+        """The inputs of a strip from one start."""
+        return (self.tiles - 1) * self.step + self.form.reads(self.axis)
+
+    @property
+    def read(self) -> Indices:
+        """The extents of the inputs of a strip: starts and places, or all places of the image."""
+        return (const(self.axis.starts), self.inputs) if self.cut else (self.size,)
+
+    @property
+    def made(self) -> Indices:
+        """The extents of the results of a strip: turns and their results, or all results."""
+        axis = self.axis
+        rows = self.tiles * self.form.tile
+        return (const(axis.turns), rows) if self.cut else (axis.results,)
+
+    def place(self, strip: Index, at: Indices) -> Index:
+        """The input of an image at `at`, one of `read`, of a strip.
+
+        Places behind an image of an open size are the first one there: a zero as they are, and no
+        wider halo holds them.
+        """
+        if not self.cut:
+            return at[0]
+        place = self.axis.place_from(at[0], strip * (self.tiles * self.form.tile), at[1])
+        return place if as_int(self.size) is not None else self.size + minimum(place - self.size, 0)
+
+    def tap(self, at: Indices, tap: Index) -> Indices:
+        """The one of `read` that a result at `at`, one of `made`, takes a tap from."""
+        axis = self.axis
+        if self.cut:
+            return axis.start(at[0]), at[1] * axis.classes + tap
+        return (axis.place(at[0] % axis.turns, at[0] // axis.turns, tap),)
+
+    def turn(self, at: Indices) -> Index:
+        """The turn of a result at `at`, one of `made`."""
+        return at[0] if self.cut else at[0] % self.axis.turns
+
+    def of_start(self, start: Index, place: Index) -> Indices:
+        """The one of `read` that lies `place` inputs behind a start of the strip."""
+        return (start, place) if self.cut else (self.axis.place_from(start, const(0), place),)
+
+    def result(self, turn: Index, tile: Index, place: Index) -> Indices:
+        """The one of `made` that stands at `place` in a tile of a turn."""
+        row = tile * self.form.tile + place
+        return (turn, row) if self.cut else (row * self.axis.turns + turn,)
+
+    def within(self, strip: Index, turn: Index, tile: Index, place: Index) -> Scalar | None:
+        """Whether an image has such a result; None where it has all of them, or `made` lacks those
+        that it has not."""
+        axis, rows = self.axis, self.tiles * self.form.tile
+        if not self.cut or self.count * (rows * axis.turns) is axis.results:
+            return None
+        result = (strip * rows + (tile * self.form.tile + place)) * axis.turns + turn
+        return fn("lt", index_value(result, I64), index_value(axis.results, I64))
+
+
+@record
+class _Strip:
+    """The tiles of a strip: its spans along the axes of a convolution."""
+
+    conv: Conv
+    spans: tuple[_Span, ...]
 
     def start(self, b: ExprBuilder) -> Indices:
         """Iterators over images, groups and strips."""
-        return b.iters(self.conv.images, self.conv.groups, self.count)
+        strips = (span.count for span in self.spans if span.cut)
+        return b.iters(self.conv.images, self.conv.groups, *strips)
+
+    def numbers(self, start: Indices) -> Indices:
+        """The number of a strip along each axis, of iterators of `start`."""
+        numbers = iter(start[2:])
+        return tuple(next(numbers) if span.cut else const(0) for span in self.spans)
+
+
+def _iters(b: ExprBuilder, sizes: Sequence[Indices]) -> list[Indices]:
+    """Iterators over `sizes`, the extents along each axis."""
+    every = iter(b.iters(*(n for part in sizes for n in part)))
+    return [tuple(next(every) for _ in part) for part in sizes]
+
+
+def _joined(start: Indices, parts: Sequence[Indices]) -> Indices:
+    return (*start, *(i for part in parts for i in part))
 
 
 def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
-    """energy[n, group, strip, start, input, places...], the sums of squares over the channels of a
-    group."""
-    conv, axis = strip.conv, strip.conv.axes[0]
+    """energy[n, group, strips..., inputs...], the sums of squares over the channels of a group."""
+    conv = strip.conv
     size = conv.channels // conv.groups
-    n, group, t = strip.start(b)
-    start, k, *places = b.iters(axis.starts, strip.reads, *strip.places)
+    start = strip.start(b)
+    parts = _iters(b, [span.read for span in strip.spans])
     (c,) = b.iters(size)
-    row = axis.place_from(start, t * (strip.tiles * strip.form[0].tile), k)
-    value = b.read(0, n, group * size + c, row, *places, fill=0)
-    return b.sum((n, group, t, start, k, *places), fn("mul", value, value), (c,))
+    places = map(_Span.place, strip.spans, strip.numbers(start), parts)
+    value = b.read(0, start[0], start[1] * size + c, *places, fill=0)
+    return b.sum(_joined(start, parts), fn("mul", value, value), (c,))
 
 
 def _of_results(
     b: ExprBuilder, strip: _Strip, energy: StageRef, masks: Sequence[TensorType | None]
 ) -> StageRef:
-    """sums[n, group, strip, turn, result, results...], over what each result reads; along one axis
-    after the other.  A mask of an axis is 0 for taps that a turn lacks."""
-    axes, source = strip.conv.axes, energy
-    rows = strip.tiles * strip.form[0].tile
-    for number, (axis, mask) in enumerate(zip(axes, masks, strict=True)):
-        others = (*(a.results for a in axes[1 : number + 1]), *strip.places[number:])
-        at = (*strip.start(b), *b.iters(axes[0].turns, rows, *others))
-        (k,) = b.iters(axis.taps)
-        if number == 0:
-            turn = at[3]
-            spot = (*at[:3], axis.start(turn), at[4] * axis.classes + k, *at[5:])
-        else:
-            y = at[number + 4]
-            turn, place = y % axis.turns, axis.place(y % axis.turns, y // axis.turns, k)
-            spot = replaced(at, number + 4, place)
-        value: Scalar = b.read(source, *spot, fill=0 if number else None)
+    """sums[n, group, strips..., results...], over what each result reads; along one axis after the
+    other.  A mask of an axis is 0 for taps that a turn lacks."""
+    spans, source = strip.spans, energy
+    for number, (span, mask) in enumerate(zip(spans, masks, strict=True)):
+        start = strip.start(b)
+        sizes = (*(s.made for s in spans[: number + 1]), *(s.read for s in spans[number + 1 :]))
+        parts = _iters(b, sizes)
+        (k,) = b.iters(span.axis.taps)
+        spot = _joined(start, replaced(parts, number, span.tap(parts[number], k)))
+        value: Scalar = b.read(source, *spot, fill=None if span.cut else 0)
         if mask is not None:  # a selection: zero times an infinity is NaN
+            turn = span.turn(parts[number])
             value = choose(fn("gt", b.read(number + 1, turn, k), 0.0), value, 0.0)
-        source = b.sum(at, value, (k,))
+        source = b.sum(_joined(start, parts), value, (k,))
     return source
 
 
 def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
-    """peaks[n, group, strip, start, tile, starts and tiles...], the largest energy of a place that
-    each tile reads, and beside it the sum over all places that it reads; along one axis after the
-    other."""
-    (axis, *axes), (f, *forms) = strip.conv.axes, strip.form
-    windows = list(zip(forms, axes, strict=True))
-    sides = [n for g, a in windows for n in (a.starts, _inputs(g, a))]
-    at = (*strip.start(b), *b.iters(axis.starts, strip.tiles, *sides))
-    (k,) = b.iters(f.reads(axis))
-    places = [
-        a.place_from(start, const(0), r)
-        for a, start, r in zip(axes, at[5::2], at[6::2], strict=True)
-    ]
-    value = b.read(energy, *at[:4], at[4] * (f.tile * axis.classes) + k, *places, fill=0)
-    both = b.stage(at, value, value, over=(k,), monoid="max_sum")
-    for number, (f, axis) in enumerate(windows):
-        here = 2 * number + 6
-        sides[2 * number + 1] = f.tiles(axis)
-        at = (*strip.start(b), *b.iters(strip.conv.axes[0].starts, strip.tiles, *sides))
-        (k,) = b.iters(f.reads(axis))
-        spot = replaced(at, here, at[here] * (f.tile * axis.classes) + k)
-        values = (b.read(source, *spot) for source in (both, StageRef(both.stage, 1)))
-        both = b.stage(at, *values, over=(k,), monoid="max_sum")
+    """peaks[n, group, strips..., starts and tiles...], the largest energy of a place that each tile
+    reads, and beside it the sum over all places that it reads; along one axis after the other."""
+    spans, both = strip.spans, None
+    for number, span in enumerate(spans):
+        start = strip.start(b)
+        tiles = ((const(s.axis.starts), s.tiles) for s in spans[: number + 1])
+        inputs = ((const(s.axis.starts), s.inputs) for s in spans[number + 1 :])
+        parts = _iters(b, (*tiles, *inputs))
+        (k,) = b.iters(span.form.reads(span.axis))
+        first, tile = parts[number]
+        spots = replaced(parts, number, (first, tile * span.step + k))
+        if both is None:
+            places = [s.of_start(*spot) for s, spot in zip(spans, spots, strict=True)]
+            value = b.read(energy, *_joined(start, places), fill=0)
+            values = [value, value]
+        else:
+            spot = _joined(start, spots)
+            values = [b.read(source, *spot) for source in (both, StageRef(both.stage, 1))]
+        both = b.stage(_joined(start, parts), *values, over=(k,), monoid="max_sum")
+    assert both is not None
     return both
-
-
-def _inputs(f: AxisForm, axis: Axis) -> Index:
-    """The inputs that all tiles read along an axis, from one start."""
-    return (f.tiles(axis) - 1) * (f.tile * axis.classes) + f.reads(axis)
 
 
 def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> Expr:
     """Whether there is a result whose tile fails for it; comparisons with NaN do not hold."""
-    conv, (axis, *axes), (f, *forms) = strip.conv, strip.conv.axes, strip.form
-    windows = list(zip(forms, axes, strict=True))
-    sides = [axis.turns, strip.tiles, *(n for g, a in windows for n in (a.turns, g.tiles(a)))]
+    conv, spans = strip.conv, strip.spans
+    sizes = [(const(span.axis.turns), span.tiles) for span in spans]
     totals = StageRef(peaks.stage, 1)
 
-    at = (*strip.start(b), *b.iters(*sides))
-    over = b.iters(*(g.tile for g in strip.form))
-    tile = _tile(strip, at)
-    row = at[4] * f.tile + over[0]
+    start, parts = strip.start(b), _iters(b, sizes)
+    over = b.iters(*(span.form.tile for span in spans))
+    tile = _tile(strip, start, parts)
     results = [
-        (at[2 * n + 6] * g.tile + over[n + 1]) * a.turns + at[2 * n + 5]
-        for n, (g, a) in enumerate(windows)
+        span.result(turn, row, place)
+        for span, (turn, row), place in zip(spans, parts, over, strict=True)
     ]
-    energy = b.read(sums, *at[:4], row, *results, fill=inf)
+    energy = b.read(sums, *_joined(start, results), fill=inf)
     alone = fn("sub", b.read(totals, *tile), b.read(peaks, *tile))
     others = choose(fn("eq", energy, 0.0), alone, energy)
-    rows = strip.tiles * f.tile
-    if strip.count * (rows * axis.turns) is not axis.results:
-        result = (at[2] * rows + row) * axis.turns + at[3]
-        inside = fn("lt", index_value(result, I64), index_value(axis.results, I64))
-        others = choose(inside, others, inf)
-    least = b.stage(at, others, over=over, monoid="min")
+    numbers = strip.numbers(start)
+    for span, number, (turn, row), place in zip(spans, numbers, parts, over, strict=True):
+        inside = span.within(number, turn, row, place)
+        if inside is not None:
+            others = choose(inside, others, inf)
+    least = b.stage(_joined(start, parts), others, over=over, monoid="min")
 
-    at, over = strip.start(b), b.iters(*sides)
-    peak = b.read(peaks, *_tile(strip, (*at, *over)))
-    inputs = prod(map(AxisForm.reads, strip.form, conv.axes)) * (conv.channels // conv.groups)
-    limit = fn("mul", b.read(least, *at, *over), _LIMIT / inputs)
+    start, parts = strip.start(b), _iters(b, sizes)
+    peak = b.read(peaks, *_tile(strip, start, parts))
+    inputs = prod(s.form.reads(s.axis) for s in spans) * (conv.channels // conv.groups)
+    limit = fn("mul", b.read(least, *_joined(start, parts)), _LIMIT / inputs)
     holds = fn("le", peak, fn("min", limit, _FINITE))
-    return b.finish(at, choose(holds, literal(0.0, F32), 1.0), over=over, monoid="max")
+    over = tuple(i for part in parts for i in part)
+    return b.finish(start, choose(holds, literal(0.0, F32), 1.0), over=over, monoid="max")
 
 
-def _tile(strip: _Strip, at: Indices) -> Indices:
-    """Where the sums of a tile stand that is `at` turns and tiles."""
-    sides = (
-        n
-        for axis, turn, tile in zip(strip.conv.axes, at[3::2], at[4::2], strict=True)
-        for n in (axis.start(turn), tile)
-    )
-    return (*at[:3], *sides)
+def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
+    """Where the sums of a tile stand whose turns and tiles are `parts`."""
+    spans = zip(strip.spans, parts, strict=True)
+    return _joined(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
 
 
 def _any(strips: TensorType) -> Expr:

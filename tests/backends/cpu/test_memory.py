@@ -115,6 +115,32 @@ def test_lanes_apart_of_several_blocks_are_stored_line_by_line(check, second):
     assert (order == sorted(order)) == (second != 1)
 
 
+def test_borders_of_open_sizes_are_tested_once_for_blocks_of_lanes_apart(check):
+    """Columns 3 * u to 3 * u + 2 of 16 rows of an open size, the last row first."""
+    size, (lane,) = symbol("n"), lanes((16,))
+    x, y = buffer("x", F32, (3, 16)), output("y", F32, 16, size)
+    u = iterator("u", (size + 2) // 3)
+    rows = [Block(f"x{n}", F32, (16,)) for n in range(3)]
+    loads = [Load(row, x, (const(n), lane)) for n, row in enumerate(rows)]
+    places = [3 * u + n for n in range(3)]
+    guards = [(), *((Guard(at, size),) for at in places[1:])]
+    stores = [
+        Store(y, (15 - lane, at), row, guard)
+        for at, row, guard in zip(places, rows, guards, strict=True)
+    ]
+    kernel = TileKernel((x, y), (), (var(size),), (var(u),), (*loads, *stores))
+    for count in (1, 2, 6, 7):
+        check(kernel, [normal(3, 16), zeros(16, count)], {"n": count})
+    text = emit_kernel(kernel, "border", SERVER).llvm
+    inside = text.partition("\ninside")[2].partition("br label")[0]
+    lanes_of = re.findall(r"(%\S+) = extractelement <16 x float> (%\S+), i(?:32|64) (\d+)", text)
+    found = {reg: (block, int(lane)) for reg, block, lane in lanes_of}
+    order = [found[reg] for reg in re.findall(r"store float (%\S+), ptr", inside)]
+    blocks = [block for block, _ in order[:3]]
+    assert order == [(block, n) for n in range(16) for block in blocks]
+    assert len({*blocks}) == 3
+
+
 @pytest.mark.parametrize("planes", [2, 3, 4])
 @pytest.mark.parametrize("cols", [5, 16])
 def test_planes_are_interleaved(check, planes, cols):
