@@ -276,3 +276,15 @@ def test_sums_over_rows_from_afar_take_many_columns_at_once(
     (nest,) = choose(group, replace(CORE, knobs=found.knobs)).nests
     assert nest.vector is not None
     assert nest.block(nest.vector) == vectors * CORE.lanes
+
+
+def test_a_loop_of_known_size_competes_for_the_vectors() -> None:
+    m = Model("columns")
+    group = group_of(m.finish(m.op("matmul", m.weight(64, 64), m.input("x", 64, symbol("n")))))
+    sizes = {v.name: known_extent(v) for v in anchor(group).loops}
+    cores = (CORE, replace(CORE, knobs=Knobs(known=1)))
+    vectors = [choose(group, core).nests[0].vector or "" for core in cores]
+    assert [sizes[vector] for vector in vectors] == [None, 64]
+    assert searched(group, {Knobs(known=1): 0.5})[0].knobs == Knobs(known=1)
+    assert searched(group, {Knobs(known=1): 0.95})[0].knobs == Knobs()
+    assert all(knob.name != "known" for knob in knobs_of(group_of(product())))

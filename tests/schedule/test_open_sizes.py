@@ -1,0 +1,39 @@
+"""Times at several sets of sizes, and what is chosen by them."""
+
+from __future__ import annotations
+
+from tcc.ir.index import symbol, var_of
+from tcc.schedule.nest import typical
+from tcc.schedule.open_sizes import mean_share, other_sizes, together
+
+
+def test_sets_keep_to_ranges_divisors_and_what_the_user_gives() -> None:
+    sizes = {
+        "free": symbol("a"),
+        "even": symbol("b", 0, None, 2),
+        "long": symbol("c", 40, 90),
+        "asked": symbol("d", 0, None, 1, 32),
+    }
+    variables = {name: var for name, size in sizes.items() if (var := var_of(size)) is not None}
+    sets = other_sizes(variables.values())
+    counted = {n: [typical(s[v]) for s in sets if v in s] for n, v in variables.items()}
+    assert counted == {
+        "free": [63, 25, 8, 1],
+        "even": [62, 24, 8, 2],
+        "long": [44, 40, 40, 40],
+        "asked": [],
+    }
+    assert other_sizes([variables["asked"]]) == ()
+
+
+def test_a_single_time_counts_at_all_sets() -> None:
+    assert together([(3.0, 2.0), (1.0,)]) == (4.0, 3.0)
+    assert together([(3.0,), (1.0,)]) == (4.0,)
+    assert together([]) == (0.0,)
+
+
+def test_a_choice_counts_by_its_mean_share() -> None:
+    # Half of the time at typical sizes, but three times as long at small ones.
+    assert mean_share((5.0, 3.0), (10.0, 1.0)) == 10.0 * (0.5 + 3.0) / 2
+    assert mean_share((10.0, 1.0), (10.0, 1.0)) == 10.0
+    assert mean_share((4.0,), (8.0, 2.0)) == 8.0 * (0.5 + 2.0) / 2
