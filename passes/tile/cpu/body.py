@@ -138,6 +138,7 @@ class StageScalars(ScalarBlocks):
         super().__init__()
         self.around, self.spans, self.emitter = around, spans, around.emitter
         self.axes = [s for s in spans if s.axis]
+        self.fills: dict[Read, bool | int | float] = {}  # behind the ends of spans, where not 0
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
         """A block of exactly `shape` that holds `scalar`."""
@@ -180,7 +181,7 @@ class StageScalars(ScalarBlocks):
         shape = self._shape(varies, (block for _, block in indirect))
         mapping = positions(self.spans, shape)
         out = self.emitter.fresh(node.dtype, shape)
-        fill = 0 if node.fill is None else node.fill
+        fill = self.fills.get(node, 0 if node.fill is None else node.fill)
         inside = () if access is None else guards_at(access.guards, mapping)
         guards = (
             *inside,

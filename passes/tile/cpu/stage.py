@@ -7,9 +7,9 @@ from math import ceil, prod
 
 from tcc.ir.expr.scalar import (
     Cast,
+    Const,
     Read,
     Scalar,
-    Scalars,
     StageRef,
     apply,
     argument,
@@ -282,8 +282,14 @@ class StageLowering:
         # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         scalars = StageScalars(self.around, spans)
+        scalars.fills = self._fills() if any(s.stop is not None for s in vector) else {}
         values = tuple(scalars.value(s, shape_of(spans)) for s in self.stage.body)
-        values = self._without_ends(values, identities(self.stage), spans, vector)
+        filled = [
+            s in scalars.fills and scalars.block(s) is v
+            for s, v in zip(self.stage.body, values, strict=True)
+        ]
+        neutral = [None if f else n for f, n in zip(filled, identities(self.stage), strict=True)]
+        values = self._without_ends(values, neutral, spans, vector)
         if extra:
             values = self._folded(values, len(extra))
         if self.nest.ahead and len(vector) == 1:
@@ -309,22 +315,39 @@ class StageLowering:
     def _without_ends(
         self,
         values: Blocks,
-        neutral: Scalars,
+        neutral: Sequence[Scalar | None],
         spans: Sequence[BlockRange],
         summed: Sequence[BlockRange],
     ) -> Blocks:
         """Blocks over `spans` that are `neutral` where lanes lie behind the end of a loop that is
-        `summed`."""
+        `summed`; those that are so by themselves have None."""
         for span in summed:
             if span.stop is not None:
                 behind = positions(spans, values[0].shape)[span.var] - span.stop
-                outs = self.emitter.like(values)
-                for out, scalar, block in zip(outs, neutral, values, strict=True):
-                    inside = apply("lt", index_value(behind, I32), literal(0, I32))
-                    body = apply("select", inside, argument(0, block.dtype), scalar)
-                    self.emitter.add(Compute(out, body, (block,)))
-                values = outs
+                inside = apply("lt", index_value(behind, I32), literal(0, I32))
+                ended = []
+                for scalar, block in zip(neutral, values, strict=True):
+                    ended.append(block)
+                    if scalar is not None:
+                        body = apply("select", inside, argument(0, block.dtype), scalar)
+                        ended[-1] = self.emitter.fresh(block.dtype, block.shape)
+                        self.emitter.add(Compute(ended[-1], body, (block,)))
+                values = tuple(ended)
         return values
+
+    def _fills(self) -> dict[Read, bool | int | float]:
+        """What loads hold behind the end of a loop that is reduced: the identity, where nothing but
+        the reduction reads them and they have no other fill."""
+        body = self.stage.body
+        return {
+            scalar: neutral.value
+            for scalar, neutral in zip(body, identities(self.stage), strict=True)
+            if isinstance(scalar, Read)
+            and isinstance(neutral, Const)
+            and body.count(scalar) == 1
+            and not (scalar in self.stage.accesses and self.stage.accesses[scalar].guards)
+            and self.around.place(scalar) is not None
+        }
 
     # ---- contractions -------------------------------------------------------------------------
 
