@@ -80,10 +80,11 @@ _MASKED = (Knob("stream_block", (32, 64, 256), 0.08),)
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     """What can be turned for `group`, in the order in which it is tried."""
     main = anchor(group)
-    contraction = contraction_factors(main) is not None and main.reduce
-    own = _CONTRACTION if contraction else _PLAIN
-    if contraction and any(known_extent(v) is None for v in main.iters):
-        own = (*own, *_OPEN_ROWS)
+    own: tuple[Knob, ...] = _PLAIN
+    if contraction_factors(main) is not None and main.reduce:
+        own = _CONTRACTION
+        if any(known_extent(v) is None for v in main.iters):
+            own = (*own, *_OPEN_ROWS)
     return (*own, *_MASKED) if limits_of(group) else own
 
 
