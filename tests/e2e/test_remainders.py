@@ -64,6 +64,7 @@ with seeded("remainders"):
         "convolution": one("Conv", [1, 2, 3, "n"], normal(7, 2, 3, 3), pads=[1, 1, 1, 1]),
         "plane": one("Conv", [1, 2, "n", "n"], normal(3, 2, 1, 1)),
         "line": one("Conv", [2, 5, "n"], normal(7, 5, 5), normal(7), pads=[2, 2]),
+        "channels": one("Conv", [1, 3, "n"], normal(50, 3, 3), normal(50), pads=[1, 1]),
         "depthwise": one("Conv", [1, 5, 2, "n"], normal(5, 1, 3, 3), pads=[1] * 4, group=5),
         "transposed": one("ConvTranspose", [1, 3, "n"], normal(3, 2, 2), strides=[2]),
         "phases": one("ConvTranspose", [1, 3, 2, "n"], normal(3, 5, 2, 2), strides=[2, 2]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 import pytest
 from tcc.ir.expr import known_extent
@@ -137,6 +138,22 @@ def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], take
         lambda _: others,
     )
     assert (found.knobs != Knobs()) is taken
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 64), (256, 48), (512, 16)])
+def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: int) -> None:
+    """Units of 64 rows leave one core idle for 63 rows: more columns or fewer rows a unit."""
+    planner, placed = CorePlanner(CORE), place_graph(product(symbol("n"), depth, columns))
+    (step,) = placed.steps
+    assert step.kernel is not None
+    structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
+    found = cheapest(structure.with_knobs, Pricer(MACHINE), structure.resized)
+    group, schedule = structure.with_knobs(found.knobs)
+    assert [structure.with_knobs(Knobs())[1].unit(v.name) for v in group.common] == [64, columns]
+    (_, middle, _) = (group, *structure.resized(found.knobs))
+    units = prod(-(-trips(v) // schedule.unit(v.name)) for v in middle.common)
+    assert units >= 2
+    assert found.seconds < found.analytic
 
 
 def test_every_knob_changes_a_schedule_that_can_be_lowered() -> None:

@@ -13,6 +13,7 @@ from tcc.ir.expr.scalar import apply
 from tcc.ir.graph import Graph
 from tcc.ir.index import IndexLike, as_int, symbol
 from tcc.ir.layout import row_major
+from tcc.ir.tile import Contract, walk_statements
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import F32, F64, I64, U8, DType, tensor
@@ -401,6 +402,33 @@ def test_phases_of_a_transposed_convolution_share_a_block(
     assert schedule.nests[0].block(group.stages[0].iters[2].name) == phases
     assert registers_used(group, schedule, registers.lanes) <= registers.count
     verify_kernel(lower(group, schedule))
+
+
+@MACHINES
+def test_a_block_of_one_vector_has_as_many_sums_as_a_whole_one(registers: CoreModel) -> None:
+    """Of an open row the last columns fill one vector: more channels keep the multipliers busy."""
+    group, schedule = only(line(symbol("w"), 48), registers)
+    number = next(n for n, s in enumerate(group.stages) if contraction_factors(s))
+    nest, lanes = schedule.nest(number), registers.lanes
+    assert nest.vector is not None
+    assert nest.vectors is not None
+    rows, whole = nest.vectors.rows, nest.block(nest.vector)
+    assert rows is not None
+    assert nest.order.index(nest.vector) < nest.order.index(rows)
+    assert nest.block_beside(rows, whole) == nest.block(rows)
+    assert nest.block_beside(rows, lanes) * lanes == nest.block(rows) * whole
+    body = walk_statements(lower(group, schedule).body)
+    shapes = [s.out.shape for s in body if isinstance(s, Contract)]
+    sums = {shape[-1]: max(prod(s) for s in shapes if s[-1] == shape[-1]) for shape in shapes}
+    assert sums[lanes] > prod((nest.block(rows), lanes))
+    assert sums[lanes] <= sums[whole]
+
+
+def line(width: IndexLike, channels: int) -> Graph:
+    m = Model("line")
+    x = m.builder.input("x", tensor(F32, 1, channels, width))
+    weight = m.weight(channels, channels)
+    return m.finish(m.op("matmul", weight, x))
 
 
 @pytest.mark.parametrize(("size", "phases"), [(7, (2, 2)), (12, (1, 2)), (3, (2, 2))])

@@ -2,6 +2,7 @@
 
     contraction    a copy of the vector operand    panels of 2, 3 or 4 vectors
                    runs of 128 to 1024 steps of the sum
+                   2 or 4 register blocks of open rows in a unit
     anything else  blocks of 1, 2, 4 or 16 vectors 2 to 32 times the elements of a unit
                    a walk of its own for each stage in front of a reduction
     masked walk    32 to 256 steps of the streaming loop at a time, besides
@@ -26,7 +27,7 @@ from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
-# Seconds of a launch below which nothing is tried: no choice can matter.
+# Seconds of a launch of fixed sizes below which nothing is tried: no choice can matter.
 LEAST = 3e-6
 
 
@@ -66,6 +67,8 @@ _CONTRACTION = (
     Knob("panel", PANELS, 0.08),
     Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
 )
+# Small units of open rows keep all cores busy whatever the size; large ones use a panel longer.
+_OPEN_ROWS = (Knob("tall", (2, 4), 0.08),)
 _PLAIN = (
     Knob("wide", (1, 2, 4, 16), 0.15),
     Knob("grain", (2, 4, 8, 16, 32), 0.15),
@@ -81,7 +84,11 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     main = anchor(group)
     is_open = any(known_extent(v) is None for v in main.loops)
     first = _OPEN if is_open and group.stream is None else ()
-    own = _CONTRACTION if contraction_factors(main) is not None and main.reduce else _PLAIN
+    own: tuple[Knob, ...] = _PLAIN
+    if contraction_factors(main) is not None and main.reduce:
+        own = _CONTRACTION
+        if any(known_extent(v) is None for v in main.iters):
+            own = (*own, *_OPEN_ROWS)
     return (*first, *own, *(_MASKED if limits_of(group) else ()))
 
 
@@ -102,7 +109,7 @@ def cheapest(
 
     The same for equal arguments, and never dearer than the analytic schedule by the pricer's own
     account.  At several sizes a schedule's price is its mean share of the analytic schedule's.
-    The analytic schedule is kept where a launch is short.
+    The analytic schedule is kept where a launch is short, whatever its sizes.
     """
     known: dict[Schedule, float] = {}
     analytic: Times = ()
@@ -119,7 +126,7 @@ def cheapest(
 
     best = priced(Knobs())
     rule = best.price
-    if rule < LEAST:
+    if rule < LEAST and len(analytic) == 1:
         return Found(best.replacement, rule, rule, 1)
     for knob in knobs_of(best.region):
         variants = list(map(priced, knob.variants(best.replacement)))

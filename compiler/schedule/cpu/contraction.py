@@ -396,7 +396,9 @@ def contraction_nest(
     rows = contraction.rows
     k_blocks = k_blocks_of(common, contraction, blocks, registers) if len(stages) == 1 else {}
     packed = packs(stage, contraction.vector, rows, copied)
-    panels = [v for v in stage.iters if v not in rows and (packed or v in inside)]
+    # Of an open vector loop blocks differ in width: rows go around inside each width.
+    wide = contraction.vector if known_extent(contraction.vector) is None else None
+    panels = [v for v in stage.iters if v not in rows and (packed or v in inside or v is wide)]
     panels.sort(key=lambda v: v is contraction.vector)
     within = [v for v in rows if v in inside]
     order = (*panels, *k_blocks, *within)
@@ -481,9 +483,17 @@ def row_units(
         if known_extent(var) is None:
             even = _even(size, found[var], most)
             found[var] = even if _fair(units * -(-trips(var) // even), registers) else found[var]
+            found[var] = min(found[var], _tall(contraction, registers) or found[var])
         above = -(-left // size) if left >= size else 1
         left = left // size if bound and above * prod(found.values()) > most else above
     return found
+
+
+def _tall(contraction: ContractionLoops, registers: CoreModel) -> int | None:
+    """The most open rows of a unit that knobs say."""
+    blocks = registers.knobs.tall
+    vectors = -(-panel_of(contraction, registers) // lanes_of(contraction.stage, registers))
+    return blocks and blocks * _most_rows(vectors, registers)
 
 
 def _counts(rows: Sequence[Var]) -> dict[Var, int]:

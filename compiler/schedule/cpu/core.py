@@ -8,8 +8,9 @@ from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 class Knobs:
     """What may be turned of the analytic choice; by default nothing is.
 
-    Of a contraction: `panel` vectors of columns, about `k_block` steps of a sum at once, and
-    whether a K-block of the vector operand is a `copy` in scratch.  Of anything else: `wide`
+    Of a contraction: `panel` vectors of columns, about `k_block` steps of a sum at once, whether a
+    K-block of the vector operand is a `copy` in scratch, and at most `tall` register blocks of an
+    open loop of rows in a unit.  Of anything else: `wide`
     vectors a block, `grain` times the elements that a unit has, and whether pointwise stages are
     made `along` the reductions behind them.  Of a streaming loop: about `stream_block` steps at a
     time.  Of loops with open sizes: whether vectors run along one of `known` size.
@@ -18,6 +19,7 @@ class Knobs:
     panel: int | None = None
     k_block: int | None = None
     copy: int = 0
+    tall: int | None = None
     wide: int | None = None
     grain: int = 1
     along: int = 1

@@ -15,6 +15,7 @@ from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, exp, log2, prod
 
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
@@ -193,13 +194,15 @@ class _Pricing:
             return 1.0
         if self.units > _FEW:
             return ceil(self.units / self.threads) * self.threads / self.units
-        parts = (even(trips(v), n, self._has_lanes(v)) for v, n in self.unit.items())
+        parts = (even(trips(v), n, self._whole_units(v)) for v, n in self.unit.items())
         shares = None if self.covered is None else tuple(self.covered.reshape(-1).tolist())
         return uneven(tuple(parts), shares, self.threads)
 
-    def _has_lanes(self, var: Var) -> bool:
-        """Whether vectors run along a loop: its blocks and units are whole but for the last."""
-        return any(n.vector == var.name for n in self.schedule.nests)
+    def _whole_units(self, var: Var) -> bool:
+        """Whether units along a loop are whole but for the last, and not about equal: where vectors
+        run along it, and of open size."""
+        lanes = any(n.vector == var.name for n in self.schedule.nests)
+        return lanes or known_extent(var) is None
 
     # ---- arithmetic and ports -----------------------------------------------------------------
 
@@ -268,7 +271,7 @@ class _Pricing:
         if var in self.strips:  # row by row
             return ((1, self.strips[var][1]),)
         unit = self.unit.get(var, total)
-        return cuts_of(total, unit, block, self._has_lanes(var), whole)
+        return cuts_of(total, unit, block, self._whole_units(var), whole)
 
     def _block(
         self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]

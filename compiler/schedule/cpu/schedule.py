@@ -8,10 +8,12 @@ from tcc.record import record
 @record
 class Vectors:
     """How blocks along a loop of open size end: `lanes` elements lie in a vector; where `masked`,
-    a vector may reach behind the end."""
+    a vector may reach behind the end.  Along the loop `rows`, which runs inside it, blocks of one
+    vector have as many more rows as a whole block has vectors."""
 
     lanes: int
     masked: bool
+    rows: str | None = None
 
 
 @record
@@ -52,6 +54,13 @@ class Nest:
 
     def block(self, name: str) -> int:
         return dict(self.blocks).get(name, 1)
+
+    def block_beside(self, name: str, lanes: int) -> int:
+        """The block along a loop in which the block of the vector loop has so many `lanes`."""
+        vectors, block = self.vectors, self.block(name)
+        if vectors is None or name != vectors.rows or lanes > vectors.lanes:
+            return block
+        return block * (self.block(self.vector or "") // vectors.lanes)
 
     def vectors_along(self, name: str) -> Vectors | None:
         """The vectors that a loop's remainder is cut into, where it is the vector loop."""

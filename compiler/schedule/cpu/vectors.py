@@ -11,6 +11,7 @@ from tcc.schedule.nest import (
     FEW_APART,
     all_accesses,
     contraction_factors,
+    depends,
     guarded,
     of_bytes,
     own_loops,
@@ -113,7 +114,25 @@ def with_vectors(group: TileGroup, nest: Nest, registers: CoreModel) -> Nest:
     lanes = min((lanes_of(stage, registers) for stage in open_loops), default=1)
     if lanes == 1 or nest.block(nest.vector or "") % lanes:
         return nest
-    return replace(nest, vectors=Vectors(lanes, registers.masked))
+    rows = next((row for stage in open_loops if (row := _rows_inside(nest, stage))), None)
+    return replace(nest, vectors=Vectors(lanes, registers.masked, rows))
+
+
+def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
+    """The loop of a contraction's rows inside the vector loop, along which register blocks run.
+
+    A block of one vector has few sums, each of which waits for its last value: it may have more
+    rows in the registers that other vectors would take."""
+    factors = contraction_factors(stage)
+    if factors is None or nest.vector not in nest.order:
+        return None
+    inside = nest.order[nest.order.index(nest.vector) :]
+    varying = [{v.name for v in depends(stage, f)} for f in (factors.a, factors.b)]
+    others = [names for names in varying if nest.vector not in names]
+    if len(others) != 1:
+        return None
+    rows = others[0].intersection(inside, (v.name for v in stage.iters))
+    return next((name for name, _ in nest.blocks if name in rows), None)
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:

@@ -282,14 +282,18 @@ class _NestLowering:
             return
         var, rest = loops[0], loops[1:]
         if var in self.iters:
-            for span in self._blocks(var):
+            for span in self._blocks(var, spans):
                 self._loops(rest, {**spans, var: span}, k_blocks, emit)
         else:
             for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name]):
                 self._loops(rest, spans, {**k_blocks, var: run}, emit)
 
-    def _blocks(self, var: Var) -> Iterator[BlockRange]:
-        region, block = self.regions[var], self.nest.block(var.name)
+    def _blocks(self, var: Var, around: Spans) -> Iterator[BlockRange]:
+        """The blocks along a loop, inside those of the loops `around` it."""
+        nest, region = self.nest, self.regions[var]
+        whole = nest.block(nest.vector or "")
+        lanes = next((s.size for v, s in around.items() if v.name == nest.vector), whole)
+        block = nest.block_beside(var.name, lanes)
         if var in self.parent.strips:
             return inside(self.emitter, region, block > 1)
         vector = var.name == self.nest.vector

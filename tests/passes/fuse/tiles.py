@@ -111,7 +111,8 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     which = sum(n for _, n in blocks)
     if not lanes or which % 4 == 0:
         return nest
-    return replace(nest, vectors=Vectors(lanes[which % len(lanes)], which % 4 != 1))
+    rows = next((name for name in iters if name != vector), None)
+    return replace(nest, vectors=Vectors(lanes[which % len(lanes)], which % 4 != 1, rows))
 
 
 @dataclass(frozen=True)
