@@ -1,9 +1,10 @@
 """Sizes at which kernels of open sizes are priced: typical ones, smaller odd ones and small ones.
 
-b in 1.., typical 128    ->    128, 63, 25, 8, 1
+b in 1.., typical 128    ->    128, 63, 25; tables have 8, 1, 256 and 512 besides
 """
 
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from statistics import fmean
 from typing import TypeAlias
 
@@ -14,8 +15,14 @@ from tcc.schedule.nest import TYPICAL, typical_value
 Times: TypeAlias = tuple[float, ...]
 
 # Of a typical size: half of it less one leaves a remainder of each block, a fifth is less than two
-# vectors of four, a sixteenth is a few tiles.  Of small sizes, one is the most frequent.
-_SETS = ((2, 1), (5, 0), (16, 0), (TYPICAL, 0))
+# vectors of four.
+_SETS = (Fraction(1, 2), 1), (Fraction(1, 5), 0)
+# A few tiles, and one element, which is the most frequent of small sizes.
+_SMALL = (Fraction(1, 16), 0), (Fraction(1, TYPICAL), 0)
+# Times change between these where results no longer fit a cache, and where launches count.
+_TABLE = *_SETS, *_SMALL, (Fraction(2), 0), (Fraction(4), 0)
+# How many further sets of a table, the first ones, have sizes that fall.
+FALLING = len(_SETS) + len(_SMALL)
 
 
 def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
@@ -28,10 +35,17 @@ def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
     return tuple(each for each in sets if each)
 
 
-def _sized(var: Var, part: int, less: int) -> Index:
-    value = (typical_value(var) // part - less) // var.divisor * var.divisor
+def table_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
+    """What replaces the symbols for each further set of sizes of which a manifest has the time."""
+    free = [v for v in symbols if v.extent is None]
+    return tuple({v: _sized(v, part, less) for v in free} for part, less in _TABLE)
+
+
+def _sized(var: Var, part: Fraction, less: int) -> Index:
+    value = (int(typical_value(var) * part) - less) // var.divisor * var.divisor
     least = -(-max(var.lo, 1) // var.divisor) * var.divisor
-    return symbol(var.name, var.lo, var.hi, var.divisor, max(value, least))
+    at_most = value if var.hi is None else min(value, var.hi)
+    return symbol(var.name, var.lo, var.hi, var.divisor, max(at_most, least))
 
 
 def together(times: Iterable[Times]) -> Times:

@@ -43,16 +43,17 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.record import record
 from tcc.schedule.nest import typical
-from tcc.schedule.open_sizes import other_sizes
+from tcc.schedule.open_sizes import FALLING, table_sizes
 
 # The part of its time that direct sums have to save at the smallest sizes: prices err.
 _LEAST = 0.1
 
 
 def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
-    """`lowered` with direct sums at sizes at which they are priced less than fast algorithms."""
-    graph = lowered.placed.graph
-    if not planner.prices_layouts or not open_dims(graph):
+    """`lowered` with direct sums at sizes at which they are priced less than fast algorithms; as it
+    is where the user gives typical sizes."""
+    symbols = free_vars(*open_dims(lowered.placed.graph))
+    if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
         return lowered
     sites = {site.last: site for site in _sites(lowered)}
     bounds = {at: _bound(lowered, site, planner) for at, site in sites.items()}
@@ -87,7 +88,7 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
 def _bound(lowered: Lowered, site: _Site, planner: KernelPlanner) -> int | None:
     """The product of the open sizes up to which a site's direct sums take less time."""
     dims = open_dims(lowered.placed.graph)
-    sets = ({}, *other_sizes(free_vars(*dims)))
+    sets = ({}, *table_sizes(free_vars(*dims))[:FALLING])
     products = [prod(typical(substitute(size, sizes)) for size in dims) for sizes in sets]
 
     def seconds(body: Body, at: int) -> float:

@@ -70,6 +70,8 @@ with seeded("remainders"):
         "phases": one("ConvTranspose", [1, 3, 2, "n"], normal(3, 5, 2, 2), strides=[2, 2]),
         "thirds": one("ConvTranspose", [1, 3, "n"], normal(3, 7, 3), strides=[3]),
         "quarters": one("ConvTranspose", [1, 3, "n"], normal(3, 4, 4), normal(4), strides=[4]),
+        "enlarged": one("ConvTranspose", [1, 3, "n", "n"], normal(3, 2, 2, 2), strides=[2, 2]),
+        "halved": one("Conv", [1, 3, "n", "n"], normal(5, 3, 3, 3), pads=[1] * 4, strides=[2, 2]),
         "rows": one("MatMul", ["n", 20], normal(20, 9)),
         "softmax": one("Softmax", [3, "n"], axis=-1),
         "logarithms": one("LogSoftmax", [2, "n"], axis=-1),
@@ -84,7 +86,16 @@ with seeded("remainders"):
         "norms in a row": chain(
             [1, 3, "n"], *[("InstanceNormalization", (normal(3), normal(3)))] * 3, ("Softmax", ())
         ),
+        "groups": one("GroupNormalization", [1, 4, "n"], normal(4), normal(4), num_groups=2),
+        "layer": one("LayerNormalization", ["n", 20], normal(20), normal(20)),
+        "length": one("LayerNormalization", [3, "n"], np.ones(1, np.float32)),
     }
+
+
+def sized(model: onnx.ModelProto, size: int) -> tuple[int, ...]:
+    """The shape of the model's input with this size on all open axes."""
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    return tuple(size if dim.dim_param else dim.dim_value for dim in dims)
 
 
 class Fenced:
@@ -116,7 +127,6 @@ def test_sizes_around_the_ends_of_vectors(name: str, cpu: str) -> None:
     module = tcc.compile(model, cpu=cpu, jobs=1)
     module._results.memory = fence
     runner = session(model)
-    shape = [d.dim_value or d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     for size in SIZES:
-        x = fence.copy(normal(*(size if d == "n" else int(d) for d in shape)))
+        x = fence.copy(normal(*sized(model, size)))
         assert_agree(module.run({"x": x}), expected(runner, {"x": x}))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tcc.ir.index import symbol, var_of
+from tcc.ir.index import free_vars, symbol, var_of
 from tcc.schedule.nest import typical
-from tcc.schedule.open_sizes import mean_share, other_sizes, together
+from tcc.schedule.open_sizes import FALLING, mean_share, other_sizes, table_sizes, together
 
 
 def test_sets_keep_to_ranges_divisors_and_what_the_user_gives() -> None:
@@ -17,13 +17,17 @@ def test_sets_keep_to_ranges_divisors_and_what_the_user_gives() -> None:
     variables = {name: var for name, size in sizes.items() if (var := var_of(size)) is not None}
     sets = other_sizes(variables.values())
     counted = {n: [typical(s[v]) for s in sets if v in s] for n, v in variables.items()}
-    assert counted == {
-        "free": [63, 25, 8, 1],
-        "even": [62, 24, 8, 2],
-        "long": [44, 40, 40, 40],
-        "asked": [],
-    }
+    assert counted == {"free": [63, 25], "even": [62, 24], "long": [44, 40], "asked": []}
     assert other_sizes([variables["asked"]]) == ()
+
+
+def test_the_first_sets_of_tables_fall() -> None:
+    size = symbol("a")
+    (var,) = free_vars(size)
+    sizes = [typical(each[var]) for each in ({var: size}, *table_sizes([var]))]
+    assert sizes == [128, 63, 25, 8, 1, 256, 512]
+    falling = sizes[: FALLING + 1]
+    assert falling == sorted(falling, reverse=True)
 
 
 def test_a_single_time_counts_at_all_sets() -> None:
