@@ -96,8 +96,8 @@ class KernelPlanner(KernelModel):
         """Seconds of the kernel that `bind` would make, or of one near it."""
 
     def least_units(self, bound: Bound) -> Index | None:
-        """Units of a kernel that are worth a thread of their own; None where the host shares out no
-        units."""
+        """Units of a kernel that are worth a thread of their own; None for one unit, and where the
+        host shares out none."""
         return None
 
     def plan(

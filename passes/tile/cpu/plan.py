@@ -122,7 +122,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
 
     def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)
-        return least_units(bound.group, bound.schedule, self.limits)
+        units = least_units(bound.group, bound.schedule, self.limits)
+        return None if units is const(1) else units
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
