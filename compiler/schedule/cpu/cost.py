@@ -199,7 +199,7 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _whole_units(self, var: Var) -> bool:
-        """Whether units along a loop are whole but for the last: under vectors, and of open size."""
+        """Whether units along a loop are whole but for the last: under vectors and of open size."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
