@@ -150,7 +150,7 @@ def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: i
     found = cheapest(structure.with_knobs, Pricer(MACHINE), structure.resized)
     group, schedule = structure.with_knobs(found.knobs)
     assert [structure.with_knobs(Knobs())[1].unit(v.name) for v in group.common] == [64, columns]
-    (_, middle, _) = (group, *structure.resized(found.knobs))
+    (middle, *_) = structure.resized(found.knobs)
     units = prod(-(-trips(v) // schedule.unit(v.name)) for v in middle.common)
     assert units >= 2
     assert found.seconds < found.analytic
