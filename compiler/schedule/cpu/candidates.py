@@ -68,7 +68,7 @@ _CONTRACTION = (
     Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
 )
 # Small units of open rows keep all cores busy whatever the size; large ones use a panel longer.
-_OPEN_ROWS = (Knob("tall", (2, 4), 0.08),)
+_OPEN_ROWS = (Knob("tall", (2, 4), 0.04),)
 _PLAIN = (
     Knob("wide", (1, 2, 4, 16), 0.15),
     Knob("grain", (2, 4, 8, 16, 32), 0.15),
@@ -88,7 +88,7 @@ def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
     if contraction_factors(main) is not None and main.reduce:
         own = _CONTRACTION
         if any(known_extent(v) is None for v in main.iters):
-            own = (*own, *_OPEN_ROWS)
+            own = (*_OPEN_ROWS, *own)
     return (*first, *own, *(_MASKED if limits_of(group) else ()))
 
 

@@ -209,10 +209,8 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _whole_units(self, var: Var) -> bool:
-        """Whether units along a loop are whole but for the last, and not about equal: where vectors
-        run along it, and of open size."""
-        lanes = any(n.vector == var.name for n in self.schedule.nests)
-        return lanes or known_extent(var) is None
+        """Whether units along a loop are whole but for the last: under vectors and of open size."""
+        return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
 
@@ -430,13 +428,12 @@ class _Pricing:
         """Seconds of what comes from the second and third cache and from memory, and of a core's
         part of the latter for it alone; those of the largest constant from memory, and how often
         each of its bytes is loaded."""
-        machine = self.machine
+        machine, hertz = self.machine, self.machine.hertz
         all_, own = self._walks(1), self._walks(self.threads)
         near = self._computed(all_) / self.threads
         first = moved(own, machine.l1)
         second = moved(own, machine.l2.size)
         third = moved(all_, machine.l3.size)
-        hertz = machine.hertz
         for source, part in self.across.items():
             first.by_source[source, False] *= 1 + part * (machine.crossing - 1)
         for border, (source, part) in combinations((second, third), self.gaps.items()):
