@@ -26,6 +26,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int, free_vars, substitute
 from tcc.ir.program import (
     Allocate,
+    Arena,
     Body,
     Branch,
     BufferId,
@@ -36,6 +37,7 @@ from tcc.ir.program import (
     Let,
     Program,
     Register,
+    View,
 )
 from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
@@ -93,7 +95,7 @@ def _bound(lowered: Lowered, site: _Site, planner: KernelPlanner) -> int | None:
 
     def seconds(body: Body, at: int) -> float:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
-        groups = ((b, b.resized[at - 1] if at and b.resized else b.group) for b in bounds)
+        groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
         return sum(planner.price(group, bound.schedule) for bound, group in groups)
 
     ratios = [seconds(site.direct, n) / seconds(site.fast, n) for n in range(len(sets))]
@@ -145,6 +147,9 @@ class _Writers:
     def __init__(self, lowered: Lowered) -> None:
         self._body = lowered.program.body
         self._results = [kernel.results for kernel in lowered.kernels]
+        bases = {instr.base for instr in self._body if isinstance(instr, View)}
+        buffers = enumerate(lowered.program.buffers)
+        self._plain = {n for n, b in buffers if isinstance(b.place, Arena)} - bases
         self._uses: dict[BufferId, list[int]] = {}
         for position, instr in enumerate(self._body):
             for buffer in dict.fromkeys(touched(instr)):
@@ -167,20 +172,22 @@ class _Writers:
             case Let() | Allocate():
                 return True
             case Launch() as launch:
-                return all(b in known or self._dies(b, last) for b in self.written(launch))
+                written = self.written(launch)
             case CallOp(op="fill_halo") as call:
-                return all(b in known or self._dies(b, last) for b in buffers_of(call))
-        return False
+                written = buffers_of(call)
+            case _:
+                return False
+        return all(b in known or self._dies(b, last) for b in written)
 
     def _dies(self, buffer: BufferId, last: int) -> bool:
-        """Whether nothing reads a buffer behind a position before it is written anew."""
-        after = next((use for use in self._uses[buffer] if use > last), None)
-        if after is None:
-            return True
-        instr = self._body[after]
-        return isinstance(instr, Launch) and [*instr.buffers].count(buffer) == self.written(
-            instr
-        ).count(buffer)
+        """Whether neither the guard at a position, nor a caller or a view, nor what stands behind
+        reads a buffer before it is written anew."""
+        later = (self._body[use] for use in self._uses[buffer] if use >= last)
+        instr = next(later, None) if buffer in self._plain else self._body[last]
+        return instr is None or (
+            isinstance(instr, Launch)
+            and [*instr.buffers].count(buffer) == self.written(instr).count(buffer)
+        )
 
 
 # ---- the program --------------------------------------------------------------------------------
