@@ -54,6 +54,8 @@ with seeded("remainders"):
         "line": one("Conv", [2, 5, "n"], normal(7, 5, 5), normal(7), pads=[2, 2]),
         "depthwise": one("Conv", [1, 5, 2, "n"], normal(5, 1, 3, 3), pads=[1] * 4, group=5),
         "transposed": one("ConvTranspose", [1, 3, "n"], normal(3, 2, 2), strides=[2]),
+        "enlarged": one("ConvTranspose", [1, 3, "n", "n"], normal(3, 2, 2, 2), strides=[2, 2]),
+        "halved": one("Conv", [1, 3, "n", "n"], normal(5, 3, 3, 3), pads=[1] * 4, strides=[2, 2]),
         "rows": one("MatMul", ["n", 20], normal(20, 9)),
         "softmax": one("Softmax", [3, "n"], axis=-1),
         "logarithms": one("LogSoftmax", [2, "n"], axis=-1),
@@ -65,7 +67,16 @@ with seeded("remainders"):
         "columns": one("ReduceSum", [5, "n"], np.array([0])),
         "turn": one("Transpose", [5, "n"], perm=[1, 0]),
         "instances": one("InstanceNormalization", [1, 3, "n"], normal(3), normal(3)),
+        "groups": one("GroupNormalization", [1, 4, "n"], normal(4), normal(4), num_groups=2),
+        "layer": one("LayerNormalization", ["n", 20], normal(20), normal(20)),
+        "length": one("LayerNormalization", [3, "n"], np.ones(1, np.float32)),
     }
+
+
+def sized(model: onnx.ModelProto, size: int) -> tuple[int, ...]:
+    """The shape of the model's input with this size on all open axes."""
+    dims = model.graph.input[0].type.tensor_type.shape.dim
+    return tuple(size if dim.dim_param else dim.dim_value for dim in dims)
 
 
 class Fenced:
@@ -97,7 +108,6 @@ def test_sizes_around_the_ends_of_vectors(name: str, cpu: str) -> None:
     module = tcc.compile(model, cpu=cpu, jobs=1)
     module._results.memory = fence
     runner = session(model)
-    shape = [d.dim_value or d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim]
     for size in SIZES:
-        x = fence.copy(normal(*(size if d == "n" else int(d) for d in shape)))
+        x = fence.copy(normal(*sized(model, size)))
         assert_agree(module.run({"x": x}), expected(runner, {"x": x}))
