@@ -11,11 +11,14 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.ir.graph import Graph
+from tcc.ir.index import free_vars, substitute
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import DTYPES, F32
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
+from tcc.passes.memory.plan_arena import live_bytes
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import (
     CHECK_INDICES,
@@ -30,7 +33,6 @@ from tcc.passes.pipeline import (
     lower,
     merging,
 )
-from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -42,6 +44,8 @@ from tcc.schedule.cpu.machine_file import machine_digest, read_machine
 from tcc.schedule.cpu.narrow_storage import most_uses
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.work import group_bytes, group_flops, work_facts
+from tcc.schedule.nest import typical
+from tcc.schedule.open_sizes import table_sizes
 from tcc.target import Target
 
 # Rows of a tile that products with matrices that data choose are tried with.
@@ -123,14 +127,15 @@ class CpuBackend(Backend):
         code = compile_kernels(
             lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
         )
-        facts = self._facts(lowered.table, names, lowered.weights.size)
+        facts = self._facts(lowered, names)
         return Generated(code.objects, code.scratch, code.listings, facts)
 
-    def _facts(self, kernels: KernelTable, names: Sequence[str], weights: int) -> dict[str, Any]:
+    def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:
         machine, pairs = self.machine, self.target.profile.multiplies_pairs
-        pricer = Pricer(machine, weights, pairs=pairs)
+        pricer = Pricer(machine, lowered.weights.size, pairs=pairs)
+        kernels, live = lowered.table, _live(lowered)
         listed = [
-            {"symbol": name, "source": loc, **_cost(pricer, bound)}
+            {"symbol": name, "source": loc, **_cost(pricer, bound, live)}
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
         ]
         return {
@@ -197,15 +202,30 @@ def schedule_planner(
     )
 
 
-def _cost(pricer: Pricer, bound: Bound) -> dict[str, Any]:
+def _live(lowered: Lowered) -> list[int]:
+    """Bytes of the arena that are live at one time, at typical sizes and at further sets."""
+    inputs = enumerate(lowered.placed.graph.inputs)
+    dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}
+    sets = ({}, *table_sizes(free_vars(*dims.values())))
+    sized = ({at: typical(substitute(dim, sizes)) for at, dim in dims.items()} for sizes in sets)
+    return [live_bytes(lowered.program, each) for each in sized]
+
+
+def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
     """The work of one launch and its predicted seconds; symbolic sizes count as typical ones, and
-    `times` has flops, bytes and seconds at each set of sizes that was priced."""
-    assert isinstance(bound.schedule, Schedule)
-    groups = (bound.group, *bound.resized)
-    prices = (pricer.price(group, bound.schedule).seconds for group in groups)
-    seconds = [float(f"{price:.4g}") for price in prices]
-    facts = {**work_facts(bound.group, bound.kernel.sizes), "seconds": seconds[0]}
-    if bound.resized:
-        works = ((group_flops(group), group_bytes(group)) for group in groups)
-        facts["times"] = [[*work, each] for work, each in zip(works, seconds, strict=True)]
-    return facts
+    `times` has flops, bytes, seconds on all cores and on one at each set of sizes, where a run has
+    so many bytes `live`."""
+    schedule = bound.schedule
+    assert isinstance(schedule, Schedule)
+
+    def seconds(group: TileGroup, live: int = 0, *, alone: bool = False) -> float:
+        return float(f"{pricer.price(group, schedule, alone=alone, live=live).seconds:.4g}")
+
+    facts = work_facts(bound.group, bound.kernel.sizes)
+    if not bound.resized:
+        return {**facts, "seconds": seconds(bound.group)}
+    times = [
+        [group_flops(g), group_bytes(g), seconds(g, n), seconds(g, n, alone=True)]
+        for g, n in zip((bound.group, *bound.resized), live, strict=True)
+    ]
+    return {**facts, "seconds": times[0][2], "times": times}

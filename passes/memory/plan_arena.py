@@ -39,7 +39,13 @@ from tcc.ir.program.operands import (
     used_registers,
     walk_instructions,
 )
-from tcc.passes.memory.merge_buffers import Life, born_behind, laid_over
+from tcc.passes.memory.merge_buffers import (
+    Life,
+    born_behind,
+    known_sizes,
+    laid_over,
+    most_live,
+)
 from tcc.record import record
 
 # Bytes of a cache line, which no two buffers have in common.
@@ -133,6 +139,12 @@ def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
         for n, b in enumerate(program.buffers)
     )
     return replace(program, buffers=buffers)
+
+
+def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
+    """The most bytes of the arena that are live at one time where inputs have these dimensions, by
+    port and axis."""
+    return most_live(arena_lives(program.body)[0], known_sizes(program, dims))
 
 
 # ---- liveness -----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ _SMALL = 64
 @entity
 class Bound:
     """A tile kernel with its schedule; shared by all launches of equal structure.  `resized`: the
-    group at the further sets of sizes that its prices count on."""
+    group at the further sets of sizes of which a manifest has the time."""
 
     kernel: TileKernel
     schedule: AnySchedule

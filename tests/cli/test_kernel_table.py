@@ -122,7 +122,7 @@ def test_work_of_open_sizes_is_that_of_the_run() -> None:
 def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: float) -> None:
     """Priced at n = 100, 50 and 25; beyond them in proportion."""
     manifest = with_formulas("8*n", "0", "4*n")
-    priced = [[800, 400, 8e-6], [400, 200, 4e-6], [200, 100, 3e-6]]
+    priced = [[800, 400, 8e-6, 12e-6], [400, 200, 4e-6, 8e-6], [200, 100, 3e-6, 4e-6]]
     manifest["variants"][0]["kernels"][0]["times"] = priced
     (kernel, _) = kernel_facts(manifest, PATH).kernels
     found = kernel.at((n, 1))
@@ -130,7 +130,21 @@ def test_predicted_times_lie_between_those_that_were_priced(n: int, seconds: flo
     assert found.seconds == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("times", [3, [1.0], [[1, 2]], [["8", 4, 1e-6]], [[8, 4, None]]])
+@pytest.mark.parametrize(("threads", "seconds"), [(None, 8e-6), (1, 14e-6), (2, 8e-6), (16, 8e-6)])
+def test_predicted_times_are_those_of_so_many_threads(threads: int | None, seconds: float) -> None:
+    """More threads than the price counts on are not known to take less."""
+    manifest = with_formulas("8*n", "0", "4*n")
+    priced = [[800, 400, 8e-6, 14e-6], [400, 200, 4e-6, 8e-6]]
+    manifest["variants"][0]["kernels"][0]["times"] = priced
+    (kernel, _) = kernel_facts(manifest, PATH).kernels
+    found = kernel.at((100, 1), threads)
+    assert found is not None
+    assert found.seconds == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "times", [3, [1.0], [[1, 2]], [[8, 4, 1e-6]], [["8", 4, 1e-6, 1e-6]], [[8, 4, None, 1e-6]]]
+)
 def test_priced_times_that_are_none(times: Any) -> None:
     manifest = with_formulas("n", "n", "m")
     manifest["variants"][0]["kernels"][0]["times"] = times

@@ -37,8 +37,8 @@ class KernelFact:
     """One kernel: what it comes from, and the work and predicted time of one launch;
     `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
     it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of typical sizes, and `times` has flops, bytes and seconds at
-    each set of sizes that was priced."""
+    bytes, over `sizes`) all this is of typical sizes, and `times` has flops, bytes, seconds on all
+    cores and on one at each set of sizes that was priced."""
 
     symbol: str
     source: str
@@ -51,9 +51,10 @@ class KernelFact:
     formulas: tuple[str, ...] = ()
     times: tuple[tuple[float, ...], ...] = ()
 
-    def at(self, sizes: Sequence[int | None]) -> KernelFact | None:
+    def at(self, sizes: Sequence[int | None], threads: int | None = None) -> KernelFact | None:
         """With the work of a launch at these `sizes`, None where it is not known, and the time that
-        prices at other sizes predict for it.  Raises UserError for formulas that are none."""
+        prices at other sizes predict for it on so many `threads` (None: all cores).  Raises
+        UserError for formulas that are none."""
         if not self.formulas:
             return self
         known = all_known(sizes)
@@ -65,14 +66,15 @@ class KernelFact:
             flops, products, bytes_ = found
         except (ArithmeticError, MemoryError, RecursionError):
             return None
-        seconds = self._interpolated(flops, bytes_)
+        together, alone = (self._interpolated(flops, bytes_, column) for column in (2, 3))
+        seconds = together if threads is None else max(together, alone / threads)
         return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
 
-    def _interpolated(self, flops: int, bytes_: int) -> float:
-        """Seconds for so much work, on straight lines between the sets that were priced; beyond
-        them in proportion to the nearest."""
+    def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
+        """Seconds in a column of `times` for so much work, on straight lines between the sets that
+        were priced; beyond them in proportion to the nearest."""
         work = 0 if any(each[0] for each in self.times) else 1
-        points = sorted((each[work], each[2]) for each in self.times)
+        points = sorted((each[work], each[column]) for each in self.times)
         amount = (flops, bytes_)[work]
         if not points or not points[0][0]:
             return self.seconds
@@ -170,8 +172,8 @@ def _texts(items: Any) -> tuple[str, ...]:
 
 
 def _time(item: Any) -> tuple[float, ...]:
-    flops, bytes_, seconds = map(_rate, _typed(item, list))
-    return flops, bytes_, seconds
+    flops, bytes_, together, alone = map(_rate, _typed(item, list))
+    return flops, bytes_, together, alone
 
 
 def _rate(value: Any) -> float:

@@ -18,12 +18,14 @@ from tcc.runtime import Module
 @record
 class StepTime:
     """What one step of the program takes in a run, in which it runs `times` times; `step` is a
-    kernel's number or a function's name, `sizes` what the kernel is told (None: not known)."""
+    kernel's number or a function's name, `sizes` what the kernel is told (None: not known), on so
+    many `threads` (None: all cores)."""
 
     step: int | str
     times: int
     seconds: float
     sizes: tuple[int | None, ...] = ()
+    threads: int | None = None
 
 
 def running_variant(path: Path) -> int:
@@ -63,5 +65,5 @@ def measure_steps(
     for step, sizes, own in zip(steps, told, zip(*sums, strict=True), strict=True):
         seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
         count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds), sizes))
+        found.append(StepTime(step, count, median(seconds), sizes, module.statistics().threads))
     return tuple(found)

@@ -69,7 +69,7 @@ def _done(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> 
     if times is None:
         return kernel, 1, 0.0 if kernel is None else kernel.seconds
     time = times[number]
-    return kernel and kernel.at(time.sizes), time.times, time.seconds
+    return kernel and kernel.at(time.sizes, time.threads), time.times, time.seconds
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:

@@ -46,6 +46,9 @@ _AHEAD = 32
 _LANE = 2
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
+# The third cache keeps less of what a kernel hands to the next where much lies between: by this
+# many times its size.  Measured in models on two of the eight cores that share one (Zen 5).
+_HANDED = 4
 _PIECES = 16  # of a thread's range: a call takes half of what is left (runtime/src/threads.c)
 
 
@@ -85,12 +88,17 @@ class Pricer:
         self.rates = machine.rates(constants)
         self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
-    def price(self, group: TileGroup, schedule: Schedule) -> Price:
-        """The price of `group` under `schedule`; symbolic sizes count as typical ones."""
+    def price(
+        self, group: TileGroup, schedule: Schedule, *, alone: bool = False, live: int = 0
+    ) -> Price:
+        """The price of `group` under `schedule`, on one core where it is `alone`; symbolic sizes
+        count as typical ones.  `live`: bytes that a run of the model goes through in turns, of
+        which the third cache loses a part from kernel to kernel."""
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = group_work(group, self.machine)
-        return _Pricing(*self.key, group, schedule, counted).price()
+        machine = replace(self.machine, cores=1) if alone else self.machine
+        return _Pricing(machine, *self.key[1:], group, schedule, counted, live).price()
 
 
 @dataclass(slots=True)
@@ -113,8 +121,10 @@ class _Pricing:
         group: TileGroup,
         schedule: Schedule,
         stages: tuple[StageWork, ...],
+        live: int = 0,
     ) -> None:
         self.machine, self.lost, self.pairs = machine, lost, pairs
+        self.gone = machine.l3.lost(live)
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
@@ -430,10 +440,13 @@ class _Pricing:
             border.by_source[source, False] *= 1 + part
         l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
-        self._keep(second, 1 - exp(-near / machine.l2.size), self.lost[0])
+        lost = 1 - exp(-near / machine.l2.size)
+        self._keep(second, lost, lost, self.lost[0])
         l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
-        self._keep(third, 1 - min(1, machine.l3.size / max(1, near * self.threads)), self.lost[1])
+        lost = 1 - min(1, machine.l3.size / max(1, near * self.threads))
+        handed = self.gone * (1 - exp(-_HANDED * near * self.threads / machine.l3.size))
+        self._keep(third, max(lost, handed), max(lost, self.gone), self.lost[1])
         cold, reuse = self._reuse(third)
         together = self.threads > 1
         dram = self._from_memory(third, together=together)
@@ -444,7 +457,9 @@ class _Pricing:
         """Seconds: panels that are fetched ahead come at another pace than others."""
         memory = self.machine.memory
         ahead = self._fetched_ahead()
-        seconds = border.total(store=True) / (memory.write_all if together else memory.write)
+        stored = border.total(store=True)
+        seconds = stored / (memory.write_all if together else memory.write)
+        seconds += self.gone * stored / memory.reading(together=together)  # its lines, first
         for (source, store), bytes_ in border.by_source.items():
             if not store:
                 seconds += bytes_ / memory.reading(together=together, ahead=source in ahead)
@@ -482,12 +497,13 @@ class _Pricing:
                     found[touch.source] = max(found.get(touch.source, 0), span)
         return sum(found.values())
 
-    def _keep(self, border: CacheTraffic, lost: float, constants: float) -> None:
-        """Drops what the cache has held since the kernel before: all but the part `lost` of what
-        was computed, and the part `constants` of these."""
+    def _keep(self, border: CacheTraffic, read: float, stored: float, constants: float) -> None:
+        """Drops what the cache has held since the kernel before: all but the parts `read` and
+        `stored` of what was computed and of where results go, and the part `constants` of these."""
         for source, store in border.by_source:
             constant = isinstance(source, int) and self.group.buffers[source].constant
-            border.by_source[source, store] *= constants if constant else lost
+            computed = stored if store else read
+            border.by_source[source, store] *= constants if constant else computed
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""

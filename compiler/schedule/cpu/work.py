@@ -30,6 +30,7 @@ from tcc.schedule.nest import (
     row_loop,
     stride,
     trips,
+    typical,
 )
 
 # For so many points in a row an index is made once beside them.
@@ -195,10 +196,14 @@ def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool)
     if isinstance(source, StageRef):
         return touch(source, steps, store=store, size=size, most=inf, bases=bases)
     buffer = group.buffers[source]
-    count = as_int(buffer.size)
-    most = inf if count is None else count * size
     return touch(
-        source, steps, store=store, size=size, most=most, constant=buffer.constant, bases=bases
+        source,
+        steps,
+        store=store,
+        size=size,
+        most=typical(buffer.size) * size,
+        constant=buffer.constant,
+        bases=bases,
     )
 
 

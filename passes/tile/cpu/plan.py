@@ -41,7 +41,7 @@ from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride, trips
-from tcc.schedule.open_sizes import other_sizes
+from tcc.schedule.open_sizes import other_sizes, table_sizes
 
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
 # tell panels apart no better.
@@ -161,7 +161,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         ):
             once = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(once))
-        return Bound(kernel, schedule, group, structure.resized(knobs) if self.pricer else ())
+        return Bound(kernel, schedule, group, structure.tabulated(knobs) if self.pricer else ())
 
 
 class Structure:
@@ -210,16 +210,24 @@ class Structure:
         """The group under `knobs` at further sets of sizes than the typical one."""
         packed = self.packed(knobs)
         if packed not in self._resized:
-            expr, _, results = self._key
-            self._resized[packed] = tuple(
-                build_group(
-                    substitute_sizes(expr, sizes),
-                    *([_resized(s, sizes) for s in each] for each in (packed, results)),
-                    limits=self._core.limits,
-                )
-                for sizes in self._other_sizes
-            )
+            self._resized[packed] = self._at(packed, self._other_sizes)
         return self._resized[packed]
+
+    def tabulated(self, knobs: Knobs) -> tuple[TileGroup, ...]:
+        """The group under `knobs` at the sets of sizes that stand in manifests."""
+        sizes = self._plain.sizes
+        return self._at(self.packed(knobs), table_sizes(sizes) if sizes else ())
+
+    def _at(self, packed: Sequence[Storage], sets: Sequence[Substitution]) -> tuple[TileGroup, ...]:
+        expr, _, results = self._key
+        return tuple(
+            build_group(
+                substitute_sizes(expr, sizes),
+                *([_resized(s, sizes) for s in each] for each in (packed, results)),
+                limits=self._core.limits,
+            )
+            for sizes in sets
+        )
 
 
 def _resized(storage: Storage, sizes: Substitution) -> Storage:
