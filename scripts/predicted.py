@@ -31,8 +31,8 @@ LEAST = 20e-6  # seconds of a launch: shorter ones are mostly the launch itself
 _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
-_ROUNDS = 4
-_SECONDS = 0.06  # of runs in a round
+_ROUNDS = 6
+_SECONDS = 0.04  # of runs in a round
 
 
 @dataclass(frozen=True, slots=True)

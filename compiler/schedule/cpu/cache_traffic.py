@@ -5,7 +5,7 @@ once; loops around it read again what they make the cache forget.  (Li et al., "
 Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tcc.ir.expr.scalar import StageRef
@@ -70,6 +70,17 @@ class CacheTraffic:
     def total(self, *, store: bool) -> float:
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
+    def seconds(self, read: float, write: float) -> float:
+        """The time of all bytes at so many a second."""
+        return self.total(store=False) / read + self.total(store=True) / write
+
+    def lose(self, read: float, stored: float, packed: float, constants: Collection[int]) -> None:
+        """Leaves what the cache has lost since the kernel before: the parts `read` and `stored` of
+        what was computed and of where results go, and the part `packed` of `constants`."""
+        for source, store in self.by_source:
+            computed = stored if store else read
+            self.by_source[source, store] *= packed if source in constants else computed
+
 
 def moved(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
     """What crosses the border of a cache of `capacity` bytes while all nests run."""
@@ -127,3 +138,13 @@ def _fetched(nest: NestLoops, number: int, depth: int) -> float:
         elif forgotten:
             total *= loop.trips
     return total
+
+
+def computed(nests: Sequence[NestLoops]) -> float:
+    """Bytes of all operands and results that are computed at run time."""
+    found: dict[int, float] = {}
+    for nest in nests:
+        for touch, span in zip(nest.touches, nest.spans[0], strict=True):
+            if isinstance(touch.source, int) and not touch.constant:
+                found[touch.source] = max(found.get(touch.source, 0), span)
+    return sum(found.values())

@@ -21,7 +21,14 @@ from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
-from tcc.schedule.cpu.cache_traffic import CacheTraffic, LoopOver, NestLoops, moved, nest_loops
+from tcc.schedule.cpu.cache_traffic import (
+    CacheTraffic,
+    LoopOver,
+    NestLoops,
+    computed,
+    moved,
+    nest_loops,
+)
 from tcc.schedule.cpu.grid import cuts_of, shares_of, uneven
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
@@ -46,8 +53,7 @@ _AHEAD = 32
 _LANE = 2
 # Grids of so few units are dealt out one by one; of more, their sizes matter little.
 _FEW = 256
-# The third cache keeps less of what a kernel hands to the next where much lies between: by this
-# many times its size.  Measured in models on two of the eight cores that share one (Zen 5).
+# Of the third cache so small a part keeps results for the next kernel (two of a Zen 5's cores).
 _HANDED = 4
 _PIECES = 16  # of a thread's range: a call takes half of what is left (runtime/src/threads.c)
 
@@ -91,9 +97,8 @@ class Pricer:
     def price(
         self, group: TileGroup, schedule: Schedule, *, alone: bool = False, live: int = 0
     ) -> Price:
-        """The price of `group` under `schedule`, on one core where it is `alone`; symbolic sizes
-        count as typical ones.  `live`: bytes that a run of the model goes through in turns, of
-        which the third cache loses a part from kernel to kernel."""
+        """The price of `group`, on one core where it is `alone`; symbolic sizes count as typical
+        ones.  `live`: bytes that a run goes through in turns, more than the third cache keeps."""
         counted = self._counted.get(group)
         if counted is None:
             counted = self._counted[group] = group_work(group, self.machine)
@@ -123,8 +128,7 @@ class _Pricing:
         stages: tuple[StageWork, ...],
         live: int = 0,
     ) -> None:
-        self.machine, self.lost, self.pairs = machine, lost, pairs
-        self.gone = machine.l3.lost(live)
+        self.machine, self.lost, self.pairs, self.gone = machine, lost, pairs, machine.l3.lost(live)
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
@@ -429,7 +433,8 @@ class _Pricing:
         each of its bytes is loaded."""
         machine = self.machine
         all_, own = self._walks(1), self._walks(self.threads)
-        near = self._computed(all_) / self.threads
+        near = computed(all_) / self.threads
+        constants = {n for n, buffer in enumerate(self.group.buffers) if buffer.constant}
         first = moved(own, machine.l1)
         second = moved(own, machine.l2.size)
         third = moved(all_, machine.l3.size)
@@ -438,15 +443,15 @@ class _Pricing:
             first.by_source[source, False] *= 1 + part * (machine.crossing - 1)
         for border, (source, part) in combinations((second, third), self.gaps.items()):
             border.by_source[source, False] *= 1 + part
-        l2 = _seconds(first, machine.l2.read * hertz, machine.l2.write * hertz)
+        l2 = first.seconds(machine.l2.read * hertz, machine.l2.write * hertz)
         # A line that was used survives the next so many by chance.
         lost = 1 - exp(-near / machine.l2.size)
-        self._keep(second, lost, lost, self.lost[0])
-        l3 = _seconds(second, machine.l3.read * hertz, machine.l3.write * hertz)
+        second.lose(lost, lost, self.lost[0], constants)
+        l3 = second.seconds(machine.l3.read * hertz, machine.l3.write * hertz)
         # The last cache keeps what fits of a stream that is used again, and passes on the rest.
         lost = 1 - min(1, machine.l3.size / max(1, near * self.threads))
         handed = self.gone * (1 - exp(-_HANDED * near * self.threads / machine.l3.size))
-        self._keep(third, max(lost, handed), max(lost, self.gone), self.lost[1])
+        third.lose(max(lost, handed), max(lost, self.gone), self.lost[1], constants)
         cold, reuse = self._reuse(third)
         together = self.threads > 1
         dram = self._from_memory(third, together=together)
@@ -487,23 +492,6 @@ class _Pricing:
             for v in work.stage.iters
             if v not in touch.loops
         )
-
-    def _computed(self, walks: list[NestLoops]) -> float:
-        """Bytes of all operands and results that are computed at run time."""
-        found: dict[int, float] = {}
-        for stream in walks:
-            for touch, span in zip(stream.touches, stream.spans[0], strict=True):
-                if isinstance(touch.source, int) and not touch.constant:
-                    found[touch.source] = max(found.get(touch.source, 0), span)
-        return sum(found.values())
-
-    def _keep(self, border: CacheTraffic, read: float, stored: float, constants: float) -> None:
-        """Drops what the cache has held since the kernel before: all but the parts `read` and
-        `stored` of what was computed and of where results go, and the part `constants` of these."""
-        for source, store in border.by_source:
-            constant = isinstance(source, int) and self.group.buffers[source].constant
-            computed = stored if store else read
-            border.by_source[source, store] *= constants if constant else computed
 
     def _walks(self, threads: int) -> list[NestLoops]:
         """Each nest's loops as one of `threads` threads walks them."""
@@ -610,7 +598,3 @@ def _together(a: float, b: float, rivals: float) -> float:
     """The time of two resources that are busy at once."""
     most = max(a, b)
     return most and most * (1 + (min(a, b) / most) ** rivals) ** (1 / rivals)
-
-
-def _seconds(border: CacheTraffic, read: float, write: float) -> float:
-    return border.total(store=False) / read + border.total(store=True) / write
