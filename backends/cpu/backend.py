@@ -222,10 +222,10 @@ def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
         return float(f"{pricer.price(group, schedule, alone=alone, live=live).seconds:.4g}")
 
     facts = work_facts(bound.group, bound.kernel.sizes)
-    if not bound.resized:
+    if not bound.tabulated:
         return {**facts, "seconds": seconds(bound.group)}
     times = [
         [group_flops(g), group_bytes(g), seconds(g, n), seconds(g, n, alone=True)]
-        for g, n in zip((bound.group, *bound.resized), live, strict=True)
+        for g, n in zip((bound.group, *bound.tabulated), live, strict=True)
     ]
     return {**facts, "seconds": times[0][2], "times": times}

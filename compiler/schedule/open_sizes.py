@@ -20,15 +20,19 @@ def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
 
     A symbol whose typical size the user gives keeps it.
     """
-    free = [v for v in symbols if v.extent is None and v.typical is None]
-    sets = [{v: _sized(v, part, less) for v in free} for part, less in _SETS]
-    return tuple(each for each in sets if each)
+    return tuple(each for each in _smaller(symbols) if each)
 
 
-def larger_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """What replaces the symbols for each set of larger sizes, of which a manifest has the time."""
+def table_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
+    """What replaces the symbols for each further set of sizes of which a manifest has the time: as
+    many sets for all symbols."""
     free = [v for v in symbols if v.extent is None]
-    return tuple({v: _grown(v, times) for v in free} for times in _TIMES)
+    return (*_smaller(free), *({v: _grown(v, times) for v in free} for times in _TIMES))
+
+
+def _smaller(symbols: Iterable[Var]) -> list[Substitution]:
+    free = [v for v in symbols if v.extent is None and v.typical is None]
+    return [{v: _sized(v, part, less) for v in free} for part, less in _SETS]
 
 
 def _grown(var: Var, times: int) -> Index:

@@ -45,12 +45,14 @@ _SMALL = 64
 @entity
 class Bound:
     """A tile kernel with its schedule; shared by all launches of equal structure.  `resized`: the
-    group at the further sets of sizes of which a manifest has the time."""
+    group at the further sets of sizes that its prices count on; `tabulated`: at those of which a
+    manifest has the time."""
 
     kernel: TileKernel
     schedule: AnySchedule
     group: TileGroup
     resized: tuple[TileGroup, ...] = ()
+    tabulated: tuple[TileGroup, ...] = ()
 
 
 @entity

@@ -71,8 +71,8 @@ def test_sizes_of_the_table_keep_to_the_range_and_the_divisor_of_a_symbol() -> N
     assert m is not None
     assert fixed is not None
     sets = table_sizes([n, m, fixed])
-    assert [typical(sizes[n]) for sizes in sets] == [8, 63, 25, 256, 512]
-    assert [typical(sizes[m]) for sizes in sets] == [12, 96, 40, 300, 300]
+    assert [typical(sizes[n]) for sizes in sets] == [63, 25, 8, 1, 256, 512]
+    assert [typical(sizes.get(m, even)) for sizes in sets] == [200, 200, 200, 200, 300, 300]
     assert all(fixed not in sizes for sizes in sets)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
+from typing import TypeAlias
 
 from tcc.ir.expr import Expr, known_extent, substitute_sizes
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import (
+    Index,
     Substitution,
     Var,
     const,
@@ -46,6 +48,8 @@ from tcc.schedule.open_sizes import other_sizes, table_sizes
 # By how much the price of a kernel may grow that has a constant as another program has it: prices
 # tell panels apart no better.
 _SHARED = 1.08
+
+_Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 
 
 class CorePlanner(CpuKernels, KernelPlanner):
@@ -161,7 +165,10 @@ class CorePlanner(CpuKernels, KernelPlanner):
         ):
             once = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(once))
-        return Bound(kernel, schedule, group, structure.tabulated(knobs) if self.pricer else ())
+        if self.pricer is None:
+            return Bound(kernel, schedule, group)
+        resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
+        return Bound(kernel, schedule, group, resized, tabulated)
 
 
 class Structure:
@@ -174,7 +181,7 @@ class Structure:
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
-        self._resized: dict[tuple[Storage, ...], tuple[TileGroup, ...]] = {}
+        self._resized: dict[tuple[tuple[Storage, ...], _Sizes], TileGroup] = {}
 
     @cached_property
     def _loops(self) -> TileGroup:
@@ -208,26 +215,26 @@ class Structure:
 
     def resized(self, knobs: Knobs) -> tuple[TileGroup, ...]:
         """The group under `knobs` at further sets of sizes than the typical one."""
-        packed = self.packed(knobs)
-        if packed not in self._resized:
-            self._resized[packed] = self._at(packed, self._other_sizes)
-        return self._resized[packed]
+        return self._at(knobs, self._other_sizes)
 
     def tabulated(self, knobs: Knobs) -> tuple[TileGroup, ...]:
-        """The group under `knobs` at the sets of sizes that stand in manifests."""
+        """The group under `knobs` at the sets of sizes of which a manifest has the time."""
         sizes = self._plain.sizes
-        return self._at(self.packed(knobs), table_sizes(sizes) if sizes else ())
+        return self._at(knobs, table_sizes(sizes) if sizes else ())
 
-    def _at(self, packed: Sequence[Storage], sets: Sequence[Substitution]) -> tuple[TileGroup, ...]:
-        expr, _, results = self._key
-        return tuple(
-            build_group(
-                substitute_sizes(expr, sizes),
-                *([_resized(s, sizes) for s in each] for each in (packed, results)),
-                limits=self._core.limits,
+    def _at(self, knobs: Knobs, sets: Sequence[Substitution]) -> tuple[TileGroup, ...]:
+        packed = self.packed(knobs)
+        return tuple(self._sized(packed, tuple(sizes.items())) for sizes in sets)
+
+    def _sized(self, packed: tuple[Storage, ...], sizes: _Sizes) -> TileGroup:
+        if (packed, sizes) not in self._resized:
+            expr, _, results = self._key
+            at = dict(sizes)
+            storages = ([_resized(s, at) for s in each] for each in (packed, results))
+            self._resized[packed, sizes] = build_group(
+                substitute_sizes(expr, at), *storages, limits=self._core.limits
             )
-            for sizes in sets
-        )
+        return self._resized[packed, sizes]
 
 
 def _resized(storage: Storage, sizes: Substitution) -> Storage:
