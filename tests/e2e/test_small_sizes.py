@@ -34,6 +34,30 @@ def layers(count: int = 2) -> onnx.ModelProto:
     return model_of(nodes, ports[:1], ports[1:], weights)
 
 
+def behind_a_result() -> onnx.ModelProto:
+    """A convolution whose operand a kernel makes, behind one that makes a result."""
+    node, shape = helper.make_node, (_CHANNELS, _CHANNELS, 3, 3)
+    rng = np.random.default_rng(49)
+    nodes = [
+        node("Reshape", ["x0", "flat"], ["early"]),
+        node("ReduceMean", ["x0"], ["mean"], axes=[2, 3]),
+        node("Mul", ["x0", "mean"], ["scaled"]),
+        node("Conv", ["scaled", "w"], ["c"], pads=[1] * 4),
+        node("Relu", ["c"], ["y"]),
+    ]
+    weights = {"w": rng.standard_normal(shape).astype(np.float32) / 24, "flat": np.array([-1])}
+    return model_of(
+        nodes,
+        [value("x0", FLOAT, [1, _CHANNELS, "h", "w"])],
+        [
+            value("early", FLOAT, ["n"]),
+            value("y", FLOAT, [1, _CHANNELS, "h", "w"]),
+        ],
+        weights,
+        opset=17,
+    )
+
+
 def image(h: int, w: int) -> Array:
     return np.random.default_rng((h, w)).standard_normal((1, _CHANNELS, h, w)).astype(np.float32)
 
@@ -62,6 +86,16 @@ def test_small_sizes_run_direct_sums_alone(tmp_path: Path) -> None:
         assert_agree(module.run(arrays), expected(runner, arrays), 1e-4)
     (empty,) = module.run({"x0": image(0, 7)}).values()
     assert empty.shape == (1, _CHANNELS, 0, 7)
+
+
+def test_operands_of_direct_sums_and_results_are_computed_at_all_sizes(tmp_path: Path) -> None:
+    module, runner = tcc.compile(behind_a_result(), jobs=1), session(behind_a_result())
+    module.save(tmp_path / "m.so")
+    small, large = steps(tmp_path / "m.so", (1, 2), (31, 33))
+    assert len(small) < len(large)
+    for h, w in [(1, 1), (2, 3), (31, 33)]:
+        arrays = {"x0": image(h, w)}
+        assert_agree(module.run(arrays), expected(runner, arrays), 1e-4)
 
 
 def test_bad_values_stay_where_they_are_read_at_all_sizes() -> None:
