@@ -39,7 +39,7 @@ from tcc.ir.program import (
     Register,
     View,
 )
-from tcc.ir.program.operands import buffers_of, walk_instructions
+from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
@@ -127,9 +127,8 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
         match instr:
             case Branch(then=then, otherwise=(), when=-1) if writers.are_launches(then):
                 results = {b for launch in then for b in writers.written(launch)}
-                read = {b for launch in then for b in touched(launch)} - results
                 first = last
-                while first and writers.is_part(first - 1, last, results | {instr.condition}, read):
+                while first and writers.is_part(first - 1, last, results | {instr.condition}):
                     first -= 1
                 span = body[first:last]
                 moved = tuple(i for i in span if isinstance(i, Let | Allocate))
@@ -147,9 +146,9 @@ class _Writers:
     def __init__(self, lowered: Lowered) -> None:
         self._body = lowered.program.body
         self._results = [kernel.results for kernel in lowered.kernels]
-        self._buffers = lowered.program.buffers
-        views = (i for i in walk_instructions(self._body) if isinstance(i, View))
-        self._viewed = {view.base for view in views}
+        bases = {instr.base for instr in self._body if isinstance(instr, View)}
+        buffers = enumerate(lowered.program.buffers)
+        self._plain = {n for n, b in buffers if isinstance(b.place, Arena)} - bases
         self._uses: dict[BufferId, list[int]] = {}
         for position, instr in enumerate(self._body):
             for buffer in dict.fromkeys(touched(instr)):
@@ -165,32 +164,29 @@ class _Writers:
             return ()
         return tuple(instr.buffers[n] for n in self._results[instr.kernel])
 
-    def is_part(self, position: int, last: int, known: set[BufferId], read: set[BufferId]) -> bool:
+    def is_part(self, position: int, last: int, known: set[BufferId]) -> bool:
         """Whether nothing but the guard at `last` and its algorithm needs an instruction's results,
-        those that are `known` left out; direct sums `read` others."""
+        those that are `known` left out."""
         match self._body[position]:
             case Let() | Allocate():
                 return True
             case Launch() as launch:
                 written = self.written(launch)
-                return all(b in known or (b not in read and self._dies(b, last)) for b in written)
             case CallOp(op="fill_halo") as call:
-                filled = buffers_of(call)
-                return all(b in known or (b not in read and self._dies(b, last)) for b in filled)
-        return False
+                written = buffers_of(call)
+            case _:
+                return False
+        return all(b in known or self._dies(b, last) for b in written)
 
     def _dies(self, buffer: BufferId, last: int) -> bool:
-        """Whether nothing reads a buffer behind a position before it is written anew: neither a
-        caller, nor what has a view of it."""
-        if buffer in self._viewed or not isinstance(self._buffers[buffer].place, Arena):
-            return False
-        after = next((use for use in self._uses[buffer] if use > last), None)
-        if after is None:
-            return True
-        instr = self._body[after]
-        return isinstance(instr, Launch) and [*instr.buffers].count(buffer) == self.written(
-            instr
-        ).count(buffer)
+        """Whether neither the guard at a position, nor a caller or a view, nor what stands behind
+        reads a buffer before it is written anew."""
+        later = (self._body[use] for use in self._uses[buffer] if use >= last)
+        instr = next(later, None) if buffer in self._plain else self._body[last]
+        return instr is None or (
+            isinstance(instr, Launch)
+            and [*instr.buffers].count(buffer) == self.written(instr).count(buffer)
+        )
 
 
 # ---- the program --------------------------------------------------------------------------------
