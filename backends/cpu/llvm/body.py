@@ -9,9 +9,10 @@ from tcc.backends.cpu.llvm.compute import compute
 from tcc.backends.cpu.llvm.contract import contract
 from tcc.backends.cpu.llvm.dot_operands import load_rows, load_words
 from tcc.backends.cpu.llvm.indices import LlvmIndices
-from tcc.backends.cpu.llvm.memory import Environment, load, prefetch, store
+from tcc.backends.cpu.llvm.memory import Environment, load, prefetch
 from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
+from tcc.backends.cpu.llvm.stores import store
 from tcc.backends.cpu.llvm.text import Reg
 from tcc.backends.cpu.llvm.uses import wanted_as_scalars, wanted_as_words
 from tcc.ir.index import as_int, free_vars, iterator

@@ -1,4 +1,4 @@
-"""Loads and stores of blocks.
+"""Where blocks lie in memory, and loads of them; `stores.py` has the stores.
 
 The flattened offset of an access is split into a part for each row, shared address arithmetic, and
 what the lanes of a vector add.  Lanes that step by one element are a vector access, by none a
@@ -8,11 +8,9 @@ scalars and whole vectors read a constant instead, vectors with lanes of both ki
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
-from itertools import product
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
@@ -21,7 +19,6 @@ from tcc.backends.cpu.llvm.blocks import (
     part,
     row_number,
     row_positions,
-    same_cuts,
     scalar_chunks,
     vector_chunks,
 )
@@ -33,7 +30,6 @@ from tcc.backends.cpu.llvm.storage import (
     literal,
     memory_element,
     stored_constant,
-    to_memory,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
 from tcc.ir.index import (
@@ -257,12 +253,12 @@ def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ..
 _Node = TypeVar("_Node", Load, Store)
 
 
-def _with_last(rank: int, axis: int) -> tuple[int, ...]:
+def with_last(rank: int, axis: int) -> tuple[int, ...]:
     """The order of axes that moves `axis` to the end."""
     return (*(n for n in range(rank) if n != axis), axis)
 
 
-def _transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
+def transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
     """`node` for a block whose axes are permuted by `order`."""
     old, new = free_vars(*lanes(shape)), lanes(tuple(shape[n] for n in order))
     mapping = {v: new[order.index(n)] for n, v in enumerate(old)}
@@ -280,10 +276,10 @@ def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     if axis is None:
         return _load_rows(node, where, scalars)
     # Memory runs along another axis: load with that one last, and turn the block in registers.
-    moved = _with_last(len(node.out.shape), axis)
-    transposed = _transposed(node, node.out.shape, moved)
+    moved = with_last(len(node.out.shape), axis)
+    turned = transposed(node, node.out.shape, moved)
     shape = tuple(node.out.shape[n] for n in moved)
-    other = replace(transposed, out=Block(node.out.name, node.out.dtype, shape))
+    other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
     value = _load_rows(other, access(env, other, shape), False)
     back = tuple(moved.index(n) for n in range(len(moved)))
     return rearrange(where.code, value, back, node.out.shape)
@@ -334,7 +330,7 @@ def _gathered(
     if mask.never:
         return literal(fill, dtype, width)
     offsets = where.indices.lanes(offset, chunk)
-    active = _lane_mask(code, mask, chunk) or mask.scalar
+    active = lane_mask(code, mask, chunk) or mask.scalar
     places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
     if active:
         places = _or_constant(code, active, places, dtype, fill, 1)
@@ -382,7 +378,7 @@ def _load_vector(
     fill: bool | int | float,
 ) -> Reg:
     code, dtype, width = where.code, where.buffer.dtype, chunk.width
-    if halves := _registers(where, mask, chunk):
+    if halves := registers_of(where, mask, chunk):
         low, high = (
             _load_chunk(where, position, half, fill)
             if half.count
@@ -393,7 +389,7 @@ def _load_vector(
     offset, _ = where.at(position, const(chunk.start))
     pointer = where.pointer(offset)
     align = where.alignment(offset, width)
-    lanes_on = _lane_mask(code, mask, chunk)
+    lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
             pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
@@ -406,7 +402,7 @@ def _load_vector(
     return from_memory(code, loaded, dtype)
 
 
-def _registers(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
+def registers_of(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
     """The two vector registers of a masked access to elements of 64 bits; none of other accesses.
 
     LLVM 22 would cut such an access while it selects instructions, and fails an assertion there if
@@ -421,7 +417,7 @@ def _registers(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...
     return tuple(Chunk(*each, width) for each in zip(starts, counts, strict=True))
 
 
-def _lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
+def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
     """The active lanes where they are not all alike."""
     lanes_on = mask.vector
     if chunk.count < chunk.width:
@@ -479,120 +475,6 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
         other.width,
         f"call {other.type} @{name}(ptr align {align} {pointer.text}, {mask}, {other})",
     )
-
-
-# ---- stores -----------------------------------------------------------------------------------
-
-
-# One vector or element of a block that is stored.
-_Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
-
-
-def store(env: Environment, nodes: Sequence[Store]) -> None:
-    """Writes blocks, one after the other; elements one by one in the order of memory: those of a
-    block may lie a page apart, and displace each other's lines before the next block writes there.
-
-    Where blocks have several guards at open sizes, one test tells whether all of them hold.
-    """
-    pieces = [piece for node in nodes for piece in _pieces(env, node)]
-    if len(nodes) < 2:
-        _write(pieces)
-    elif not any(at.guards for at, *_ in pieces):
-        _write(_in_order(pieces))
-    elif (inside := _all_hold(pieces)) is None:
-        _write(pieces)
-    else:
-        code = env.indices.code
-        with code.when(inside, "inside"):
-            _write(_in_order([(replace(p[0], guards=()), *p[1:]) for p in pieces]))
-        with code.when(code.op("xor", inside, 1), "border"):
-            _write(pieces)
-
-
-def _write(pieces: Sequence[_Piece]) -> None:
-    for at, where, chunk, value in pieces:
-        row = row_number(value.shape, where)
-        _store_chunk(at, where, chunk, part(at.code, value, row, chunk))
-
-
-def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
-    """Whether the guards of all `pieces` hold; None where there is one test or none, where a guard
-    turns single lanes off, and where all sizes are known."""
-    if not any(guard.extent.terms for at, *_ in pieces for guard in at.guards):
-        return None
-    masks = [at.mask(where, chunk) for at, where, chunk, _ in pieces]
-    if any(mask.never or mask.vector is not None for mask in masks):
-        return None
-    tests = list(dict.fromkeys(mask.scalar for mask in masks if mask.scalar is not None))
-    if len(tests) < 2:
-        return None
-    return reduce(partial(pieces[0][0].code.op, "and"), tests)
-
-
-def _in_order(pieces: list[_Piece]) -> list[_Piece]:
-    """`pieces` without guards in the order of memory, if all are elements: those whose distance is
-    known lie together, in the place of the first of them."""
-    first = pieces[0][0]
-    alike = all(at.buffer is first.buffer and not at.bound for at, *_ in pieces)
-    if not alike or any(chunk.width > 1 for _, _, chunk, _ in pieces):
-        return pieces
-    offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
-    if len({*offsets}) < len(pieces):
-        return pieces
-    groups = {base: n for n, base in enumerate(dict.fromkeys(o - o.const for o in offsets))}
-    places = [(groups[o - o.const], o.const) for o in offsets]
-    return [pieces[n] for n in sorted(range(len(pieces)), key=places.__getitem__)]
-
-
-def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
-    """The parts in which a block is written."""
-    value = env.values[node.block]
-    where = access(env, node, value.shape)
-    order, axis = where.dense_order(), where.contiguous_axis()
-    if order is not None:
-        value = rearrange(where.code, value, order, where.merged_shape(order))
-        where = where.merged(order)
-    elif axis is not None:
-        moved = _with_last(len(value.shape), axis)
-        node = _transposed(node, value.shape, moved)
-        value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
-        where = access(env, node, value.shape)
-    shape = where.shape
-    chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
-    if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
-        chunks = value.chunks
-    for position, chunk in product(row_positions(shape), chunks):
-        if where.step(position, chunk) == 1:
-            yield where, position, chunk, value
-        else:
-            for n in range(chunk.start, chunk.start + chunk.count):
-                yield where, position, Chunk(n, 1, 1), value
-
-
-def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
-    code, dtype = where.code, where.buffer.dtype
-    mask = where.mask(position, chunk)
-    if mask.never:
-        return
-    if halves := _registers(where, mask, chunk):
-        for half in (half for half in halves if half.count):
-            lanes = range(half.start - chunk.start, half.start - chunk.start + half.width)
-            _store_chunk(where, position, half, code.shuffle(reg, None, lanes))
-        return
-    stored = to_memory(code, reg, dtype)
-    first, _ = where.at(position, const(chunk.start))
-    pointer, align = where.pointer(first), where.alignment(first, chunk.width)
-    lanes_on = _lane_mask(code, mask, chunk)
-    if lanes_on is not None:
-        name = f"llvm.masked.store.{mangled(stored)}.p0"
-        signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
-        code.module.add(name, lambda: signature)
-        code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
-        return
-    with code.when(mask.scalar, "store"):
-        whole = where.past and where.fills_lines(position)
-        hint = ", !nontemporal !2" if whole else ""
-        code.void(f"store {stored}, {pointer}, align {align}{hint}")
 
 
 # ---- hints ------------------------------------------------------------------------------------
