@@ -23,12 +23,14 @@ from tcc.ir.index import (
     Var,
     Vars,
     as_int,
+    const,
     free_vars,
     of_atom,
     step_in,
+    substitute,
 )
 from tcc.record import entity, record
-from tcc.schedule.nest import points, typical
+from tcc.schedule.nest import points, typical, typical_value
 
 LINE = 64
 # Bytes after which the sets of the first-level cache start anew.
@@ -211,16 +213,29 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Str
     if isinstance(atom, Extremum):  # neighbours, but where it changes from one to the other
         return max((list(place_of(i * size, loops)[0]) for i in (atom.a, atom.b)), key=len)
     used = [v for v in free_vars(of_atom(atom)) if v in loops]
-    den = as_int(atom.den)
+    den, num = as_int(atom.den), atom.num
     if den is None:
-        return [Stride(v, None) for v in used]
+        if any(v in loops for v in free_vars(atom.den)) or not _whole(num):
+            return [Stride(v, None) for v in used]
+        symbols = (v for v in free_vars(num) if v not in loops)
+        den, num = typical(atom.den), substitute(num, {v: const(typical_value(v)) for v in symbols})
     parts = []
     for var in used:
-        linear = step_in(atom.num, var)
+        linear = step_in(num, var)
         quotient = isinstance(atom, Quotient)
         part = None if linear is None else _cut(quotient, var, abs(linear[0]), den, size)
         parts.append(part or Stride(var, None))
     return [p for p in parts if p.size != 0]
+
+
+def _whole(index: Index) -> bool:
+    """Whether an index divides by known numbers alone."""
+    atoms = (atom for monomial, _ in index.terms for atom in monomial)
+    return all(
+        isinstance(atom, Var)
+        or (not isinstance(atom, Extremum) and as_int(atom.den) is not None and _whole(atom.num))
+        for atom in atoms
+    )
 
 
 def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from tcc.ir.index import Index, Var, const, free_vars, iterator, maximum, symbol
+from tcc.ir.index import Index, Var, const, free_vars, iterator, maximum, symbol, var_of
 from tcc.ir.types import F32
 from tcc.schedule.footprint import LINE, place_of, touch
 from tcc.schedule.nest import points, trips, typical
@@ -36,3 +36,23 @@ def test_counts_of_open_sizes_are_floats() -> None:
     assert typical(size) > typical(n) > 1
     loops = [_var(iterator(f"i{k}", size + k)) for k in range(16)]
     assert float(points(loops)) > 1e12
+
+
+SPANS = ((64, 128), (1, 128), (2, 16), (1, 1))
+
+
+def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_one() -> None:
+    """Every second row and column of an image twice as large, whose width is open."""
+    i, j = iterator("i", 64), iterator("j", 128)
+    loops = [v for v in map(var_of, (i, j)) if v is not None]
+    found = []
+    for width in (symbol("w", 0, None, 1, 128), const(128)):
+        half = width // 2
+        offset = 4 * half * ((2 * half * i + j) // (4 * half)) + 4 * (j // 2)
+        steps, _ = place_of(offset, loops)
+        assert all(step.size is not None for step in steps)
+        image = touch(0, steps, store=False, size=4, most=1e9)
+        found.append([image.bytes_in(dict(zip(loops, n, strict=True)), 4) for n in SPANS])
+    assert found[0] == found[1]
+    narrow = symbol("w", 0, None, 1, 1) // 2  # of a typical size of 1 it is 0
+    place_of((2 * narrow * i + j) // (4 * narrow), loops)
