@@ -41,8 +41,8 @@ def in_results(
         for ref, held in resident.items()
     }
     taken = {*placed.values()}  # results in which another value lies before they are made
-    for ref in resident.keys() - placed.keys():
-        if ref.stage in shared or not _is_plain(group, schedule, ref.stage):
+    for ref in resident:
+        if ref in placed or ref.stage in shared or not _is_plain(group, schedule, ref.stage):
             continue
         for target, own in _places(group, schedule, ref):
             base = _base(group, ref, target)
