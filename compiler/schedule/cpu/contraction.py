@@ -159,7 +159,7 @@ def panel_of(contraction: ContractionLoops, registers: CoreModel) -> int:
     lanes = lanes_of(stage, registers)
     rows = contraction.rows
     if registers.knobs.panel is not None and size is not None and rows and not contraction.both:
-        return min(size, most, registers.knobs.panel * lanes)
+        return max(1, min(size, most, registers.knobs.panel * lanes))
     if size is None or most <= lanes or not rows or contraction.both or not points(stage.iters):
         return most
     repeated = 0 if packs(stage, contraction.vector, rows) else made(stage, contraction.vector)
