@@ -1,6 +1,8 @@
 """What passes may see of a backend: the numbers of its machine, which kernels it can run, their
 schedules, and what these take."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
@@ -69,6 +71,10 @@ class KernelModel(Protocol):
     @abstractmethod
     def price(self, group: TileGroup, schedule: AnySchedule) -> float:
         """Seconds that a launch of `group` takes under a schedule of `candidates`."""
+
+    def holding(self, constants: int) -> KernelModel:
+        """The model with the prices of a program that has so many bytes of constants."""
+        return self
 
     def verify(self, kernel: TileKernel) -> None:
         """Raises InternalError for a kernel with forms that the backend does not take."""

@@ -44,6 +44,7 @@ from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.record import record
+from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
 
@@ -58,7 +59,8 @@ def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
     if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
         return lowered
     sites = {site.last: site for site in _sites(lowered)}
-    bounds = {at: _bound(lowered, site, planner) for at, site in sites.items()}
+    model = planner.holding(lowered.weights.size)
+    bounds = {at: _bound(lowered, site, model) for at, site in sites.items()}
     chosen = {sites[at]: most for at, most in bounds.items() if most is not None}
     return replace(lowered, program=_branched(lowered, chosen)) if chosen else lowered
 
@@ -87,7 +89,7 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     return products[0]
 
 
-def _bound(lowered: Lowered, site: _Site, planner: KernelPlanner) -> int | None:
+def _bound(lowered: Lowered, site: _Site, model: KernelModel) -> int | None:
     """The product of the open sizes up to which a site's direct sums take less time."""
     dims = open_dims(lowered.placed.graph)
     sets = ({}, *table_sizes(free_vars(*dims))[:FALLING])
@@ -96,7 +98,7 @@ def _bound(lowered: Lowered, site: _Site, planner: KernelPlanner) -> int | None:
     def seconds(body: Body, at: int) -> float:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
         groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
-        return sum(planner.price(group, bound.schedule) for bound, group in groups)
+        return sum(model.price(group, bound.schedule) for bound, group in groups)
 
     ratios = [seconds(site.direct, n) / seconds(site.fast, n) for n in range(len(sets))]
     return crossing(products, ratios)

@@ -1,6 +1,8 @@
 """What may be one kernel on cores: operands are loaded evenly, and a thread has memory for what
 stages exchange."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -65,6 +67,12 @@ class CpuKernels(KernelModel):
 
     def candidates(self, group: TileGroup) -> Sequence[Schedule]:
         return candidates(group, self.core)
+
+    def holding(self, constants: int) -> CpuKernels:
+        if self.pricer is None:
+            return self
+        machine, _, pairs = self.pricer.key
+        return CpuKernels(self.core, Pricer(machine, constants, pairs=pairs))
 
     def price(self, group: TileGroup, schedule: AnySchedule) -> float:
         assert self.pricer is not None

@@ -158,9 +158,15 @@ class _Prices:
 
 
 def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
-    """`reader` with the copy that `first` makes as its first stage; None where that is none."""
+    """`reader` with the copy that `first` makes as its first stage; None where that is none, or
+    where it fills a border of open size.
+
+    Each element is tested at such a border, which prices do not count: 3x3 convolutions of 64 and
+    128 channels took 1.7 and 2.6 times as long so."""
     match first:
-        case Kernel(Expr(stages=(Stage(monoid=None, body=(Read(),)) as copy,)), (source,), (made,)):
+        case Kernel(
+            Expr(stages=(Stage(monoid=None, body=(Read() as node,)) as copy,)), (source,), (made,)
+        ) if node.fill is None or all(as_int(n) is not None for n in source.type.shape):
             number = reader.operands.index(made)
             copy = with_sources(copy, lambda _: number)
             on = on_others(reader, {made: source}, lambda node, _: read_from(node, StageRef(-1)))
