@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, literal, walk
+from tcc.ir.expr.scalar import apply, literal, walk
 from tcc.ir.tile import Compute, Load, Loop, MemorySpace, walk_statements
 from tcc.ir.types import F32, tensor
 from tcc.schedule.nest import costly
 
 from tests.draws import RNG, seeded
 from tests.passes.fuse import tiles
+from tests.passes.fuse.shared_results import two_powers
 from tests.passes.fuse.tiles import Array, Built
 
 ROWS, COLS = 5, 75  # a block of 64, and a rest
@@ -63,23 +64,6 @@ def residual(shift: int = 0) -> Expr:
     return replace(expr, outputs=(both, *expr.outputs))
 
 
-def two_powers() -> Expr:
-    """Two values that both could lie in the one result."""
-    b = start()
-    totals, powers = [], []
-    for n in range(2):
-        i, j = b.iters(ROWS, COLS)
-        powers.append(b.stage((i, j), apply("exp", b.read(n, i, j))))
-        i, j = b.iters(ROWS, COLS)
-        totals.append(b.stage((i,), b.read(powers[n], i, j), over=(j,), monoid="sum"))
-    i, j = b.iters(ROWS, COLS)
-
-    def share(n: int) -> Scalar:
-        return apply("div", b.read(powers[n], i, j), b.read(totals[n], i))
-
-    return b.finish((i, j), apply("mul", share(0), share(1)))
-
-
 def distances() -> Expr:
     """Sums of squares down the columns: both factors are made along the sum."""
     b = start()
@@ -125,7 +109,7 @@ def wanted(name: str, x: Array, y: Array) -> tuple[Array, ...]:
 EXPRS: dict[str, Callable[[], Expr]] = {
     "softmax": softmax,
     "log_softmax": log_softmax,
-    "two_powers": two_powers,
+    "two_powers": lambda: two_powers(ROWS, COLS),
     "residual": residual,
     "shifted": lambda: residual(1),
     "distances": distances,

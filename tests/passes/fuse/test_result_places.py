@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tcc.errors import InternalError
 from tcc.ir.expr import Expr, ExprBuilder
-from tcc.ir.expr.scalar import Scalar, apply, cast, literal
+from tcc.ir.expr.scalar import apply, cast, literal
 from tcc.ir.index import IndexLike, symbol
 from tcc.ir.layout import permuted, row_major
 from tcc.ir.tile import Load, MemorySpace, Store, walk_statements
@@ -23,6 +23,7 @@ from tcc.schedule.limits import CORE_LIMITS, TYPICAL_LIMITS
 
 from tests.draws import RNG
 from tests.passes.fuse import tiles
+from tests.passes.fuse.shared_results import two_powers
 from tests.passes.fuse.tiles import Array
 
 ROWS = 3
@@ -57,23 +58,6 @@ def residual() -> Expr:
     mean = apply("mul", b.read(total, i), literal(1 / 8, F32))
     last = b.stage((i, j), apply("sub", b.read(both, i, j), mean))
     return b.done(both, last)
-
-
-def two_powers() -> Expr:
-    """Two values that both could lie in the one result."""
-    b = ExprBuilder(tensor(F32, ROWS, N), tensor(F32, ROWS, N))
-    totals, powers = [], []
-    for n in range(2):
-        i, j = b.iters(ROWS, N)
-        powers.append(b.stage((i, j), apply("exp", b.read(n, i, j))))
-        i, j = b.iters(ROWS, N)
-        totals.append(b.stage((i,), b.read(powers[n], i, j), over=(j,), monoid="sum"))
-    i, j = b.iters(ROWS, N)
-
-    def share(n: int) -> Scalar:
-        return apply("div", b.read(powers[n], i, j), b.read(totals[n], i))
-
-    return b.finish((i, j), apply("mul", share(0), share(1)))
 
 
 def turned() -> Expr:
@@ -118,7 +102,7 @@ EXPRS: dict[str, Callable[[], Expr]] = {
     "softmax": softmax,
     "chain": lambda: softmax(times=3),
     "residual": residual,
-    "two_powers": two_powers,
+    "two_powers": lambda: two_powers(ROWS, N),
     "turned": turned,
     "rounded": rounded,
 }
@@ -163,7 +147,7 @@ def test_only_limits_that_allow_it_keep_values_of_open_size() -> None:
     for expr in (softmax(), softmax(times=3)):
         assert too_large(expr, CORE_LIMITS) is None
         assert too_large(expr, TYPICAL_LIMITS) is not None
-    assert too_large(two_powers(), CORE_LIMITS) is not None
+    assert too_large(two_powers(ROWS, N), CORE_LIMITS) is not None
     assert too_large(softmax(75), TYPICAL_LIMITS) is None
 
 
