@@ -229,7 +229,7 @@ def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Str
 
 
 def _whole(index: Index) -> bool:
-    """Whether an index divides by known numbers alone."""
+    """Returns True for an index that divides by known numbers alone."""
     atoms = (atom for monomial, _ in index.terms for atom in monomial)
     return all(
         isinstance(atom, Var)

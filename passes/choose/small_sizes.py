@@ -55,13 +55,18 @@ _LEAST = 0.1
 def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
     """`lowered` with direct sums at sizes at which they are priced less than fast algorithms; as it
     is where the user gives typical sizes."""
-    symbols = free_vars(*open_dims(lowered.placed.graph))
+    dims = open_dims(lowered.placed.graph)
+    symbols = free_vars(*dims)
     if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
         return lowered
-    sites = {site.last: site for site in _sites(lowered)}
+    sets = ({}, *table_sizes(symbols)[:FALLING])
+    products = [prod(typical(substitute(size, sizes)) for size in dims) for sizes in sets]
     model = planner.holding(lowered.weights.size)
-    bounds = {at: _bound(lowered, site, model) for at, site in sites.items()}
-    chosen = {sites[at]: most for at, most in bounds.items() if most is not None}
+    chosen: dict[_Site, int] = {}
+    for site in _sites(lowered):
+        most = crossing(products, _ratios(lowered, site, model, len(sets)))
+        if most is not None:
+            chosen[site] = most
     return replace(lowered, program=_branched(lowered, chosen)) if chosen else lowered
 
 
@@ -89,19 +94,15 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
     return products[0]
 
 
-def _bound(lowered: Lowered, site: _Site, model: KernelModel) -> int | None:
-    """The product of the open sizes up to which a site's direct sums take less time."""
-    dims = open_dims(lowered.placed.graph)
-    sets = ({}, *table_sizes(free_vars(*dims))[:FALLING])
-    products = [prod(typical(substitute(size, sizes)) for size in dims) for sizes in sets]
+def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> list[float]:
+    """The times of a site's direct sums over those of its fast algorithm, at so many `sets`."""
 
     def seconds(body: Body, at: int) -> float:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
         groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
         return sum(model.price(group, bound.schedule) for bound, group in groups)
 
-    ratios = [seconds(site.direct, n) / seconds(site.fast, n) for n in range(len(sets))]
-    return crossing(products, ratios)
+    return [seconds(site.direct, n) / seconds(site.fast, n) for n in range(sets)]
 
 
 # ---- sites --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Where blocks lie in memory, and loads of them; `stores.py` has the stores.
+"""The places of blocks in memory, and loads of blocks; `stores.py` has the stores.
 
 The flattened offset of an access is split into a part for each row, shared address arithmetic, and
 what the lanes of a vector add.  Lanes that step by one element are a vector access, by none a
@@ -156,7 +156,8 @@ class BlockAccess:
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
-        """Whether a guard is the same along the last axis of `order`, and even along the other."""
+        """Returns True for a guard that is constant along the last axis of `order` and steps by at
+        most one along the axis before it."""
         long, short = (self.lanes[n] for n in order[-2:])
         linear = linear_in(guard.index, long)
         if linear is None or constant(linear[0]) not in (0, 1):

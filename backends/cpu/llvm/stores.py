@@ -65,8 +65,8 @@ def _write(pieces: Sequence[_Piece]) -> None:
 
 
 def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
-    """Whether the guards of all `pieces` hold; None where there is one test or none, where a guard
-    turns single lanes off, and where all sizes are known."""
+    """Returns one bool that is true where the guards of all `pieces` hold; None where there is one
+    test or none, where a guard turns single lanes off, and where all sizes are known."""
     if not any(guard.extent.terms for at, *_ in pieces for guard in at.guards):
         return None
     masks = [at.mask(where, chunk) for at, where, chunk, _ in pieces]

@@ -109,7 +109,7 @@ def cheapest(
 
     The same for equal arguments, and never dearer than the analytic schedule by the pricer's own
     account.  At several sizes a schedule's price is its mean share of the analytic schedule's.
-    The analytic schedule is kept where a launch is short, whatever its sizes.
+    The analytic schedule is kept where a launch of fixed sizes is short.
     """
     known: dict[Schedule, float] = {}
     analytic: Times = ()

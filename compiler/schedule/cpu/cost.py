@@ -213,7 +213,7 @@ class _Pricing:
         return uneven(tuple(parts), shares, self.threads)
 
     def _whole_units(self, var: Var) -> bool:
-        """Whether units along a loop are whole but for the last: under vectors and of open size."""
+        """Returns True for a loop under vectors or of open size: its last unit alone may be cut."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
     # ---- arithmetic and ports -----------------------------------------------------------------
