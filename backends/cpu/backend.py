@@ -94,9 +94,7 @@ class CpuBackend(Backend):
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
                 prices = Prices(most, 2.0 if pairs else 1.0)
                 strict = options.numerics == "strict"
-                self.derivations = Derivations(
-                    prices, options.weight_growth, strict=strict, jobs=options.jobs
-                )
+                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
