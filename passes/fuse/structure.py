@@ -65,11 +65,15 @@ def build_group(
     limits: FusionLimits = TYPICAL_LIMITS,
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    group = _apart(expr, tuple(operands), tuple(results), limits)
+    return _finished(_apart(expr, tuple(operands), tuple(results), limits), collapsed)
+
+
+@lru_cache(1024)
+def _finished(group: TileGroup, collapsed: bool) -> TileGroup:
     return _with_sizes(collapse(group) if collapsed else group)
 
 
-@lru_cache(maxsize=256)  # a caller asks for loops apart and collapsed
+@lru_cache(1024)  # forms and knobs that differ often make equal groups
 def _apart(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
@@ -261,6 +265,7 @@ def _read_access(
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
 
+@lru_cache(1 << 14)  # forms and sizes of one kernel have most reads in common
 def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
     own = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)

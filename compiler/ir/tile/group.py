@@ -18,6 +18,7 @@ are parallel; `tcc.passes.tile.cpu.lower` binds the two into a `TileKernel`.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from math import prod
 
 from tcc.ir.expr.scalar import Read, Scalar, Scalars, StageRef
@@ -108,7 +109,7 @@ class GroupStage:
     @property
     def written(self) -> tuple[Access, ...]:
         """All that is in `stores`."""
-        return tuple(a for targets in self.stores for a in targets)
+        return tuple(chain.from_iterable(self.stores))
 
 
 @record

@@ -93,18 +93,18 @@ class Pricer:
         lost = tuple(cache.lost(constants) for cache in (machine.l2, machine.l3))
         self.machine, self.key = machine, (machine, lost, pairs)
         self.rates = machine.rates(constants)
-        self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
+        # Pricers of one machine may share it.
+        self.counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(
         self, group: TileGroup, schedule: Schedule, *, alone: bool = False, live: int = 0
     ) -> Price:
         """The price of `group`, on one core where it is `alone`; symbolic sizes count as typical
         ones.  `live`: bytes that a run goes through in turns, more than the third cache keeps."""
-        counted = self._counted.get(group)
-        if counted is None:
-            counted = self._counted[group] = group_work(group, self.machine)
+        if group not in self.counted:
+            self.counted[group] = group_work(group, self.machine)
         machine = replace(self.machine, cores=1) if alone else self.machine
-        return _Pricing(machine, *self.key[1:], group, schedule, counted, live).price()
+        return _Pricing(machine, *self.key[1:], group, schedule, self.counted[group], live).price()
 
 
 @dataclass(slots=True)
