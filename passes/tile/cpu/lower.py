@@ -29,6 +29,7 @@ from tcc.ir.index import (
     iterator,
     linear_in,
     maximum,
+    minimum,
     substitute,
 )
 from tcc.ir.tile import (
@@ -163,6 +164,9 @@ class _Lowering:
                 for n, count in rest
             ]
             until = tile, const(split)
+        elif self._whole_blocks(var, unit):
+            yield TileRange(var, tile * unit, minimum(unit, size - tile * unit))
+            return
         else:
             full = TileRange(var, tile * unit, const(unit))
             seconds = [last_part(var, unit)] if unit > 1 and divisor_of(size) % unit else []
@@ -175,6 +179,14 @@ class _Lowering:
         with self.emitter.body() as otherwise:
             yield from seconds
         self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
+
+    def _whole_blocks(self, var: Var, unit: int) -> bool:
+        """Whether several blocks fill a unit along a loop in each nest, so that what a whole unit
+        leaves of an open size differs from it by the number of blocks."""
+        return all(
+            n.vector != var.name and unit > (block := n.block(var.name)) and unit % block == 0
+            for n in self.schedule.nests
+        )
 
     def _unit(self, regions: Regions) -> None:
         regions = {**regions, **strip_regions(self.group, regions)}
