@@ -66,6 +66,7 @@ with seeded("remainders"):
         "line": one("Conv", [2, 5, "n"], normal(7, 5, 5), normal(7), pads=[2, 2]),
         "channels": one("Conv", [1, 3, "n"], normal(50, 3, 3), normal(50), pads=[1, 1]),
         "depthwise": one("Conv", [1, 5, 2, "n"], normal(5, 1, 3, 3), pads=[1] * 4, group=5),
+        "taps": one("Conv", [1, 12, "n", "n"], normal(40, 12, 5, 5), normal(40), pads=[2] * 4),
         "windows": one("Conv", [1, 20, "n", "n"], normal(20, 1, 3, 3), pads=[1] * 4, group=20),
         "every second": one(
             "Conv", [1, 36, "n", "n"], normal(36, 1, 5, 5), pads=[2] * 4, group=36, strides=[2, 2]

@@ -45,6 +45,7 @@ from tcc.schedule.nest import (
     points,
     trips,
 )
+from tcc.schedule.zero_terms import terms_share
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
@@ -295,9 +296,8 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
-        steps = ceil(steps / self._at_once(stage, vector))
-        sums = rows * wide
-        k_blocks = self._runs(nest, stage.reduce)
+        steps = ceil(steps * terms_share(stage, nest.blocks) / self._at_once(stage, vector))
+        sums, k_blocks = rows * wide, self._runs(nest, stage.reduce)
         loads = stores = 0.0
         product = contraction_factors(stage) is not None
         covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)

@@ -71,6 +71,7 @@ from tcc.schedule.cpu.cost import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
+from tcc.schedule.zero_terms import needed_terms
 
 # What happens at each block of a nest's loops, in a part of its reductions.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
@@ -297,7 +298,10 @@ class _NestLowering:
             for span in self._blocks(var, spans):
                 self._loops(rest, {**spans, var: span}, k_blocks, emit)
         else:
-            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name]):
+            ends = {v: (r.base, r.base + r.size - 1) for v, r in self.regions.items()}
+            ends |= {v: (s.base, s.base + s.size - 1) for v, s in spans.items()}
+            terms = needed_terms(self.first, var, ends)
+            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name], *terms):
                 self._loops(rest, spans, {**k_blocks, var: run}, emit)
 
     def _blocks(self, var: Var, around: Spans) -> Iterator[BlockRange]:
