@@ -9,7 +9,6 @@ all results.  A zero times a weight that is infinite counts as zero.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, reduce
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from tcc.ir.index import (
     Var,
     as_int,
     ceildiv,
+    const,
     evaluate,
     free_vars,
     iterator,
@@ -102,6 +102,14 @@ def needed_terms(
     return firsts, stops
 
 
+@lru_cache(1 << 14)
+def terms_along(stage: GroupStage, loop: Var) -> int:
+    """The terms along a loop that any result needs, symbolic sizes counted as typical ones."""
+    ends = {v: (const(0), const(min(trips(v), _LONG) - 1)) for v in stage.iters}
+    start, stop = _terms(stage, loop, ends, {})
+    return max(0, int(stop - start))
+
+
 @lru_cache(1 << 12)
 def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float:
     """The part of a sum's terms that are added up for blocks of these elements of the loops named,
@@ -113,13 +121,20 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
         at = iterator(var.name, ceildiv(count, size))
         ends[var] = at * size, minimum(at * size + size, count) - 1
         shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
-        values[var.name] = np.arange(ceil(count / size)).reshape(shape)
+        values[var.name] = (np.arange(count) // size).reshape(shape)  # of each element's block
     share = 1.0
     for loop in borders_of(stage):
-        firsts, stops = needed_terms(stage, loop, ends)
-        sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
-        values |= {v.name: min(typical_value(v), _LONG) for v in sizes}
-        start = reduce(np.maximum, (evaluate(first, values) for first in firsts), 0)
-        stop = reduce(np.minimum, (evaluate(end, values) for end in stops), trips(loop))
+        start, stop = _terms(stage, loop, ends, values)
         share *= float(np.mean(np.maximum(stop - start, 0))) / max(1, trips(loop))
     return share
+
+
+def _terms(
+    stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Where the terms of a loop begin and end for blocks at these `ends`."""
+    firsts, stops = needed_terms(stage, loop, ends)
+    sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
+    values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}
+    start = reduce(np.maximum, (evaluate(first, values) for first in firsts), 0)
+    return start, reduce(np.minimum, (evaluate(end, values) for end in stops), trips(loop))

@@ -78,3 +78,10 @@ def test_the_share_of_terms_that_blocks_go_through() -> None:
         assert terms_share(stage, ()) == pytest.approx(share**2)
         whole = (("i1", size),)
         assert terms_share(stage, whole) == pytest.approx(share * (1 / 5 if size == 1 else 1))
+
+
+def test_a_block_counts_as_many_times_as_it_has_elements() -> None:
+    """Columns 0 to 2 go through all five taps together, column 3 alone through three."""
+    (stage,) = convolution(size=4).stages
+    rows = (3 + 4 + 4 + 3) / 20
+    assert terms_share(stage, (("i1", 3),)) == pytest.approx(rows * (3 * 5 + 3) / 20)

@@ -45,7 +45,7 @@ from tcc.schedule.nest import (
     points,
     trips,
 )
-from tcc.schedule.zero_terms import terms_share
+from tcc.schedule.zero_terms import terms_along, terms_share
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
@@ -514,17 +514,16 @@ class _Pricing:
     ) -> NestLoops:
         blocks, k_blocks = dict(nest.blocks), dict(nest.k_blocks)
         stages = [self.stages[n] for n in nest.stages]
-        named: dict[str, Var] = {}
-        for work in stages:
-            named.update({v.name: v for v in work.stage.loops})
-        inside = {v: min(trips(v), self.unit.get(v, trips(v))) for v in named.values()}
+        named = {v.name: v for work in stages for v in work.stage.loops}
+        terms = {v: terms_along(work.stage, v) for work in stages for v in work.stage.reduce}
+        sizes = {v: terms.get(v, trips(v)) for v in named.values()}
+        inside = {v: min(size, self.unit.get(v, size)) for v, size in sizes.items()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         if self.covered is not None and (loop := self.stream_loop) in inside:
             inside[loop] = ceil(inside[loop] * self.covered.mean())
-        reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in k_blocks]
-        rest.sort(key=lambda n: named[n] in reduced)
-        loops = list(around)
+        rest.sort(key=lambda n: named[n] in terms)
+        loops = [*around]
         for name in (*nest.order, *rest):
             var = named[name]
             block = k_blocks.pop(name) if name in k_blocks else blocks.get(name, 1)
@@ -539,7 +538,7 @@ class _Pricing:
             ),
             *(t for work in stages for t in self._touches(nest, work)),
         )
-        outer = {v: trips(v) for v in named.values()} | dict(whole)
+        outer = sizes | dict(whole)
         scratch = frozenset(t.source for t in touches if self._in_scratch(t.source))
         return nest_loops(loops, len(around), touches, outer, scratch, ahead=bool(nest.ahead))
 
