@@ -48,12 +48,14 @@ class Access:
     """Where a read or a store touches a buffer: an offset in elements, and its guards.
 
     Local memory is of one unit; `along` are the common loops that choose the unit it is of.
+    `beyond`: borders of open size outside of which memory holds zeros, as the read has them there.
     """
 
     buffer: int
     offset: Index
     guards: tuple[Guard, ...] = ()
     along: Vars = ()
+    beyond: tuple[Guard, ...] = ()
 
 
 @record
