@@ -78,9 +78,18 @@ class _Call(ctypes.Structure):
     )  # fmt: skip
 
 
+def _variable(name: str) -> str:
+    """The environment variable `name`; "" where it is not set, and in an interpreter with raised
+    privileges."""
+    read = ctypes.CDLL(None).secure_getenv
+    read.restype = ctypes.c_char_p
+    value: bytes | None = read(name.encode())
+    return os.fsdecode(value or b"")
+
+
 @cache
 def _library() -> ctypes.CDLL:
-    path = os.environ.get("TCC_COMM_LIBRARY") or str(LIBRARY)
+    path = _variable("TCC_COMM_LIBRARY") or str(LIBRARY)
     try:
         library = ctypes.CDLL(path)
     except OSError as error:

@@ -80,7 +80,8 @@ typedef enum tcc_comm_kind {
 
 /* Start from TCC_COMM_CONFIG and set what is known.  -1 and NULL are taken from the launcher's
  * environment variables: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK, TCC_LOCAL_SIZE, TCC_RENDEZVOUS,
- * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes. */
+ * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes.  A program with
+ * raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment variable. */
 typedef struct tcc_comm_config {
     uint32_t struct_size; /* sizeof(tcc_comm_config) */
     int32_t rank, size;

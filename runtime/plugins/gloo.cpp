@@ -134,7 +134,7 @@ tcc_status connect_all(const tcc_comm_engine_host *host, Context &context) {
 
 tcc_status open_group(const tcc_comm_engine_host *host, void **out_group) {
     return guarded(host->fail, [&] {
-        const char *interface = getenv("GLOO_SOCKET_IFNAME");
+        const char *interface = secure_getenv("GLOO_SOCKET_IFNAME");
         gloo::transport::tcp::attr attributes;
         if (interface) attributes.iface = interface;
         auto device = gloo::transport::tcp::CreateDevice(attributes);
