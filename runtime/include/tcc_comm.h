@@ -102,9 +102,10 @@ typedef struct tcc_comm_config {
  * ranks find out at HOST:PORT where neither the config nor a launcher gives the local size;
  * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library is
  * found.  Processes of `shared` find one another by an abstract
- * socket, have the same user, and share one network namespace. TCC_INVALID_ARGUMENT: a field or an
- * environment variable is wrong, two of them contradict, or the token or the epoch is not the
- * job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a rank did not come. */
+ * socket whose name depends on the token, have the same user, and share one network namespace.
+ * Whoever does not know the token is a stranger: ranks of another token meet elsewhere, and a rank
+ * that finds a stranger tries again until its deadline.  TCC_INVALID_ARGUMENT: a field or an
+ * environment variable is wrong, two of them contradict, or the epoch is not the job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a rank did not come. */
 TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
 
 /* Leaves the comm and frees it; does not wait for others.  Ranks that still need this one get

@@ -108,6 +108,35 @@ typedef struct tcc_comm_function {
 /* NULL, or the name of a function that the library lacks. */
 const char *tcc_comm_fill(void *library, const tcc_comm_function *rows, size_t n, void *table);
 
+/* ---- proof.c: a secret is known, and shown to nobody ----------------------------------------- */
+
+enum { TCC_COMM_HASH = 32 };
+
+/* SHA-256 of what is added between begin and end. */
+typedef struct tcc_comm_hash {
+    uint32_t state[8];
+    uint64_t bytes;
+    uint8_t block[64];
+} tcc_comm_hash;
+
+void tcc_comm_hash_begin(tcc_comm_hash *hash);
+void tcc_comm_hash_add(tcc_comm_hash *hash, const void *bytes, size_t n);
+void tcc_comm_hash_end(tcc_comm_hash *hash, uint8_t out[TCC_COMM_HASH]);
+
+/* HMAC-SHA-256: who knows the key has seen what was added.  A proof holds for one meeting where the
+ * other side's fresh number is added, and for one direction where a word for it is. */
+typedef struct tcc_comm_proof {
+    tcc_comm_hash inner, outer;
+} tcc_comm_proof;
+
+void tcc_comm_proof_begin(tcc_comm_proof *proof, const void *key, size_t n);
+void tcc_comm_proof_add(tcc_comm_proof *proof, const void *bytes, size_t n);
+void tcc_comm_proof_end(tcc_comm_proof *proof, uint8_t out[TCC_COMM_HASH]);
+/* Takes equally long for all. */
+bool tcc_comm_same_hash(const uint8_t a[TCC_COMM_HASH], const uint8_t b[TCC_COMM_HASH]);
+/* A number that nobody can guess; TCC_SYSTEM where the kernel gives none. */
+tcc_status tcc_comm_fresh(uint8_t out[TCC_COMM_HASH]);
+
 /* ---- rendezvous.c: processes of one host meet ------------------------------------------------ */
 
 enum { TCC_COMM_MOST_LOCAL = 64 };
