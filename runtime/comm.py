@@ -166,7 +166,8 @@ def open(
 ) -> Comm:
     """Joins this process to a job as one rank; returns when all ranks have come.
 
-    What is not given comes from the launcher's environment variables.  Raises CommError.
+    What is not given comes from the launcher's environment variables.  Ranks of several hosts need
+    a secret, `token` or TCC_TOKEN; "none" is the choice of none.  Raises CommError.
     """
     config = _Config(
         ctypes.sizeof(_Config), rank, size, -1, -1, epoch,

@@ -1,7 +1,8 @@
 /* Gloo as an engine of tcc_comm_plugin.h.  It is built where it is used, with that machine's Gloo:
  *
  *     c++ -std=c++17 -O2 -fPIC -shared -I../include gloo.cpp -lgloo -lpthread -o tcc_gloo.so
- *     TCC_COMM_PLUGIN=$PWD/tcc_gloo.so TCC_RENDEZVOUS=host0:29400 TCC_RANK=0 TCC_SIZE=2 program
+ *     TCC_COMM_PLUGIN=$PWD/tcc_gloo.so TCC_RENDEZVOUS=host0:29400 TCC_TOKEN=... \
+ *         TCC_RANK=0 TCC_SIZE=2 program
  *
  * GLOO_SOCKET_IFNAME names the network interface; else Gloo takes the one of the host's name.
  *

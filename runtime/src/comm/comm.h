@@ -78,6 +78,7 @@ typedef struct tcc_comm_settings {
     int32_t rank, size, local_rank, local_size; /* the last two may stay -1: not known */
     int32_t epoch;
     char rendezvous[201], token[65], backends[64];
+    bool unguarded; /* there is no token, and that is an explicit choice */
     char address[201];   /* where ranks of several hosts meet: the rendezvous, or the launcher's */
     int32_t port_offset; /* from its port to one that the launcher does not have */
     int32_t open_milliseconds, operation_milliseconds;
@@ -173,17 +174,19 @@ void tcc_comm_alone(tcc_comm_met *out_met);
 enum { TCC_COMM_MOST_BLOB = 64 << 10 }; /* bytes that one rank tells */
 
 typedef struct tcc_comm_exchange {
-    const char *address; /* "host:port" or "[host]:port", where rank 0 listens */
+    const char *address; /* "host:port" or "[host]:port", of rank 0's host */
     int32_t port_offset; /* added to the port */
-    const char *token;   /* it crosses the network as it is */
+    const char *token;   /* it never crosses the network */
+    bool unguarded;      /* without a token; it is "" then */
     int32_t rank, size, epoch;
     int64_t deadline; /* of tcc_comm_now */
     size_t bytes;     /* of each rank's blob; equal on all ranks */
 } tcc_comm_exchange;
 
 /* Gives every rank the blobs of all, one behind another by rank.  Fails on every rank by the
- * deadline, with the names of both that differ: equal tokens, sizes, epochs and bytes belong
- * together.  A stranger at the port is refused and harms nobody. */
+ * deadline, with the names of both that differ: equal sizes, epochs and bytes belong together.
+ * Who does not prove the token is a stranger, harms nobody, and is waited out by a rank that finds
+ * it in rank 0's place.  TCC_INVALID_ARGUMENT: there is no token, and it is not unguarded. */
 tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all);
 
 /* What ranks with these settings exchange `bytes` bytes of each about. */

@@ -395,7 +395,8 @@ typedef struct guest {
     question asked;
     hello mine;
     bool greeted, accepted; /* at this visit */
-    char found[160];        /* what the last visit found, for the reason of a failure */
+    char found[160];        /* who was there and is not rank 0, for the reason of a failure */
+    int error;              /* of the last call */
 } guest;
 
 static visit hear_question(guest *self, int connection) {
@@ -452,12 +453,21 @@ static visit hear_answer(guest *self, int connection, tcc_status *out_status) {
     return FAILED;
 }
 
+/* Why the last call reached nobody. */
+static const char *why(const guest *self) {
+    if (!self->error) return "";
+    if (self->error != ECONNREFUSED) return strerror(self->error);
+    return *self->meeting->token ? "nobody listens there; is the TCC_TOKEN of all ranks the same?"
+                                 : "nobody listens there";
+}
+
 static tcc_status in_time(const guest *self) {
     const tcc_comm_meeting *meeting = self->meeting;
     TCC_RETURN_IF_ERROR(look_around(meeting));
     if (tcc_comm_now() <= meeting->deadline) return TCC_OK;
-    return tcc_fail(TCC_TIMEOUT, "rank %d waited in vain for rank 0 and the others at '%s'%s",
-                    meeting->rank, meeting->name, self->found);
+    return tcc_fail(TCC_TIMEOUT, "rank %d waited in vain for rank 0 and the others at '%s'%s%s%s",
+                    meeting->rank, meeting->name, self->found, self->error ? ": " : "",
+                    why(self));
 }
 
 /* One connection to rank 0, from its question to the end; TCC_OK and `*out_done` false: try again.
@@ -466,8 +476,8 @@ static tcc_status call_on(guest *self, int connection, bool *out_done) {
     tcc_packet_peer peer;
     bool same_user = tcc_packet_same_user(connection, &peer);
     self->greeted = self->accepted = false;
-    snprintf(self->found, sizeof self->found, ": pid %d of user %u has its place%s", peer.pid,
-             peer.user, same_user ? ", and does not prove that it knows the token" : "");
+    snprintf(self->found, sizeof self->found, ": pid %d of user %u had its place%s", peer.pid,
+             peer.user, same_user ? " and did not accept this rank" : "");
     if (!same_user) return TCC_OK;
     int64_t patience = tcc_comm_now() + STRANGER * INT64_C(1000000);
     TCC_RETURN_IF_ERROR(tcc_comm_fresh(self->mine.number));
@@ -497,11 +507,8 @@ static tcc_status visit_host(guest *self) {
         int connection = tcc_packet_socket();
         if (connection < 0) return TCC_SYSTEM;
         tcc_status status = TCC_OK;
-        if (connect(connection, (struct sockaddr *)&address, size) == 0)
-            status = call_on(self, connection, &done);
-        else
-            snprintf(self->found, sizeof self->found, ": %s%s", strerror(errno),
-                     *meeting->token ? "; is the TCC_TOKEN of all ranks the same?" : "");
+        self->error = connect(connection, (struct sockaddr *)&address, size) ? errno : 0;
+        if (!self->error) status = call_on(self, connection, &done);
         close(connection);
         if (status != TCC_OK || done) return status;
         TCC_RETURN_IF_ERROR(in_time(self));

@@ -122,7 +122,7 @@ static void other_user_stays(void) {
     rank ranks[] = {rank_of(0, name, "", SHORT), rank_of(1, name, "", SHORT)};
     for (int i = 0; i < 2; i++) start(&ranks[i]);
     end(&ranks[0], TCC_TIMEOUT, "of user 65534) is rank 0 of 'other_user_stays-");
-    end(&ranks[1], TCC_TIMEOUT, "of user 65534 has its place");
+    end(&ranks[1], TCC_TIMEOUT, "of user 65534 had its place");
     close(listener);
 }
 
