@@ -243,7 +243,8 @@ static tcc_status report_missing(const host *host) {
     if (*host->stranger)
         snprintf(stranger, TEXT, "; %s did not prove that it knows the secret: %s", host->stranger,
                  "is the TCC_TOKEN of all ranks the same?");
-    return tcc_fail(TCC_TIMEOUT, "of %d ranks these did not greet rank 0 (%s) at '%s', %s: %s%s",
+    return tcc_fail(TCC_TIMEOUT,
+                    "of %d ranks these did not greet rank 0 (%s) at '%s' (it listened on %s): %s%s",
                     host->about->size, host->mine.name, host->about->address, host->listens,
                     missing_ranks(host, list), stranger);
 }
@@ -334,7 +335,7 @@ tcc_status tcc_wire_gather(const tcc_comm_exchange *about, char *all) {
     if (status == TCC_OK) status = listen_at(&self);
     if (status == TCC_OK) status = gather(&self);
     if (status == TCC_OK) status = send_all(&self);
-    char reason[sizeof((answer *)0)->text];
+    char reason[1000];
     snprintf(reason, sizeof reason, "%s", tcc_last_error());
     for (int32_t i = 0; status != TCC_OK && i < self.n_visitors; i++)
         if (self.visitors[i].rank > 0) refuse(&self, &self.visitors[i], (int32_t)status, reason);

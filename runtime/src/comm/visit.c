@@ -107,8 +107,11 @@ static tcc_status visit_place(guest *self, const tcc_place *place, int64_t patie
     const char *wrong = greet(self, connection, deadline, &heard);
     if (!wrong && send_blob(self, connection, &heard))
         status = hear_answer(self, connection, &heard);
-    if (status == TCC_OK && !self->done)
-        note(self, place, wrong ? wrong : "rank 0 hung up", wrong && heard.magic);
+    if (status == TCC_OK && !self->done) {
+        bool late = tcc_comm_now() > self->about->deadline;
+        const char *what = late ? "rank 0 waits for others" : "rank 0 hung up";
+        note(self, place, wrong ? wrong : what, wrong && heard.magic);
+    }
     close(connection);
     return status;
 }

@@ -130,7 +130,7 @@ static void no_name(void) {
     rank ranks[] = {rank_of(0, 2, 8, SHORT), rank_of(1, 2, 8, SHORT)};
     for (int i = 0; i < 2; i++) ranks[i].about.address = at_name("no.test", name);
     run_all(ranks, 2);
-    end(&ranks[0], TCC_TIMEOUT, "at 'no.test:", "of every address: 1");
+    end(&ranks[0], TCC_TIMEOUT, "at 'no.test:", "(it listened on port ");
     end(&ranks[1], TCC_TIMEOUT, "at 'no.test:", "no address of it is known: ");
 }
 
