@@ -66,7 +66,7 @@ static void all_addresses(void) {
     ranks[1].about.address = at_name("several.test", name);
     run_all(ranks, 2);
     for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
-    rank alone = rank_of(1, 2, 8, SHORT);
+    rank alone = rank_of(1, 2, 8, 3 * SHORT);
     alone.about.address = name;
     start(&alone);
     join(&alone);

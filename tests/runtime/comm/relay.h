@@ -12,7 +12,7 @@ typedef struct relay {
     size_t ends;        /* bytes to rank 0, after which the first connection ends; SIZE_MAX: never */
     pthread_t thread;
     _Atomic bool over;
-    _Atomic int visits;
+    _Atomic int visits, reached; /* connections to it, and to rank 0 */
     char heard[2][HEARD];
     size_t n[2];
 } relay;
@@ -41,6 +41,7 @@ static void *run_relay(void *of) {
         int guest = accept4(self->listener, NULL, NULL, SOCK_CLOEXEC);
         int host = connected_to(self->to);
         atomic_fetch_add(&self->visits, 1);
+        atomic_fetch_add(&self->reached, host >= 0);
         for (bool more = host >= 0; more && !atomic_load(&self->over);) {
             struct pollfd both[] = {{guest, POLLIN, 0}, {host, POLLIN, 0}};
             if (poll(both, 2, 2) <= 0) continue;
@@ -70,6 +71,20 @@ static void end_relay(relay *self) {
     atomic_store(&self->over, true);
     pthread_join(self->thread, NULL);
     close(self->listener);
+}
+
+/* Two ranks that do not know one secret: each says so of the other's address. */
+static void end_as_strangers(rank *ranks) {
+    char place[64];
+    relay between = {.at = SIZE_MAX, .ends = SIZE_MAX};
+    ranks[1].about.address = place;
+    start_relay(&between, place);
+    for (int i = 0; i < 2; i++) start(&ranks[i]);
+    while (atomic_load(&between.reached) < 3) usleep(1000); /* it comes again */
+    for (int i = 0; i < 2; i++) end_in_vain(&ranks[i]);
+    end_relay(&between);
+    end(&ranks[0], TCC_TIMEOUT, ": 1; 127.0.0.1:", "did not prove that it knows the secret");
+    end(&ranks[1], TCC_TIMEOUT, "; 127.0.0.1:", "did not prove that it knows the secret");
 }
 
 static void dies(void) {
