@@ -94,7 +94,7 @@ typedef enum choice { CHOOSE, MAP, SHARE, COPY } choice;
 
 static tcc_status told_choice(choice *out_choice) {
     static const char *const names[] = {"", "map", "share", "copy"};
-    const char *text = getenv("TCC_WEIGHTS");
+    const char *text = secure_getenv("TCC_WEIGHTS");
     for (int i = 0; i < 4; i++)
         if (strcmp(text ? text : "", names[i]) == 0) {
             *out_choice = (choice)i;
