@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -174,6 +175,7 @@ def test_no_compiler_is_a_clear_error(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "ziglang", None)
     program, weights = programs.mlp()
     with pytest.raises(ToolError, match="install gcc or clang"):
         programs.link(program, kernels, tmp_path / "x.so", weights=[weights])
