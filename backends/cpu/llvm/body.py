@@ -126,8 +126,7 @@ class Statements:
             return
         inits = [self._canonical(self._values[block]) for block in node.inits]
         name = code.fresh("loop")
-        before, front = code.label, len(code.lines)
-        code.lines.append("")
+        before, front = code.label, code.keep_place()
         if size > 0:
             code.jump(name)
         else:

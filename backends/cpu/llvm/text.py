@@ -40,6 +40,15 @@ class Reg:
         return f"{self.type} {self.text}"
 
 
+@record
+class Place:
+    """An empty line among `lines` that is kept for later code, and what is remembered there."""
+
+    lines: list[str]
+    line: int
+    known: dict[Hashable, Any]
+
+
 # A value, or a number that stands for itself in every lane of the type of the value beside it.
 Operand: TypeAlias = Reg | float
 
@@ -326,6 +335,20 @@ class Code:
         finally:
             while len(self._known) > before:
                 self._known.popitem()
+
+    def keep_place(self) -> Place:
+        """The present place, for code of later."""
+        self.lines.append("")
+        return Place(self.lines, len(self.lines) - 1, dict(self._known))
+
+    @contextmanager
+    def at_place(self, place: Place) -> Iterator[None]:
+        """Appends the code inside to that of a place, which sees what is remembered there alone."""
+        here = self.lines, self._known
+        self.lines, self._known = [], place.known
+        yield
+        (self.lines, self._known), moved = here, self.lines
+        place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *moved)))
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """The value under `key`, made here if no dominating place made it."""

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tcc.backends.cpu.llvm.emit import emit_kernel
+from tcc.backends.cpu.llvm.indices import LlvmIndices
+from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply
-from tcc.ir.index import symbol
+from tcc.ir.index import iterator, minimum, symbol
 from tcc.ir.types import F32, tensor
 
 from tests.backends.cpu.kernels import SERVER, normal
@@ -53,3 +55,25 @@ def test_every_remainder_of_rows_is_right(
     arrays = [x.reshape(-1), w.reshape(-1), out]
     (got,) = check(built.kernel, arrays, {"h": height, "w": width}, atol=1e-4)
     np.testing.assert_allclose(got.reshape(wanted.shape), wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_code_in_front_of_a_loop_reads_nothing_of_the_loop() -> None:
+    """A sum that the loop remembers, and a vector of it, are made again in front of it."""
+    code = Code(LlvmModule(SERVER))
+    indices = LlvmIndices(code)
+    row, column = (iterator(name, HEIGHT) for name in ("row", "column"))
+    indices.values["row"] = Reg("i64", 1, "%row")
+    front = code.keep_place()
+    code.void("br label %loop")
+    with code.scope(), indices.in_loop(front):
+        indices.values["column"] = Reg("i64", 1, "%column")
+        behind = indices.emit(row + 1)
+        code.splat(behind, 8)
+        indices.emit(minimum(row + 1, 2) * 5 + column)
+    made = {"%row"}
+    ahead, _, _ = "\n".join(code.lines).partition("br label %loop")
+    assert "llvm.smin" in ahead
+    for line in filter(None, ahead.splitlines()):
+        name, *read = re.findall(r"%\w+", line)
+        assert made.issuperset(read), line
+        made.add(name)
