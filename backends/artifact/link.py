@@ -158,6 +158,7 @@ def _write_inputs(
         (folder / f"object{i}.o").write_bytes(data)
     for i, variant in enumerate(variants):
         (folder / f"program{i}.bin").write_bytes(variant.program)
+        (folder / f"needs{i}.bin").write_bytes(variant.needs)
     (folder / "manifest.json").write_text(manifest, encoding="ascii")
     exports = "".join(f" {symbol};" for symbol in (f"{name}_api", *EXPORTS))
     (folder / "exports.map").write_text(f"{{ global:{exports} local: *; }};\n")

@@ -52,10 +52,17 @@ tcc_status tcc_read_indices(tcc_reader *reader, int64_t count, int64_t high,
 uint32_t tcc_crc32(const uint8_t *bytes, size_t size);
 /* Zeroed memory that tcc_program_free gives back. */
 tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory);
+tcc_status tcc_program_allocate(tcc_program *program, int64_t count, size_t size, void **out_memory);
 
 /* ---- instructions.c ----------------------------------------------------------------------------- */
 
 tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body);
+
+/* An instruction's body number `index`; NULL behind the last. */
+const tcc_body *tcc_nested_body(const tcc_code *code, int64_t index);
+/* The buffer that an instruction writes to as number `index`; -1 behind the last, and of a launch, whose
+ * kernel alone knows. */
+int64_t tcc_written_buffer(const tcc_code *code, int64_t index);
 
 /* Splits off the prologue and proves that the arena's registers are written there and only there. */
 tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body);

@@ -272,7 +272,8 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
+    int32_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
+    int32_t proof;  /* of a launch: where instances note what they proved of it; -1: runs prove nothing */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
@@ -305,6 +306,10 @@ typedef struct tcc_program {
     int64_t n_groups;
     int64_t sharers; /* the group that all collectives are of, whose ranks share memory; or -1 */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
+    const uint8_t *fixed; /* by register: the prologue sets it, nothing else does, and inputs do not */
+    const int64_t *constants; /* change the value, which is here */
+    const int64_t **needs; /* by kernel: a row of needs.c; NULL: nobody says what the kernels need */
+    int64_t max_values, n_proofs; /* registers of the longest row; words of all proofs */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
     void *memory; /* list of what decoding allocated */
@@ -346,18 +351,6 @@ void tcc_weights_unmap(tcc_weights *weights);
 bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
                        tcc_weights *out_weights);
 
-/* ---- image.c: the loaded code ------------------------------------------------------------------------ */
-
-/* The file that this object was loaded from; "" where it is not known.  It may be another by now:
- * code and data are in memory from the beginning. */
-const char *tcc_image_path(void);
-
-/* ---- symbols.c: names for profilers ------------------------------------------------------------------ */
-
-/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it; `path` is
- * the file that it was loaded from. */
-void tcc_symbols_tell(const char *path);
-
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
 /* x86-64: CPUID leaf, sub-leaf, register (0 eax .. 3 edx), bit, and the XCR0 bits the system must
@@ -379,6 +372,7 @@ typedef struct tcc_variant {
     const char *target; /* as a command line names it */
     const uint8_t *program;
     const uint8_t *program_end;
+    const uint8_t *needs, *needs_end; /* of the kernels, as needs.h has it; NULL: not known */
     const tcc_kernel *kernels; /* NULL: the images have them */
     int64_t n_kernels;
     const tcc_feature *features; /* of the CPU, which runs at least the program */
@@ -456,6 +450,7 @@ struct tcc_instance {
     tcc_span *spans;         /* by buffer id */
     void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
     int64_t *launch_ints;
+    int64_t *need_values, *proofs; /* units, ints and bytes of buffers with which a launch was right */
     struct tcc_op_tensor *tensors;
     int64_t *dims, *results, *shape; /* the last of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "image.h"
 #include "runtime.h"
 
 #ifndef MADV_COLLAPSE

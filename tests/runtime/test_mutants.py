@@ -1,0 +1,141 @@
+"""Programs are not believed: kernels get the memory that they need, or none."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import mutants
+import pytest
+from tcc.artifact import read_program
+from tcc.backends.artifact.encode_program import decode_program, encode_program
+from tcc.ir.program import Arena, Instr, IntOp, Launch, Let, Program, Weight
+
+
+class Trials:
+    """Artifacts of `mutants.MODELS`, and runs of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._runner = mutants.build_runner(folder)
+        self.artifact = cache(lambda name: mutants.compiled(name, folder))
+
+    def program(self, name: str) -> Program:
+        return decode_program(read_program(self.artifact(name)))
+
+    def run(self, name: str, programs: list[bytes]) -> mutants.Outcome:
+        return mutants.run(self._runner, self.artifact(name), programs)
+
+    def refused(self, name: str, program: Program) -> bool:
+        """Whether no run of the artifact with this program comes to its end."""
+        outcome = self.run(name, [encode_program(program)])
+        assert not outcome.signals
+        return outcome.refused == 1
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials(tmp_path_factory.mktemp("mutants"))
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutions", "loop"])
+def test_no_program_with_other_words_ends_a_process(trials: Trials, name: str) -> None:
+    rng = random.Random(f"mutants of {name}")
+    program = read_program(trials.artifact(name))
+    outcome = trials.run(name, list(mutants.mutants(program, 250, rng)))
+    assert outcome.signals == ()
+    assert outcome.ran > 25
+    assert outcome.refused > 100
+
+
+def _changed(program: Program, change: Callable[[Instr], Instr]) -> Program:
+    return replace(program, body=tuple(map(change, program.body)))
+
+
+def _launches(change: Callable[[Launch], Launch]) -> Callable[[Instr], Instr]:
+    return lambda instr: change(instr) if isinstance(instr, Launch) else instr
+
+
+def test_a_buffer_and_its_arena_made_smaller_are_refused(trials: Trials) -> None:
+    """Offsets, sizes and the arena agree: only the kernel knows better."""
+    program = trials.program("dense")
+    (place,) = {b.place for b in program.buffers if isinstance(b.place, Arena)}
+    sizes = {place.size, program.arena}
+
+    def smaller(instr: Instr) -> Instr:
+        small = isinstance(instr, Let) and instr.op is IntOp.CONST and instr.target in sizes
+        return replace(instr, a=instr.a - 64) if small else instr
+
+    assert trials.refused("dense", _changed(program, smaller))
+
+
+@pytest.mark.parametrize("name", ["dense", "convolutions"])
+def test_more_units_and_other_operands_are_refused(trials: Trials, name: str) -> None:
+    program = trials.program(name)
+    twice = program.registers
+
+    def more(launch: Launch) -> Launch:
+        return replace(launch, grid=twice)
+
+    doubled = _changed(program, _launches(more))
+    at = next(n for n, instr in enumerate(program.body) if isinstance(instr, Launch))
+    lets = (Let(twice, IntOp.ADD, program.body[at].grid, program.body[at].grid),)
+    body = (*doubled.body[:at], *lets, *doubled.body[at:])
+    assert trials.refused(name, replace(program, registers=twice + 1, body=body))
+    for change in (
+        lambda launch: replace(launch, buffers=launch.buffers[:-1]),
+        lambda launch: replace(launch, ints=(*launch.ints, 0)),
+        lambda launch: replace(launch, buffers=launch.buffers[::-1]),
+    ):
+        assert trials.refused(name, _changed(program, _launches(change)))
+
+
+def test_sizes_beyond_what_a_kernel_was_made_for_are_refused(trials: Trials) -> None:
+    """What one run proved is proved of its sizes alone."""
+    program = trials.program("convolutions")
+    for wrong in (-1, 1 << 40, (1 << 63) - 1):
+        size = program.registers
+
+        def other(launch: Launch, size: int = size) -> Launch:
+            return replace(launch, ints=(size, *launch.ints[1:]))
+
+        changed = _changed(program, _launches(other))
+        body = (Let(size, IntOp.CONST, wrong), *changed.body)
+        assert trials.refused("convolutions", replace(program, registers=size + 1, body=body))
+
+
+def test_scratch_that_is_too_small_is_refused(trials: Trials) -> None:
+    program = trials.program("dense")
+    assert program.scratch
+    assert trials.refused("dense", replace(program, scratch=program.scratch - 64))
+
+
+def test_kernels_write_to_no_weights(trials: Trials) -> None:
+    program = trials.program("dense")
+    weights = [n for n, b in enumerate(program.buffers) if isinstance(b.place, Weight)]
+    size = {n: program.buffers[n].place.size for n in weights}  # type: ignore[union-attr]
+    largest = max(weights, key=lambda n: size[n])
+
+    def onto(launch: Launch) -> Launch:
+        return replace(launch, buffers=(*launch.buffers[:-1], largest))
+
+    assert trials.refused("dense", _changed(program, _launches(onto)))
+
+
+@pytest.mark.parametrize(
+    "texts", [b"\xff\xfe", b"\xed\xa0\x80", b"\xc0\x80", b"\xf5\x80\x80\x80", b"a\xc3"]
+)
+def test_texts_that_are_no_text_are_refused(trials: Trials, texts: bytes) -> None:
+    record = bytearray(read_program(trials.artifact("dense")))
+    (count,) = struct.unpack_from("<q", record, 16)
+    words: list[Any] = list(struct.unpack_from(f"<{count}q", record))
+    strings = bytes(record[count * 8 :])
+    at = strings.index(b"tcc_kernel_0")
+    assert len(texts) < len(b"tcc_kernel_0")
+    damaged = strings[:at] + texts.rjust(12, b"k") + strings[at + 12 :]
+    assert trials.run("dense", [mutants.sealed(words, damaged)]).refused == 1
