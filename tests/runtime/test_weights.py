@@ -8,6 +8,7 @@ import fcntl
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -171,10 +172,46 @@ def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: st
 
 
 @shares
-def test_a_lock_that_is_held_for_ever_delays_and_no_more(start: Start, artifact: Path) -> None:
+def test_a_lock_that_a_stranger_holds_delays_nobody(start: Start, artifact: Path) -> None:
+    """Whoever can read the file can lock it."""
+
+    def seconds() -> float:
+        begun = time.monotonic()
+        process = start()
+        assert told(process) == "memfd:tcc-weights"
+        process.kill()
+        process.wait()
+        return time.monotonic() - begun
+
+    free = min(seconds() for _ in range(2))
     with artifact.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert told(start()) == "memfd:tcc-weights"
+        assert min(seconds() for _ in range(2)) < free + 0.5
+        several = [start() for _ in range(3)]  # they wait for one another
+        assert [told(process) for process in several] == ["memfd:tcc-weights"] * 3
+        assert len(set.union(*map(memory_files, several))) <= 2
+
+
+@shares
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file in /")
+def test_a_file_that_has_no_seals_is_not_used(start: Start) -> None:
+    """A file on a disk may have the name that /proc shows for a memory file."""
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    (entry,) = (
+        e for e in Path(f"/proc/{first.pid}/fd").iterdir() if "memfd:tcc-weights" in os.readlink(e)
+    )
+    shown, content = Path(os.readlink(entry)), entry.read_bytes()
+    first.kill()
+    first.wait()
+    shown.write_bytes(content)
+    try:
+        with shown.open("rb") as file:
+            second = start()
+            assert told(second) == "memfd:tcc-weights"
+            assert os.fstat(file.fileno()).st_ino not in memory_files(second)
+    finally:
+        shown.unlink()
 
 
 @pytest.mark.parametrize(("choice", "found"), [("map", "large.so"), ("copy", "copied")])
