@@ -56,16 +56,29 @@ class WeightRange:
     sha256: str
 
 
-def load(path: str | Path, threads: int | None = None, *, comm: Comm | None = None) -> Module:
+def load(
+    path: str | Path,
+    threads: int | None = None,
+    *,
+    comm: Comm | None = None,
+    check: bool = False,
+) -> Module:
     """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
+
+    Code, tables and manifest are compared with a hash in the file.  Of the weights only their size
+    and the hash that the file names are looked at, as they may be large: with `check` they are read
+    and compared with it too, as everywhere where TCC_VERIFY=1 is set.  No hash says who made it.
 
     A model with collectives runs on `comm`, a rank's of `tcc.runtime.comm.open()`; without it on
     the comm that the process shares when it runs.
 
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
-    read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    manifest = read_manifest(Path(path))  # says more of a damaged file than the system's loader
     verify_image(Path(path))
+    weights = find_weights(Path(path), manifest) if check else None
+    if weights is not None:
+        verify_weights(weights)
     return runtime.load(path, threads, comm=comm, error=UserError)
 
 

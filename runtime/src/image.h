@@ -2,12 +2,14 @@
 #ifndef TCC_IMAGE_H
 #define TCC_IMAGE_H
 
+#include "runtime.h"
+
 /* The file that this object was loaded from; "" where it is not known.  It may be another by now:
  * code and data are in memory from the beginning. */
 const char *tcc_image_path(void);
 
 /* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it; `path` is
  * the file that it was loaded from. */
-void tcc_symbols_tell(const char *path);
+TCC_RARE void tcc_symbols_tell(const char *path);
 
 #endif

@@ -3,12 +3,11 @@
 
 #include "program.h"
 
-#define RARE __attribute__((cold)) /* for its size */
 
 /* ---- the table ------------------------------------------------------------------------------------------ */
 
 /* Its integers; their signs are in their lowest bits. */
-RARE static void read_numbers(const uint8_t *table, const uint8_t *end, int64_t *out_numbers) {
+TCC_RARE static void read_numbers(const uint8_t *table, const uint8_t *end, int64_t *out_numbers) {
     uint64_t number = 0;
     for (int shift = 0; table < end; table++) {
         if (shift < 64) number |= (uint64_t)(*table & 127) << shift;
@@ -33,7 +32,7 @@ static need need_of(const int64_t *at) {
     return (need){at[0], at[1], at[2], at + 3, lets, lets + 3 * at[1]};
 }
 
-RARE static void find_rows(const int64_t *at, tcc_program *program) {
+TCC_RARE static void find_rows(const int64_t *at, tcc_program *program) {
     for (int64_t k = 0; k < program->n_kernels; k++) {
         need row = need_of(at);
         program->needs[k] = at;
@@ -48,7 +47,7 @@ static int64_t value_of(int64_t wanted, const int64_t *values) {
     return wanted & REGISTER ? values[wanted / 4] : wanted / 4;
 }
 
-RARE bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
+bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
                           const int64_t *registers, const tcc_span *spans, int64_t *values,
                           int64_t *proof) {
     const int64_t units = registers[launch->as.launch.grid];
@@ -90,13 +89,13 @@ typedef struct known {
     bool news;     /* the last walk found one more of these */
 } known;
 
-RARE static void mark(known *known, int64_t buffer) {
+TCC_RARE static void mark(known *known, int64_t buffer) {
     known->news |= !known->written[buffer];
     known->written[buffer] = true;
 }
 
 /* What a run would find of a launch, where inputs cannot change it. */
-RARE static bool settle(known *known, tcc_code *launch) {
+TCC_RARE static bool settle(known *known, tcc_code *launch) {
     const tcc_program *program = known->program;
     const need row = need_of(program->needs[launch->as.launch.kernel]);
     const tcc_operands *ints = &launch->as.launch.ints, *buffers = &launch->as.launch.buffers;
@@ -115,7 +114,7 @@ RARE static bool settle(known *known, tcc_code *launch) {
 }
 
 /* The program's own code, as it is decoded; from its end, as views come before what uses them. */
-RARE static bool walk(known *known, const tcc_body *body) {
+TCC_RARE static bool walk(known *known, const tcc_body *body) {
     const tcc_body *inner;
     for (int64_t i = body->count - 1, id; i >= 0; i--) {
         tcc_code *code = (tcc_code *)&body->code[i];
@@ -129,7 +128,7 @@ RARE static bool walk(known *known, const tcc_body *body) {
     return true;
 }
 
-RARE static bool is_right(known *known) {
+TCC_RARE static bool is_right(known *known) {
     const tcc_program *program = known->program;
     for (int64_t i = 0; i < program->n_buffers; i++) {
         const tcc_buffer *buffer = &program->buffers[i];
@@ -153,7 +152,7 @@ RARE static bool is_right(known *known) {
     return true;
 }
 
-TCC_COLD tcc_status tcc_needs_read(const uint8_t *table, const uint8_t *end, tcc_program *program) {
+tcc_status tcc_needs_read(const uint8_t *table, const uint8_t *end, tcc_program *program) {
     size_t count = 1, buffers = (size_t)program->n_buffers, kernels = (size_t)program->n_kernels;
     for (const uint8_t *at = table; at < end; at++) count += !(*at & 128);
     int64_t *numbers = NULL;

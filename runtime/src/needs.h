@@ -7,10 +7,10 @@
 
 /* Reads the table into `program` and checks every launch whose sizes no run changes.  TCC_CORRUPT where
  * one is not right; the caller frees the program then too. */
-tcc_status tcc_needs_read(const uint8_t *table, const uint8_t *end, tcc_program *program);
+TCC_RARE tcc_status tcc_needs_read(const uint8_t *table, const uint8_t *end, tcc_program *program);
 /* Whether a launch of at least one unit fits its kernel; then `proof` gets its units, ints and the bytes
  * of its buffers.  `values` has room for program->max_values. */
-bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch, const int64_t *registers,
+TCC_RARE bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch, const int64_t *registers,
                      const tcc_span *spans, int64_t *values, int64_t *proof);
 
 /* False where there is no result: it overflows, or divides by what is not positive. */

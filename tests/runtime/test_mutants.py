@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,9 +12,12 @@ from typing import Any
 
 import mutants
 import pytest
+from sanitized import Sanitized, run_sanitized
 from tcc.artifact import read_program
 from tcc.backends.artifact.encode_program import decode_program, encode_program
+from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.ir.program import Arena, Instr, IntOp, Launch, Let, Program, Weight
+from tcc.ir.tile import TileKernel
 
 
 class Trials:
@@ -51,6 +54,32 @@ def test_no_program_with_other_words_ends_a_process(trials: Trials, name: str) -
     assert outcome.signals == ()
     assert outcome.ran > 25
     assert outcome.refused > 100
+
+
+@pytest.mark.xdist_group("sanitized-runtime")
+def test_holding_launches_against_needs_is_sound_itself(
+    sanitized: Sanitized, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same programs in the runtime with sanitizers, where kernels do nothing."""
+    tables: list[bytes] = []
+
+    def encode(kernels: Sequence[TileKernel], scratch: int) -> bytes:
+        tables.append(encode_needs(kernels, scratch))
+        return tables[-1]
+
+    monkeypatch.setattr("tcc.variants.encode_needs", encode)
+    runner = sanitized.program("hostile", Path(__file__).with_name("hostile.c"))
+    for name in ("convolutions", "attention", "data"):
+        program = read_program(mutants.compiled(name, tmp_path))
+        rng = random.Random(f"sanitized mutants of {name}")
+        records = [program, *mutants.mutants(program, 300, rng)]
+        path, needs = tmp_path / "records", tmp_path / "needs"
+        path.write_bytes(b"".join(struct.pack("<q", len(r)) + r for r in records))
+        needs.write_bytes(tables.pop())
+        monkeypatch.setenv("HOSTILE_NEEDS", str(needs))
+        kernels = str(len(decode_program(program).kernels))
+        decoded, ran, of = map(int, run_sanitized(runner, str(path), kernels).split())
+        assert 0 < ran <= decoded < of == len(records)
 
 
 def _changed(program: Program, change: Callable[[Instr], Instr]) -> Program:

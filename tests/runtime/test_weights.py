@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import os
+import random
 import subprocess
 import sys
 import time
@@ -15,6 +17,9 @@ from typing import TypeAlias
 
 import programs
 import pytest
+import tcc
+from tcc.artifact import find_weights, read_manifest
+from tcc.backends.artifact.toolchain import runtime_folder
 
 SIZE = 8 << 20
 # Runs the model, tells how its weights are mapped, and stays until it is told to end.
@@ -226,3 +231,61 @@ def test_what_is_no_choice_is_refused(start: Start) -> None:
     assert process.wait() == 1
     assert process.stderr is not None
     assert "TCC_WEIGHTS is 'both': expected map, share or copy" in process.stderr.read()
+
+
+# ---- their hash ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def damaged(artifact: Path) -> Path:
+    """The artifact with one bit of its weights turned over."""
+    place = find_weights(artifact, read_manifest(artifact))
+    assert place is not None
+    data = bytearray(artifact.read_bytes())
+    data[place.offset + SIZE - 1] ^= 1
+    path = artifact.with_name("damaged.so")
+    path.write_bytes(data)
+    return path
+
+
+LOADED = "import sys; from tcc.runtime import load; load(sys.argv[1], threads=1)"
+
+
+@pytest.mark.parametrize(
+    ("told", "sound", "error"),
+    [
+        ("", True, ""),
+        ("0", True, ""),
+        ("1", False, "their hash is another one"),
+        ("yes", False, "TCC_VERIFY is 'yes': expected 0 or 1"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["map", "share", "copy"])
+def test_weights_are_compared_with_their_hash_where_that_is_asked_for(
+    damaged: Path, artifact: Path, told: str, sound: bool, error: str, choice: str
+) -> None:
+    variables = {"PYTHONPATH": ":".join(sys.path), "TCC_VERIFY": told, "TCC_WEIGHTS": choice}
+    for path, works in ((damaged, sound), (artifact, told != "yes")):
+        command = (sys.executable, "-c", LOADED, str(path))
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is works, done.stderr
+        assert works or error in done.stderr
+
+
+def test_a_load_compares_weights_where_that_is_asked_for(damaged: Path, artifact: Path) -> None:
+    tcc.load(artifact, 1, check=True)
+    tcc.load(damaged, 1)
+    with pytest.raises(tcc.TccError, match="weights are damaged"):
+        tcc.load(damaged, 1, check=True)
+
+
+def test_the_hash_is_sha256(tmp_path: Path) -> None:
+    source, library = runtime_folder() / "src" / "sha256.c", tmp_path / "sha256.so"
+    subprocess.run(("cc", "-std=c11", "-shared", "-fPIC", str(source), "-o", library), check=True)
+    digest = ctypes.create_string_buffer(32)
+    rng = random.Random(256)
+    function = ctypes.CDLL(str(library)).tcc_sha256
+    for size in (*range(200), 100_000):
+        data = rng.randbytes(size)
+        function(data, ctypes.c_size_t(size), digest)
+        assert digest.raw == hashlib.sha256(data).digest(), size
