@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -11,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import mutants
+import onnx
 import pytest
 from sanitized import Sanitized, run_sanitized
 from tcc.artifact import read_program
 from tcc.backends.artifact.encode_program import decode_program, encode_program
 from tcc.backends.artifact.kernel_needs import encode_needs
+from tcc.driver import compile_model
 from tcc.ir.program import Arena, Instr, IntOp, Launch, Let, Program, Weight
 from tcc.ir.tile import TileKernel
+from tcc.options import read_options
+
+from tests.processes import finished
 
 
 class Trials:
@@ -168,3 +174,42 @@ def test_texts_that_are_no_text_are_refused(trials: Trials, texts: bytes) -> Non
     assert len(texts) < len(b"tcc_kernel_0")
     damaged = strings[:at] + texts.rjust(12, b"k") + strings[at + 12 :]
     assert trials.run("dense", [mutants.sealed(words, damaged)]).refused == 1
+
+
+LISTS = """<ir_version: 9, opset_import: ["": 18]>
+    g (float[10,20,30] x) => (seq(float[10,20,30]) y) { y = SequenceConstruct (x, x) }"""
+LIED = """
+import sys
+import numpy as np
+from tcc.runtime import RuntimeFailure, load
+try:
+    load(sys.argv[1], threads=1)(np.ones((10, 20, 30), np.float32))
+except RuntimeFailure as failure:
+    print(failure)
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ("optional(optional(f32))", "a result is not of its type"),
+        ("sequence(i32[10,20,30])", "a result is not of its type"),
+        ("sequence(e32[10,20,30])", "is no type of lists"),
+        ("sequence((((((((((((())", "is no type of lists"),
+        ("sequence)f32[10,20,30](", "is no type of lists"),
+    ],
+)
+def test_types_of_lists_are_not_believed(tmp_path: Path, told: str, why: str) -> None:
+    """Results are read as what they are: a text of the artifact says where pointers lie."""
+    path = tmp_path / "lists.so"
+    options = read_options({"target": "cpu", "cpu": "x86-64-v3", "jobs": 1})
+    compile_model(onnx.parser.parse_model(LISTS), options, path)
+    data, name = path.read_bytes(), b"sequence(f32[10,20,30])"
+    program = read_program(path)
+    (count,) = struct.unpack_from("<q", program, 16)
+    words: list[Any] = list(struct.unpack_from(f"<{count}q", program))
+    lied = mutants.sealed(words, program[count * 8 :].replace(name, told.encode()))
+    path.write_bytes(data.replace(program, lied))
+    done = finished(sys.executable, "-c", LIED, path)
+    assert done.returncode == 0, done.stderr
+    assert why in done.stdout
