@@ -53,11 +53,6 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
         raise errors[0] from None
 
 
-def threads() -> int:
-    """How many threads of Python there are, but for those that look after another."""
-    return sum(thread.name != _NAME for thread in threading.enumerate())
-
-
 def _absorb(thread: int) -> None:
     """Takes an end that may still come to this thread, by having one come now.
 

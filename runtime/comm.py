@@ -78,9 +78,18 @@ class _Call(ctypes.Structure):
     )  # fmt: skip
 
 
+def _variable(name: str) -> str:
+    """The environment variable `name`; "" where it is not set, and in an interpreter with raised
+    privileges."""
+    read = ctypes.CDLL(None).secure_getenv
+    read.restype = ctypes.c_char_p
+    value: bytes | None = read(name.encode())
+    return os.fsdecode(value or b"")
+
+
 @cache
 def _library() -> ctypes.CDLL:
-    path = os.environ.get("TCC_COMM_LIBRARY") or str(LIBRARY)
+    path = _variable("TCC_COMM_LIBRARY") or str(LIBRARY)
     try:
         library = ctypes.CDLL(path)
     except OSError as error:
@@ -157,7 +166,8 @@ def open(
 ) -> Comm:
     """Joins this process to a job as one rank; returns when all ranks have come.
 
-    What is not given comes from the launcher's environment variables.  Raises CommError.
+    What is not given comes from the launcher's environment variables.  Ranks of several hosts need
+    a secret, `token` or TCC_TOKEN; "none" is the choice of none.  Raises CommError.
     """
     config = _Config(
         ctypes.sizeof(_Config), rank, size, -1, -1, epoch,

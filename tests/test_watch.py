@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from tcc.watch import threads, watched
+from tcc.watch import watched
 
 
 class LateError(Exception):
@@ -96,11 +96,6 @@ def test_an_end_that_comes_too_late_does_not_come(monkeypatch: pytest.MonkeyPatc
         except LateError:
             late_ones += 1
     assert late_ones > 0
-
-
-def test_what_looks_after_work_is_no_thread_of_it() -> None:
-    before = threads()
-    assert watched(never, lambda: (threads(), threading.active_count())) == (before, before + 1)
 
 
 PROFILED = """

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -143,12 +143,22 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
 
 def planner_library() -> Path:
     """The arena planner for this machine: runtime/lib/libtcc_plan.so, which a wheel and
-    scripts/devtree make, else one beside the runtime's objects.
+    scripts/devtree make, else one beside the runtime's objects, made at its first use.
 
     Raises ToolError as `find_toolchain` and `runtime_objects` do.
     """
     shipped = runtime_folder() / "lib" / PLANNER
-    return shipped if shipped.is_file() else _built(find_toolchain(), (PLANNER,))[0]
+    if shipped.is_file():
+        return shipped
+    toolchain = find_toolchain()
+    folder = runtime_objects(toolchain)[0].parent
+    if not (folder / PLANNER).is_file():
+        try:
+            build_planner(toolchain, folder)
+        except OSError:  # for this process alone
+            folder = _ENDING.enter_context(temporary_folder("tcc-planner-"))
+            return build_planner(toolchain, folder)
+    return _built(toolchain, (PLANNER,))[0]
 
 
 def build_planner(toolchain: Toolchain, folder: Path) -> Path:
@@ -306,6 +316,4 @@ def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
     with ThreadPoolExecutor() as pool:
         libraries = c_library(toolchain.arch)
         linked = pool.map(lambda library: link_stand_in(toolchain, library, made), libraries)
-        own = (made,) if toolchain.arch == platform.machine() else ()
-        planner = pool.map(partial(build_planner, toolchain), own)
-        list(chain(linked, planner, pool.map(compile_one, runtime_sources())))
+        list(chain(linked, pool.map(compile_one, runtime_sources())))

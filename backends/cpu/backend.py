@@ -89,12 +89,12 @@ class CpuBackend(Backend):
                 most = schedule_planner(self.machine, grown, masked=masked)
                 if most.prices_as(self.planner):
                     most = self.planner  # which then knows kernels that are priced again
+                elif most.pricer is not None:
+                    most.pricer.counted = self.planner.pricer.counted
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
                 prices = Prices(most, 2.0 if pairs else 1.0)
                 strict = options.numerics == "strict"
-                self.derivations = Derivations(
-                    prices, options.weight_growth, strict=strict, jobs=options.jobs
-                )
+                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -132,7 +132,8 @@ class CpuBackend(Backend):
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:
         machine, pairs = self.machine, self.target.profile.multiplies_pairs
-        pricer = Pricer(machine, lowered.weights.size, pairs=pairs)
+        pricer = self.planner.holding(lowered.weights.size).pricer
+        pricer = pricer or Pricer(machine, lowered.weights.size, pairs=pairs)
         kernels, live = lowered.table, _live(lowered)
         listed = [
             {"symbol": name, "source": loc, **_cost(pricer, bound, live)}

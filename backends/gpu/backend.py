@@ -242,7 +242,7 @@ def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations
     if options.level < 2 or options.numerics == "strict" or not options.derive:
         return None
     prices = Prices(_planner(gpus, options))
-    return Derivations(prices, options.weight_growth, bilinear=False, jobs=options.jobs)
+    return Derivations(prices, options.weight_growth, bilinear=False)
 
 
 def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:

@@ -123,7 +123,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _unraisable
     gc.freeze()
-    gc.set_threshold(100_000)  # graphs are large and have few cycles
+    gc.set_threshold(1_000_000)  # graphs are large and have few cycles
     code = execute()
     atexit.register(_leave, code)
     sys.exit(code)

@@ -18,6 +18,7 @@ values' elements lie before and after its own.
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from tcc.ir.index import (
@@ -141,6 +142,7 @@ def offset(where: Layout, logical: Indices) -> Index:
     return flat(place(where, logical), where.sizes)
 
 
+@lru_cache(1 << 14)
 def flat(indices: Indices, sizes: Indices) -> Index:
     """The row-major position of `indices` in an array of `sizes`."""
     return _rejoined(row_major_position(indices, sizes))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
+from functools import lru_cache
 from math import ceil, gcd, prod
 
 from tcc.ir.expr.scalar import Source
@@ -187,7 +188,8 @@ def _progressions(places: Sequence[int]) -> list[Stride]:
     return [Stride(None, apart, within=run), *_progressions(firsts)]
 
 
-def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Stride, ...], int]:
+@lru_cache(1 << 15)  # groups of one kernel have many offsets in common
+def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
     """The steps of an offset along the loops it varies with, and the element where they start."""
     steps: list[Stride] = []
     base = offset.const
@@ -199,7 +201,7 @@ def place_of(offset: Index, loops: Collection[Var]) -> tuple[tuple[Stride, ...],
     return tuple(_joined(steps)), base
 
 
-def _of_term(monomial: Monomial, coeff: int, loops: Collection[Var]) -> list[Stride]:
+def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
     moving = [a for a in monomial if any(v in loops for v in free_vars(of_atom(a)))]
     if len(moving) != 1:
         return [Stride(v, None) for a in moving for v in free_vars(of_atom(a)) if v in loops]

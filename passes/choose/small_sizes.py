@@ -140,7 +140,8 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 filled = tuple(
                     i for i in parts if isinstance(i, CallOp) and results & {*touched(i)}
                 )
-                if any(isinstance(i, Launch) for i in parts):
+                alone = all(writers.has_one_writer(b, last) for b in results)
+                if alone and any(isinstance(i, Launch) for i in parts):
                     yield _Site(first, last, moved, (*parts, instr), (*filled, *then))
 
 
@@ -181,6 +182,19 @@ class _Writers:
             case _:
                 return False
         return all(b in known or self._dies(b, last) for b in written)
+
+    def has_one_writer(self, buffer: BufferId, last: int) -> bool:
+        """Whether one launch alone writes what a buffer holds at a position: of several, some make
+        other parts of it, as other phases of a transposed convolution."""
+        count = 0
+        for use in (use for use in reversed(self._uses[buffer]) if use < last):
+            instr = self._body[use]
+            if isinstance(instr, CallOp):
+                continue  # fills its border
+            if buffer not in self.written(instr):
+                break
+            count += 1
+        return count <= 1
 
     def _dies(self, buffer: BufferId, last: int) -> bool:
         """Whether neither the guard at a position, nor a caller or a view, nor what stands behind

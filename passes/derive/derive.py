@@ -21,11 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import inf
 from typing import Any, TypeAlias
 
-from tcc.forked import run_tasks
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
@@ -56,15 +54,13 @@ class Derivations:
     """What prices are made by, how many times their size all weights together may take, and
     whether convolutions may take `bilinear` forms.
 
-    `strict` keeps to what gives every result the terms that it had, in their order; up to `jobs`
-    processes price candidates.
+    `strict` keeps to what gives every result the terms that it had, in their order.
     """
 
     prices: Prices
     growth: float = 5.0
     bilinear: bool = True
     strict: bool = False
-    jobs: int = 1
 
 
 @dataclass(slots=True, eq=False)
@@ -142,10 +138,10 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
                 known[key] = _decided(site, limits)
             found.append(replace(known[key], site=site))
             scope_of.append(scope)
-    waiting = [(d, o) for d in known.values() for o in d.options if not o.why]
-    tasks = [partial(_priced, limits.prices, d.site, d.seconds, o.candidate) for d, o in waiting]
-    for (_, option), price in zip(waiting, run_tasks(tasks, limits.jobs), strict=True):
-        option.seconds, option.why = price
+    for each in known.values():
+        for option in (o for o in each.options if not o.why):
+            price = _priced(limits.prices, each.site, each.seconds, option.candidate)
+            option.seconds, option.why = price
     places = [decision.alternatives() for decision in found]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))

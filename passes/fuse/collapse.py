@@ -13,6 +13,7 @@ from tcc.ir.index import (
     Substitution,
     Var,
     Vars,
+    as_int,
     bounds,
     const,
     free_vars,
@@ -20,6 +21,7 @@ from tcc.ir.index import (
     linear_in,
     substitute,
 )
+from tcc.ir.tile import guards_at
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.passes.fuse.unify_iterators import coefficient
 from tcc.schedule.nest import all_accesses, contraction_factors, depends
@@ -129,6 +131,8 @@ def _mergeable(offset: Index, u: Var, v: Var) -> bool:
 def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
     both = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
     mapping = {u: const(0), v: both}
+    # A loop without trips reads nothing.
+    apart = {u: both // extent(v), v: both % extent(v)} if as_int(extent(v)) != 0 else mapping
     (new,) = free_vars(both)
 
     def loops(variables: Vars) -> Vars:
@@ -136,7 +140,7 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
 
     stages = tuple(
         replace(
-            _with_blocks_at(s, mapping),
+            _with_blocks_at(s, mapping, apart),
             iters=loops(s.iters),
             reduce=loops(s.reduce),
             stores=tuple(tuple(_moved(a, mapping) for a in c) for c in s.stores),
@@ -150,7 +154,7 @@ def _moved(access: Access, mapping: Substitution) -> Access:
     return replace(access, offset=substitute(access.offset, mapping))
 
 
-def _with_blocks_at(stage: GroupStage, mapping: Substitution) -> GroupStage:
+def _with_blocks_at(stage: GroupStage, mapping: Substitution, apart: Substitution) -> GroupStage:
     """`stage` with accesses moved, and reads of earlier stages at the new iterators."""
     done: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
@@ -163,5 +167,6 @@ def _with_blocks_at(stage: GroupStage, mapping: Substitution) -> GroupStage:
                 new = read_at(new, at, new.indirect)
                 done[old] = new
             if access is not None:
-                accesses[new] = _moved(access, mapping)
+                beyond = guards_at(access.beyond, apart)
+                accesses[new] = replace(_moved(access, mapping), beyond=beyond)
     return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)

@@ -72,7 +72,9 @@ class CpuKernels(KernelModel):
         if self.pricer is None:
             return self
         machine, _, pairs = self.pricer.key
-        return CpuKernels(self.core, Pricer(machine, constants, pairs=pairs))
+        pricer = Pricer(machine, constants, pairs=pairs)
+        pricer.counted = self.pricer.counted
+        return CpuKernels(self.core, pricer)
 
     def price(self, group: TileGroup, schedule: AnySchedule) -> float:
         assert self.pricer is not None

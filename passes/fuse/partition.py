@@ -440,15 +440,22 @@ class _Partition:
         return not self.exchanges(*self._joined([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
-        """Seconds of the nodes in one kernel each, in one, and beyond those of the anchor `before`
-        them in a kernel with it."""
+        """Seconds of the nodes in one kernel each, in one where that can be made, and beyond those
+        of the anchor `before` them in a kernel with it."""
         yield sum(self._kernel([n]) for n in nodes)
-        yield self._kernel(nodes)
+        if self._is_kernel(nodes):
+            yield self._kernel(nodes)
         made = [*nodes, *before]
         if before and not self._is_anchor(nodes[-1]):
             yield max(0.0, self._kernel(made) - self._kernel(before))
         elif before and self.legal(*self._made_of(made)):
             yield self._kernel(made) - self._least(before)
+
+    def _is_kernel(self, nodes: Sequence[Node]) -> bool:
+        """Whether the first to run of the nodes, which stands last, joins the others."""
+        *others, first = nodes
+        group = Group(nodes[0], others[::-1], [*filter(self._is_anchor, others)])
+        return not others or self._way(first, group) == [first]
 
     def _least(self, nodes: Sequence[Node]) -> float:
         """Seconds of the nodes in one kernel each, or in one, whichever are less."""

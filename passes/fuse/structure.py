@@ -65,11 +65,15 @@ def build_group(
     limits: FusionLimits = TYPICAL_LIMITS,
 ) -> TileGroup:
     """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    group = _apart(expr, tuple(operands), tuple(results), limits)
+    return _finished(_apart(expr, tuple(operands), tuple(results), limits), collapsed)
+
+
+@lru_cache(1024)
+def _finished(group: TileGroup, collapsed: bool) -> TileGroup:
     return _with_sizes(collapse(group) if collapsed else group)
 
 
-@lru_cache(maxsize=256)  # a caller asks for loops apart and collapsed
+@lru_cache(1024)  # forms and knobs that differ often make equal groups
 def _apart(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
@@ -261,13 +265,17 @@ def _read_access(
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
 
+@lru_cache(1 << 14)  # forms and sizes of one kernel have most reads in common
 def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
     own = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
     stored = place(storage.layout, node.indices)
+    beyond: tuple[Guard, ...] = ()
     if own and _fills_agree(node, storage) and all(map(within, stored, storage.layout.sizes)):
+        beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
         guards = []
-    return Access(source, flat(stored, storage.layout.sizes), tuple(guards))
+    offset = flat(stored, storage.layout.sizes)
+    return Access(source, offset, tuple(guards), beyond=beyond)
 
 
 def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
@@ -302,8 +310,8 @@ def _with_sizes(group: TileGroup) -> TileGroup:
     for stage in group.stages:
         indices = [extent(v) for v in stage.loops]
         for access in stage.accesses.values():
-            indices += [access.offset, *(g.index for g in access.guards)]
-            indices += [g.extent for g in access.guards]
+            indices.append(access.offset)
+            indices += [i for g in (*access.guards, *access.beyond) for i in (g.index, g.extent)]
         indices += [a.offset for a in stage.written]
         indices += [i for a in stage.written for g in a.guards for i in (g.index, g.extent)]
         indices += index_values(*stage.body)

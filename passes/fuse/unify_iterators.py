@@ -272,19 +272,19 @@ def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
 
 def loops_at(shaped: Shaped, logical: Indices) -> Indices:
     """The values of a stage's iterators at a logical index of its result."""
-    found = _values_at(shaped, logical)
-    return tuple(found[v] for v in shaped.stage.iters)
+    return axes_at(shaped, logical)[len(shaped.chosen) :]
 
 
 def axes_at(shaped: Shaped, logical: Indices) -> Indices:
     """The values of the iterators of a stage's result at a logical index of it."""
-    found = _values_at(shaped, logical)
+    found = _values_at(shaped.logical, logical)
     return tuple(found[v] for v in shaped.axes)
 
 
-def _values_at(shaped: Shaped, logical: Indices) -> Substitution:
+@lru_cache(1 << 14)
+def _values_at(formulas: Indices, logical: Indices) -> Substitution:
     found: dict[Var, Index] = {}
-    for index, formula in zip(logical, shaped.logical, strict=True):
+    for index, formula in zip(logical, formulas, strict=True):
         own = free_vars(formula)
         if len(own) == 1:
             found[own[0]] = index

@@ -13,7 +13,7 @@ of their own.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from typing import TypeAlias
 
@@ -470,6 +470,7 @@ def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
     return found
 
 
+@lru_cache(1 << 14)
 def _reach(index: Index, size: Index) -> tuple[int, int] | None:
     """How far `index` goes below zero and beyond `size`; None if unknown."""
     first = last = index

@@ -44,6 +44,8 @@
  * its state together than TCC_MEMORY says (bytes, as in 512M or 4G; if not set, three quarters of the
  * memory of the machine or its control group), and all instances and pools of the process no more than
  * process_set_memory_limit says.  What needs more fails with TCC_OUT_OF_MEMORY.
+ * A program with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
+ * variable.
  * No function prints, exits, or raises a signal because of what it was given, except that pointers
  * must point to as many bytes as the descriptors say.
  */

@@ -80,15 +80,19 @@ typedef enum tcc_comm_kind {
 
 /* Start from TCC_COMM_CONFIG and set what is known.  -1 and NULL are taken from the launcher's
  * environment variables: TCC_RANK, TCC_SIZE, TCC_LOCAL_RANK, TCC_LOCAL_SIZE, TCC_RENDEZVOUS,
- * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes. */
+ * TCC_TOKEN, TCC_EPOCH, or those of torchrun, Open MPI, Hydra, Slurm and Kubernetes.  A program
+ * with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
+ * variable. */
 typedef struct tcc_comm_config {
     uint32_t struct_size; /* sizeof(tcc_comm_config) */
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
     int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
-    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; HOST:PORT,
-                                * where rank 0 listens, if they may be of several hosts */
-    const char *token;         /* a secret of the job, up to 64 bytes; "" if there is none */
+    const char *rendezvous;    /* a name that all ranks of one job share, 1 to 200 bytes; HOST:PORT
+                                * of rank 0's host if they may be of several: rank 0 listens on all
+                                * addresses of its host where HOST is a name, else on that one */
+    const char *token;         /* a secret of the job, up to 64 bytes, better random; "" if there is
+                                * none; "none" is the choice of none between hosts, and printed */
     const char *backends;      /* names by preference, "shared,plugin,mpi" if NULL */
     int32_t open_milliseconds; /* deadline of open, split, shrink and symmetric; 0: 60,000 */
     int32_t operation_milliseconds; /* deadline of an operation; 0: 300,000 */
@@ -97,13 +101,18 @@ typedef struct tcc_comm_config {
 #define TCC_COMM_CONFIG {sizeof(tcc_comm_config), -1, -1, -1, -1, -1, NULL, NULL, NULL, 0, 0}
 
 /* Joins this process to the job as one rank; returns when all ranks have come.  The first backend
- * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them, which
- * ranks find out at HOST:PORT where neither the config nor a launcher gives the local size;
- * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library is
- * found.  Processes of `shared` find one another by an abstract
- * socket, have the same user, and share one network namespace. TCC_INVALID_ARGUMENT: a field or an
- * environment variable is wrong, two of them contradict, or the token or the epoch is not the
- * job's.  TCC_MISMATCH: ranks give different sizes.  TCC_TIMEOUT: a rank did not come. */
+ * of the list that fits is used: `shared` where all ranks are of one host, at most 64 of them,
+ * which ranks find out at HOST:PORT where neither the config nor a launcher gives the local size;
+ * `plugin` where TCC_COMM_PLUGIN names an engine (tcc_comm_plugin.h); `mpi` where an MPI library
+ * is found.  Processes of `shared` find one another by an abstract socket whose name depends on
+ * the token, have the same user, and share one network namespace.  Ranks that meet at HOST:PORT
+ * need a token.  Both sides prove that they know it by hashes of fresh numbers, and never send
+ * it.  Whoever does not prove it is a stranger: a rank that finds one in another's place tries
+ * again until its deadline, by which every open ends (calls of MPI and of plugins apart).
+ * TCC_INVALID_ARGUMENT: a field or an environment variable is wrong, two of them contradict, the
+ * epoch is not the job's, or there is no token where one is needed.  TCC_MISMATCH: ranks give
+ * different sizes.  TCC_TIMEOUT: a rank did not come, or has another token; the reason has the
+ * addresses that were listened on and called. */
 TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
 
 /* Leaves the comm and frees it; does not wait for others.  Ranks that still need this one get

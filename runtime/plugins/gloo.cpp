@@ -1,7 +1,8 @@
 /* Gloo as an engine of tcc_comm_plugin.h.  It is built where it is used, with that machine's Gloo:
  *
  *     c++ -std=c++17 -O2 -fPIC -shared -I../include gloo.cpp -lgloo -lpthread -o tcc_gloo.so
- *     TCC_COMM_PLUGIN=$PWD/tcc_gloo.so TCC_RENDEZVOUS=host0:29400 TCC_RANK=0 TCC_SIZE=2 program
+ *     TCC_COMM_PLUGIN=$PWD/tcc_gloo.so TCC_RENDEZVOUS=host0:29400 TCC_TOKEN=... \
+ *         TCC_RANK=0 TCC_SIZE=2 program
  *
  * GLOO_SOCKET_IFNAME names the network interface; else Gloo takes the one of the host's name.
  *
@@ -134,7 +135,7 @@ tcc_status connect_all(const tcc_comm_engine_host *host, Context &context) {
 
 tcc_status open_group(const tcc_comm_engine_host *host, void **out_group) {
     return guarded(host->fail, [&] {
-        const char *interface = getenv("GLOO_SOCKET_IFNAME");
+        const char *interface = secure_getenv("GLOO_SOCKET_IFNAME");
         gloo::transport::tcp::attr attributes;
         if (interface) attributes.iface = interface;
         auto device = gloo::transport::tcp::CreateDevice(attributes);

@@ -2,7 +2,8 @@
  * machine's oneCCL (2021.11 or later):
  *
  *     c++ -std=c++17 -O2 -fPIC -shared -I../include oneccl.cpp -lccl -o tcc_oneccl.so
- *     TCC_COMM_PLUGIN=$PWD/tcc_oneccl.so TCC_RENDEZVOUS=host0:29400 TCC_RANK=0 TCC_SIZE=2 program
+ *     TCC_COMM_PLUGIN=$PWD/tcc_oneccl.so TCC_RENDEZVOUS=host0:29400 TCC_TOKEN=... \
+ *         TCC_RANK=0 TCC_SIZE=2 program
  *
  * oneCCL moves bytes over MPI where Intel MPI's mpirun starts the ranks.  Under other launchers it
  * needs CCL_PROCESS_LAUNCHER=none CCL_ATL_TRANSPORT=ofi, and FI_PROVIDER may name the network.

@@ -2,7 +2,8 @@
  * UCC (tested: 1.10 over UCX 1.22):
  *
  *     cc -std=c11 -O2 -fPIC -shared -I../include ucc.c -lucc -lpthread -o tcc_ucc.so
- *     TCC_COMM_PLUGIN=$PWD/tcc_ucc.so TCC_RENDEZVOUS=host0:29400 TCC_RANK=0 TCC_SIZE=2 program
+ *     TCC_COMM_PLUGIN=$PWD/tcc_ucc.so TCC_RENDEZVOUS=host0:29400 TCC_TOKEN=... \
+ *         TCC_RANK=0 TCC_SIZE=2 program
  *
  * UCX_NET_DEVICES and UCX_TLS name the network.  UCC logs to the standard output where a peer has
  * left before, unless UCC_LOG_LEVEL=fatal or UCC_LOG_FILE says otherwise.

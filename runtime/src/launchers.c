@@ -1,4 +1,5 @@
 /* What launchers put into the environment. */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -66,7 +67,7 @@ static const tcc_launch nothing = {
 /* ---- variables ------------------------------------------------------------------------------- */
 
 const char *tcc_variable(const char *name) {
-    const char *value = name ? getenv(name) : NULL;
+    const char *value = name ? secure_getenv(name) : NULL;
     return value && *value ? value : NULL;
 }
 

@@ -25,7 +25,7 @@ static int64_t default_threads(void) {
  * where it is empty or not set. */
 static tcc_status told(const char *variable, const char *expected, int64_t otherwise,
                        int64_t *out_number) {
-    const char *text = getenv(variable);
+    const char *text = secure_getenv(variable);
     char *end = NULL;
     *out_number = otherwise;
     if (!text || !*text) return TCC_OK;
@@ -72,7 +72,7 @@ static tcc_status told_memory(const char *text, size_t *out_bytes) {
 
 tcc_status tcc_memory_limit(size_t *out_bytes) {
     static size_t found; /* the machine's; it does not change */
-    const char *text = getenv("TCC_MEMORY");
+    const char *text = secure_getenv("TCC_MEMORY");
     if (text && *text) return told_memory(text, out_bytes);
     *out_bytes = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (*out_bytes) return TCC_OK;

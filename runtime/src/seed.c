@@ -23,7 +23,7 @@ static uint64_t fresh_seed(void) {
 }
 
 tcc_status tcc_run_seed(tcc_run *run, int64_t *out_seed) {
-    const char *text = getenv("TCC_SEED");
+    const char *text = secure_getenv("TCC_SEED");
     char *end = NULL;
     if (run->seeded) {
     } else if (run->instance->seeded) {

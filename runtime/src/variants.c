@@ -1,4 +1,5 @@
 /* Which of an artifact's variants runs here: one for a GPU that is there, else one for the CPU. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -123,7 +124,7 @@ static tcc_status open_on_cpu(const tcc_artifact *artifact, tcc_model *model) {
 }
 
 tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model) {
-    const char *device = getenv("TCC_DEVICE");
+    const char *device = secure_getenv("TCC_DEVICE");
     bool cpu = device && !strcmp(device, "cpu"), number = device && *device && !cpu;
     if (!has_some(artifact, true) || cpu) return open_on_cpu(artifact, model);
     tcc_status status = open_on_gpu(artifact, model);

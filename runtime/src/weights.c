@@ -96,7 +96,7 @@ typedef enum choice { CHOOSE, MAP, SHARE, COPY } choice;
 
 static tcc_status told_choice(choice *out_choice) {
     static const char *const names[] = {"", "map", "share", "copy"};
-    const char *text = getenv("TCC_WEIGHTS");
+    const char *text = secure_getenv("TCC_WEIGHTS");
     for (int i = 0; i < 4; i++)
         if (strcmp(text ? text : "", names[i]) == 0) {
             *out_choice = (choice)i;
@@ -160,7 +160,7 @@ static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[12
 
 /* Compares all of the section with its hash, where TCC_VERIFY asks for it. */
 static tcc_status verify(int file, int64_t offset, uint64_t size, const uint8_t sha256[32]) {
-    const char *told = getenv("TCC_VERIFY");
+    const char *told = secure_getenv("TCC_VERIFY");
     if (!told || !*told || strcmp(told, "0") == 0) return TCC_OK;
     if (strcmp(told, "1") != 0)
         return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_VERIFY is '%.64s': expected 0 or 1", told);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +90,7 @@ class ByHand:
             for rank in range(ranks)
         )
         job = f'export RUN="$2" TCC_SIZE={ranks} TCC_RENDEZVOUS={hosts[0]}:29400'
+        job += f" TCC_TOKEN={secrets.token_hex(16)}"
         return ("sh", "-c", " ".join((f"{job};", *each, "wait")))
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tcc.backends.artifact import planner
-from tcc.backends.artifact.toolchain import PLANNER, _built, build_planner, find_toolchain
+from tcc.backends.artifact import planner, toolchain
+from tcc.backends.artifact.cache import make_own
+from tcc.backends.artifact.toolchain import (
+    PLANNER,
+    Toolchain,
+    build_planner,
+    find_toolchain,
+    planner_library,
+    runtime_objects,
+)
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.passes.memory.plan_arena import Lifetime
 from tcc.runtime.planner import ArenaPlan, Life, Planner
@@ -57,9 +66,42 @@ def test_a_library_that_cannot_be_loaded_is_named(
     assert error.value.where == str(tmp_path / PLANNER)
 
 
-def test_where_none_is_shipped_it_is_compiled_with_the_runtime(tmp_path: Path) -> None:
-    (path,) = _built(find_toolchain(), (PLANNER,))
+@pytest.fixture
+def cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A cache that holds the runtime's objects, where no planner is shipped."""
+    held = runtime_objects(find_toolchain())[0].parent
+    folder = tmp_path / "cache" / "tcc" / f"runtime-{held.name.removeprefix('runtime-')}"
+    make_own(folder.parent)
+    shutil.copytree(held, folder, ignore=shutil.ignore_patterns(PLANNER))
+    without = shutil.ignore_patterns("lib")
+    sources = shutil.copytree(toolchain.runtime_folder(), tmp_path / "runtime", ignore=without)
+    monkeypatch.setattr(toolchain, "runtime_folder", lambda: sources)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def test_where_none_is_shipped_it_is_compiled_beside_the_runtime_once(cached: Path) -> None:
+    path = planner_library()
+    assert path == cached / PLANNER
     assert Planner(path).plan([Life(0, 1, 5)]).peak == 5
+    made = path.stat()
+    assert planner_library().stat() == made
+
+
+def test_where_none_can_be_kept_it_is_compiled_for_this_process(
+    cached: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(compiler: Toolchain, folder: Path) -> Path:
+        if folder == cached:
+            raise PermissionError
+        return build_planner(compiler, folder)
+
+    monkeypatch.setattr(toolchain, "build_planner", elsewhere)
+    assert Planner(planner_library()).plan([Life(0, 1, 5)]).peak == 5
+    assert not (cached / PLANNER).exists()
+
+
+def test_a_planner_is_written_whole(tmp_path: Path) -> None:
     build_planner(find_toolchain(), tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == [PLANNER]
     assert Planner(tmp_path / PLANNER).plan([Life(0, 1, 5)]).peak == 5

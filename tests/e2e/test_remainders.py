@@ -19,7 +19,7 @@ from tests.processors import distinct
 from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
 # Around vectors of 4, 8 and 16 elements, pairs of them, and blocks of 64.
-SIZES = (1, 3, 7, 12, 15, 16, 17, 25, 28, 32, 33, 48, 49, 63, 64, 65, 77, 96, 130, 199)
+SIZES = (1, 2, 3, 7, 12, 15, 16, 17, 25, 28, 32, 33, 48, 49, 63, 64, 65, 77, 96, 130, 199)
 PROCESSORS = distinct("host", "x86-64-v3", "x86-64-v2")
 
 
@@ -66,6 +66,11 @@ with seeded("remainders"):
         "line": one("Conv", [2, 5, "n"], normal(7, 5, 5), normal(7), pads=[2, 2]),
         "channels": one("Conv", [1, 3, "n"], normal(50, 3, 3), normal(50), pads=[1, 1]),
         "depthwise": one("Conv", [1, 5, 2, "n"], normal(5, 1, 3, 3), pads=[1] * 4, group=5),
+        "taps": one("Conv", [1, 12, "n", "n"], normal(40, 12, 5, 5), normal(40), pads=[2] * 4),
+        "windows": one("Conv", [1, 20, "n", "n"], normal(20, 1, 3, 3), pads=[1] * 4, group=20),
+        "every second": one(
+            "Conv", [1, 36, "n", "n"], normal(36, 1, 5, 5), pads=[2] * 4, group=36, strides=[2, 2]
+        ),
         "transposed": one("ConvTranspose", [1, 3, "n"], normal(3, 2, 2), strides=[2]),
         "phases": one("ConvTranspose", [1, 3, 2, "n"], normal(3, 5, 2, 2), strides=[2, 2]),
         "thirds": one("ConvTranspose", [1, 3, "n"], normal(3, 7, 3), strides=[3]),

@@ -125,3 +125,16 @@ def test_a_bound_needs_a_gain_and_holds_for_all_sizes_below() -> None:
     assert crossing([100, 10, 1], [2.0, 1.0, 0.95]) is None
     assert crossing([100, 10, 1], [0.5, 1.0, 0.5]) == 10
     assert crossing([100, 10, 1], [0.5, 0.6, 0.7]) == 100
+
+
+def test_direct_sums_of_one_phase_leave_the_others() -> None:
+    """Results at even and odd places have kernels of their own, of which one has a fast form."""
+    channels, rng = 16, np.random.default_rng(50)
+    weight = rng.standard_normal((channels, channels, 3, 3)).astype(np.float32)
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], pads=[1] * 4, strides=[2, 2])
+    ports = [value(name, FLOAT, ["n", channels, h, w]) for name, h, w in ("xhw", "ykl")]
+    model = model_of([node], ports[:1], ports[1:], {"w": weight})
+    module, runner = tcc.compile(model, jobs=1), session(model)
+    for shape in ((1, 1), (1, 2), (3, 3), (5, 4), (31, 29), (97, 65)):
+        x = rng.standard_normal((1, channels, *shape)).astype(np.float32)
+        assert_agree(module.run({"x": x}), expected(runner, {"x": x}))

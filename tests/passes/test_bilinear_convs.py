@@ -297,6 +297,22 @@ def test_one_kernel_where_units_transform_few_tiles_again() -> None:
     assert grouped(7) == [[*["expression"] * 3, "add", "relu"]]
 
 
+@pytest.mark.parametrize(("channels", "size"), [(16, 64), (32, 128)])
+def test_one_kernel_where_products_join_nothing_but_what_reads_them(
+    channels: int, size: int
+) -> None:
+    """A transform and products alone are no kernel, though the price of one would be less."""
+    b = GraphBuilder("enlarge")
+    (x,) = b.add(OPS["relu"], [b.input("x", tensor(F32, 1, channels, size, size))])
+    w = b.constant(np.zeros((channels, 1, 9, 9), np.float32))
+    around = tuple((const(n),) * 2 for n in (4, 3))
+    attrs = OPS["conv_transpose"].attrs((2, 2), *around, (1, 1), (0, 0), 1)
+    graph = b.finish(b.add(OPS["conv_transpose"], [x, w], attrs))
+    phases = derive(graph, Derivations(Only((AxisForm(4, 5),) * 2), growth=100))
+    *_, group = partition(split_guards(phases).graph, planner())
+    assert [n.op.name for n in group.members] == ["expression"] * 3
+
+
 @dataclass(frozen=True)
 class Pooled:
     """The maxima of windows over the image of a convolution and a relu."""

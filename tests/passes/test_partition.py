@@ -124,7 +124,7 @@ NARROW = {"conv_norm_relu", "joined_maps", "matmul_gelu"}
 def test_no_partition_is_predicted_to_take_longer_than_a_kernel_for_each_node(name: str) -> None:
     graph, prices = MODELS[name](), planner()
     # Schedules of open sizes are chosen at several sets of sizes, not at the typical one alone.
-    part = 0.02 if free_vars(*(n for v in graph.inputs for n in v.type.shape)) else 0.0
+    part = 0.03 if free_vars(*(n for v in graph.inputs for n in v.type.shape)) else 0.0
     assert seconds(graph, prices, ()) <= (1 + part) * seconds(graph, prices, graph.nodes)
 
 

@@ -55,3 +55,12 @@ def test_functions_are_named_where_their_code_is(mlp_path: Path) -> None:
 def test_nothing_is_written_unasked(mlp_path: Path) -> None:
     assert loaded(mlp_path)[0] == []
     assert loaded(mlp_path, TCC_PERF_MAP="0")[0] == []
+
+
+def test_an_artifact_calls_no_getenv(mlp_path: Path) -> None:
+    """Programs with raised privileges take nothing from the environment."""
+    command = ("nm", "-D", "--undefined-only", mlp_path)
+    names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    functions = {name.partition("@")[0] for name in names}
+    assert "secure_getenv" in functions
+    assert "getenv" not in functions

@@ -381,54 +381,6 @@ def test_the_dearest_pass_asks_for_the_next_rows(op: str, columns: int, levels: 
     assert [n.ahead for n in schedule.nests] == levels
 
 
-def depthwise(size: int, channels: int, window: int = 3) -> TileGroup:
-    """Channels last, square windows, over an image with its padding."""
-    padded = size + window - 1
-    types = [tensor(F32, padded, padded, channels), tensor(F32, window, window, channels)]
-    b = ExprBuilder(*types)
-    h, w, c, p, q = b.iters(size, size, channels, window, window)
-    product = apply("mul", b.read(0, h + p, w + q, c), b.read(1, p, q, c))
-    b.stage((h, w, c), product, over=(p, q), monoid="sum")
-    shapes = [t.shape for t in (*types, tensor(F32, size, size, channels))]
-    x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
-    return build_group(b.done(), [x, f], [y])
-
-
-@pytest.mark.parametrize("size", [14, 56, 112])
-def test_the_rows_under_a_depthwise_window_stay_near(size: int) -> None:
-    """What three rows of a unit hold fits a first-level cache of 32 KiB, and both cores have
-    several units."""
-    group = depthwise(size, 96)
-    schedule = choose(group, AVX512)
-    vector = schedule.nests[0].vector
-    (lanes,) = (n for v, n in schedule.units if v == vector)
-    rows, columns = (schedule.unit(v.name) for v in group.common if v.name != vector)
-    assert rows > 1
-    assert 3 * (columns + 2) * lanes * 4 <= 32 << 10
-    trips = {v.name: as_int(extent(v)) or 1 for v in group.common}
-    assert prod(-(-trips[v] // schedule.unit(v)) for v in schedule.parallel) >= 8
-    assert schedule.nests[0].block(group.stages[0].reduce[-1].name) == 3
-    verify_kernel(lower(group, schedule))
-
-
-@pytest.mark.parametrize("window", [5, 7])
-def test_wide_windows_load_each_column_once(window: int) -> None:
-    """Sixteen sums, the columns under them and a row of the window fit 32 vectors; a product then
-    needs less than half a load."""
-    group = depthwise(28, 96, window)
-    schedule = choose(group, AVX512)
-    (nest,) = schedule.nests
-    blocks = dict(nest.blocks)
-    columns = blocks.pop(group.stages[0].reduce[-1].name)
-    assert columns == window
-    assert nest.vector is not None
-    assert blocks.pop(nest.vector) == 16
-    (results,) = blocks.values()
-    assert results + columns <= 32
-    assert (results + columns - 1 + columns) / (results * columns) < 0.5
-    verify_kernel(lower(group, schedule))
-
-
 @pytest.mark.parametrize(("stride", "along"), [(1, "w"), (2, "w"), (4, "w"), (5, "q")])
 def test_pools_whose_neighbours_are_a_few_columns_apart_run_along_them(
     stride: int, along: str

@@ -14,6 +14,7 @@ from tcc.ir.program import Instr, IntOp, Let
 from tcc.ir.program.arithmetic import let_values
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
+from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import PlannedKernel
@@ -93,3 +94,16 @@ def test_a_run_can_compute_the_number_at_all_sizes(graph: Callable[[IndexLike], 
         assert 1 <= value(least, n) <= last
         last = value(least, n)
     assert last == 1
+
+
+@pytest.mark.parametrize("graph", [softmax, planes])
+def test_a_part_of_a_vector_is_worth_as_much_as_all_of_it(
+    graph: Callable[[IndexLike], Graph],
+) -> None:
+    opened = graph(symbol("n", 0))
+    placed, planner = place_graph(opened), CorePlanner(CoreModel(16, 32, masked=True))
+    (step,) = placed.steps
+    assert step.kernel is not None
+    least = least_units(planner.plan(step.kernel, placed.layouts, opened.constants))
+    full = 16 if graph is softmax else 4
+    assert value(least, 1) == value(least, full) > value(least, 4 * full)

@@ -126,7 +126,8 @@ class Statements:
             return
         inits = [self._canonical(self._values[block]) for block in node.inits]
         name = code.fresh("loop")
-        before = code.label
+        before, front = code.label, len(code.lines)
+        code.lines.append("")
         if size > 0:
             code.jump(name)
         else:
@@ -140,7 +141,7 @@ class Statements:
             regs = tuple(code.emit(reg.elem, reg.width, "") for reg in init.regs)
             carried.append(RegisterBlock(init.dtype, init.shape, init.chunks, regs))
             self._values[block] = carried[-1]
-        with code.scope():
+        with code.scope(), indices.in_loop(front):
             self._bind_counter(node, counter, start)
             self.run(node.body)
             yields = [self._canonical(self._values[block]) for block in node.yields]

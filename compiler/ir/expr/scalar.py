@@ -424,6 +424,12 @@ def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
 
 def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
     """`substitute_indices` of each root; data-dependent indices get the names of variables."""
+    return _substituted(roots, tuple(mapping.items())) if mapping else roots
+
+
+@lru_cache(maxsize=4096)  # the same bodies are composed, linked and resized again and again
+def _substituted(roots: Scalars, taken: tuple[tuple[Var, Index], ...]) -> Scalars:
+    mapping = dict(taken)
 
     def leaf(node: Scalar) -> Scalar:
         match node:
@@ -440,4 +446,4 @@ def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
             case _:
                 return node
 
-    return transform_all(roots, leaf) if mapping else roots
+    return transform_all(roots, leaf)

@@ -476,8 +476,8 @@ def divisor_of(
 def atoms(index: Index) -> tuple[Atom, ...]:
     """Every atom of `index`, nested ones included, each once, in a fixed order."""
     found: dict[Atom, None] = {}
-    for atom in (atom for monomial, _ in index.terms for atom in monomial):
-        found |= dict.fromkeys((atom, *(a for part in parts_of(atom) for a in atoms(part))))
+    for atom in [atom for monomial, _ in index.terms for atom in monomial]:
+        found |= dict.fromkeys((atom, *[a for part in parts_of(atom) for a in atoms(part)]))
     return tuple(found)
 
 
@@ -495,7 +495,7 @@ def parts_of(atom: Atom) -> Indices:
 @lru_cache(1 << 16)
 def free_vars(*indices: Index) -> Vars:
     """The variables of all `indices`, each once, in a fixed order."""
-    found = (atom for index in indices for atom in atoms(index) if isinstance(atom, Var))
+    found = [atom for index in indices for atom in atoms(index) if isinstance(atom, Var)]
     return tuple(dict.fromkeys(found))
 
 
@@ -529,6 +529,7 @@ def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
 
 
+@lru_cache(1 << 16)
 def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
     """`linear_in` where the coefficient is a number, else None."""
     linear = linear_in(index, var)
@@ -538,7 +539,7 @@ def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
 
 def substitute(index: Index, mapping: Substitution) -> Index:
     """`index` with variables replaced, simplified again; itself where it holds none of them."""
-    taken = tuple((v, mapping[v]) for v in free_vars(index) if v in mapping)
+    taken = tuple([(v, mapping[v]) for v in free_vars(index) if v in mapping])
     return _substituted(index, taken) if taken else index
 
 

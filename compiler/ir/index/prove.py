@@ -23,6 +23,7 @@ from tcc.ir.index import (
 _MOST_CASES = 256  # of one proof; those of real models have some dozens
 
 
+@lru_cache(1 << 14)
 def inside(index: Index, extent: IndexLike) -> bool:
     """Whether `0 <= index < extent` wherever the iterators of `index` have a value."""
     return at_most(const(0), index) and at_most(index, as_index(extent) - 1)

@@ -18,6 +18,7 @@ are parallel; `tcc.passes.tile.cpu.lower` binds the two into a `TileKernel`.
 """
 
 from collections.abc import Mapping
+from itertools import chain
 from math import prod
 
 from tcc.ir.expr.scalar import Read, Scalar, Scalars, StageRef
@@ -47,12 +48,14 @@ class Access:
     """Where a read or a store touches a buffer: an offset in elements, and its guards.
 
     Local memory is of one unit; `along` are the common loops that choose the unit it is of.
+    `beyond`: borders of open size outside of which memory holds zeros, as the read has them there.
     """
 
     buffer: int
     offset: Index
     guards: tuple[Guard, ...] = ()
     along: Vars = ()
+    beyond: tuple[Guard, ...] = ()
 
 
 @record
@@ -108,7 +111,7 @@ class GroupStage:
     @property
     def written(self) -> tuple[Access, ...]:
         """All that is in `stores`."""
-        return tuple(a for targets in self.stores for a in targets)
+        return tuple(chain.from_iterable(self.stores))
 
 
 @record

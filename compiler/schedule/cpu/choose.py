@@ -263,7 +263,9 @@ def _units(
         bound = spreads(group)
         most = resident_rows(group, main, rows, units, registers) if bound else ROWS
         most = min(most, ROWS)
-        units.update(row_units(group.common, contraction, registers, most, lines, bound=bound))
+        units.update(
+            row_units(group.common, contraction, registers, most, lines, blocks[main], bound=bound)
+        )
     return units
 
 

@@ -462,13 +462,15 @@ def row_units(
     registers: CoreModel,
     most: int,
     others: Mapping[Var, int],
+    blocks: Mapping[Var, int],
     *,
     bound: bool,
 ) -> dict[Var, int]:
     """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
     more), in parts that give every core the same number of units where they are few; `others` are
     elements of the other loops, where a unit covers several.  An open loop outside enough other
-    rows may have a single trip, and a unit covers one."""
+    rows may have a single trip, and a unit covers one; else units of open loops are whole register
+    `blocks`."""
     rows = [v for v in contraction.rows if v in common]
     counts = _counts(rows)
     total = prod(counts.values())
@@ -484,8 +486,10 @@ def row_units(
             even = _even(size, found[var], most)
             found[var] = even if _fair(units * -(-trips(var) // even), registers) else found[var]
             found[var] = min(found[var], _tall(contraction, registers) or found[var])
+            found[var] = _in_blocks(found[var], blocks.get(var, 1), most)
         above = -(-left // size) if left >= size else 1
-        left = left // size if bound and above * prod(found.values()) > most else above
+        over = bound and above * prod(found.values()) > most
+        left = max(1, left // max(size, found[var])) if over else above
     return found
 
 
@@ -494,6 +498,17 @@ def _tall(contraction: ContractionLoops, registers: CoreModel) -> int | None:
     blocks = registers.knobs.tall
     vectors = -(-panel_of(contraction, registers) // lanes_of(contraction.stage, registers))
     return blocks and blocks * _most_rows(vectors, registers)
+
+
+def _in_blocks(unit: int, block: int, most: int) -> int:
+    """About `unit`, at most `most`, in whole blocks where blocks of equal size would have a tenth
+    of their rows less: open sizes have such blocks in every unit.
+
+    Measured on Zen 5: a block of four of six rows takes 0.7 of the time of a whole one."""
+    above = -(-unit // block) * block
+    if unit == 1 or 10 * unit >= 9 * above:
+        return unit
+    return above if above <= most else max(unit // block * block, min(unit, block))
 
 
 def _counts(rows: Sequence[Var]) -> dict[Var, int]:

@@ -45,6 +45,7 @@ from tcc.schedule.nest import (
     points,
     trips,
 )
+from tcc.schedule.zero_terms import terms_along, terms_share
 
 # The part of a loop of sums that it takes to enter its innermost loop once more.
 _ENTRY = 0.147
@@ -93,18 +94,18 @@ class Pricer:
         lost = tuple(cache.lost(constants) for cache in (machine.l2, machine.l3))
         self.machine, self.key = machine, (machine, lost, pairs)
         self.rates = machine.rates(constants)
-        self._counted: dict[TileGroup, tuple[StageWork, ...]] = {}
+        # Pricers of one machine may share it.
+        self.counted: dict[TileGroup, tuple[StageWork, ...]] = {}
 
     def price(
         self, group: TileGroup, schedule: Schedule, *, alone: bool = False, live: int = 0
     ) -> Price:
         """The price of `group`, on one core where it is `alone`; symbolic sizes count as typical
         ones.  `live`: bytes that a run goes through in turns, more than the third cache keeps."""
-        counted = self._counted.get(group)
-        if counted is None:
-            counted = self._counted[group] = group_work(group, self.machine)
+        if group not in self.counted:
+            self.counted[group] = group_work(group, self.machine)
         machine = replace(self.machine, cores=1) if alone else self.machine
-        return _Pricing(machine, *self.key[1:], group, schedule, counted, live).price()
+        return _Pricing(machine, *self.key[1:], group, schedule, self.counted[group], live).price()
 
 
 @dataclass(slots=True)
@@ -295,9 +296,8 @@ class _Pricing:
         lanes = 1 if vector is None else work.lanes
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
-        steps = ceil(steps / self._at_once(stage, vector))
-        sums = rows * wide
-        k_blocks = self._runs(nest, stage.reduce)
+        steps = ceil(steps * terms_share(stage, nest.blocks) / self._at_once(stage, vector))
+        sums, k_blocks = rows * wide, self._runs(nest, stage.reduce)
         loads = stores = 0.0
         product = contraction_factors(stage) is not None
         covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
@@ -514,17 +514,16 @@ class _Pricing:
     ) -> NestLoops:
         blocks, k_blocks = dict(nest.blocks), dict(nest.k_blocks)
         stages = [self.stages[n] for n in nest.stages]
-        named: dict[str, Var] = {}
-        for work in stages:
-            named.update({v.name: v for v in work.stage.loops})
-        inside = {v: min(trips(v), self.unit.get(v, trips(v))) for v in named.values()}
+        named = {v.name: v for work in stages for v in work.stage.loops}
+        terms = {v: terms_along(work.stage, v) for work in stages for v in work.stage.reduce}
+        sizes = {v: terms.get(v, trips(v)) for v in named.values()}
+        inside = {v: min(size, self.unit.get(v, size)) for v, size in sizes.items()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         if self.covered is not None and (loop := self.stream_loop) in inside:
             inside[loop] = ceil(inside[loop] * self.covered.mean())
-        reduced = {v for work in stages for v in work.stage.reduce}
         rest = [n for n in named if n not in nest.order or n in k_blocks]
-        rest.sort(key=lambda n: named[n] in reduced)
-        loops = list(around)
+        rest.sort(key=lambda n: named[n] in terms)
+        loops = [*around]
         for name in (*nest.order, *rest):
             var = named[name]
             block = k_blocks.pop(name) if name in k_blocks else blocks.get(name, 1)
@@ -539,7 +538,7 @@ class _Pricing:
             ),
             *(t for work in stages for t in self._touches(nest, work)),
         )
-        outer = {v: trips(v) for v in named.values()} | dict(whole)
+        outer = sizes | dict(whole)
         scratch = frozenset(t.source for t in touches if self._in_scratch(t.source))
         return nest_loops(loops, len(around), touches, outer, scratch, ahead=bool(nest.ahead))
 

@@ -5,12 +5,13 @@
 Work is counted in shares of what is worth a thread, which has `_WORTH` of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum, of_atom
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors, weight
@@ -28,7 +29,10 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
     """
     loops = [v for v in group.common if v.name in schedule.parallel]
     units = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
-    shares = (_share(stage, _sizes(schedule, stage), units, limits) for stage in group.stages)
+    shares = (
+        _share(stage, _sizes(group, schedule, number), units, limits)
+        for number, stage in enumerate(group.stages)
+    )
     return ceildiv(_WORTH, maximum(sum(shares, start=const(0)), 1))
 
 
@@ -40,15 +44,31 @@ def _share(stage: GroupStage, sizes: list[Index], units: int, limits: FusionLimi
     known = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
     nanoseconds = rate * limits.least_nanoseconds
     share = const(min(-(-_WORTH * known // (nanoseconds * units)), _WORTH))
-    for size in (size for size in sizes if as_int(size) is None):
-        share = minimum(share, _WORTH) * minimum(maximum(size, 0), _WORTH)
-    return share
+    return _product(share, [size for size in sizes if as_int(size) is None])
 
 
-def _sizes(schedule: Schedule, stage: GroupStage) -> list[Index]:
+def _product(first: Index, factors: Sequence[Index]) -> Index:
+    """The product, of which no part leaves the range of a register."""
+    for factor in factors:
+        first = minimum(first, _WORTH) * minimum(maximum(factor, 0), _WORTH)
+    return first
+
+
+def _sizes(group: TileGroup, schedule: Schedule, number: int) -> list[Index]:
     """The factors of a stage's work: all points of loops whose size is known, and the points in a
     unit of the others."""
-    return [factor for v in stage.loops for factor in _factors(_size(schedule, stage, v))]
+    nest, stage = schedule.nest(number), group.stages[number]
+    if number in nest.along:
+        loops = loops_along(group, nest.along, group.stages[nest.stages[0]])
+        nest = nest_along(nest, loops or {})
+    found: list[Index] = []
+    for loop in stage.loops:
+        factors, vectors = [*_factors(_size(schedule, stage, loop))], nest.vectors_along(loop.name)
+        if vectors is not None and vectors.masked:
+            # A part of a vector takes as long as all of it.
+            factors = [maximum(_product(const(1), factors), vectors.lanes)]
+        found += factors
+    return found
 
 
 def _size(schedule: Schedule, stage: GroupStage, loop: Var) -> Index:

@@ -1,6 +1,7 @@
 """The vector loop of each stage: the one whose neighbours lie side by side."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from tcc.ir.expr import MONOIDS, known_extent
 from tcc.ir.index import Var, Vars
@@ -146,20 +147,12 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
             continue
         product = contraction_factors(other) is not None
         broadcast = 1.0 if product and var in other.iters else 0.3
-        loads, stored = work(other), points(other.iters)
-        stores = frozenset(other.written)
-        tables = {a for node, a in other.accesses.items() if node.indirect and not product}
-        for access in all_accesses(other):
-            # Constants may be stored in another order, matrices that data choose too; tables whose
-            # rows data choose lie as they are.
-            if access not in tables and group.buffers[access.buffer].constant:
-                continue
-            k_blocks = stored if access in stores else loads
+        for access, k_blocks, plain in _weighed(group, other):
             # Scratch puts the vector loop last.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
-            if _is_near(other, access, var, step, stores):
-                smooth = _NEAR
+            if plain and step is not None and 1 < step <= FEW_APART:
+                smooth = _NEAR  # lanes come out of a few vectors
             if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
                 smooth = -2.0  # constants lie in words, four steps of the sum in each
             # Loads that lanes may leave are masked: slower, but far from one by one.
@@ -175,13 +168,23 @@ def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
     return total / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 
 
-def _is_near(
-    stage: GroupStage, access: Access, var: Var, step: int | None, stores: frozenset[Access]
-) -> bool:
-    """Whether lanes along `var` come out of a few vectors: those of a plain load, a few elements
-    from one another."""
-    plain = contraction_factors(stage) is None and access not in stores and not access.guards
-    return plain and step is not None and 1 < step <= FEW_APART
+@lru_cache(maxsize=256)  # asked about each loop
+def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bool], ...]:
+    """The accesses that speak for or against a vector loop: each with how often it runs, and
+    whether it is a plain load."""
+    product = contraction_factors(stage) is not None
+    loads, stored = work(stage), points(stage.iters)
+    stores = frozenset(stage.written)
+    tables = {a for node, a in stage.accesses.items() if node.indirect and not product}
+    weighed = []
+    for access in all_accesses(stage):
+        # Constants may be stored in another order, matrices that data choose too; tables whose
+        # rows data choose lie as they are.
+        if access in tables or not group.buffers[access.buffer].constant:
+            stores_it = access in stores
+            plain = not (product or stores_it or access.guards)
+            weighed.append((access, stored if stores_it else loads, plain))
+    return tuple(weighed)
 
 
 def _has_constant(group: TileGroup, stage: GroupStage) -> bool:

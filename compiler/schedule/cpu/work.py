@@ -1,6 +1,7 @@
 """What a tile group's stages do, counted once a group: operations, loads and stores."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
@@ -181,9 +182,9 @@ def _chosen(access: Access, node: Read, stage: GroupStage) -> Iterator[Stride]:
 def _along_units(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[Stride]:
     """The steps of a buffer in scratch along the loops that units cut: it holds its elements for
     each of their points, as far as the stage that stores it varies with them."""
-    writer = next(s for s in group.stages if any(a.buffer == buffer for a in s.written))
     if group.buffers[buffer].place is not None:
         return  # its offsets are those of a result
+    writer = _writer(group, buffer)
     apart = as_int(group.buffers[buffer].size) or 1
     rows = None if writer.strip is None else writer.strip.rows
     for var in reversed(group.cut):
@@ -191,6 +192,12 @@ def _along_units(group: TileGroup, stage: GroupStage, buffer: int) -> Iterator[S
             if var in stage.loops:
                 yield Stride(var, apart)
             apart *= trips(var)
+
+
+@lru_cache(maxsize=256)
+def _writer(group: TileGroup, buffer: int) -> GroupStage:
+    """The first stage that stores to a buffer."""
+    return next(s for s in group.stages if any(a.buffer == buffer for a in s.written))
 
 
 def _of_place(group: TileGroup, place: _Place, bases: list[int], *, store: bool) -> Touch:
@@ -237,8 +244,12 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     applied = [s for s in _repeated(stage) if isinstance(s, Apply)]
     lanes = machine.width(max(4, *(s.dtype.bytes for s in (*applied, *stage.body))))
     known: dict[Scalar, frozenset[Var]] = {}
+    parts: dict[frozenset[Var], float] = {}
     for scalar in applied:
-        cycles, part = _cycles(scalar, machine), _part(stage, scalar, lanes, known)
+        varies = _varies(stage, scalar, known)
+        if varies not in parts:
+            parts[varies] = _part(stage, varies, lanes)
+        cycles, part = _cycles(scalar, machine), parts[varies]
         heavy, ops = (heavy + cycles * part, ops) if cycles else (heavy, ops + part)
     if stage.monoid is not None:
         # A sum of products is one instruction; an extremum of floats asks for NaN besides.
@@ -249,12 +260,9 @@ def _stage_work(group: TileGroup, number: int, stage: GroupStage, machine: Machi
     return StageWork(stage, lanes, ops, heavy, _flops(stage), touches)
 
 
-def _part(
-    stage: GroupStage, scalar: Scalar, lanes: int, known: dict[Scalar, frozenset[Var]]
-) -> float:
-    """How often a scalar is computed for each vector of a stage: what does not vary along some of
-    its loops leaves these.  `known` are the loops that scalars vary with."""
-    varies = _varies(stage, scalar, known)
+def _part(stage: GroupStage, varies: frozenset[Var], lanes: int) -> float:
+    """How often a scalar that `varies` so is computed for each vector of a stage: what does not
+    vary along some of its loops leaves these."""
     if len(varies) == len(stage.loops):
         return 1.0
     return min(1.0, lanes / max(1, points(v for v in stage.loops if v not in varies)))
@@ -263,6 +271,7 @@ def _part(
 def _varies(
     stage: GroupStage, scalar: Scalar, known: dict[Scalar, frozenset[Var]]
 ) -> frozenset[Var]:
+    """The loops that a scalar varies with; `known` are those of others."""
     found = known.get(scalar)
     if found is None:
         inner = () if isinstance(scalar, Read) else children(scalar)

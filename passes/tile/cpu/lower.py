@@ -29,6 +29,7 @@ from tcc.ir.index import (
     iterator,
     linear_in,
     maximum,
+    minimum,
     substitute,
 )
 from tcc.ir.tile import (
@@ -70,6 +71,7 @@ from tcc.schedule.cpu.cost import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
+from tcc.schedule.zero_terms import needed_terms
 
 # What happens at each block of a nest's loops, in a part of its reductions.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
@@ -163,6 +165,9 @@ class _Lowering:
                 for n, count in rest
             ]
             until = tile, const(split)
+        elif self._whole_blocks(var, unit):
+            yield TileRange(var, tile * unit, minimum(unit, size - tile * unit))
+            return
         else:
             full = TileRange(var, tile * unit, const(unit))
             seconds = [last_part(var, unit)] if unit > 1 and divisor_of(size) % unit else []
@@ -175,6 +180,14 @@ class _Lowering:
         with self.emitter.body() as otherwise:
             yield from seconds
         self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
+
+    def _whole_blocks(self, var: Var, unit: int) -> bool:
+        """Whether several blocks fill a unit along a loop in each nest, so that what a whole unit
+        leaves of an open size differs from it by the number of blocks."""
+        return all(
+            n.vector != var.name and unit > (block := n.block(var.name)) and unit % block == 0
+            for n in self.schedule.nests
+        )
 
     def _unit(self, regions: Regions) -> None:
         regions = {**regions, **strip_regions(self.group, regions)}
@@ -285,7 +298,10 @@ class _NestLowering:
             for span in self._blocks(var, spans):
                 self._loops(rest, {**spans, var: span}, k_blocks, emit)
         else:
-            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name]):
+            ends = {v: (r.base, r.base + r.size - 1) for v, r in self.regions.items()}
+            ends |= {v: (s.base, s.base + s.size - 1) for v, s in spans.items()}
+            terms = needed_terms(self.first, var, ends)
+            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name], *terms):
                 self._loops(rest, spans, {**k_blocks, var: run}, emit)
 
     def _blocks(self, var: Var, around: Spans) -> Iterator[BlockRange]:

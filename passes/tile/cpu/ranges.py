@@ -85,15 +85,15 @@ def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Run
     """How an open `size` is cut.  Each rung is code of its own, for all loops inside.
 
     Without `vectors`: whole blocks, parts of one, and single elements.  A part is a divisor near
-    the block's root: few trips of either kind.  23 by 12 gives 0..12 by 12, 12..20 by 4, 20..23
-    by 1.
+    the block's root: few trips of either kind, and more of them where a single element takes as
+    long as a pair.  23 by 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
 
     With masks: whole blocks, then four vectors at a time, two and one; the last of two and of one
     may reach behind the end.  155 by 64 in vectors of 16 gives 0..128 by 64, 128..160 by 32.
     Without masks: whole blocks, then vectors, halves of one, and so on down to single elements.
     """
     if vectors is None:
-        part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block * 3 // 2)
+        part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block)
         return _rungs(size, block, dict.fromkeys((part, 1)))
     if not vectors.masked:
         return _rungs(size, block, _halves(vectors.lanes, 1))

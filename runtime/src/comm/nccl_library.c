@@ -37,7 +37,7 @@ static found all[LIBRARIES];
 
 /* The file that is asked for alone, else one that is in the process, else any. */
 static void *load(const library *row, found *out) {
-    const char *asked = getenv(row->variable);
+    const char *asked = secure_getenv(row->variable);
     if (asked && *asked) {
         void *loaded = dlopen(asked, RTLD_NOW | RTLD_LOCAL);
         if (!loaded) snprintf(out->reason, sizeof out->reason, "%s: %s", row->variable, dlerror());

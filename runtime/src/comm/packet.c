@@ -13,27 +13,30 @@ int tcc_packet_socket(void) {
     return made;
 }
 
-static uint64_t hash_of(const char *text, uint64_t state) {
-    for (; *text; text++) state = (state ^ (uint8_t)*text) * UINT64_C(0x100000001b3);
-    return state;
-}
-
-socklen_t tcc_packet_address(const char *name, struct sockaddr_un *out_address) {
+socklen_t tcc_packet_address(const char *name, const char *token, struct sockaddr_un *out_address) {
+    static const char word[] = "tcc-comm name";
+    uint8_t hash[TCC_COMM_HASH];
+    char hidden[TCC_COMM_HASH + 1];
+    tcc_comm_proof proof;
+    tcc_comm_proof_begin(&proof, token, strlen(token));
+    tcc_comm_proof_add(&proof, word, sizeof word);
+    tcc_comm_proof_add(&proof, name, strlen(name));
+    tcc_comm_proof_end(&proof, hash);
+    for (int i = 0; i < TCC_COMM_HASH / 2; i++)
+        snprintf(hidden + (size_t)(2 * i), 3, "%02x", hash[i]);
     *out_address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    uint64_t low = hash_of(name, UINT64_C(0xcbf29ce484222325));
-    uint64_t high = hash_of(name, low ^ UINT64_C(0x9e3779b97f4a7c15));
     /* the first byte is zero: an abstract name */
     int length = snprintf(out_address->sun_path + 1, sizeof out_address->sun_path - 1,
-                          "tcc-comm-%u-%016llx%016llx", (unsigned)geteuid(),
-                          (unsigned long long)low, (unsigned long long)high);
+                          "tcc-comm-%u-%s", (unsigned)geteuid(), hidden);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-bool tcc_packet_same_user(int connection, int32_t *out_pid) {
+bool tcc_packet_same_user(int connection, tcc_packet_peer *out_peer) {
     struct ucred who;
     socklen_t size = sizeof who;
+    *out_peer = (tcc_packet_peer){0, (uint32_t)-1};
     if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &who, &size)) return false;
-    *out_pid = who.pid;
+    *out_peer = (tcc_packet_peer){who.pid, who.uid};
     return who.uid == geteuid();
 }
 

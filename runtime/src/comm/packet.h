@@ -13,10 +13,17 @@ enum { TCC_COMM_MOST_DESCRIPTORS = TCC_COMM_MOST_LOCAL + 1 };
 
 /* A socket that keeps messages whole and does not block; -1 with the thread's message set. */
 int tcc_packet_socket(void);
-/* The abstract address of a meeting's name: nothing of it is in a file system. */
-socklen_t tcc_packet_address(const char *name, struct sockaddr_un *out_address);
-/* Whether the process at the other end has this process's user; gives its number. */
-bool tcc_packet_same_user(int connection, int32_t *out_pid);
+/* The abstract address of a meeting's name: nothing of it is in a file system.  Nobody can say it
+ * beforehand who does not know the token; it contains the user's number. */
+socklen_t tcc_packet_address(const char *name, const char *token, struct sockaddr_un *out_address);
+
+typedef struct tcc_packet_peer {
+    int32_t pid;
+    uint32_t user;
+} tcc_packet_peer;
+
+/* Whether the process at the other end has this process's user; tells which process it is. */
+bool tcc_packet_same_user(int connection, tcc_packet_peer *out_peer);
 tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
                            int32_t n);
 
@@ -36,7 +43,8 @@ void tcc_packet_close(int *descriptors, int32_t n); /* those that are not negati
 
 /* A memory file of `bytes` zero bytes that can neither grow nor shrink. */
 tcc_status tcc_memory_make(size_t bytes, int *out_file);
-/* Maps a file that tcc_memory_make made, perhaps in another process; refuses any other. */
+/* Maps a file that tcc_memory_make made, perhaps in another process of this user; refuses any
+ * other. */
 tcc_status tcc_memory_map(int file, size_t bytes, void **out_memory);
 /* Makes a range's pages now, where the machine can; fails where there is no memory for them. */
 tcc_status tcc_memory_populate(void *memory, size_t bytes);

@@ -1,4 +1,5 @@
 /* The backend `plugin`: an engine from a shared object. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static bool is_whole(const tcc_comm_engine *engine) {
 }
 
 static void find(void) {
-    const char *file = getenv("TCC_COMM_PLUGIN"), *symbol = "tcc_comm_plugin_get";
+    const char *file = secure_getenv("TCC_COMM_PLUGIN"), *symbol = "tcc_comm_plugin_get";
     if (!file || !*file) {
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN names no file");
         return;

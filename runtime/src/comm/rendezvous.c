@@ -1,5 +1,9 @@
 /* Processes of one host meet: rank 0 listens, the others say who they are, and each gets a memory
- * file and a pidfd of every rank. */
+ * file and a pidfd of every rank.
+ *
+ * Rank 0 asks each visitor a question, a fresh number; the visitor greets with a number of its own
+ * and proves, by a hash of both and of all that it says, that it knows the token.  So do rank 0's
+ * answers.  Whoever proves nothing is a stranger: rank 0 hangs up, and a rank tries again. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -19,14 +23,21 @@ enum {
     MAGIC = 0x74636331,
     SLICE = 5, /* milliseconds between two looks at the deadline and at the parent's ranks */
     MOST_VISITORS = 2 * TCC_COMM_MOST_LOCAL,
+    NEWCOMERS = 32,      /* that are let in between two looks at the others */
+    STRANGER = 1000,     /* milliseconds after which who has proved nothing is one */
 };
+
+typedef struct question {
+    uint8_t number[TCC_COMM_HASH];
+} question;
 
 typedef struct hello {
     uint32_t magic, version;
     int32_t rank, size, epoch;
     uint64_t memory;
-    char token[64];
+    uint8_t number[TCC_COMM_HASH]; /* fresh */
     cpu_set_t cpus;
+    uint8_t proof[TCC_COMM_HASH]; /* of the question and of all above */
 } hello;
 
 typedef enum answer_kind { ACCEPTED, COMPLETE, REFUSED, LATER } answer_kind;
@@ -35,11 +46,13 @@ typedef struct answer {
     int32_t kind, status, cpus;
     int32_t pids[TCC_COMM_MOST_LOCAL];
     char text[512];
+    uint8_t proof[TCC_COMM_HASH]; /* of the question, the hello and all above */
 } answer;
 
 typedef struct visitor {
     int connection;
-    int32_t pid, rank; /* rank -1: it has not said yet */
+    int32_t pid, rank; /* rank -1: it has not proved it yet */
+    question asked;
 } visitor;
 
 /* Rank 0's side. */
@@ -50,7 +63,6 @@ typedef struct host {
     int32_t n_visitors, n_arrived;
     hello hellos[TCC_COMM_MOST_LOCAL]; /* by rank */
     tcc_comm_met *met;
-    bool outlived; /* a rank of a later epoch came */
 } host;
 
 void tcc_comm_part(tcc_comm_met *met) {
@@ -73,9 +85,32 @@ static hello hello_of(const tcc_comm_meeting *meeting) {
     mine.size = meeting->size;
     mine.epoch = meeting->epoch;
     mine.memory = meeting->memory;
-    memcpy(mine.token, meeting->token, strnlen(meeting->token, sizeof mine.token));
     if (sched_getaffinity(0, sizeof mine.cpus, &mine.cpus)) CPU_ZERO(&mine.cpus);
     return mine;
+}
+
+static void begin_proof(tcc_comm_proof *proof, const tcc_comm_meeting *meeting, const char *word,
+                        const question *asked) {
+    tcc_comm_proof_begin(proof, meeting->token, strlen(meeting->token));
+    tcc_comm_proof_add(proof, word, strlen(word) + 1);
+    tcc_comm_proof_add(proof, asked, sizeof *asked);
+}
+
+static void prove_hello(const tcc_comm_meeting *meeting, const question *asked, const hello *said,
+                        uint8_t out[TCC_COMM_HASH]) {
+    tcc_comm_proof proof;
+    begin_proof(&proof, meeting, "tcc-comm hello", asked);
+    tcc_comm_proof_add(&proof, said, offsetof(hello, proof));
+    tcc_comm_proof_end(&proof, out);
+}
+
+static void prove_answer(const tcc_comm_meeting *meeting, const question *asked, const hello *to,
+                         const answer *said, uint8_t out[TCC_COMM_HASH]) {
+    tcc_comm_proof proof;
+    begin_proof(&proof, meeting, "tcc-comm answer", asked);
+    tcc_comm_proof_add(&proof, to->number, sizeof to->number);
+    tcc_comm_proof_add(&proof, said, offsetof(answer, proof));
+    tcc_comm_proof_end(&proof, out);
 }
 
 static int own_process(void) {
@@ -92,50 +127,57 @@ static tcc_status look_around(const tcc_comm_meeting *meeting) {
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-static void answer_visitor(const visitor *to, answer_kind kind, tcc_status status,
-                           const char *text) {
+/* Answers who has said `its` and proved it. */
+static tcc_status answer_visitor(const host *host, const visitor *to, const hello *its,
+                                 answer *said, const int *passed, int32_t n) {
+    prove_answer(host->meeting, &to->asked, its, said, said->proof);
+    return tcc_packet_send(to->connection, said, sizeof *said, passed, n);
+}
+
+static void say(const host *host, const visitor *to, const hello *its, answer_kind kind,
+                tcc_status status, const char *text) {
     answer said;
     memset(&said, 0, sizeof said);
     said.kind = kind;
     said.status = status;
     snprintf(said.text, sizeof said.text, "%s", text);
-    (void)tcc_packet_send(to->connection, &said, sizeof said, NULL, 0); /* it may be gone */
+    (void)answer_visitor(host, to, its, &said, NULL, 0); /* it may be gone */
 }
 
 static void drop_visitor(host *host, int32_t which) {
     close(host->visitors[which].connection);
-    host->visitors[which] = host->visitors[--host->n_visitors];
+    size_t later = (size_t)(--host->n_visitors - which);
+    memmove(&host->visitors[which], &host->visitors[which + 1], later * sizeof(visitor));
 }
 
-static void refuse(host *host, int32_t which, answer_kind kind, const char *text) {
-    answer_visitor(&host->visitors[which], kind, TCC_INVALID_ARGUMENT, text);
+static void refuse(host *host, int32_t which, const hello *its, answer_kind kind,
+                   const char *text) {
+    say(host, &host->visitors[which], its, kind, TCC_INVALID_ARGUMENT, text);
     drop_visitor(host, which);
 }
 
-static bool same_token(const char *a, const char *b) {
-    uint8_t difference = 0; /* in the same time wherever they differ */
-    for (size_t i = 0; i < sizeof((hello *)0)->token; i++) difference |= (uint8_t)(a[i] ^ b[i]);
-    return difference == 0;
+/* Whether it is this library, and knows the token. */
+static bool is_proved(const host *host, const visitor *from, const hello *its) {
+    uint8_t expected[TCC_COMM_HASH];
+    prove_hello(host->meeting, &from->asked, its, expected);
+    return its->magic == MAGIC && tcc_comm_same_hash(expected, its->proof);
 }
 
-/* A newcomer that has said who it is.  Fails where all of the meeting fails. */
+/* A newcomer that has proved what it says.  Fails where all of the meeting fails. */
 static tcc_status admit(host *host, int32_t which, const hello *its, int process) {
     const hello *mine = &host->hellos[0];
     visitor *from = &host->visitors[which];
     char text[160] = "";
     answer_kind kind = REFUSED;
     tcc_status status = TCC_OK;
-    if (its->magic != MAGIC || its->version != TCC_COMM_VERSION) {
+    if (its->version != TCC_COMM_VERSION) {
         snprintf(text, sizeof text, "rank 0 has version %d of the library, this process another",
                  TCC_COMM_VERSION);
-    } else if (!same_token(its->token, mine->token)) {
-        snprintf(text, sizeof text, "the token is not that of rank 0 (pid %d)", (int)getpid());
     } else if (its->epoch < mine->epoch) {
         snprintf(text, sizeof text, "epoch %d is over: rank 0 (pid %d) is in epoch %d", its->epoch,
                  (int)getpid(), mine->epoch);
     } else if (its->epoch > mine->epoch) {
         kind = LATER;
-        host->outlived = true;
         snprintf(text, sizeof text, "rank 0 is of an earlier epoch");
         status = tcc_fail(TCC_INVALID_ARGUMENT, "epoch %d is over: rank %d (pid %d) is in epoch %d",
                           mine->epoch, its->rank, from->pid, its->epoch);
@@ -146,14 +188,16 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
                      "(pid %d) one of %d with %llu",
                      (int)getpid(), mine->size, (unsigned long long)mine->memory, its->rank,
                      from->pid, its->size, (unsigned long long)its->memory);
-        return close(process), status;
+        close(process);
+        say(host, from, its, REFUSED, status, tcc_last_error());
+        return status;
     } else if (its->rank < 1 || its->rank >= mine->size || host->met->processes[its->rank] >= 0) {
         snprintf(text, sizeof text, "rank %d is not one of 1 to %d, or another process has it",
                  its->rank, mine->size - 1);
     }
     if (*text) {
         close(process);
-        refuse(host, which, kind, text);
+        refuse(host, which, its, kind, text);
         return status;
     }
     from->rank = its->rank;
@@ -161,7 +205,7 @@ static tcc_status admit(host *host, int32_t which, const hello *its, int process
     host->met->processes[its->rank] = process;
     host->met->pids[its->rank] = from->pid;
     host->n_arrived++;
-    answer_visitor(from, ACCEPTED, TCC_OK, "");
+    say(host, from, its, ACCEPTED, TCC_OK, "");
     return TCC_OK;
 }
 
@@ -186,7 +230,8 @@ static tcc_status hear_visitor(host *host, int32_t which) {
         switch (tcc_packet_take(from->connection, &its, sizeof its, &process, 1, &n)) {
         case TCC_PACKET_NONE: return TCC_OK;
         case TCC_PACKET_WHOLE:
-            if (n == 1) return admit(host, which, &its, process);
+            if (n == 1 && is_proved(host, from, &its)) return admit(host, which, &its, process);
+            tcc_packet_close(&process, n);
             break;
         case TCC_PACKET_END: break;
         }
@@ -200,15 +245,30 @@ static tcc_status hear_visitor(host *host, int32_t which) {
                     from->rank, from->pid, missing_ranks(host, list));
 }
 
-static void greet_visitors(host *host) {
-    while (host->n_visitors < MOST_VISITORS) {
+/* Whoever has been there longest and has proved nothing makes room for a newcomer: a rank comes
+ * again. */
+static bool make_room(host *host) {
+    for (int32_t i = 0; host->n_visitors == MOST_VISITORS && i < MOST_VISITORS; i++)
+        if (host->visitors[i].rank < 0) drop_visitor(host, i);
+    return host->n_visitors < MOST_VISITORS;
+}
+
+static tcc_status greet_visitors(host *host) {
+    for (int turn = 0; turn < NEWCOMERS; turn++) {
         int connection = accept4(host->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (connection < 0) return;
+        if (connection < 0) return TCC_OK;
+        tcc_packet_peer peer;
+        if (!tcc_packet_same_user(connection, &peer) || !make_room(host)) {
+            close(connection);
+            continue;
+        }
         visitor *newcomer = &host->visitors[host->n_visitors++];
-        *newcomer = (visitor){connection, 0, -1};
-        if (!tcc_packet_same_user(connection, &newcomer->pid))
+        *newcomer = (visitor){.connection = connection, .pid = peer.pid, .rank = -1};
+        TCC_RETURN_IF_ERROR(tcc_comm_fresh(newcomer->asked.number));
+        if (tcc_packet_send(connection, &newcomer->asked, sizeof newcomer->asked, NULL, 0))
             drop_visitor(host, host->n_visitors - 1);
     }
+    return TCC_OK;
 }
 
 static tcc_status gather(host *host) {
@@ -221,28 +281,42 @@ static tcc_status gather(host *host) {
         for (int32_t i = n;
              i-- > 0;) /* a visitor that is dropped leaves its place to a later one */
             if (polled[i + 1].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
-        if (polled[0].revents) greet_visitors(host);
+        if (polled[0].revents) TCC_RETURN_IF_ERROR(greet_visitors(host));
         TCC_RETURN_IF_ERROR(look_around(host->meeting));
         if (tcc_comm_now() > host->meeting->deadline) {
             char list[LIST];
-            return tcc_fail(TCC_TIMEOUT, "of %d ranks these did not come to '%s' in time: %s",
-                            host->meeting->size, host->meeting->name, missing_ranks(host, list));
+            return tcc_fail(TCC_TIMEOUT, "of %d ranks these did not come to '%s' in time: %s%s",
+                            host->meeting->size, host->meeting->name, missing_ranks(host, list),
+                            *host->meeting->token ? "; is their TCC_TOKEN the same?" : "");
         }
     }
     return TCC_OK;
 }
 
+static tcc_status report_holder(const host *host, const struct sockaddr_un *address,
+                                socklen_t size) {
+    tcc_packet_peer peer = {0, 0};
+    int connection = tcc_packet_socket();
+    bool seen = connection >= 0 && !connect(connection, (const struct sockaddr *)address, size);
+    if (seen) (void)tcc_packet_same_user(connection, &peer);
+    if (connection >= 0) close(connection);
+    if (!seen)
+        return tcc_fail(TCC_TIMEOUT, "another process is rank 0 of '%s'", host->meeting->name);
+    return tcc_fail(TCC_TIMEOUT, "another process (pid %d of user %u) is rank 0 of '%s'", peer.pid,
+                    peer.user, host->meeting->name);
+}
+
 static tcc_status listen_at(host *host) {
     struct sockaddr_un address;
-    socklen_t size = tcc_packet_address(host->meeting->name, &address);
+    const tcc_comm_meeting *meeting = host->meeting;
+    socklen_t size = tcc_packet_address(meeting->name, meeting->token, &address);
     host->listener = tcc_packet_socket();
     if (host->listener < 0) return TCC_SYSTEM;
     while (bind(host->listener, (struct sockaddr *)&address, size)) {
         if (errno != EADDRINUSE)
             return tcc_fail(TCC_SYSTEM, "a name for a local socket: %s", strerror(errno));
-        TCC_RETURN_IF_ERROR(look_around(host->meeting));
-        if (tcc_comm_now() > host->meeting->deadline)
-            return tcc_fail(TCC_TIMEOUT, "another process is rank 0 of '%s'", host->meeting->name);
+        TCC_RETURN_IF_ERROR(look_around(meeting));
+        if (tcc_comm_now() > meeting->deadline) return report_holder(host, &address, size);
         tcc_comm_pause(SLICE * 200000);
     }
     if (listen(host->listener, MOST_VISITORS))
@@ -269,20 +343,20 @@ static tcc_status complete(host *host) {
     int passed[TCC_COMM_MOST_DESCRIPTORS];
     memcpy(passed, host->met->processes, (size_t)size * sizeof *passed);
     passed[size] = host->met->memory;
-    for (int32_t i = 0; i < host->n_visitors; i++)
-        if (host->visitors[i].rank > 0)
-            TCC_RETURN_IF_ERROR(tcc_packet_send(host->visitors[i].connection, &said, sizeof said,
-                                                passed, size + 1));
+    for (int32_t i = 0; i < host->n_visitors; i++) {
+        const visitor *to = &host->visitors[i];
+        if (to->rank > 0)
+            TCC_RETURN_IF_ERROR(
+                answer_visitor(host, to, &host->hellos[to->rank], &said, passed, size + 1));
+    }
     return TCC_OK;
 }
 
-/* Tells the visitors that are left why the meeting failed; of which epoch a silent one is, rank 0
- * does not know. */
-static void send_away(host *host, tcc_status status, const char *reason) {
+/* Tells the ranks that have come why the meeting failed; others come again. */
+static void send_away(const host *host, tcc_status status, const char *reason) {
     for (int32_t i = 0; i < host->n_visitors; i++) {
-        bool silent = host->visitors[i].rank < 0;
-        answer_visitor(&host->visitors[i], host->outlived && silent ? LATER : REFUSED, status,
-                       reason);
+        const visitor *to = &host->visitors[i];
+        if (to->rank > 0) say(host, to, &host->hellos[to->rank], REFUSED, status, reason);
     }
 }
 
@@ -313,33 +387,64 @@ static tcc_status meet_as_host(const tcc_comm_meeting *meeting, tcc_comm_met *me
 /* What came of a look at the connection to rank 0, or of a whole visit. */
 typedef enum visit { WAITING, AGAIN, DONE, FAILED } visit;
 
-static visit hear_host(const tcc_comm_meeting *meeting, int connection, bool *accepted,
-                       tcc_comm_met *met, tcc_status *out_status) {
+/* One rank's visits to rank 0. */
+typedef struct guest {
+    const tcc_comm_meeting *meeting;
+    int process;
+    tcc_comm_met *met;
+    question asked;
+    hello mine;
+    bool greeted, accepted; /* at this visit */
+    char found[160];        /* who was there and is not rank 0, for the reason of a failure */
+    int error;              /* of the last call */
+} guest;
+
+static visit hear_question(guest *self, int connection) {
+    int32_t n;
+    switch (tcc_packet_take(connection, &self->asked, sizeof self->asked, NULL, 0, &n)) {
+    case TCC_PACKET_NONE: return WAITING;
+    case TCC_PACKET_END: return AGAIN;
+    case TCC_PACKET_WHOLE: break;
+    }
+    prove_hello(self->meeting, &self->asked, &self->mine, self->mine.proof);
+    self->greeted = true;
+    tcc_status sent =
+        tcc_packet_send(connection, &self->mine, sizeof self->mine, &self->process, 1);
+    return sent == TCC_OK ? WAITING : AGAIN;
+}
+
+static visit hear_answer(guest *self, int connection, tcc_status *out_status) {
     answer said;
     int passed[TCC_COMM_MOST_DESCRIPTORS];
-    int32_t n;
+    int32_t n, size = self->meeting->size;
+    uint8_t expected[TCC_COMM_HASH];
     tcc_packet_state state =
         tcc_packet_take(connection, &said, sizeof said, passed, TCC_COMM_MOST_DESCRIPTORS, &n);
     if (state == TCC_PACKET_NONE) return WAITING;
     if (state == TCC_PACKET_END) {
-        if (!*accepted) return AGAIN; /* it was the end of an earlier meeting */
+        if (!self->accepted) return AGAIN; /* it was the end of an earlier meeting */
         *out_status =
             tcc_fail(TCC_PEER_DEAD,
                      "rank 0 gave up or ended while ranks met, or this process has no room "
                      "for %d descriptors",
-                     meeting->size + 1);
+                     size + 1);
         return FAILED;
     }
-    if (said.kind == COMPLETE && n == meeting->size + 1) {
-        memcpy(met->processes, passed, (size_t)meeting->size * sizeof *passed);
-        met->memory = passed[meeting->size];
-        memcpy(met->pids, said.pids, sizeof met->pids);
-        met->cpus = said.cpus;
+    prove_answer(self->meeting, &self->asked, &self->mine, &said, expected);
+    if (!tcc_comm_same_hash(expected, said.proof)) {
+        tcc_packet_close(passed, n);
+        return AGAIN;
+    }
+    if (said.kind == COMPLETE && n == size + 1) {
+        memcpy(self->met->processes, passed, (size_t)size * sizeof *passed);
+        self->met->memory = passed[size];
+        memcpy(self->met->pids, said.pids, sizeof said.pids);
+        self->met->cpus = said.cpus;
         return DONE;
     }
     tcc_packet_close(passed, n);
     if (said.kind == ACCEPTED) {
-        *accepted = true;
+        self->accepted = true;
         return WAITING;
     }
     if (said.kind != REFUSED) return AGAIN;
@@ -348,63 +453,76 @@ static visit hear_host(const tcc_comm_meeting *meeting, int connection, bool *ac
     return FAILED;
 }
 
-static tcc_status in_time(const tcc_comm_meeting *meeting) {
-    TCC_RETURN_IF_ERROR(look_around(meeting));
-    if (tcc_comm_now() <= meeting->deadline) return TCC_OK;
-    return tcc_fail(TCC_TIMEOUT, "rank %d waited in vain for rank 0 and the others at '%s'",
-                    meeting->rank, meeting->name);
+/* Why the last call reached nobody. */
+static const char *why(const guest *self) {
+    if (!self->error) return "";
+    if (self->error != ECONNREFUSED) return strerror(self->error);
+    return *self->meeting->token ? "nobody listens there; is the TCC_TOKEN of all ranks the same?"
+                                 : "nobody listens there";
 }
 
-/* One connection to rank 0, from the greeting to the end; TCC_OK and `*out_done` false: try again.
+static tcc_status in_time(const guest *self) {
+    const tcc_comm_meeting *meeting = self->meeting;
+    TCC_RETURN_IF_ERROR(look_around(meeting));
+    if (tcc_comm_now() <= meeting->deadline) return TCC_OK;
+    return tcc_fail(TCC_TIMEOUT, "rank %d waited in vain for rank 0 and the others at '%s'%s%s%s",
+                    meeting->rank, meeting->name, self->found, self->error ? ": " : "",
+                    why(self));
+}
+
+/* One connection to rank 0, from its question to the end; TCC_OK and `*out_done` false: try again.
  */
-static tcc_status call_on(const tcc_comm_meeting *meeting, int connection, int process,
-                          tcc_comm_met *met, bool *out_done) {
-    hello mine = hello_of(meeting);
-    bool accepted = false;
-    int32_t pid;
-    if (!tcc_packet_same_user(connection, &pid))
-        return tcc_fail(TCC_INVALID_ARGUMENT, "rank 0 of '%s' is another user's process",
-                        meeting->name);
-    if (tcc_packet_send(connection, &mine, sizeof mine, &process, 1) != TCC_OK) return TCC_OK;
-    for (;;) {
+static tcc_status call_on(guest *self, int connection, bool *out_done) {
+    tcc_packet_peer peer;
+    bool same_user = tcc_packet_same_user(connection, &peer);
+    self->greeted = self->accepted = false;
+    snprintf(self->found, sizeof self->found, ": pid %d of user %u had its place%s", peer.pid,
+             peer.user, same_user ? " and did not accept this rank" : "");
+    if (!same_user) return TCC_OK;
+    int64_t patience = tcc_comm_now() + STRANGER * INT64_C(1000000);
+    TCC_RETURN_IF_ERROR(tcc_comm_fresh(self->mine.number));
+    while (self->accepted || tcc_comm_now() < patience) {
         struct pollfd polled = {connection, POLLIN, 0};
         (void)poll(&polled, 1, SLICE);
         tcc_status status = TCC_OK;
-        switch (hear_host(meeting, connection, &accepted, met, &status)) {
+        switch (self->greeted ? hear_answer(self, connection, &status)
+                              : hear_question(self, connection)) {
         case WAITING: break;
         case AGAIN: return TCC_OK;
         case DONE: *out_done = true; return TCC_OK;
         case FAILED: return status;
         }
-        TCC_RETURN_IF_ERROR(in_time(meeting));
+        if (self->accepted) *self->found = 0;
+        TCC_RETURN_IF_ERROR(in_time(self));
     }
+    return TCC_OK;
 }
 
-static tcc_status visit_host(const tcc_comm_meeting *meeting, int process, tcc_comm_met *met) {
+static tcc_status visit_host(guest *self) {
     struct sockaddr_un address;
-    socklen_t size = tcc_packet_address(meeting->name, &address);
+    const tcc_comm_meeting *meeting = self->meeting;
+    socklen_t size = tcc_packet_address(meeting->name, meeting->token, &address);
     int64_t pause = 100000; /* doubled up to SLICE */
     for (bool done = false;;) {
         int connection = tcc_packet_socket();
         if (connection < 0) return TCC_SYSTEM;
         tcc_status status = TCC_OK;
-        if (connect(connection, (struct sockaddr *)&address, size) == 0)
-            status = call_on(meeting, connection, process, met, &done);
-        else if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR)
-            status = tcc_fail(TCC_SYSTEM, "a connection to rank 0: %s", strerror(errno));
+        self->error = connect(connection, (struct sockaddr *)&address, size) ? errno : 0;
+        if (!self->error) status = call_on(self, connection, &done);
         close(connection);
         if (status != TCC_OK || done) return status;
-        TCC_RETURN_IF_ERROR(in_time(meeting));
+        TCC_RETURN_IF_ERROR(in_time(self));
         tcc_comm_pause(pause);
         pause = pause < SLICE * 500000 ? pause * 2 : SLICE * 1000000;
     }
 }
 
 static tcc_status meet_as_visitor(const tcc_comm_meeting *meeting, tcc_comm_met *met) {
-    int process = own_process();
-    if (process < 0) return TCC_SYSTEM;
-    tcc_status status = visit_host(meeting, process, met);
-    close(process);
+    guest self = {.meeting = meeting, .process = own_process(), .met = met};
+    if (self.process < 0) return TCC_SYSTEM;
+    self.mine = hello_of(meeting);
+    tcc_status status = visit_host(&self);
+    close(self.process);
     return status;
 }
 

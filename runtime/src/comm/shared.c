@@ -69,7 +69,8 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
     tcc_packet_close(&shared->met.memory, 1);
     shared->met.memory = -1;
     shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
-    shared->patience = comm->settings.open_milliseconds * INT64_C(1000000);
+    int64_t left = meeting.deadline - tcc_comm_now(); /* of the time for opening */
+    shared->patience = left > 0 ? left : 1;
     shared->parent = parent;
     tcc_shared_publish(shared);
     TCC_RETURN_IF_ERROR(tcc_shared_arrive(shared));

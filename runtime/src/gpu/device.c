@@ -1,4 +1,5 @@
 /* A model's device: which one, its architecture, the kernels made for it and the weights on it. */
+#define _GNU_SOURCE
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -209,14 +210,14 @@ static tcc_status check_body(const tcc_gpu *gpu, const tcc_program *program, tcc
 }
 
 static bool is_set(const char *name) {
-    const char *value = getenv(name);
+    const char *value = secure_getenv(name);
     return value && strcmp(value, "0");
 }
 
 static tcc_status check_program(tcc_gpu *gpu, const tcc_program *program) {
     survey found = {.fixed = true};
     TCC_RETURN_IF_ERROR(check_body(gpu, program, program->body, &found));
-    const char *graphs = getenv("TCC_GRAPHS");
+    const char *graphs = secure_getenv("TCC_GRAPHS");
     gpu->wait = is_set("TCC_SYNC");
     gpu->overlaps = found.overlaps;
     gpu->reads = found.reads;

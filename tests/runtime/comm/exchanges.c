@@ -3,6 +3,7 @@
  *     exchanges SCENARIO */
 #define _GNU_SOURCE
 #include <netinet/in.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -14,17 +15,19 @@
 enum {
     SHORT = 200,  /* milliseconds, of what waits for nobody */
     LONG = 90000, /* of what does not */
-    GREETING_BYTES = 152,
-    ANSWER_BYTES = 416,
+    GREETING_BYTES = 120,
+    CHALLENGE_BYTES = 72,
+    PROMISE_BYTES = 64,
+    ANSWER_BYTES = 448,
 };
 
 static char address[64];
 static uint16_t port;
 
-/* A port of the loopback device that nobody has. */
-static int listener_at(uint16_t wanted) {
+/* Who listens at a port of an address of this host; 0: at one that nobody has. */
+static int listener_on(uint32_t host, uint16_t wanted) {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(wanted)};
-    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    at.sin_addr.s_addr = htonl(host);
     socklen_t size = sizeof at;
     const int yes = 1;
     int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -36,14 +39,22 @@ static int listener_at(uint16_t wanted) {
     return made;
 }
 
-static int connected(void) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(port)};
+static int listener_at(uint16_t wanted) { return listener_on(INADDR_LOOPBACK, wanted); }
+
+/* -1 where nobody listens. */
+static int connected_to(uint16_t to) {
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(to)};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    for (int made;; close(made), usleep(1000)) {
-        made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-        CHECK(made >= 0, "socket: %s", strerror(errno));
-        if (connect(made, (struct sockaddr *)&at, sizeof at) == 0) return made;
-    }
+    int made = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    CHECK(made >= 0, "socket: %s", strerror(errno));
+    if (connect(made, (struct sockaddr *)&at, sizeof at) == 0) return made;
+    close(made);
+    return -1;
+}
+
+static int connected(void) {
+    for (int made;; usleep(1000))
+        if ((made = connected_to(port)) >= 0) return made;
 }
 
 /* ---- ranks as threads ------------------------------------------------------------------------ */
@@ -110,6 +121,9 @@ static void end(rank *of, tcc_status expected, const char *first, const char *se
 
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
+#include "names.h"
+#include "relay.h"
+
 static void agrees(void) {
     static const int sizes[] = {1, 2, 3, 9};
     static const size_t bytes[] = {0, 1, 128, 4096};
@@ -125,11 +139,23 @@ static void agrees(void) {
 static void wrong_token(void) {
     rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
     ranks[1].about.token = "another";
-    for (int i = 0; i < 2; i++) start(&ranks[i]);
-    join(&ranks[1]);
-    end_in_vain(&ranks[0]);
-    end(&ranks[0], TCC_TIMEOUT, "did not greet rank 0 (", ": 1");
-    end(&ranks[1], TCC_INVALID_ARGUMENT, "the token of rank 1 (", "is not that of rank 0 (");
+    end_as_strangers(ranks);
+}
+
+/* The explicit choice of no secret meets none that has one. */
+static void without_token(void) {
+    rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
+    for (int i = 0; i < 2; i++) ranks[i].about.token = "";
+    run_all(ranks, 2);
+    for (int i = 0; i < 2; i++)
+        end(&ranks[i], TCC_INVALID_ARGUMENT, "has no secret", "set TCC_TOKEN to the same random");
+    for (int i = 0; i < 2; i++) ranks[i].about.unguarded = true;
+    run_all(ranks, 2);
+    for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
+    rank mixed[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
+    mixed[1].about.token = "";
+    mixed[1].about.unguarded = true;
+    end_as_strangers(mixed);
 }
 
 /* Rank 1 is of an earlier epoch than rank 0, then of a later one. */
@@ -215,12 +241,30 @@ static void taken(void) {
     other = listener_at(port);
     rank alone = rank_of(1, 2, 8, LONG);
     start(&alone);
-    int visitor = accept(other, NULL, NULL);
-    CHECK(write(visitor, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) == 28, "%s", strerror(errno));
-    join(&alone);
-    close(visitor);
+    for (int turn = 0; turn < 3; turn++) { /* it comes again */
+        int visitor = accept(other, NULL, NULL);
+        CHECK(write(visitor, "HTTP/1.1 400 Bad Request\r\n\r\n", 28) == 28, "%s", strerror(errno));
+        close(visitor);
+    }
+    end_in_vain(&alone);
     close(other);
-    end(&alone, TCC_INVALID_ARGUMENT, "what answers rank 1 (", "is not rank 0 of this library");
+    end(&alone, TCC_TIMEOUT, "rank 1 (", "127.0.0.1:");
+}
+
+/* A stranger has the port at first, and says what others have said: the ranks meet when it goes. */
+static void leaves(void) {
+    char bytes[1000] = "qcct";
+    int other = listener_at(port);
+    rank ranks[] = {rank_of(0, 2, 8, LONG), rank_of(1, 2, 8, LONG)};
+    for (int i = 0; i < 2; i++) start(&ranks[i]);
+    for (int turn = 0; turn < 3; turn++) {
+        int visitor = accept(other, NULL, NULL);
+        (void)!send(visitor, bytes, CHALLENGE_BYTES + ANSWER_BYTES, MSG_NOSIGNAL);
+        close(visitor);
+    }
+    close(other);
+    for (int i = 0; i < 2; i++) join(&ranks[i]);
+    for (int i = 0; i < 2; i++) end(&ranks[i], TCC_OK, "", "");
 }
 
 /* The greeting of `of`, as it goes over the wire. */
@@ -228,27 +272,14 @@ static size_t greeting_of_rank(rank *of, char *out, size_t room) {
     int other = listener_at(port);
     start(of);
     int visitor = accept(other, NULL, NULL);
-    size_t got = 0, size = GREETING_BYTES + of->about.bytes;
+    size_t got = 0, size = GREETING_BYTES;
     CHECK(size <= room, "a greeting of %zu bytes", size);
     for (ssize_t n; got < size && (n = read(visitor, out + got, size - got)) > 0;) got += (size_t)n;
-    CHECK(write(visitor, "no", 2) == 2 && write(visitor, "body", 4) == 4, "%s", strerror(errno));
     close(visitor);
     close(other);
-    join(of);
+    end_in_vain(of);
     free(of->all);
     return got;
-}
-
-static void dies(void) {
-    char greeting[512];
-    rank ranks[] = {rank_of(0, 3, 8, LONG), rank_of(1, 3, 8, LONG)};
-    size_t size = greeting_of_rank(&ranks[1], greeting, sizeof greeting);
-    start(&ranks[0]);
-    int visitor = connected();
-    CHECK(write(visitor, greeting, size) == (ssize_t)size, "%s", strerror(errno));
-    close(visitor);
-    join(&ranks[0]);
-    end(&ranks[0], TCC_PEER_DEAD, "rank 1 (", "gave up or ended while ranks met rank 0 (");
 }
 
 static uint64_t draw_state = 1;
@@ -316,10 +347,10 @@ static void garbled(void) {
         free(host.all);
     }
     int other = listener_at(port);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < 40; i++) {
         rank guest = rank_of(1, 2, 8, LONG);
         memset(answer, 0, sizeof answer);
-        memcpy(answer, "acct", 4);
+        memcpy(answer, i % 2 ? "acct" : "qcct", 4);
         start(&guest);
         int visitor = accept(other, NULL, NULL);
         (void)!send(visitor, changed, mutate(answer, ANSWER_BYTES, changed, 1000), MSG_NOSIGNAL);
@@ -336,12 +367,23 @@ static const struct {
 } scenarios[] = {
     {"agrees", agrees},
     {"wrong_token", wrong_token},
+    {"without_token", without_token},
     {"stale_epoch", stale_epoch},
     {"restarts", restarts},
     {"differ", differ},
     {"same_rank", same_rank},
     {"silence", silence},
     {"taken", taken},
+    {"leaves", leaves},
+    {"own_name", own_name_of_host},
+    {"all_addresses", all_addresses},
+    {"patience", patience},
+    {"both_kinds", both_kinds},
+    {"slow_name", slow_name},
+    {"no_name", no_name},
+    {"elsewhere", elsewhere},
+    {"replays", replays},
+    {"altered", altered},
     {"dies", dies},
     {"hostile", hostile},
     {"garbled", garbled},

@@ -20,7 +20,8 @@ WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=a
 # Calls of the library to the system can be made to fail.
 FAILING = (*WATCHED, "-DFAILING", "-include", str(HERE / "failing.h"))
 # Ranks are threads, and share what they map.
-THREADS = ("-O0", "-g", "-fsanitize=thread", "-include", str(HERE / "one_mapping.h"))
+RACES = ("-O0", "-g", "-fsanitize=thread")
+THREADS = (*RACES, "-include", str(HERE / "one_mapping.h"))
 
 
 def _command(*flags: str) -> tuple[str, ...]:

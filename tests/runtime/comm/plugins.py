@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -88,7 +89,7 @@ def run_ranks(
     size: int, plugin: Path, *command: str | Path, seconds: float = 100, **variables: str
 ) -> list[str]:
     """What ranks print that meet over TCP; raises AssertionError with the errors of one."""
-    shared = variables | {
+    shared = {"TCC_TOKEN": secrets.token_hex(16)} | variables | {
         "TCC_COMM_PLUGIN": str(plugin), "TCC_SIZE": str(size),
         "TCC_RENDEZVOUS": f"127.0.0.1:{free_port()}",
     }  # fmt: skip

@@ -1,5 +1,6 @@
 /* Prints what a launcher's environment says: rank, size, local rank, local size, epoch, rendezvous,
- * and at which address and port ranks of several hosts meet, where that is another. */
+ * at which address and port ranks of several hosts meet, where that is another, and whether there is
+ * a token or the choice of none. */
 #include <string.h>
 
 #include "../../../runtime/src/comm/comm.h"
@@ -16,6 +17,8 @@ int main(void) {
            settings.local_size, settings.epoch, settings.rendezvous);
     if (settings.port_offset) printf(" port + %d", settings.port_offset);
     if (strcmp(settings.address, settings.rendezvous)) printf(" at %s", settings.address);
+    if (*settings.token) printf(" with a token");
+    if (settings.unguarded) printf(" unguarded");
     puts("");
     return 0;
 }

@@ -66,6 +66,10 @@ def settings(programs: Path, variables: dict[str, str]) -> str:
         (KUBERNETES | {"TCC_EPOCH": "4", "TCC_LOCAL_SIZE": "3", "TCC_LOCAL_RANK": "2"},
          "2 3 2 3 4 indexed"),
         (HYDRA | {"TCC_EPOCH": "4", "TCC_RENDEZVOUS": "a:1"}, "0 2 0 1 4 a:1"),
+        # the secret; `none` is a choice
+        (TCC | {"TCC_TOKEN": "of the job"}, "1 4 -1 -1 0 job with a token"),
+        (TCC | {"TCC_TOKEN": "none"}, "1 4 -1 -1 0 job unguarded"),
+        (TCC | {"TCC_TOKEN": ""}, "1 4 -1 -1 0 job"),
         # a batch script of Slurm is no step
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_ID"} | TCC, "1 4 -1 -1 0 job"),
     ],

@@ -6,20 +6,25 @@ import re
 from pathlib import Path
 
 import pytest
-from library import WATCHED, build_whole, run
+from library import RACES, WATCHED, build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
 
-PARTS = ("alloc", "clock", "exchange", "status")
+PARTS = ("address", "alloc", "clock", "exchange", "gather", "proof", "status", "visit", "wire")
 SCENARIOS = (
-    "agrees", "wrong_token", "stale_epoch", "restarts", "differ", "same_rank", "silence", "taken",
-    "dies", "hostile", "garbled",
+    "agrees", "wrong_token", "without_token", "stale_epoch", "restarts", "differ", "same_rank",
+    "silence", "taken", "leaves", "own_name", "all_addresses", "patience", "both_kinds",
+    "slow_name", "no_name", "elsewhere", "replays", "altered", "dies", "hostile", "garbled",
 )  # fmt: skip
+
+
+def build(folder: Path, *flags: str) -> Path:
+    sources = [path for path in comm_sources() if path.stem in PARTS]
+    return build_whole(folder, "exchanges", sources, *flags)
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [path for path in comm_sources() if path.stem in PARTS]
-    return build_whole(tmp_path_factory.mktemp("exchange"), "exchanges", sources, *WATCHED)
+    return build(tmp_path_factory.mktemp("exchange"), *WATCHED)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -27,6 +32,12 @@ def test_ranks_meet_or_say_why_not(program: Path, scenario: str) -> None:
     assert run(program, scenario) == "ok\n"
 
 
+def test_look_ups_beside_have_no_data_race(tmp_path: Path) -> None:
+    racing = build(tmp_path, *RACES)
+    for scenario in ("own_name", "all_addresses", "slow_name"):
+        assert run(racing, scenario, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
+
+
 def test_all_scenarios_are_run() -> None:
     text = Path(__file__).with_name("exchanges.c").read_text()
-    assert set(re.findall(r'\{"(\w+)", \1\}', text)) == set(SCENARIOS)
+    assert set(re.findall(r'\{"(\w+)", \w+\}', text)) == set(SCENARIOS)

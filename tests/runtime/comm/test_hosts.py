@@ -84,6 +84,7 @@ def test_ranks_of_two_hosts_do_not_try_to_share_memory(
     variables = {
         "TCC_COMM_PLUGIN": str(build_file_engine(tmp_path)), "TCC_COMM_LIBRARY": str(comm_library),
         "TCC_SIZE": "3", "TCC_RENDEZVOUS": f"127.0.0.1:{free_port()}", "TMPDIR": str(tmp_path),
+        "TCC_TOKEN": "of this test",
     }  # fmt: skip
     places = ((), other_host(tmp_path), ())
 

@@ -1,0 +1,140 @@
+"""Which terms of sums of products are zero, because a factor lies beyond the border of an operand.
+
+    y[h, w] = sum(p, q, c)  x[h + p - 2, w + q - 2, c] * f[p, q, c]        zeros around x[H, W]
+      rows h .. h + 3 of a unit    ->    p from max(0, 2 - (h + 3)) to min(5, H + 2 - h)
+
+Borders of open size alone count: where sizes are known, a window has no taps that lie outside for
+all results.  A zero times a weight that is infinite counts as zero.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache, reduce
+from typing import Any
+
+import numpy as np
+from tcc.ir.expr.scalar import Cast, Read
+from tcc.ir.index import (
+    Index,
+    Quotient,
+    Var,
+    as_int,
+    ceildiv,
+    const,
+    evaluate,
+    free_vars,
+    iterator,
+    minimum,
+    of_atom,
+    step_in,
+    substitute,
+)
+from tcc.ir.tile.group import GroupStage
+from tcc.record import record
+from tcc.schedule.masked_terms import Ends, Limit, needed
+from tcc.schedule.nest import contraction_factors, trips, typical_value
+
+# Elements along a loop at which a border is a small part of them.
+_LONG = 1 << 12
+
+
+@record
+class Border:
+    """A limit of the steps along a loop of a sum, each of which is `every` elements of the loop."""
+
+    every: int
+    limit: Limit
+
+
+@lru_cache(1 << 12)  # stages are compared by identity
+def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
+    """The borders along each loop of a sum of products; none of other stages."""
+    if contraction_factors(stage) is None:
+        return {}
+    return {v: found for v in stage.reduce if (found := tuple(_borders(stage, v)))}
+
+
+def _borders(stage: GroupStage, loop: Var) -> Iterator[Border]:
+    factors = contraction_factors(stage)
+    assert factors is not None
+    for factor in (factors.a, factors.b):
+        node = factor.arg if isinstance(factor, Cast) else factor
+        if not isinstance(node, Read) or node.fill:
+            continue
+        access = stage.accesses.get(node)
+        for guard in () if access is None else (*access.guards, *access.beyond):
+            found = _steps(guard.index, loop)
+            if found is None or as_int(guard.extent) is not None:
+                continue
+            every, step, rest = found
+            yield Border(every, Limit(step, rest))
+            yield Border(every, Limit(-step, guard.extent - 1 - rest))
+
+
+def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
+    """(every, step, rest): an index grows by `step` each time that so many elements of a loop have
+    passed; None where it does not depend on the loop so."""
+    if loop not in free_vars(index):
+        return None
+    linear = step_in(index, loop)
+    if linear is not None:
+        return 1, *linear
+    for atom in (atom for monomial, _ in index.terms for atom in monomial):
+        if not isinstance(atom, Quotient) or atom.num is not of_atom(loop):
+            continue
+        every, part = as_int(atom.den) or 0, iterator("part", 1 << 40)
+        linear = step_in(substitute(index, {loop: part * every}), *free_vars(part))
+        if every and linear is not None and index is linear[0] * of_atom(atom) + linear[1]:
+            return every, *linear
+    return None
+
+
+def needed_terms(
+    stage: GroupStage, loop: Var, unit: Mapping[Var, Ends]
+) -> tuple[Sequence[Index], Sequence[Index]]:
+    """Places along a loop of a sum that the first term which is not zero is not before, and places
+    that the last one is before.  `unit` has the ends of the loops around it."""
+    firsts: list[Index] = []
+    stops: list[Index] = []
+    for border in borders_of(stage).get(loop, ()):
+        first, stop = needed((border.limit,), unit)
+        firsts += [border.every * place for place in first]
+        stops += [border.every * place for place in stop]
+    return firsts, stops
+
+
+@lru_cache(1 << 14)
+def terms_along(stage: GroupStage, loop: Var) -> int:
+    """The terms along a loop that any result needs, symbolic sizes counted as typical ones."""
+    ends = {v: (const(0), const(min(trips(v), _LONG) - 1)) for v in stage.iters}
+    start, stop = _terms(stage, loop, ends, {})
+    return max(0, int(stop - start))
+
+
+@lru_cache(1 << 12)
+def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float:
+    """The part of a sum's terms that are added up for blocks of these elements of the loops named,
+    one of the others; symbolic sizes count as typical ones, and as `_LONG` where they are more."""
+    values: dict[str, Any] = {}
+    ends: dict[Var, Ends] = {}
+    for axis, var in enumerate(stage.iters if borders_of(stage) else ()):
+        size, count = dict(blocks).get(var.name, 1), min(trips(var), _LONG)
+        at = iterator(var.name, ceildiv(count, size))
+        ends[var] = at * size, minimum(at * size + size, count) - 1
+        shape = [-1 if n == axis else 1 for n in range(len(stage.iters))]
+        values[var.name] = (np.arange(count) // size).reshape(shape)  # of each element's block
+    share = 1.0
+    for loop in borders_of(stage):
+        start, stop = _terms(stage, loop, ends, values)
+        share *= float(np.mean(np.maximum(stop - start, 0))) / max(1, trips(loop))
+    return share
+
+
+def _terms(
+    stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Where the terms of a loop begin and end for blocks at these `ends`."""
+    firsts, stops = needed_terms(stage, loop, ends)
+    sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
+    values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}
+    start = reduce(np.maximum, (evaluate(first, values) for first in firsts), 0)
+    return start, reduce(np.minimum, (evaluate(end, values) for end in stops), trips(loop))

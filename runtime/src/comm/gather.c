@@ -1,0 +1,344 @@
+/* Rank 0 of ranks on several hosts: it listens, counts the ranks in that prove the secret, and
+ * answers them all at once. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "wire.h"
+
+enum {
+    STRANGERS = 64, /* visitors beside the ranks that are expected */
+    NEWCOMERS = 16, /* that are let in between two looks at the others */
+    NEW = -1,       /* instead of a rank */
+    REFUSED = -2,
+    TEXT = 300,
+};
+
+typedef struct visitor {
+    int connection;
+    int32_t rank;  /* NEW: it has not proved it yet; REFUSED: what it says is not kept */
+    size_t got;    /* bytes of its greeting, promise and blob */
+    char *message; /* these */
+    uint8_t number[TCC_COMM_HASH]; /* of the challenge */
+} visitor;
+
+/* Rank 0's side. */
+typedef struct host {
+    const tcc_comm_exchange *about;
+    greeting mine;
+    int listener;
+    char listens[TCC_PLACE_TEXT];  /* where */
+    char stranger[TCC_PLACE_TEXT]; /* the last that greeted and proved nothing; "": none did */
+    visitor *visitors;             /* in the order of their coming */
+    int32_t n_visitors, most_visitors, n_arrived;
+    struct pollfd *polled;
+    char (*names)[NAME]; /* by rank; "" has not come */
+    char *messages;      /* of all visitors */
+    char *all;
+} host;
+
+static void close_visitor(host *host, int32_t which) {
+    visitor gone = host->visitors[which];
+    close(gone.connection);
+    size_t later = (size_t)(--host->n_visitors - which);
+    memmove(&host->visitors[which], &host->visitors[which + 1], later * sizeof gone);
+    host->visitors[host->n_visitors].message = gone.message; /* for the next one */
+}
+
+/* A greeting as it came, which proofs hold for. */
+static greeting greeting_from(const visitor *from) {
+    greeting its;
+    memcpy(&its, from->message, sizeof its);
+    return its;
+}
+
+/* Answers a visitor that has proved its greeting; one try, for it may not listen. */
+static void refuse(const host *host, visitor *to, int32_t status, const char *text) {
+    static const uint8_t nothing[TCC_COMM_HASH];
+    greeting its = greeting_from(to);
+    answer said;
+    memset(&said, 0, sizeof said);
+    said.magic = ANSWER;
+    said.status = status;
+    snprintf(said.text, sizeof said.text, "%s", text);
+    tcc_wire_prove_answer(host->about, &its, to->number, &said, nothing, said.proof);
+    (void)!send(to->connection, &said, sizeof said, MSG_NOSIGNAL);
+    /* it is closed when all is read, else TCP may lose this answer */
+    (void)shutdown(to->connection, SHUT_WR);
+    to->rank = REFUSED;
+}
+
+/* Why a visitor that knows the secret is not let in; false where it is. */
+static bool is_refused(const host *host, const greeting *its, char text[TEXT]) {
+    const greeting *mine = &host->mine;
+    if (its->epoch < mine->epoch)
+        snprintf(text, TEXT, "epoch %d of rank %d (%s) is over: rank 0 (%s) is in epoch %d",
+                 its->epoch, its->rank, its->name, mine->name, mine->epoch);
+    else if (its->rank < 1 || its->rank >= mine->size)
+        snprintf(text, TEXT, "rank %d (%s) is not one of 1 to %d, which rank 0 (%s) waits for",
+                 its->rank, its->name, mine->size - 1, mine->name);
+    else if (*host->names[its->rank])
+        snprintf(text, TEXT, "rank %d is two processes: %s and %s", its->rank,
+                 host->names[its->rank], its->name);
+    else
+        return false;
+    return true;
+}
+
+/* What ends the meeting: a rank of this job that has another idea of it. */
+static tcc_status check_same(const host *host, const greeting *its) {
+    const greeting *mine = &host->mine;
+    if (its->epoch > mine->epoch)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "epoch %d of rank 0 (%s) is over: rank %d (%s) is in epoch %d", mine->epoch,
+                        mine->name, its->rank, its->name, its->epoch);
+    if (its->size == mine->size && its->bytes == mine->bytes) return TCC_OK;
+    return tcc_fail(TCC_MISMATCH,
+                    "rank 0 (%s) opens a comm of %d ranks with %u bytes each, rank %d (%s) one of "
+                    "%d with %u",
+                    mine->name, mine->size, mine->bytes, its->rank, its->name, its->size,
+                    its->bytes);
+}
+
+/* Answers a greeting with a fresh number and this side's proof; hangs up on other greetings. */
+static tcc_status ask(host *host, int32_t which) {
+    visitor *from = &host->visitors[which];
+    greeting its = greeting_from(from);
+    challenge said;
+    memset(&said, 0, sizeof said);
+    said.magic = CHALLENGE;
+    said.version = WIRE;
+    TCC_RETURN_IF_ERROR(tcc_comm_fresh(from->number));
+    memcpy(said.number, from->number, sizeof said.number);
+    tcc_wire_prove_challenge(host->about, &its, from->number, said.proof);
+    if (its.magic != GREETING ||
+        send(from->connection, &said, sizeof said, MSG_NOSIGNAL) < (ssize_t)sizeof said) {
+        close_visitor(host, which);
+    } else if (its.version != WIRE) { /* it learns which version this is */
+        (void)shutdown(from->connection, SHUT_WR);
+        from->rank = REFUSED;
+    }
+    return TCC_OK;
+}
+
+/* A visitor's promise is there: its greeting is believed where the proof is right.  Fails where all
+ * of the meeting does. */
+static tcc_status hear_promise(host *host, int32_t which) {
+    visitor *from = &host->visitors[which];
+    greeting its = greeting_from(from);
+    promise said;
+    uint8_t expected[TCC_COMM_HASH];
+    char text[TEXT];
+    memcpy(&said, from->message + sizeof its, sizeof said);
+    tcc_wire_prove_promise(host->about, &its, from->number, &said, expected);
+    if (!tcc_comm_same_hash(expected, said.proof)) {
+        tcc_place_peer(from->connection, host->stranger);
+        close_visitor(host, which);
+        return TCC_OK;
+    }
+    tcc_wire_clean(its.name, sizeof its.name);
+    if (is_refused(host, &its, text)) {
+        refuse(host, from, TCC_INVALID_ARGUMENT, text);
+        return TCC_OK;
+    }
+    tcc_status same = check_same(host, &its);
+    if (same != TCC_OK)
+        refuse(host, from, its.epoch > host->mine.epoch ? COME_AGAIN : (int32_t)same,
+               tcc_last_error());
+    return same;
+}
+
+/* All that a visitor has to say is there, and now it counts as a rank. */
+static void count_in(host *host, int32_t which) {
+    visitor *from = &host->visitors[which];
+    greeting its = greeting_from(from);
+    const char *blob = from->message + sizeof its + sizeof(promise);
+    promise said;
+    uint8_t expected[TCC_COMM_HASH];
+    memcpy(&said, from->message + sizeof its, sizeof said);
+    tcc_wire_hash(blob, its.bytes, expected);
+    tcc_wire_clean(its.name, sizeof its.name);
+    if (!tcc_comm_same_hash(expected, said.blob) || *host->names[its.rank]) {
+        close_visitor(host, which); /* it comes again */
+        return;
+    }
+    from->rank = its.rank;
+    memcpy(host->names[its.rank], its.name, NAME);
+    if (its.bytes) memcpy(host->all + (size_t)its.rank * its.bytes, blob, its.bytes);
+    host->n_arrived++;
+}
+
+/* Hears on what a visitor that is no rank yet has to say next. */
+static tcc_status hear_on(host *host, int32_t which) {
+    visitor *from = &host->visitors[which];
+    size_t greeted = sizeof(greeting), promised = greeted + sizeof(promise);
+    size_t whole = promised + host->mine.bytes;
+    size_t end = from->got < greeted ? greeted : from->got < promised ? promised : whole;
+    ssize_t got = recv(from->connection, from->message + from->got, end - from->got, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TCC_OK;
+    if (got <= 0) {
+        if (from->got >= greeted) tcc_place_peer(from->connection, host->stranger);
+        close_visitor(host, which);
+        return TCC_OK;
+    }
+    bool had_promised = from->got >= promised;
+    from->got += (size_t)got;
+    if (from->got == greeted) return ask(host, which);
+    if (from->got < promised) return TCC_OK;
+    if (!had_promised) {
+        int32_t before = host->n_visitors;
+        TCC_RETURN_IF_ERROR(hear_promise(host, which));
+        if (host->n_visitors < before || from->rank == REFUSED) return TCC_OK;
+    }
+    if (from->got == whole) count_in(host, which);
+    return TCC_OK;
+}
+
+static tcc_status hear_visitor(host *host, int32_t which) {
+    visitor *from = &host->visitors[which];
+    if (from->rank == NEW) return hear_on(host, which);
+    char rest[64]; /* is not kept */
+    ssize_t got = recv(from->connection, rest, sizeof rest, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return TCC_OK;
+    if (from->rank >= 0) /* nobody speaks twice: it has hung up */
+        return tcc_fail(TCC_PEER_DEAD, "rank %d (%s) gave up or ended while ranks met rank 0 (%s)",
+                        from->rank, host->names[from->rank], host->mine.name);
+    if (got <= 0) close_visitor(host, which);
+    return TCC_OK;
+}
+
+/* Whoever has been there longest and is no rank makes room for a newcomer. */
+static void make_room(host *host) {
+    for (int32_t i = 0; i < host->n_visitors; i++)
+        if (host->visitors[i].rank < 0) {
+            close_visitor(host, i);
+            return;
+        }
+}
+
+static void let_in(host *host) {
+    for (int turn = 0; turn < NEWCOMERS; turn++) {
+        int connection = accept4(host->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (connection < 0) return;
+        if (host->n_visitors == host->most_visitors) make_room(host);
+        visitor *newcomer = &host->visitors[host->n_visitors++];
+        *newcomer = (visitor){connection, NEW, 0, newcomer->message, {0}};
+    }
+}
+
+/* The ranks that have not come, as in "2, 5". */
+static const char *missing_ranks(const host *host, char list[TEXT]) {
+    size_t used = 0;
+    list[0] = 0;
+    for (int32_t i = 1; i < host->about->size && used < TEXT - 16; i++)
+        if (!*host->names[i])
+            used += (size_t)snprintf(list + used, TEXT - used, "%s%d", used ? ", " : "", i);
+    return list;
+}
+
+static tcc_status report_missing(const host *host) {
+    char list[TEXT], stranger[TEXT] = "";
+    if (*host->stranger)
+        snprintf(stranger, TEXT, "; %s did not prove that it knows the secret: %s", host->stranger,
+                 "is the TCC_TOKEN of all ranks the same?");
+    return tcc_fail(TCC_TIMEOUT,
+                    "of %d ranks these did not greet rank 0 (%s) at '%s' (it listened on %s): %s%s",
+                    host->about->size, host->mine.name, host->about->address, host->listens,
+                    missing_ranks(host, list), stranger);
+}
+
+static tcc_status gather(host *host) {
+    while (host->n_arrived < host->about->size) {
+        int32_t n = host->n_visitors;
+        for (int32_t i = 0; i < n; i++)
+            host->polled[i] = (struct pollfd){host->visitors[i].connection, POLLIN, 0};
+        host->polled[n] = (struct pollfd){host->listener, POLLIN, 0};
+        (void)poll(host->polled, (nfds_t)(n + 1), SLICE);
+        bool newcomer = host->polled[n].revents;
+        for (int32_t i = n; i-- > 0;) /* who leaves moves only those that were looked at */
+            if (host->polled[i].revents) TCC_RETURN_IF_ERROR(hear_visitor(host, i));
+        if (newcomer) let_in(host);
+        if (tcc_comm_now() > host->about->deadline) return report_missing(host);
+    }
+    return TCC_OK;
+}
+
+static tcc_status listen_at(host *host) {
+    const tcc_comm_exchange *about = host->about;
+    tcc_status status = tcc_place_listen(about->address, about->port_offset, about->deadline,
+                                         &host->listener, host->listens);
+    if (status == TCC_OK) return TCC_OK;
+    char reason[TEXT];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    return tcc_fail(status, "%s, where rank 0 (%s) is to listen", reason, host->mine.name);
+}
+
+static tcc_status send_all(host *host) {
+    size_t bytes = (size_t)host->about->size * host->about->bytes;
+    uint8_t hash[TCC_COMM_HASH];
+    answer said;
+    memset(&said, 0, sizeof said);
+    said.magic = ANSWER;
+    said.bytes = bytes;
+    tcc_wire_hash(host->all, bytes, hash);
+    for (int32_t i = 0; i < host->n_visitors; i++) {
+        const visitor *to = &host->visitors[i];
+        int64_t deadline = host->about->deadline;
+        if (to->rank < 0) continue;
+        greeting its = greeting_from(to);
+        tcc_wire_prove_answer(host->about, &its, to->number, &said, hash, said.proof);
+        int connection = to->connection;
+        if (tcc_wire_move(connection, true, (char *)&said, sizeof said, deadline) < sizeof said ||
+            tcc_wire_move(connection, true, host->all, bytes, deadline) < bytes)
+            return tcc_fail(TCC_PEER_DEAD,
+                            "rank %d (%s) does not hear what rank 0 (%s) has gathered", to->rank,
+                            host->names[to->rank], host->mine.name);
+    }
+    return TCC_OK;
+}
+
+static tcc_status make_room_for_ranks(host *host) {
+    size_t size = (size_t)host->about->size, most = size + STRANGERS;
+    size_t message = sizeof(greeting) + sizeof(promise) + host->about->bytes;
+    host->most_visitors = (int32_t)most;
+    host->visitors = tcc_allocate_zero(most, sizeof *host->visitors);
+    host->polled = tcc_allocate_zero(most + 1, sizeof *host->polled);
+    host->names = tcc_allocate_zero(size, sizeof *host->names);
+    host->messages = tcc_allocate_zero(most, message);
+    if (!host->visitors || !host->polled || !host->names || !host->messages)
+        return TCC_OUT_OF_MEMORY;
+    for (size_t i = 0; i < most; i++) host->visitors[i].message = host->messages + i * message;
+    return TCC_OK;
+}
+
+static void leave(host *host) {
+    for (int32_t i = 0; i < host->n_visitors; i++) {
+        const visitor *from = &host->visitors[i];
+        /* TCP forgets an answer where more is to be read */
+        for (int tries = 0; tries < 64; tries++)
+            if (recv(from->connection, from->message, sizeof(greeting), 0) <= 0) break;
+        close(from->connection);
+    }
+    tcc_free(host->messages);
+    tcc_free(host->visitors);
+    tcc_free(host->polled);
+    tcc_free(host->names);
+    if (host->listener >= 0) close(host->listener);
+}
+
+tcc_status tcc_wire_gather(const tcc_comm_exchange *about, char *all) {
+    host self = {.about = about, .mine = tcc_wire_greeting(about), .listener = -1, .all = all};
+    tcc_status status = make_room_for_ranks(&self);
+    self.n_arrived = 1;
+    if (status == TCC_OK) status = listen_at(&self);
+    if (status == TCC_OK) status = gather(&self);
+    if (status == TCC_OK) status = send_all(&self);
+    char reason[1000];
+    snprintf(reason, sizeof reason, "%s", tcc_last_error());
+    for (int32_t i = 0; status != TCC_OK && i < self.n_visitors; i++)
+        if (self.visitors[i].rank > 0) refuse(&self, &self.visitors[i], (int32_t)status, reason);
+    leave(&self);
+    return status == TCC_OK ? TCC_OK : tcc_fail(status, "%s", reason);
+}

@@ -1,0 +1,70 @@
+/* What ranks of several hosts say to one another.  One paragraph per file. */
+#ifndef TCC_COMM_WIRE_H
+#define TCC_COMM_WIRE_H
+
+#include "address.h"
+
+/* ---- wire.c: messages and their proofs ------------------------------------------------------- */
+
+enum {
+    WIRE = 2, /* the version of what follows */
+    GREETING = 0x74636368,
+    CHALLENGE = 0x74636371,
+    ANSWER = 0x74636361,
+    COME_AGAIN = -1, /* instead of a status: rank 0 is of an earlier epoch */
+    SLICE = 5,       /* milliseconds between two looks at the deadline */
+    NAME = 64,
+};
+
+typedef struct greeting {
+    uint32_t magic, version;
+    int32_t rank, size, epoch;
+    uint32_t bytes; /* of the blob */
+    char name[NAME];
+    uint8_t number[TCC_COMM_HASH]; /* fresh */
+} greeting;
+
+typedef struct challenge {
+    uint32_t magic, version;
+    uint8_t number[TCC_COMM_HASH]; /* fresh */
+    uint8_t proof[TCC_COMM_HASH];
+} challenge;
+
+typedef struct promise {
+    uint8_t blob[TCC_COMM_HASH]; /* its hash; the blob follows */
+    uint8_t proof[TCC_COMM_HASH];
+} promise;
+
+typedef struct answer {
+    uint32_t magic;
+    int32_t status;
+    uint64_t bytes; /* of all blobs, which follow where the status is TCC_OK */
+    char text[400];
+    uint8_t proof[TCC_COMM_HASH];
+} answer;
+
+greeting tcc_wire_greeting(const tcc_comm_exchange *about);
+/* Hashes of the secret, of a word for the message, of the greeting and the number of the challenge
+ * that it is about, and of all that the message says. */
+void tcc_wire_prove_challenge(const tcc_comm_exchange *about, const greeting *its,
+                              const uint8_t number[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]);
+void tcc_wire_prove_promise(const tcc_comm_exchange *about, const greeting *its,
+                            const uint8_t number[TCC_COMM_HASH], const promise *said,
+                            uint8_t out[TCC_COMM_HASH]);
+/* `hash`: of all blobs; zeros where there are none. */
+void tcc_wire_prove_answer(const tcc_comm_exchange *about, const greeting *its,
+                           const uint8_t number[TCC_COMM_HASH], const answer *said,
+                           const uint8_t hash[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]);
+void tcc_wire_hash(const void *bytes, size_t n, uint8_t out[TCC_COMM_HASH]);
+/* Moves all bytes, or as many as there are before the deadline or the connection's end. */
+size_t tcc_wire_move(int connection, bool send_them, char *bytes, size_t n, int64_t deadline);
+/* Makes a text of what came from elsewhere. */
+void tcc_wire_clean(char *text, size_t room);
+
+/* ---- gather.c, visit.c: the two sides -------------------------------------------------------- */
+
+/* `all` has this rank's own blob, and gets those of all. */
+tcc_status tcc_wire_gather(const tcc_comm_exchange *about, char *all);
+tcc_status tcc_wire_visit(const tcc_comm_exchange *about, const void *blob, char *all);
+
+#endif

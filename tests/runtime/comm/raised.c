@@ -1,0 +1,20 @@
+/* Prints what a program takes from the environment: first 1 where its privileges are raised, else 0,
+ * then what the search for each library says, then what launchers say. */
+#include <sys/auxv.h>
+
+#include "../../../runtime/src/comm/mpi.h"
+#include "../../../runtime/src/comm/nccl.h"
+
+int main(void) {
+    tcc_comm_config config = TCC_COMM_CONFIG;
+    tcc_comm_settings settings;
+    printf("%lu\n", getauxval(AT_SECURE));
+    const char *plugin = tcc_comm_backend_plugin.unfit(NULL);
+    printf("plugin: %s\n", plugin ? plugin : "found");
+    printf("mpi: %s\n", tcc_mpi_library() ? "found" : tcc_last_error());
+    printf("nccl: %s\n", tcc_nccl_library(2) ? "found" : tcc_last_error());
+    printf("rccl: %s\n", tcc_nccl_library(10) ? "found" : tcc_last_error());
+    bool known = tcc_comm_settle(&config, &settings) == TCC_OK;
+    printf("launcher: %s\n", known ? settings.rendezvous : tcc_last_error());
+    return 0;
+}

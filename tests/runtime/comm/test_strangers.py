@@ -1,0 +1,38 @@
+"""Strangers at the place where ranks of one host meet, under sanitizers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from library import RACES, WATCHED, build_whole
+from tcc.backends.artifact.comm_library import comm_sources
+
+from tests.processes import finished
+
+PARTS = ("alloc", "clock", "memory", "packet", "proof", "rendezvous", "status")
+SCENARIOS = (
+    "other_user", "other_user_stays", "hidden_name", "silence", "impostor", "altered", "replayed",
+    "other_file",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[WATCHED, RACES], ids=["addresses", "races"])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sources = [path for path in comm_sources() if path.stem in PARTS]
+    folder = tmp_path_factory.mktemp("strangers")
+    return build_whole(folder, "strangers", sources, *request.param)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_strangers_harm_nobody(program: Path, scenario: str) -> None:
+    done = finished(program, scenario)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr[-3000:]
+
+
+def test_all_scenarios_are_run() -> None:
+    text = Path(__file__).with_name("strangers.c").read_text()
+    assert set(re.findall(r'\{"(\w+)", \1\}', text)) == set(SCENARIOS)
