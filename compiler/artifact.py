@@ -5,22 +5,24 @@ hash of the image, then the weights, which end with a trailer (runtime/src/weigh
 """
 
 import hashlib
-import json
 import re
 import struct
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 from tcc import runtime
+from tcc.bounded import parse_json
 from tcc.errors import UserError, file_errors
 from tcc.file_kind import ELF, file_kind
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
+    MOST_LISTINGS,
     PROGRAM_SECTION,
     SEAL,
     SEAL_MAGIC,
@@ -35,8 +37,12 @@ from tcc.runtime.comm import Comm
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-_MOST_SECTION = 64 << 20
-_MOST_LISTINGS = 1 << 30
+# Bytes of an image and of its parts, whatever they say of themselves: what is read before a file is
+# known to be whole takes at most 256 MiB and some seconds.
+_MOST_IMAGE = 512 << 20
+_MOST_NAMES = 1 << 20
+_MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": _MOST_NAMES})
+_MOST_OTHERS = 16 << 20
 _CHUNK = 1 << 22
 
 
@@ -50,16 +56,29 @@ class WeightRange:
     sha256: str
 
 
-def load(path: str | Path, threads: int | None = None, *, comm: Comm | None = None) -> Module:
+def load(
+    path: str | Path,
+    threads: int | None = None,
+    *,
+    comm: Comm | None = None,
+    check: bool = False,
+) -> Module:
     """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
+
+    Code, tables and manifest are compared with a hash in the file.  Of the weights only their size
+    and the hash that the file names are looked at, as they may be large: with `check` they are read
+    and compared with it too, as everywhere where TCC_VERIFY=1 is set.  No hash says who made it.
 
     A model with collectives runs on `comm`, a rank's of `tcc.runtime.comm.open()`; without it on
     the comm that the process shares when it runs.
 
     Raises UserError for a file that is no artifact, or one that this machine cannot run.
     """
-    read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    manifest = read_manifest(Path(path))  # says more of a damaged file than the system's loader
     verify_image(Path(path))
+    weights = find_weights(Path(path), manifest) if check else None
+    if weights is not None:
+        verify_weights(weights)
     return runtime.load(path, threads, comm=comm, error=UserError)
 
 
@@ -87,9 +106,11 @@ def verify_image(path: Path) -> None:
         # Linkers put the section table last.
         header = _read_header(file, path)
         size = header.table + header.entry * header.count
-        image = _read_at(file, 0, size, path)
+        if size > _MOST_IMAGE:
+            raise _not_an_artifact(path, f"its code would have {size} bytes")
         seal = SEAL.unpack(_read_at(file, size, SEAL.size, path))
-    if seal != (SEAL_MAGIC, size, hashlib.sha256(image).digest()):
+        digest = _hash_at(file, 0, size)
+    if seal != (SEAL_MAGIC, size, digest):
         raise UserError(
             "the artifact is damaged",
             where=path,
@@ -112,8 +133,8 @@ def read_listings(path: Path) -> dict[str, str]:
     if not packed:
         return {}
     try:
-        data = zlib.decompressobj().decompress(packed, _MOST_LISTINGS)
-        listings = json.loads(data)
+        data = zlib.decompressobj().decompress(packed, MOST_LISTINGS)
+        listings = parse_json(data)
     except (zlib.error, ValueError, RecursionError) as error:
         raise _not_an_artifact(path, "its listings cannot be unpacked") from error
     if not isinstance(listings, dict) or not all(isinstance(t, str) for t in listings.values()):
@@ -163,22 +184,25 @@ def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
 
 def verify_weights(weights: WeightRange) -> None:
     """Reads all weights and raises UserError unless they are what was written."""
-    digest, left = hashlib.sha256(), weights.size
     with _opened(weights.path, "artifact's weights") as file:
-        file.seek(weights.offset)
-        while left:
-            chunk = file.read(min(left, _CHUNK))
-            if not chunk:
-                break
-            digest.update(chunk)
-            left -= len(chunk)
-    if left or digest.hexdigest() != weights.sha256:
+        digest = _hash_at(file, weights.offset, weights.size)
+    if digest.hex() != weights.sha256:
         raise UserError(
             "the artifact's weights are damaged",
             where=weights.path,
             why="their content hash is not the one in the manifest",
             hint="copy the file again, or compile the model again",
         )
+
+
+def _hash_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    """The SHA-256 of `size` bytes of the file, or of those that it has."""
+    digest = hashlib.sha256()
+    file.seek(offset)
+    while size and (chunk := file.read(min(size, _CHUNK))):
+        digest.update(chunk)
+        size -= len(chunk)
+    return digest.digest()
 
 
 def _open(path: Path) -> BinaryIO:
@@ -246,11 +270,12 @@ def _read_section(path: Path, wanted: str) -> bytes:
         raw = _read_at(file, header.table, header.entry * header.count, path)
         sections = list(_SECTION.iter_unpack(raw))
         start, size = sections[header.names][4:6]
+        if size > _MOST_NAMES:
+            raise _not_an_artifact(path, "its sections have too many names")
         names = _read_at(file, start, size, path)
         for start, *_, offset, size, _, _, _, _ in sections:
-            name = names[start : names.find(b"\0", start)]
-            if name == wanted.encode():
-                if size > _MOST_SECTION:
+            if names.startswith(f"{wanted}\0".encode(), start):
+                if size > _MOST_SECTION.get(wanted, _MOST_OTHERS):
                     raise _not_an_artifact(path, f"its section {wanted} is too large")
                 return _read_at(file, offset, size, path)
     if wanted == LISTINGS_SECTION:
@@ -260,9 +285,9 @@ def _read_section(path: Path, wanted: str) -> bytes:
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(data)
+        manifest = parse_json(data)
     except (ValueError, RecursionError) as error:
-        raise _not_an_artifact(path, "its manifest is not JSON") from error
+        raise _not_an_artifact(path, "its manifest is not JSON, or too large") from error
     if not isinstance(manifest, dict):
         raise _not_an_artifact(path, "its manifest is not an object")
     if manifest.get("abi") != ABI_VERSION:

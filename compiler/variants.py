@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 from tcc.backends.artifact.encode_program import encode_program
+from tcc.backends.artifact.kernel_needs import encode_needs
 from tcc.backends.artifact.variant import Variant
 from tcc.backends.artifact.weight_section import BytesLike
 from tcc.backends.base import Backend
@@ -217,6 +218,7 @@ def _variant(
         made.gpu,
         facts,
         listings,
+        encode_needs(lowered.kernels, made.scratch),
     )
 
 

@@ -1,6 +1,7 @@
 """Loads and runs artifacts; imports nothing else of tcc."""
 
-from tcc.runtime.module import Module, RuntimeFailure, Statistics, Time, load
+from tcc.runtime.module import Module, load
 from tcc.runtime.ports import Port
+from tcc.runtime.reports import RuntimeFailure, Statistics, Time
 
 __all__ = ["Module", "Port", "RuntimeFailure", "Statistics", "Time", "load"]

@@ -13,7 +13,6 @@ import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -28,42 +27,16 @@ from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import Port, port_of, signature
+from tcc.runtime.reports import RuntimeFailure, Statistics, Time
 from tcc.runtime.soname import copy_file
-from tcc.runtime.values import ResultMemory, arrays_in, describe, is_value, read_block
-
-
-class RuntimeFailure(RuntimeError):
-    """The default error: what happened, where, why, and what to do."""
-
-    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
-        parts = (
-            what,
-            where and f"at: {where}",
-            why and f"because: {why}",
-            hint and f"to do: {hint}",
-        )
-        super().__init__("\n  ".join(part for part in parts if part))
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """How often a step ran, and the seconds of all its runs together."""
-
-    count: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Statistics:
-    """Memory and threads of one instance, in bytes, as tcc_statistics of tcc.h describes them."""
-
-    weight_bytes: int
-    arena_bytes: int
-    scratch_bytes: int
-    state_bytes: int
-    pool_bytes: int
-    pool_high_water: int
-    threads: int
+from tcc.runtime.values import (
+    ResultMemory,
+    WrongTypeError,
+    arrays_in,
+    describe,
+    is_value,
+    read_block,
+)
 
 
 def load(
@@ -322,8 +295,16 @@ class Module:
         for i in range(count(self._handle)):
             port = abi.CPort()
             self._check(describe(self._handle, i, ctypes.byref(port)))
-            ports.append(port_of(port))
+            try:
+                ports.append(port_of(port))
+            except ValueError as failure:
+                raise self._damage(failure) from failure
         return tuple(ports)
+
+    def _damage(self, failure: ValueError) -> Exception:
+        """That something is not of the type that the artifact names."""
+        where, hint = str(self._path), "compile the model again"
+        return self._error("the artifact is damaged", where=where, why=str(failure), hint=hint)
 
     def _check(self, status: int, hint: str = "") -> None:
         if status:
@@ -493,12 +474,15 @@ class Module:
         results.unpack()
         kind = None if maker else self._kind_of(values)
         outputs = zip(results.arrays, self.outputs, strict=True)
-        return tuple(
-            [
-                values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
-                for array, port in outputs
-            ]
-        )
+        try:
+            return tuple(
+                [
+                    values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
+                    for array, port in outputs
+                ]
+            )
+        except WrongTypeError as failure:
+            raise self._damage(failure) from failure
 
     def _kind_of(self, values: Sequence[Any]) -> Callable[[Any, str], Any]:
         given = zip(values, self.inputs, strict=True)

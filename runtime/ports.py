@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tcc.runtime import abi
-from tcc.runtime.values import is_list
+from tcc.runtime.values import is_list, is_list_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,13 @@ class Port:
 
 
 def port_of(port: abi.CPort) -> Port:
-    """The Port that the C interface describes."""
+    """The Port that the C interface describes; raises ValueError for a type that is none."""
     shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
     text = port.text.decode()
     if (port.dtype.code, port.dtype.bits) == abi.LIST:
         dtype, text = text, ""
+        if not is_list_type(dtype):
+            raise ValueError(f"{dtype[:99]!r} is no type of lists")
     else:
         dtype = abi.dtype_name(port.dtype)
     return Port(port.name.decode(), dtype, shape, text, port.state)

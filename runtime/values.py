@@ -8,6 +8,7 @@ bytes that are no UTF-8 are kept by surrogate escapes.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,9 @@ from tcc.runtime.arrays import Array, view_of
 from tcc.runtime.devices import Given
 
 _ALIGNMENT = 64
+_DEEPEST = 8
+# The element type and the sizes of the arrays in a list.
+_ENTRY = re.compile(r"(\w+)(?:\[[-0-9?,]*\])?", re.ASCII)
 
 
 def is_value(dtype: str) -> bool:
@@ -28,6 +32,15 @@ def is_value(dtype: str) -> bool:
 def is_list(dtype: str) -> bool:
     """Whether a port of this element type takes a sequence or an optional."""
     return dtype.startswith(("sequence(", "optional("))
+
+
+def is_list_type(text: str) -> bool:
+    """Whether a text names a type of sequences or optionals."""
+    depth = 0
+    while is_list(text) and text.endswith(")") and depth < _DEEPEST:
+        text, depth = text.partition("(")[2][:-1], depth + 1
+    entry = _ENTRY.fullmatch(text)
+    return depth > 0 and entry is not None and entry[1] in abi.DTYPE_CODES
 
 
 def describe(value: Any, dtype: str) -> Given:
@@ -92,6 +105,10 @@ def _encoded(text: object) -> bytes:
     raise TypeError(f"expected strings, got {type(text).__name__}")
 
 
+class WrongTypeError(ValueError):
+    """A result is not of the type that the artifact names."""
+
+
 # ---- results -------------------------------------------------------------------------------------
 
 
@@ -112,12 +129,17 @@ def make_block(size: int) -> ResultMemory:
 
 def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     """The value that the runtime wrote at `address`; its arrays are copies, each as `finish` makes
-    it of a NumPy array and its element type."""
+    it of a NumPy array and its element type.
+
+    Raises WrongTypeError for a value that is not of this type."""
     return _read(abi.CTensor.from_address(address), dtype, finish)
 
 
 def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     shape = tuple(tensor.shape[: tensor.ndim])
+    due = abi.LIST if is_list(dtype) else abi.DTYPE_CODES[dtype]
+    if (tensor.dtype.code, tensor.dtype.bits) != due:
+        raise WrongTypeError(f"a result is not of its type {dtype}")
     if dtype == "string":
         return _read_strings(tensor, shape)
     if not is_list(dtype):

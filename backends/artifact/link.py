@@ -33,11 +33,12 @@ from tcc.backends.artifact.variant import (
     variant_source,
 )
 from tcc.backends.artifact.weight_section import Section, append_section, lay_out
-from tcc.errors import InternalError
+from tcc.errors import InternalError, UserError
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
     MANIFEST_SECTION,
+    MOST_LISTINGS,
     SEAL,
     SEAL_MAGIC,
     SIDE_SUFFIX,
@@ -158,6 +159,7 @@ def _write_inputs(
         (folder / f"object{i}.o").write_bytes(data)
     for i, variant in enumerate(variants):
         (folder / f"program{i}.bin").write_bytes(variant.program)
+        (folder / f"needs{i}.bin").write_bytes(variant.needs)
     (folder / "manifest.json").write_text(manifest, encoding="ascii")
     exports = "".join(f" {symbol};" for symbol in (f"{name}_api", *EXPORTS))
     (folder / "exports.map").write_text(f"{{ global:{exports} local: *; }};\n")
@@ -169,8 +171,15 @@ def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
     """C for a section that no program loads; nothing where there are no listings."""
     source = ""
     if listings:
-        packed = zlib.compress(json.dumps(dict(listings)).encode(), 9)
-        (folder / "listings.bin").write_bytes(packed)
+        text = json.dumps(dict(listings)).encode()
+        if len(text) > MOST_LISTINGS:
+            raise UserError(
+                "the kernels' LLVM IR is too large to be kept",
+                where="--keep-ir",
+                why=f"it has {len(text)} bytes, and readers take {MOST_LISTINGS}",
+                hint="leave --keep-ir out, and use tcc inspect MODEL.onnx --form llvm --kernel K",
+            )
+        (folder / "listings.bin").write_bytes(zlib.compress(text, 9))
         source = (
             f'__asm__(".pushsection {LISTINGS_SECTION},\\"\\",@progbits\\n"\n'
             '        ".incbin \\"listings.bin\\"\\n.popsection\\n");\n'

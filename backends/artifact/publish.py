@@ -5,16 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tcc.errors import ToolError
-from tcc.temporary import temporary_folder
+from tcc.temporary import locked_folder
 
 
 @contextmanager
 def folder_beside(out: Path, what: str) -> Iterator[Path]:
-    """A folder for a moment on the disk of `out`.  Raises ToolError, with `what` cannot be written,
-    where the disk refuses anything meanwhile."""
+    """A folder for a moment on the disk of `out`; those that killed processes left beside it are
+    removed.  Raises ToolError, with `what` cannot be written, where the disk refuses anything
+    meanwhile."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(".tcc-", out.parent) as made:
+        with locked_folder(".tcc-made-", out.parent) as made:
             yield made
     except OSError as error:
         raise ToolError(

@@ -20,9 +20,11 @@ class Variant:
 
     `target` names it for people.  `objects` are ELF relocatable files that define the program's
     kernels (hidden, with the kernel ABI of runtime.h); `gpu` holds them in their place where they
-    run on GPUs.  `weights` are the parts of its weights; offsets inside them are the program's.
-    `features` are what the CPU must have, which runs at least the program.  `facts` are what the
-    manifest says of it besides, `listings` the kernels' texts by symbol.
+    run on GPUs.  `needs` is the table of what they need of a launch, from `encode_needs`; where it
+    is empty, as for kernels written by hand, nothing holds the program's launches against it.
+    `weights` are the parts of its weights; offsets inside them are the program's.  `features` are
+    what the CPU must have, which runs at least the program.  `facts` are what the manifest says of
+    it besides, `listings` the kernels' texts by symbol.
     """
 
     target: str
@@ -34,6 +36,7 @@ class Variant:
     gpu: GpuImages | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     listings: Mapping[str, str] = field(default_factory=dict)
+    needs: bytes = b""
 
 
 def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
@@ -130,16 +133,29 @@ __asm__(".pushsection {PROGRAM_SECTION}{number},\\"a\\"\\n"
         "{name}_end: .byte 0\\n"
         ".popsection\\n");
 HIDDEN const uint8_t {name}_begin[], {name}_end[];
+{_needs_source(number)}"""
+
+
+def _needs_source(number: int) -> str:
+    name = f"tcc_needs{number}"
+    return f"""__asm__(".pushsection .rodata\\n"
+        "{name}_begin: .incbin \\"needs{number}.bin\\"\\n"
+        "{name}_end: .byte 0\\n"
+        ".popsection\\n");
+HIDDEN const uint8_t {name}_begin[], {name}_end[];
 """
 
 
 def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
     """Its row in the table of variants."""
     kernels = "0" if variant.gpu is not None else f"kernels{number}"
+    needs = [f"tcc_needs{number}_{end}" if variant.needs else "0" for end in ("begin", "end")]
     return f"""    {{
         .target = "{variant.target}",
         .program = tcc_program{number}_begin,
         .program_end = tcc_program{number}_end,
+        .needs = {needs[0]},
+        .needs_end = {needs[1]},
         .kernels = {kernels},
         .n_kernels = {len(variant.kernels)},
         .features = features{number},

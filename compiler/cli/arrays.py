@@ -17,7 +17,7 @@ from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
 from tcc.record import record
 from tcc.runtime import Port
-from tcc.temporary import temporary_folder
+from tcc.temporary import locked_folder
 
 if TYPE_CHECKING:
     from tcc import options
@@ -314,7 +314,7 @@ def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
         names = [f"{index}-{name}" for index, name in enumerate(names)]
     with file_errors("cannot write outputs", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(".tcc-", folder) as made:
+        with locked_folder(".tcc-made-", folder) as made:
             for name, array in zip(names, arrays.values(), strict=True):
                 save_array(made / f"{name}.npy", array)
             for name in names:

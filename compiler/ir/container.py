@@ -13,6 +13,7 @@ MANIFEST_SECTION = ".tcc.manifest"
 PROGRAM_SECTION = ".tcc.program"
 # Deflated JSON, kernel -> LLVM IR; never loaded, and `strip` removes it.
 LISTINGS_SECTION = ".tcc.listings"
+MOST_LISTINGS = 48 << 20  # bytes of them, unpacked
 SIDE_SUFFIX = ".weights"
 
 # magic, version, offset and size of the weights, their SHA-256

@@ -206,7 +206,12 @@ typedef struct tcc_api {
 
     /* Loads and checks the model at the first call, then counts users: CPU features, program,
      * weights.  Pair each success with model_release; the last one frees weights and idle
-     * instances (destroy your own instances first). */
+     * instances (destroy your own instances first).
+     * Checked are: of the program all that a run relies on, so that its bytes may be anybody's; of the
+     * weights that the file ends with a section of their size that names their hash.  With TCC_VERIFY=1
+     * their bytes are compared with that hash too, at some hundred MB/s: without it damage to them
+     * changes results and is not seen.  The code is not checked here (tcc.load of Python compares it
+     * with a hash in the file), and no hash says who made the file: load what you would run. */
     tcc_status (*model_get)(tcc_model **out_model);
     void (*model_release)(tcc_model *model);
 

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "image.h"
 #include "runtime.h"
 
 static char own_path[4096];

@@ -53,6 +53,8 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->spans, program->n_buffers, sizeof(tcc_span)},
         {(void **)&instance->launch_buffers, 2 * tcc_launch_room(program->max_buffers), sizeof(void *)},
         {(void **)&instance->launch_ints, 2 * tcc_launch_room(program->max_ints), sizeof(int64_t)},
+        {(void **)&instance->need_values, program->max_values, sizeof(int64_t)},
+        {(void **)&instance->proofs, program->n_proofs, sizeof(int64_t)},
         {(void **)&instance->tensors, program->max_tensors, sizeof(tcc_op_tensor)},
         {(void **)&instance->dims, program->max_dims, sizeof(int64_t)},
         {(void **)&instance->results, program->max_results, sizeof(int64_t)},
@@ -159,6 +161,8 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->spans);
     tcc_free(instance->launch_buffers);
     tcc_free(instance->launch_ints);
+    tcc_free(instance->need_values);
+    tcc_free(instance->proofs);
     tcc_free(instance->tensors);
     tcc_free(instance->dims);
     tcc_free(instance->results);

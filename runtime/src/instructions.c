@@ -151,7 +151,8 @@ static void raise_to(int64_t *most, int64_t value) {
 static void prepare_launch(const tcc_reader *reader, tcc_code *code) {
     tcc_program *program = reader->program;
     code->kernel = reader->kernels ? reader->kernels[code->as.launch.kernel] : NULL;
-    code->number = program->n_steps++;
+    code->number = (int32_t)program->n_steps++;
+    code->proof = -1; /* unless its kernel says what it needs */
     raise_to(&program->max_buffers, code->as.launch.buffers.count);
     raise_to(&program->max_ints, code->as.launch.ints.count);
 }
@@ -169,7 +170,7 @@ static tcc_status prepare_call(const tcc_reader *reader, tcc_code *code) {
     if (!code->op)
         return tcc_fail(TCC_UNSUPPORTED, "the program calls '%.64s', which this runtime lacks",
                         code->as.call.op);
-    code->number = program->n_steps++;
+    code->number = (int32_t)program->n_steps++;
     raise_to(&program->max_tensors, inputs->count + outputs->count);
     raise_to(&program->max_dims, count_dims(inputs) + count_dims(outputs));
     raise_to(&program->max_results, code->as.call.results.count);
@@ -181,7 +182,7 @@ static tcc_status prepare_plan(const tcc_reader *reader, tcc_code *code) {
     int64_t count = code->as.plan.sizes.count;
     if (code->as.plan.offsets.count != count || code->as.plan.lives.count != 3 * count)
         return damaged("plans an arena with lists of different lengths");
-    code->number = program->n_plans++;
+    code->number = (int32_t)program->n_plans++;
     code->plan = program->plans;
     program->plans = code;
     return TCC_OK;
@@ -206,14 +207,14 @@ static tcc_status prepare_collective(const tcc_reader *reader, tcc_code *code) {
         return damaged("is for another number of ranks than one before it, or than its group");
     if (group >= 0) ranks = 0; /* of the comm */
     if (ranks || program->ranks < 0) program->ranks = (int32_t)ranks;
-    code->number = program->n_steps++;
+    code->number = (int32_t)program->n_steps++;
     program->sharers = !program->n_tickets || program->sharers == group ? group : -1;
     raise_to(&program->n_tickets, code->as.collective.ticket + 1);
     return TCC_OK;
 }
 
 static void prepare_wait(const tcc_reader *reader, tcc_code *code) {
-    code->number = reader->program->n_steps++;
+    code->number = (int32_t)reader->program->n_steps++;
     raise_to(&reader->program->n_tickets, code->as.wait.ticket + 1);
 }
 
@@ -249,12 +250,24 @@ static int64_t defined(const tcc_code *code, int64_t index) {
     return -1;
 }
 
-/* An instruction's body number `index`; NULL behind the last. */
-static const tcc_body *nested(const tcc_code *code, int64_t index) {
+const tcc_body *tcc_nested_body(const tcc_code *code, int64_t index) {
     for (const tcc_field *field = FIELDS[code->kind]; field->kind; field++)
         if (field->kind == TCC_KIND_BODY && index-- == 0)
             return (const tcc_body *)(const void *)((const char *)&code->as + field->at);
     return NULL;
+}
+
+int64_t tcc_written_buffer(const tcc_code *code, int64_t index) {
+    for (const tcc_field *field = FIELDS[code->kind]; field->kind; field++) {
+        const void *at = (const char *)&code->as + field->at;
+        if (field->kind != TCC_KIND_WRITTEN) continue;
+        if (field->form == TCC_HAS_ONE && index-- == 0) return *(const int64_t *)at;
+        if (field->form == TCC_HAS_ONE) continue;
+        const tcc_operands *list = at;
+        if (index < list->count) return list->tensors[index].buffer;
+        index -= list->count;
+    }
+    return -1;
 }
 
 /* The largest weight that a launch reads; -1: none. */
@@ -294,6 +307,7 @@ tcc_status tcc_read_body(tcc_reader *reader, int32_t depth, tcc_body *out_body) 
 /* ---- the prologue --------------------------------------------------------------------------------- */
 
 enum { WRITTEN = 1, SIZES_ARENA = 2 };
+#define NO_CONSTANT INT64_MIN
 
 /* Fails where `body` writes a register that the arena needs. */
 static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks) {
@@ -303,7 +317,7 @@ static tcc_status refuse_arena_writes(const tcc_body *body, const uint8_t *marks
         for (int64_t n = 0; (target = defined(code, n)) >= 0; n++)
             if (marks[target] & SIZES_ARENA)
                 return damaged("changes the size of the arena while it is in use");
-        for (int64_t n = 0; (inner = nested(code, n)); n++)
+        for (int64_t n = 0; (inner = tcc_nested_body(code, n)); n++)
             TCC_RETURN_IF_ERROR(refuse_arena_writes(inner, marks));
     }
     return TCC_OK;
@@ -334,10 +348,10 @@ static void count_writes(const tcc_body *body, uint8_t *writes, int64_t *constan
         const tcc_code *code = &body->code[i];
         bool constant = code->kind == TCC_CODE_LET && code->as.let.op == TCC_INT_CONST;
         for (int64_t n = 0; (target = defined(code, n)) >= 0; n++) {
-            constants[target] = constant ? code->as.let.a : -1;
+            constants[target] = constant ? code->as.let.a : NO_CONSTANT;
             if (writes[target] < 2) writes[target]++;
         }
-        for (int64_t n = 0; (inner = nested(code, n)); n++) count_writes(inner, writes, constants);
+        for (int64_t n = 0; (inner = tcc_nested_body(code, n)); n++) count_writes(inner, writes, constants);
     }
 }
 
@@ -364,7 +378,11 @@ tcc_status tcc_program_plan(tcc_reader *reader, tcc_body body) {
     count_writes(&body, writes, constants);
     fill_static_shapes(program->inputs, program->n_inputs, writes, constants);
     fill_static_shapes(program->outputs, program->n_outputs, writes, constants);
-    if (writes[program->arena] == 1 && constants[program->arena] > 0)
+    for (int64_t i = 0; i < program->n_registers; i++)
+        writes[i] = writes[i] == 1 && marks[i] & WRITTEN && constants[i] != NO_CONSTANT;
+    program->fixed = writes;
+    program->constants = constants;
+    if (writes[program->arena] && constants[program->arena] > 0)
         program->known_arena = constants[program->arena];
     return refuse_arena_writes(&program->body, marks);
 }

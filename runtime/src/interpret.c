@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "collective.h"
+#include "needs.h"
 #include "place.h"
 #include "runtime.h"
 #include "seed.h"
@@ -16,29 +17,23 @@ static tcc_status evaluate(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, value = 0;
     int64_t a = code->as.let.a, b = code->as.let.b;
     int64_t op = code->as.let.op;
-    bool overflow = false;
+    bool computed = true;
     if (op > TCC_INT_DIM && op < TCC_INT_RANK) {
         a = registers[a];
         b = registers[b];
     }
     switch (op) {
-    case TCC_INT_CONST: value = a; break;
     case TCC_INT_DIM: value = run->inputs[a].shape[b]; break;
-    case TCC_INT_ADD: overflow = __builtin_add_overflow(a, b, &value); break;
-    case TCC_INT_SUB: overflow = __builtin_sub_overflow(a, b, &value); break;
-    case TCC_INT_MUL: overflow = __builtin_mul_overflow(a, b, &value); break;
-    case TCC_INT_MIN: value = a < b ? a : b; break;
-    case TCC_INT_MAX: value = a > b ? a : b; break;
     case TCC_INT_RANK: value = tcc_collective_rank(run); break;
     case TCC_INT_SEED: TCC_RETURN_IF_ERROR(tcc_run_seed(run, &value)); break;
-    default:
-        if (b <= 0)
-            return tcc_fail(TCC_INVALID_ARGUMENT, "a size is divided by %lld", (long long)b);
-        value = op == TCC_INT_MOD ? a % b + (a % b < 0 ? b : 0) : a / b - (a % b < 0);
+    default: computed = tcc_compute(op, a, b, &value);
     }
-    if (TCC_UNLIKELY(overflow))
-        return tcc_fail(TCC_INVALID_ARGUMENT, "a size is too large (%lld and %lld)", (long long)a,
-                        (long long)b);
+    if (TCC_UNLIKELY(!computed))
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        op == TCC_INT_FLOORDIV || op == TCC_INT_MOD
+                            ? "a size is divided by what is not positive (%lld by %lld)"
+                            : "a size is too large (%lld and %lld)",
+                        (long long)a, (long long)b);
     registers[code->as.let.target] = value;
     return TCC_OK;
 }
@@ -125,11 +120,26 @@ static tcc_status view(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
+/* What was right is right again: most runs compare a few numbers. */
+static bool is_proved(tcc_instance *instance, const tcc_code *code) {
+    const tcc_operands *buffers = &code->as.launch.buffers, *ints = &code->as.launch.ints;
+    const int64_t *registers = instance->registers;
+    int64_t *proof = instance->proofs + code->proof, *at = proof + 1;
+    uint64_t differ = (uint64_t)(proof[0] ^ registers[code->as.launch.grid]);
+    for (int64_t i = 0; i < ints->count; i++) differ |= (uint64_t)(*at++ ^ registers[ints->numbers[i]]);
+    for (int64_t i = 0; i < buffers->count; i++)
+        differ |= (uint64_t)(*at++ ^ instance->spans[buffers->numbers[i]].size);
+    return !differ || tcc_needs_prove(&instance->model->program, code, registers, instance->spans,
+                                      instance->need_values, proof);
+}
+
 static tcc_status launch(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     int64_t units = instance->registers[code->as.launch.grid];
     if (units <= 0) return TCC_OK;
+    if (code->proof >= 0 && TCC_UNLIKELY(!is_proved(instance, code)))
+        return broken("gives a kernel less memory than it needs, or other sizes");
     if (TCC_UNLIKELY(instance->executor != NULL))
         return instance->executor->launch(run, code, units);
     /* the launch before may still read its half of the tables */

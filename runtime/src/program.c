@@ -138,7 +138,7 @@ static tcc_status read_groups(tcc_reader *reader) {
 static tcc_status read_sections(tcc_reader *reader, int64_t n_kernels, bool grouped) {
     tcc_program *program = reader->program;
     int64_t n_inputs, n_outputs;
-    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, TCC_MAX_REGISTERS, &program->n_registers));
+    TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->count, &program->n_registers));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, INT64_C(1) << 40, &program->scratch));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, program->n_registers, &program->arena));
     TCC_RETURN_IF_ERROR(tcc_read_count(reader, 7, &n_inputs));

@@ -30,21 +30,40 @@ tcc_status tcc_read_count(tcc_reader *reader, int64_t least, int64_t *out_value)
     return TCC_OK;
 }
 
+/* Whether all of it is UTF-8, which no code point has in two ways. */
+static bool is_text(const uint8_t *text, int64_t length) {
+    static const uint32_t least[4] = {0, 0x80, 0x800, 0x10000};
+    for (int64_t i = 0; i < length; i++) {
+        int more = text[i] < 0x80 ? 0 : text[i] < 0xE0 ? 1 : text[i] < 0xF0 ? 2 : 3;
+        uint32_t point = more ? text[i] & (0x3Fu >> more) : text[i];
+        if ((more && text[i] < 0xC0) || text[i] > 0xF7) return false;
+        for (int left = more; left; left--) { /* the end is a 0, which continues nothing */
+            if ((text[++i] & 0xC0) != 0x80) return false;
+            point = point << 6 | (text[i] & 0x3Fu);
+        }
+        if (point < least[more] || point > 0x10FFFF || point >> 11 == 0x1B) return false;
+    }
+    return true;
+}
+
 tcc_status tcc_read_string(tcc_reader *reader, const char **out_text) {
     int64_t offset, length;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes, &offset));
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 0, reader->string_bytes - offset, &length));
     *out_text = reader->strings + offset;
-    return (*out_text)[length] == 0 ? TCC_OK : tcc_damaged("a string without an end");
+    if ((*out_text)[length]) return tcc_damaged("a string without an end");
+    return is_text((const uint8_t *)*out_text, length) ? TCC_OK : tcc_damaged("a text that is none");
 }
 
 tcc_status tcc_read_dtype(tcc_reader *reader, tcc_dtype *out_dtype) {
+    /* by DLPack's code, the sum of the widths that compiler/ir/types.py has */
+    static const uint8_t widths[] = {126, 126, 112, 192, 16, 0, 8, 0, 0, 0, 8, 8, 8, 8, 8, 0, 0, 4};
     int64_t value;
     TCC_RETURN_IF_ERROR(tcc_read_in(reader, 1, 1 << 16, &value));
     *out_dtype = (tcc_dtype){(uint8_t)(value >> 8), (uint8_t)(value & 0xFF), 1};
-    int bits = out_dtype->bits;
-    if (bits == 0 || bits & (bits - 1) || (tcc_is_opaque(*out_dtype) && bits < 64))
-        return tcc_damaged("an element type of no possible width");
+    unsigned code = out_dtype->code, bits = out_dtype->bits;
+    if (code >= sizeof widths || bits & (bits - 1) || !(widths[code] & bits))
+        return tcc_damaged("an unknown element type");
     return TCC_OK;
 }
 
@@ -65,13 +84,17 @@ typedef union header {
     char room[16];
 } header;
 
-tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory) {
+tcc_status tcc_program_allocate(tcc_program *program, int64_t count, size_t size, void **out_memory) {
     header *memory = tcc_allocate_zero(1, (size_t)count * size + sizeof *memory);
     if (!memory) return TCC_OUT_OF_MEMORY;
-    memory->next = reader->program->memory;
-    reader->program->memory = memory;
+    memory->next = program->memory;
+    program->memory = memory;
     *out_memory = memory + 1;
     return TCC_OK;
+}
+
+tcc_status tcc_reader_allocate(tcc_reader *reader, int64_t count, size_t size, void **out_memory) {
+    return tcc_program_allocate(reader->program, count, size, out_memory);
 }
 
 void tcc_program_free(tcc_program *program) {

@@ -13,6 +13,7 @@
 #if defined(__GNUC__)
 #define TCC_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #define TCC_COLD __attribute__((cold, noinline))
+#define TCC_RARE __attribute__((cold)) /* once a load: compiled for its size */
 #define TCC_UNLIKELY(x) __builtin_expect(!!(x), 0)
 #else
 #error "the runtime needs a compiler with GNU extensions (gcc, clang, zig cc)"
@@ -168,9 +169,9 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 /* ---- groups.c: limits of control groups, versions 1 and 2 ------------------------------------------- */
 
 /* CPUs that the quotas of the process's control groups keep busy, rounded up; 0 without a quota. */
-int64_t tcc_group_cpus(void);
+TCC_RARE int64_t tcc_group_cpus(void);
 /* Bytes that the process and the others in its control groups may take; 0 without a limit. */
-int64_t tcc_group_bytes(void);
+TCC_RARE int64_t tcc_group_bytes(void);
 
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
@@ -184,7 +185,7 @@ tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
 /* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
  * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
-tcc_status tcc_memory_limit(size_t *out_bytes);
+TCC_RARE tcc_status tcc_memory_limit(size_t *out_bytes);
 
 /* ---- notes.c: what the libraries of a process share ---------------------------------------------- */
 
@@ -272,7 +273,8 @@ typedef tcc_status (*tcc_op)(struct tcc_op_call *call);
 struct tcc_code {
     int32_t kind;
     int32_t ahead;  /* of a launch: the largest weight of the launch after it; -1: none */
-    int64_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
+    int32_t number; /* of a launch, call, collective or wait: its place among them; of a plan: among plans */
+    int32_t proof;  /* of a launch: where instances note what they proved of it; -1: runs prove nothing */
     union {
         tcc_kernel kernel; /* of a launch; NULL on a GPU */
         tcc_op op;         /* of a call */
@@ -305,6 +307,10 @@ typedef struct tcc_program {
     int64_t n_groups;
     int64_t sharers; /* the group that all collectives are of, whose ranks share memory; or -1 */
     int64_t known_arena; /* the arena's size where inputs do not change it; else 0 */
+    const uint8_t *fixed; /* by register: the prologue sets it, nothing else does, and inputs do not */
+    const int64_t *constants; /* change the value, which is here */
+    const int64_t **needs; /* by kernel: a row of needs.c; NULL: nobody says what the kernels need */
+    int64_t max_values, n_proofs; /* registers of the longest row; words of all proofs */
     const tcc_code *plans; /* list of those in the body */
     int64_t n_plans;
     void *memory; /* list of what decoding allocated */
@@ -312,7 +318,7 @@ typedef struct tcc_program {
 
 /* Decodes and checks `bytes`; every index, size and depth in the result is in range.  Fails with
  * TCC_CORRUPT, never by a signal, whatever the bytes are.  `kernels` is NULL for a GPU's program. */
-tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
+TCC_RARE tcc_status tcc_program_decode(const void *bytes, size_t size, const tcc_kernel *kernels,
                               int64_t n_kernels, int64_t weight_bytes, tcc_program *out_program);
 void tcc_program_free(tcc_program *program);
 
@@ -334,7 +340,7 @@ typedef struct tcc_range {
 /* Maps `part` of the weight section, which has `size` bytes and the content hash `sha256`, from this
  * object's file or the side file beside it; on huge pages where it is to be read again and again.
  * An empty part maps nothing. */
-tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
+TCC_RARE tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights);
 void tcc_weights_unmap(tcc_weights *weights);
 
@@ -343,20 +349,8 @@ void tcc_weights_unmap(tcc_weights *weights);
 /* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
  * has it.  What is found is used only if it is sealed and equal byte by byte.  `file` is locked meanwhile.
  * False, and nothing is held, where that cannot be. */
-bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
+TCC_RARE bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
                        tcc_weights *out_weights);
-
-/* ---- image.c: the loaded code ------------------------------------------------------------------------ */
-
-/* The file that this object was loaded from; "" where it is not known.  It may be another by now:
- * code and data are in memory from the beginning. */
-const char *tcc_image_path(void);
-
-/* ---- symbols.c: names for profilers ------------------------------------------------------------------ */
-
-/* Appends this object's functions to /tmp/perf-PID.map where TCC_PERF_MAP=1 asks for it; `path` is
- * the file that it was loaded from. */
-void tcc_symbols_tell(const char *path);
 
 /* ---- features.c: what the CPU must have ------------------------------------------------------------- */
 
@@ -368,7 +362,7 @@ typedef struct tcc_feature {
     uint64_t xcr0;
 } tcc_feature;
 
-tcc_status tcc_features_check(const tcc_feature *features, int32_t count, const char *model);
+TCC_RARE tcc_status tcc_features_check(const tcc_feature *features, int32_t count, const char *model);
 
 /* ---- the link step's object: what one artifact consists of ------------------------------------------- */
 
@@ -379,6 +373,7 @@ typedef struct tcc_variant {
     const char *target; /* as a command line names it */
     const uint8_t *program;
     const uint8_t *program_end;
+    const uint8_t *needs, *needs_end; /* of the kernels, as needs.h has it; NULL: not known */
     const tcc_kernel *kernels; /* NULL: the images have them */
     int64_t n_kernels;
     const tcc_feature *features; /* of the CPU, which runs at least the program */
@@ -408,10 +403,10 @@ typedef struct tcc_gpu_instance tcc_gpu_instance;
 /* Finds the variant that suits a GPU of this machine best, and that GPU.  TCC_UNSUPPORTED, with all
  * reasons, where no GPU can run any.  `section` is the whole weight section, mapped while the result
  * is in use until tcc_gpu_open has returned. */
-tcc_status tcc_gpu_find(const tcc_artifact *artifact, const char *section,
+TCC_RARE tcc_status tcc_gpu_find(const tcc_artifact *artifact, const char *section,
                         const tcc_variant **out_variant, tcc_gpu **out_gpu);
 /* Brings kernels and weights of the variant that was found to its GPU. */
-tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
+TCC_RARE tcc_status tcc_gpu_open(tcc_gpu *gpu, const tcc_program *program, const char *weights, size_t bytes,
                         const char *model);
 void tcc_gpu_close(tcc_gpu *gpu);
 /* Can the model take an array that lies there?  `tcc_gpu_expected` says what it can take. */
@@ -456,6 +451,7 @@ struct tcc_instance {
     tcc_span *spans;         /* by buffer id */
     void **launch_buffers;   /* twice the room for the largest launch: two may be in flight */
     int64_t *launch_ints;
+    int64_t *need_values, *proofs; /* units, ints and bytes of buffers with which a launch was right */
     struct tcc_op_tensor *tensors;
     int64_t *dims, *results, *shape; /* the last of the output being allocated */
     tcc_span *bound; /* by input port: the caller's array, or a row-major copy */
@@ -562,7 +558,7 @@ const char *tcc_dtype_name(tcc_dtype dtype, char text[16]);
 
 /* variants.c: what of an artifact runs here. */
 /* Fills the variant, program, weights and any GPU of `model`.  On failure nothing is held. */
-tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
+TCC_RARE tcc_status tcc_variant_open(const tcc_artifact *artifact, tcc_model *model);
 tcc_status tcc_model_get(tcc_model **out_model);
 void tcc_model_release(tcc_model *model);
 tcc_status tcc_model_call(tcc_model *model, const tcc_tensor *inputs, int32_t n_inputs,

@@ -41,14 +41,30 @@ static bool map(int file, size_t size, tcc_weights *out_weights) {
     return true;
 }
 
+/* What is looked for: the bytes of a part, in a file of this name. */
+typedef struct wanted {
+    char shown[300]; /* by /proc */
+    const char *bytes;
+    size_t size;
+    uint64_t own; /* number of the file that this process makes */
+    bool first;   /* this process has the lock of the artifact */
+    bool busy;    /* another process of this user is making one, or comes first */
+} wanted;
+
+static bool lock(int file, int operation) { return syscall(SYS_flock, file, operation | LOCK_NB) == 0; }
+
 /* Nobody can change or cut the file, it is this user's, and it holds just these bytes. */
-static bool is_sound(int file, const char *bytes, size_t size, tcc_weights *out_weights) {
+static bool is_sound(int file, wanted *wanted, tcc_weights *out_weights) {
     struct stat about; /* the kernel's own layout; a C library of 2012 has no function fstat */
-    if (syscall(SYS_fstat, file, &about) || about.st_uid != geteuid() ||
-        about.st_size != (off_t)size || (fcntl(file, F_GET_SEALS) & SEALS) != SEALS ||
-        !map(file, size, out_weights))
+    int seals = fcntl(file, F_GET_SEALS);
+    if (seals < 0 || syscall(SYS_fstat, file, &about) || about.st_uid != geteuid()) return false;
+    if ((seals & SEALS) != SEALS) { /* who makes it holds a lock on it, and gives it a size */
+        bool before = about.st_size || (!wanted->first && about.st_ino < wanted->own);
+        if (before && about.st_ino != wanted->own) wanted->busy |= !lock(file, LOCK_SH);
         return false;
-    if (memcmp(out_weights->base, bytes, size) == 0) return true;
+    }
+    if (about.st_size != (off_t)wanted->size || !map(file, wanted->size, out_weights)) return false;
+    if (memcmp(out_weights->base, wanted->bytes, wanted->size) == 0) return true;
     munmap(out_weights->mapping, out_weights->mapped);
     return false;
 }
@@ -56,36 +72,35 @@ static bool is_sound(int file, const char *bytes, size_t size, tcc_weights *out_
 /* ---- finding ----------------------------------------------------------------------------------------- */
 
 /* Looks at the descriptors of the process whose folder in /proc this is. */
-static bool find_in(const char *process, const char *name, const char *bytes, size_t size,
-                    tcc_weights *out_weights) {
+static bool find_in(const char *process, wanted *wanted, tcc_weights *out_weights) {
     char path[600], target[300];
     (void)snprintf(path, sizeof path, "/proc/%.20s/fd", process);
     DIR *folder = opendir(path);
     if (!folder) return false; /* another user's, or it has ended */
-    bool found = false;
-    for (struct dirent *entry; !found && (entry = readdir(folder));) {
+    struct stat about;
+    bool own = !syscall(SYS_fstat, dirfd(folder), &about) && about.st_uid == geteuid(), found = false;
+    for (struct dirent *entry; own && !found && (entry = readdir(folder));) {
         (void)snprintf(path, sizeof path, "/proc/%.20s/fd/%s", process, entry->d_name);
         ssize_t length = readlink(path, target, sizeof target - 1);
         if (length <= 0) continue;
         target[length] = 0;
-        if (strcmp(target, name) != 0) continue;
-        int file = open(path, O_RDONLY | O_CLOEXEC);
-        found = file >= 0 && is_sound(file, bytes, size, out_weights);
+        if (strcmp(target, wanted->shown) != 0) continue;
+        int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        found = file >= 0 && is_sound(file, wanted, out_weights);
         if (file >= 0 && !found) close(file);
     }
     closedir(folder);
     return found;
 }
 
-static bool find(const char *name, const char *bytes, size_t size, tcc_weights *out_weights) {
-    char shown[300];
-    (void)snprintf(shown, sizeof shown, "/memfd:%s (deleted)", name);
+static bool find(wanted *wanted, tcc_weights *out_weights) {
     DIR *folder = opendir("/proc");
     if (!folder) return false;
     bool found = false;
+    wanted->busy = false;
     for (struct dirent *entry; !found && (entry = readdir(folder));)
         found = entry->d_name[0] >= '0' && entry->d_name[0] <= '9' &&
-                find_in(entry->d_name, shown, bytes, size, out_weights);
+                find_in(entry->d_name, wanted, out_weights);
     closedir(folder);
     return found;
 }
@@ -103,32 +118,43 @@ static bool write_all(int file, const char *bytes, size_t size) {
     return true;
 }
 
-static bool make(const char *name, const char *bytes, size_t size, tcc_weights *out_weights) {
-    int file = (int)syscall(SYS_memfd_create, name, MFD);
-    if (file < 0) return false;
-    if (write_all(file, bytes, size) && fcntl(file, F_ADD_SEALS, SEALS) == 0 &&
-        map(file, size, out_weights))
-        return true;
-    close(file);
-    return false;
-}
-
-/* So that processes which start together make one; not for long, for anybody may hold the lock. */
-static bool lock(int file) {
+/* Whether another process of this user makes one before it is the turn of this one, whose file is still
+ * empty.  Of those that start together the one with the artifact's lock is first, else the one with the
+ * oldest file; the others wait for it, and for nobody else: a stranger too may hold that lock. */
+static bool find_first(int file, int artifact, wanted *wanted, tcc_weights *out_weights) {
     enum { TRIES = 200, NAP = 10000000 };
     const struct timespec nap = {0, NAP};
+    struct stat about;
+    if (!lock(file, LOCK_EX) || syscall(SYS_fstat, file, &about)) return false;
+    wanted->own = about.st_ino;
     for (int i = 0; i < TRIES; i++) {
-        if (syscall(SYS_flock, file, LOCK_EX | LOCK_NB) == 0) return true;
-        if (errno != EWOULDBLOCK && errno != EINTR) return false;
+        wanted->first = lock(artifact, LOCK_EX);
+        if (wanted->first) (void)!ftruncate(file, 1);
+        if (find(wanted, out_weights)) return true;
+        if (!wanted->busy) break;
         nanosleep(&nap, NULL);
     }
     return false;
 }
 
+static bool make(const char *name, int artifact, wanted *wanted, tcc_weights *out_weights) {
+    int file = (int)syscall(SYS_memfd_create, name, MFD);
+    if (file < 0) return false;
+    bool found = find_first(file, artifact, wanted, out_weights);
+    bool made = !found && write_all(file, wanted->bytes, wanted->size) &&
+                fcntl(file, F_ADD_SEALS, SEALS) == 0 && map(file, wanted->size, out_weights);
+    if (made)
+        (void)lock(file, LOCK_UN);
+    else
+        close(file);
+    return found || made;
+}
+
 bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
                        tcc_weights *out_weights) {
-    bool locked = lock(file);
-    bool shared = find(name, bytes, size, out_weights) || make(name, bytes, size, out_weights);
-    if (locked) (void)syscall(SYS_flock, file, LOCK_UN);
+    wanted wanted = {.bytes = bytes, .size = size};
+    (void)snprintf(wanted.shown, sizeof wanted.shown, "/memfd:%s (deleted)", name);
+    bool shared = find(&wanted, out_weights) || make(name, file, &wanted, out_weights);
+    (void)lock(file, LOCK_UN);
     return shared;
 }

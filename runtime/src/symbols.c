@@ -15,6 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "image.h"
 #include "runtime.h"
 
 typedef struct bytes {

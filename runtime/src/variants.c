@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "needs.h"
 #include "runtime.h"
 
 /* ---- the choice ---------------------------------------------------------------------------------------- */
@@ -41,9 +42,14 @@ static tcc_status find_for_cpu(const tcc_artifact *artifact, const tcc_variant *
 /* ---- one variant --------------------------------------------------------------------------------------- */
 
 static tcc_status decode(const tcc_variant *variant, tcc_program *out_program) {
-    return tcc_program_decode(variant->program, (size_t)(variant->program_end - variant->program),
-                              is_for_gpus(variant) ? NULL : variant->kernels, variant->n_kernels,
-                              (int64_t)variant->weights.bytes, out_program);
+    TCC_RETURN_IF_ERROR(
+        tcc_program_decode(variant->program, (size_t)(variant->program_end - variant->program),
+                           is_for_gpus(variant) ? NULL : variant->kernels, variant->n_kernels,
+                           (int64_t)variant->weights.bytes, out_program));
+    if (!variant->needs) return TCC_OK;
+    tcc_status status = tcc_needs_read(variant->needs, variant->needs_end, out_program);
+    if (status != TCC_OK) tcc_program_free(out_program);
+    return status;
 }
 
 static bool same_ports(const tcc_port_info *one, const tcc_port_info *other, int32_t count) {

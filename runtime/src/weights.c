@@ -16,7 +16,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "image.h"
 #include "runtime.h"
+#include "sha256.h"
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
@@ -156,6 +158,23 @@ static void name_part(const uint8_t sha256[32], tcc_range part, char out_name[12
     (void)snprintf(out_name + used, 32, "-%llx", (unsigned long long)part.offset);
 }
 
+/* Compares all of the section with its hash, where TCC_VERIFY asks for it. */
+static tcc_status verify(int file, int64_t offset, uint64_t size, const uint8_t sha256[32]) {
+    const char *told = secure_getenv("TCC_VERIFY");
+    if (!told || !*told || strcmp(told, "0") == 0) return TCC_OK;
+    if (strcmp(told, "1") != 0)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "TCC_VERIFY is '%.64s': expected 0 or 1", told);
+    tcc_weights all = {0};
+    TCC_RETURN_IF_ERROR(map_file(file, offset, (size_t)size, &all));
+    uint8_t digest[32];
+    tcc_sha256((const uint8_t *)all.base, (size_t)size, digest);
+    tcc_weights_unmap(&all);
+    if (memcmp(digest, sha256, sizeof digest) == 0) return TCC_OK;
+    return tcc_fail(TCC_CORRUPT, "the weights of '%s' are damaged: their hash is another one than that "
+                                 "of the model's: copy the file again, or compile the model again",
+                    tcc_image_path());
+}
+
 tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range part, bool huge,
                            tcc_weights *out_weights) {
     memset(out_weights, 0, sizeof *out_weights);
@@ -177,10 +196,11 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
                         "the weights of '%s' are missing or damaged, in the file and in "
                         "'%s' beside it: compile the model again, or copy both files",
                         path, side);
-    offset += (int64_t)part.offset;
     char name[128];
     name_part(sha256, part, name);
-    tcc_status status = map_file(file, offset, (size_t)part.bytes, out_weights);
+    tcc_status status = verify(file, offset, size, sha256);
+    offset += (int64_t)part.offset;
+    if (status == TCC_OK) status = map_file(file, offset, (size_t)part.bytes, out_weights);
     if (status == TCC_OK && huge && part.bytes >= huge_from)
         status = map_best(file, offset, name, told, out_weights);
     if (status != TCC_OK) tcc_weights_unmap(out_weights);

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import pytest
 from onnx import helper, save
 from tcc import temporary as temporary_module
+from tcc.backends.artifact.publish import folder_beside
 from tcc.temporary import temporary_folder
 
 from tests.processes import started
@@ -171,3 +172,38 @@ def test_the_test_script_names_what_is_left_behind(
         (folder / "odd").touch()
     assert (failed, folder.exists()) == (["temporary files"], False)
     assert capsys.readouterr().out == "left behind: odd, tcc-kernel-1 (k.ll)\n"
+
+
+KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from tcc.backends.artifact.publish import folder_beside
+
+with folder_beside(Path(sys.argv[1]), "the artifact") as folder:
+    (folder / "object0.o").write_bytes(bytes(9))
+    print(folder, flush=True)
+    sys.stdin.read() if sys.argv[2] == "waits" else os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_compile_removes_what_a_killed_one_left_beside_its_output(tmp_path: Path) -> None:
+    """What a living one has is left alone, and so is what only looks like it."""
+    out = tmp_path / "m.so"
+    command = (sys.executable, "-c", KILLED, str(out))
+    subprocess.run((*command, "dies"), check=False, stdout=subprocess.DEVNULL)
+    assert len(list(tmp_path.iterdir())) == 1
+    (tmp_path / ".tcc-made-notes").write_text("a file of the user's")
+    with started([*command, "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as living:
+        assert living.stdin is not None
+        assert living.stdout is not None
+        at_work = Path(living.stdout.readline().strip())
+        assert {path.name for path in tmp_path.iterdir()} == {at_work.name, ".tcc-made-notes"}
+        with folder_beside(out, "the artifact") as own:
+            assert own.exists()
+            assert (at_work / "object0.o").exists()
+    living.stdin.close()
+    living.stdout.close()
+    assert {path.name for path in tmp_path.iterdir()} == {at_work.name, ".tcc-made-notes"}
+    with folder_beside(out, "the artifact"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == [".tcc-made-notes"]

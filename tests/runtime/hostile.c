@@ -1,5 +1,6 @@
 /* Reads a file of records (size, program bytes), decodes each, and runs each that decodes on zeroed
  * inputs (strings and lists have contents) with kernels that do nothing.  Prints "<decoded> <ran> <of>".  Built with sanitizers.
+ * HOSTILE_NEEDS names a file with what the kernels need, against which launches are held then.
  * Collectives run on a comm that touches what it is given and moves nothing.
  * With a third argument each record is tried again and again while the first, second, ... allocation
  * fails, until none does; every failure must be reported as such, and runs after it go well. */
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #include "driver.h"
+#include "needs.h"
 #include "tcc_comm.h"
 
 const tcc_artifact tcc_artifact_info = {.name = "hostile"};
@@ -135,6 +137,9 @@ static tcc_status run(tcc_model *model, bool again) {
     return status;
 }
 
+static uint8_t *needs;
+static size_t needs_bytes;
+
 static tcc_status decode_and_run(const char *bytes, int64_t size, int64_t n_kernels, bool again,
                                  int *decoded) {
     tcc_model model;
@@ -143,13 +148,33 @@ static tcc_status decode_and_run(const char *bytes, int64_t size, int64_t n_kern
         if (!*tcc_last_error()) abort();
         return status;
     }
-    ++*decoded;
-    status = run(&model, again);
+    if (needs_bytes) status = tcc_needs_read(needs, needs + needs_bytes, &model.program);
+    if (status == TCC_OK) {
+        ++*decoded;
+        status = run(&model, again);
+    } else if (!*tcc_last_error()) {
+        abort();
+    }
     tcc_program_free(&model.program);
     return status;
 }
 
+/* What HOSTILE_NEEDS names, if anything: a table of what the kernels need. */
+static void read_needs(void) {
+    const char *path = getenv("HOSTILE_NEEDS");
+    FILE *file = path ? fopen(path, "rb") : NULL;
+    if (!file) return;
+    uint8_t *room = malloc(1 << 16);
+    size_t bytes = fread(room, 1, 1 << 16, file);
+    needs = malloc(bytes); /* exact */
+    memcpy(needs, room, bytes);
+    needs_bytes = bytes;
+    free(room);
+    fclose(file);
+}
+
 int main(int argc, char **argv) {
+    read_needs();
     int decoded = 0, ran = 0, of = 0;
     int64_t size, n_kernels = argc > 2 ? atoll(argv[2]) : 0;
     FILE *file = fopen(argv[1], "rb");
@@ -169,6 +194,7 @@ int main(int argc, char **argv) {
         free(bytes);
     }
     if (file) fclose(file);
+    free(needs);
     printf("%d %d %d\n", decoded, ran, of);
     return 0;
 }

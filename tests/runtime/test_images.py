@@ -14,7 +14,7 @@ import numpy as np
 import programs
 import pytest
 from tcc.runtime import Module, load
-from tcc.runtime.module import RuntimeFailure
+from tcc.runtime.reports import RuntimeFailure
 
 X = np.ones(64, np.float32)
 Place = Callable[[Path, Path], Any]

@@ -5,15 +5,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import fcntl
+import hashlib
 import os
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
 import programs
 import pytest
+import tcc
+from tcc.artifact import find_weights, read_manifest
+from tcc.backends.artifact.toolchain import runtime_folder
 
 SIZE = 8 << 20
 # Runs the model, tells how its weights are mapped, and stays until it is told to end.
@@ -171,10 +177,46 @@ def test_a_file_that_is_not_sealed_and_equal_is_not_used(start: Start, fault: st
 
 
 @shares
-def test_a_lock_that_is_held_for_ever_delays_and_no_more(start: Start, artifact: Path) -> None:
+def test_a_lock_that_a_stranger_holds_delays_nobody(start: Start, artifact: Path) -> None:
+    """Whoever can read the file can lock it."""
+
+    def seconds() -> float:
+        begun = time.monotonic()
+        process = start()
+        assert told(process) == "memfd:tcc-weights"
+        process.kill()
+        process.wait()
+        return time.monotonic() - begun
+
+    free = min(seconds() for _ in range(2))
     with artifact.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert told(start()) == "memfd:tcc-weights"
+        assert min(seconds() for _ in range(2)) < free + 0.5
+        several = [start() for _ in range(3)]  # they wait for one another
+        assert [told(process) for process in several] == ["memfd:tcc-weights"] * 3
+        assert len(set.union(*map(memory_files, several))) <= 2
+
+
+@shares
+@pytest.mark.skipif(os.geteuid() != 0, reason="makes a file in /")
+def test_a_file_that_has_no_seals_is_not_used(start: Start) -> None:
+    """A file on a disk may have the name that /proc shows for a memory file."""
+    first = start()
+    assert told(first) == "memfd:tcc-weights"
+    (entry,) = (
+        e for e in Path(f"/proc/{first.pid}/fd").iterdir() if "memfd:tcc-weights" in os.readlink(e)
+    )
+    shown, content = Path(os.readlink(entry)), entry.read_bytes()
+    first.kill()
+    first.wait()
+    shown.write_bytes(content)
+    try:
+        with shown.open("rb") as file:
+            second = start()
+            assert told(second) == "memfd:tcc-weights"
+            assert os.fstat(file.fileno()).st_ino not in memory_files(second)
+    finally:
+        shown.unlink()
 
 
 @pytest.mark.parametrize(("choice", "found"), [("map", "large.so"), ("copy", "copied")])
@@ -189,3 +231,61 @@ def test_what_is_no_choice_is_refused(start: Start) -> None:
     assert process.wait() == 1
     assert process.stderr is not None
     assert "TCC_WEIGHTS is 'both': expected map, share or copy" in process.stderr.read()
+
+
+# ---- their hash ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def damaged(artifact: Path) -> Path:
+    """The artifact with one bit of its weights turned over."""
+    place = find_weights(artifact, read_manifest(artifact))
+    assert place is not None
+    data = bytearray(artifact.read_bytes())
+    data[place.offset + SIZE - 1] ^= 1
+    path = artifact.with_name("damaged.so")
+    path.write_bytes(data)
+    return path
+
+
+LOADED = "import sys; from tcc.runtime import load; load(sys.argv[1], threads=1)"
+
+
+@pytest.mark.parametrize(
+    ("told", "sound", "error"),
+    [
+        ("", True, ""),
+        ("0", True, ""),
+        ("1", False, "their hash is another one"),
+        ("yes", False, "TCC_VERIFY is 'yes': expected 0 or 1"),
+    ],
+)
+@pytest.mark.parametrize("choice", ["map", "share", "copy"])
+def test_weights_are_compared_with_their_hash_where_that_is_asked_for(
+    damaged: Path, artifact: Path, told: str, sound: bool, error: str, choice: str
+) -> None:
+    variables = {"PYTHONPATH": ":".join(sys.path), "TCC_VERIFY": told, "TCC_WEIGHTS": choice}
+    for path, works in ((damaged, sound), (artifact, told != "yes")):
+        command = (sys.executable, "-c", LOADED, str(path))
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) is works, done.stderr
+        assert works or error in done.stderr
+
+
+def test_a_load_compares_weights_where_that_is_asked_for(damaged: Path, artifact: Path) -> None:
+    tcc.load(artifact, 1, check=True)
+    tcc.load(damaged, 1)
+    with pytest.raises(tcc.TccError, match="weights are damaged"):
+        tcc.load(damaged, 1, check=True)
+
+
+def test_the_hash_is_sha256(tmp_path: Path) -> None:
+    source, library = runtime_folder() / "src" / "sha256.c", tmp_path / "sha256.so"
+    subprocess.run(("cc", "-std=c11", "-shared", "-fPIC", str(source), "-o", library), check=True)
+    digest = ctypes.create_string_buffer(32)
+    rng = random.Random(256)
+    function = ctypes.CDLL(str(library)).tcc_sha256
+    for size in (*range(200), 100_000):
+        data = rng.randbytes(size)
+        function(data, ctypes.c_size_t(size), digest)
+        assert digest.raw == hashlib.sha256(data).digest(), size

@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError, Message  # type: ignore[import-
 from tcc.errors import UserError
 from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
-from tcc.frontends.onnx.wire import split_weights
+from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
 from tcc.record import record
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
@@ -78,10 +78,13 @@ def _parse(data: memoryview, where: str) -> tuple[onnx.ModelProto, Mapping[int, 
     head = data[:64].tobytes()
     kind = "" if head.startswith(ONNX) else file_kind(head)
     proto = onnx.ModelProto()
-    slim, weights = split_weights(data) or (data.tobytes(), {})
     try:
-        proto.ParseFromString(slim)
-    except DecodeError as error:
+        slim, weights = split_weights(data) or (data, {})
+        check_size(memoryview(slim), proto.DESCRIPTOR)
+        proto.ParseFromString(bytes(slim))
+    except ValueError as error:
+        raise UserError("the model is too large", where=where, why=f"it has {error}") from error
+    except (DecodeError, MalformedError) as error:
         raise UserError(
             "the file is not an ONNX model, or is truncated",
             where=where,

@@ -8,29 +8,62 @@ small protobuf, and each weight is a view of the file.
 """
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
 _BYTES = 2  # the wire type of what has a length
 _WORTH_IT = 4096  # smaller fields stay in the protobuf
+_ELEMENTS = (4, 5, 6, 7, 9, 10, 11)  # the fields of a TensorProto that hold its elements
+_SMALL, _MOST_FRAME = 1 << 19, 64 << 20  # bytes
+_MOST_FIELDS, _MOST_MESSAGES = 1_500_000, 300_000
 
 Field = tuple[int, int, int, int, int]  # number, wire type, tag's start, content's start, its end
 
 
-class _Malformed(Exception):
+class MalformedError(Exception):
     """The bytes are not the wire format; the protobuf parser says so better."""
+
+
+def check_size(data: memoryview, kind: Any) -> None:
+    """Raises ValueError where a message takes too much memory beside the elements of its tensors:
+    a field of two bytes may become two hundred.  `kind` is its descriptor.
+
+    Raises MalformedError where so much is not the wire format.
+    """
+    if len(data) <= _SMALL:
+        return
+    frame, pending = len(data), [(kind, 0, len(data))]
+    left, messages = iter(range(_MOST_FIELDS)), iter(range(_MOST_MESSAGES))
+    while pending:
+        kind, start, end = pending.pop()
+        elements = _ELEMENTS if kind.name == "TensorProto" else ()
+        for number, wire, _, first, last in _fields(data, start, end, left):
+            known = kind.fields_by_number.get(number)
+            if wire != _BYTES or known is None:
+                continue
+            if known.message_type is not None:
+                pending.append((known.message_type, first, last))
+                if next(messages, None) is None:
+                    raise ValueError(f"more than {_MOST_MESSAGES} nodes, attributes and the like")
+            elif number in elements:
+                frame -= last - first
+    if frame > _MOST_FRAME:
+        raise ValueError(f"{frame} bytes beside the elements of its tensors")
 
 
 def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | None:
     """The model without its large weights, and those by the number of their initialiser.
 
-    None where there are none to cut out, or where the bytes do not read as one model.
+    None where there are none to cut out, or where the bytes do not read as one model.  Raises
+    ValueError for more fields than a model has.
     """
+    left = iter(range(_MOST_FIELDS))
     try:
-        graphs = [field for field in _fields(data, 0, len(data)) if field[0] == _GRAPH]
+        graphs = [field for field in _fields(data, 0, len(data), left) if field[0] == _GRAPH]
         if len(graphs) != 1 or graphs[0][1] != _BYTES:
             return None
-        cuts = _cuts(data, graphs[0])
-    except _Malformed:
+        cuts = _cuts(data, graphs[0], left)
+    except MalformedError:
         return None
     if not cuts:
         return None
@@ -40,16 +73,17 @@ def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | 
     return b"".join(model), weights
 
 
-def _cuts(data: memoryview, graph: Field) -> list[tuple[int, Field, Field]]:
+def _cuts(data: memoryview, graph: Field, left: Iterator[int]) -> list[tuple[int, Field, Field]]:
     """(number, tensor, raw data) of each initialiser with one large raw data field."""
     cuts = []
     number = 0
-    for tensor in _fields(data, graph[3], graph[4]):
+    for tensor in _fields(data, graph[3], graph[4], left):
         if tensor[0] != _INITIALIZER:
             continue
         if tensor[1] != _BYTES:
-            raise _Malformed
-        raw = [field for field in _fields(data, tensor[3], tensor[4]) if field[0] == _RAW_DATA]
+            raise MalformedError
+        fields = _fields(data, tensor[3], tensor[4], left)
+        raw = [field for field in fields if field[0] == _RAW_DATA]
         if len(raw) == 1 and raw[0][1] == _BYTES and raw[0][4] - raw[0][3] >= _WORTH_IT:
             cuts.append((number, tensor, raw[0]))
         number += 1
@@ -73,12 +107,16 @@ def _without(
     return b"".join(pieces), weights
 
 
-def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
-    """The fields of the message in `data[at:end]`."""
+def _fields(data: memoryview, at: int, end: int, left: Iterator[int]) -> Iterator[Field]:
+    """The fields of the message in `data[at:end]`, each of which takes one of what is `left`."""
     while at < end:
+        if next(left, None) is None:
+            raise ValueError(f"more than {_MOST_FIELDS} fields")
         tag = at
         key, at = _varint(data, at, end)
         wire = key & 7
+        if key < 8:
+            raise MalformedError  # a field without a number, as in the holes of a sparse file
         if wire == 0:
             start = at
             _, at = _varint(data, at, end)
@@ -88,9 +126,9 @@ def _fields(data: memoryview, at: int, end: int) -> Iterator[Field]:
             size, start = _varint(data, at, end)
             at = start + size
         else:
-            raise _Malformed
+            raise MalformedError
         if at > end:
-            raise _Malformed
+            raise MalformedError
         yield key >> 3, wire, tag, start, at
 
 
@@ -98,13 +136,13 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if at >= end:
-            raise _Malformed
+            raise MalformedError
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, at
-    raise _Malformed
+    raise MalformedError
 
 
 def _head(number: int, size: int) -> bytes:

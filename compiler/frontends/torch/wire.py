@@ -4,13 +4,13 @@ Everything is data: operators are names, which the table of converters has or ha
 read here raises ValueError where it is not what the schema says.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+from tcc.bounded import parse_json
 from tcc.frontends.torch.calls import (
     Block,
     Call,
@@ -195,7 +195,7 @@ def _paths(module: Any, name: str) -> Sequence[tuple[Any, ...]] | None:
     signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
     if signature is None:
         return None
-    spec = json.loads(member(signature, name, str))
+    spec = parse_json(member(signature, name, str).encode())
     fields = module.get("treespec_namedtuple_fields", {})
     return _leaves(spec[1], (), fields) if isinstance(spec, list) and len(spec) == 2 else []
 
@@ -219,7 +219,7 @@ def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
     named = fields.get(kind) if isinstance(fields, dict) else None
     keys = named.get("field_names") if isinstance(named, dict) else None
     if keys is None and isinstance(context, str):
-        keys = json.loads(context)
+        keys = parse_json(context.encode())
     if (
         isinstance(keys, list)
         and len(keys) == count

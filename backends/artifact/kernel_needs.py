@@ -1,0 +1,60 @@
+"""What the kernels of a variant need of the memory and the numbers that a launch gives them.
+
+The table stands beside the code and not in the program: no byte of a program can change what a
+kernel touches.  The runtime holds every launch against it (`runtime/src/needs.c`).  It is a row of
+integers of seven bits a byte, the lowest first, whose sign is their lowest bit:
+
+    scratch, then for each kernel
+      counts of its sizes, of instructions and of buffers
+      least value, greatest value less the least (-1: none) and divisor     of each size
+      IntOp, a, b       register `count of sizes + n`, made of those before it or of constants
+      units, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more where it is written
+"""
+
+from collections.abc import Sequence
+
+from tcc.ir.expr import extent
+from tcc.ir.index import Index, as_int
+from tcc.ir.program import Instr, Let
+from tcc.ir.tile import MemorySpace, TileKernel
+from tcc.ir.types import element_count
+from tcc.passes.program.lower_sizes import SizeRegisters
+
+
+def encode_needs(kernels: Sequence[TileKernel], scratch: int) -> bytes:
+    """The table of `kernels`, in the order of the program's numbers, each of which needs at most
+    `scratch` bytes of private memory a thread."""
+    numbers = [scratch]
+    for kernel in kernels:
+        numbers += _needs(kernel)
+    return b"".join(map(_digits, numbers))
+
+
+def _needs(kernel: TileKernel) -> list[int]:
+    registers, lets = SizeRegisters(), list[Instr]()
+    for var in kernel.sizes:
+        registers.bind(var.name, registers.fresh())
+
+    def number(index: Index) -> int:
+        known = as_int(index)
+        return 4 * registers.load(index, lets) + 2 if known is None else 4 * known
+
+    units = number(element_count(tuple(map(extent, kernel.axes))))
+    sizes = [
+        number(element_count(b.sizes) * b.dtype.bytes) + (b.scope is MemorySpace.OUTPUT)
+        for b in kernel.buffers
+    ]
+    facts = [(v.lo, -1 if v.hi is None else v.hi - v.lo, v.divisor) for v in kernel.sizes]
+    steps = [(let.op.value, let.a, let.b) for let in lets if isinstance(let, Let)]
+    listed = (number for row in (*facts, *steps) for number in row)
+    return [len(facts), len(steps), len(sizes), *listed, units, *sizes]
+
+
+def _digits(number: int) -> bytes:
+    """The bytes of one integer: all but the last have their highest bit set."""
+    rest = 2 * number if number >= 0 else -2 * number - 1
+    made = bytearray()
+    while rest > 127:
+        made.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes((*made, rest))

@@ -1,0 +1,39 @@
+"""What a module says of itself and of failures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class RuntimeFailure(RuntimeError):
+    """The default error: what happened, where, why, and what to do."""
+
+    def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
+        parts = (
+            what,
+            where and f"at: {where}",
+            why and f"because: {why}",
+            hint and f"to do: {hint}",
+        )
+        super().__init__("\n  ".join(part for part in parts if part))
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """How often a step ran, and the seconds of all its runs together."""
+
+    count: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Memory and threads of one instance, in bytes, as tcc_statistics of tcc.h describes them."""
+
+    weight_bytes: int
+    arena_bytes: int
+    scratch_bytes: int
+    state_bytes: int
+    pool_bytes: int
+    pool_high_water: int
+    threads: int

@@ -1,0 +1,176 @@
+/* Holds launches against what their kernels need: memory, numbers, units. */
+#include "needs.h"
+
+#include "program.h"
+
+
+/* ---- the table ------------------------------------------------------------------------------------------ */
+
+/* Its integers; their signs are in their lowest bits. */
+TCC_RARE static void read_numbers(const uint8_t *table, const uint8_t *end, int64_t *out_numbers) {
+    uint64_t number = 0;
+    for (int shift = 0; table < end; table++) {
+        if (shift < 64) number |= (uint64_t)(*table & 127) << shift;
+        shift += 7;
+        if (*table & 128) continue;
+        *out_numbers++ = (int64_t)(number >> 1) ^ -(int64_t)(number & 1);
+        number = 0;
+        shift = 0;
+    }
+}
+
+/* One kernel's numbers, as kernel_needs.py lists them. */
+enum { WRITES = 1, REGISTER = 2 };
+
+typedef struct need {
+    int64_t sizes, steps, buffers;
+    const int64_t *facts, *lets, *wanted;
+} need;
+
+static need need_of(const int64_t *at) {
+    const int64_t *lets = at + 3 + 3 * at[0];
+    return (need){at[0], at[1], at[2], at + 3, lets, lets + 3 * at[1]};
+}
+
+TCC_RARE static void find_rows(const int64_t *at, tcc_program *program) {
+    for (int64_t k = 0; k < program->n_kernels; k++) {
+        need row = need_of(at);
+        program->needs[k] = at;
+        if (row.sizes + row.steps > program->max_values) program->max_values = row.sizes + row.steps;
+        at = row.wanted + 1 + row.buffers;
+    }
+}
+
+/* ---- a launch ------------------------------------------------------------------------------------------- */
+
+static int64_t value_of(int64_t wanted, const int64_t *values) {
+    return wanted & REGISTER ? values[wanted / 4] : wanted / 4;
+}
+
+bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
+                          const int64_t *registers, const tcc_span *spans, int64_t *values,
+                          int64_t *proof) {
+    const int64_t units = registers[launch->as.launch.grid];
+    const need row = need_of(program->needs[launch->as.launch.kernel]);
+    for (int64_t i = 0; i < row.sizes; i++) {
+        const int64_t *fact = row.facts + 3 * i, value = registers[launch->as.launch.ints.numbers[i]];
+        uint64_t above = (uint64_t)value - (uint64_t)fact[0];
+        if (value < fact[0] || (fact[1] >= 0 && above > (uint64_t)fact[1])) return false;
+        if (fact[2] > 1 && value % fact[2]) return false;
+        values[i] = value;
+    }
+    for (int64_t i = 0; i < row.steps; i++) {
+        const int64_t *let = row.lets + 3 * i;
+        bool constant = let[0] == TCC_INT_CONST;
+        int64_t a = constant ? let[1] : values[let[1]], b = constant ? 0 : values[let[2]];
+        if (!tcc_compute(let[0], a, b, &values[row.sizes + i])) return false;
+    }
+    proof[0] = 0; /* no proof yet */
+    if (units > value_of(row.wanted[0], values)) return false;
+    for (int64_t i = 0; i < row.sizes; i++) proof[1 + i] = values[i];
+    for (int64_t i = 0; i < row.buffers; i++) {
+        int64_t size = spans[launch->as.launch.buffers.numbers[i]].size;
+        if (size < value_of(row.wanted[i + 1], values)) return false;
+        proof[1 + row.sizes + i] = size;
+    }
+    proof[0] = units;
+    return true;
+}
+
+/* ---- before the first run ------------------------------------------------------------------------------- */
+
+/* What is known then. */
+typedef struct known {
+    tcc_program *program;
+    tcc_span *spans; /* sizes of buffers; -1 where a run decides */
+    int64_t *values, *proof;
+    int32_t proofs; /* words so far */
+    bool *written; /* by buffer: something writes to it, or to a view of it */
+    bool news;     /* the last walk found one more of these */
+} known;
+
+TCC_RARE static void mark(known *known, int64_t buffer) {
+    known->news |= !known->written[buffer];
+    known->written[buffer] = true;
+}
+
+/* What a run would find of a launch, where inputs cannot change it. */
+TCC_RARE static bool settle(known *known, tcc_code *launch) {
+    const tcc_program *program = known->program;
+    const need row = need_of(program->needs[launch->as.launch.kernel]);
+    const tcc_operands *ints = &launch->as.launch.ints, *buffers = &launch->as.launch.buffers;
+    bool constant = program->fixed[launch->as.launch.grid];
+    if (buffers->count != row.buffers || ints->count != row.sizes) return false;
+    for (int64_t i = 0; i < ints->count; i++) constant &= program->fixed[ints->numbers[i]];
+    for (int64_t i = 0; i < buffers->count; i++) {
+        constant &= known->spans[buffers->numbers[i]].size >= 0;
+        if (row.wanted[i + 1] & WRITES) mark(known, buffers->numbers[i]);
+    }
+    launch->proof = constant ? -1 : known->proofs;
+    known->proofs += constant ? 0 : 1 + row.sizes + row.buffers;
+    return !constant || program->constants[launch->as.launch.grid] <= 0 ||
+           tcc_needs_prove(program, launch, program->constants, known->spans, known->values,
+                           known->proof);
+}
+
+/* The program's own code, as it is decoded; from its end, as views come before what uses them. */
+TCC_RARE static bool walk(known *known, const tcc_body *body) {
+    const tcc_body *inner;
+    for (int64_t i = body->count - 1, id; i >= 0; i--) {
+        tcc_code *code = (tcc_code *)&body->code[i];
+        if (code->kind == TCC_CODE_LAUNCH && !settle(known, code)) return false;
+        if (code->kind == TCC_CODE_VIEW && known->written[code->as.view.buffer])
+            mark(known, code->as.view.base);
+        for (int64_t n = 0; (id = tcc_written_buffer(code, n)) >= 0; n++) mark(known, id);
+        for (int64_t n = 0; (inner = tcc_nested_body(code, n)); n++)
+            if (!walk(known, inner)) return false;
+    }
+    return true;
+}
+
+TCC_RARE static bool is_right(known *known) {
+    const tcc_program *program = known->program;
+    for (int64_t i = 0; i < program->n_buffers; i++) {
+        const tcc_buffer *buffer = &program->buffers[i];
+        known->spans[i].size = -1;
+        if (buffer->place == TCC_PLACE_WEIGHT || buffer->place == TCC_PLACE_STATE)
+            known->spans[i].size = buffer->b;
+        if ((buffer->place == TCC_PLACE_ARENA || buffer->place == TCC_PLACE_SYMMETRIC) &&
+            program->fixed[buffer->b])
+            known->spans[i].size = program->constants[buffer->b];
+    }
+    int turns = TCC_MAX_DEPTH; /* of views of views */
+    do {
+        known->news = false;
+        known->proofs = 0;
+        if (!turns-- || !walk(known, &program->body)) return false;
+    } while (known->news);
+    for (int64_t i = 0; i < program->n_buffers; i++)
+        if (known->written[i] && (program->buffers[i].place == TCC_PLACE_INPUT ||
+                                  program->buffers[i].place == TCC_PLACE_WEIGHT))
+            return false;
+    return true;
+}
+
+tcc_status tcc_needs_read(const uint8_t *table, const uint8_t *end, tcc_program *program) {
+    size_t count = 1, buffers = (size_t)program->n_buffers, kernels = (size_t)program->n_kernels;
+    for (const uint8_t *at = table; at < end; at++) count += !(*at & 128);
+    int64_t *numbers = NULL;
+    TCC_RETURN_IF_ERROR(tcc_program_allocate(program, (int64_t)(count + kernels), 8, (void **)&numbers));
+    read_numbers(table, end, numbers);
+    program->needs = (const int64_t **)(void *)(numbers + count);
+    find_rows(numbers + 1, program);
+    known known = {.program = program};
+    int64_t words = program->max_values + 1 + program->max_buffers + program->max_ints;
+    known.spans = tcc_allocate_zero(1, buffers * (sizeof *known.spans + 1) + (size_t)words * 8);
+    if (!known.spans) return TCC_OUT_OF_MEMORY;
+    known.values = (int64_t *)(void *)(known.spans + buffers);
+    known.proof = known.values + program->max_values;
+    known.written = (bool *)(known.values + words);
+    bool right = program->scratch >= numbers[0] && is_right(&known);
+    program->n_proofs = known.proofs;
+    tcc_free(known.spans);
+    return right ? TCC_OK
+                 : tcc_fail(TCC_CORRUPT, "the artifact is damaged: its program gives a kernel less "
+                                         "memory than that needs, or writes to what is read-only");
+}

@@ -1,0 +1,36 @@
+"""Artifacts' programs with other words in them: how many end a process."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from environment import ROOT
+from tcc.artifact import read_program
+
+from bars.figures import Figure, at_most, say
+
+sys.path.insert(0, str(ROOT / "tests" / "runtime"))
+from mutants import MODELS, build_runner, compiled
+from mutants import mutants as changed
+from mutants import run as run_changed
+
+_PROGRAMS = 10_000
+
+
+def mutants(folder: Path) -> Iterator[Figure]:
+    """Ten thousand programs, each run in a process of its own with pages that nobody may touch
+    behind its arrays; those that came to their end show that not all are refused."""
+    runner = build_runner(folder)
+    each, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0
+    for seed, name in zip(count(), MODELS, strict=False):
+        say(f"{each} programs of {name}")
+        artifact = compiled(name, folder)
+        programs = changed(read_program(artifact), each, random.Random(seed))
+        outcome = run_changed(runner, artifact, programs)
+        signals, ran = signals + len(outcome.signals), ran + outcome.ran
+    note = f"({ran} ran)"
+    yield at_most(f"signals of {each * len(MODELS)} changed programs", signals, 0, note=note)

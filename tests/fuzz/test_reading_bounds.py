@@ -1,0 +1,182 @@
+"""Files that claim to be large: what they take before they are refused."""
+
+from __future__ import annotations
+
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tcc import artifact
+from tcc.errors import UserError
+from tcc.frontends import load_model
+from tcc.ir.container import SEAL, SEAL_MAGIC
+
+from .hostile_archives import members, packed
+from .hostile_artifacts import cases as artifacts
+
+MIB = 1 << 20
+MOST_BYTES, MOST_SECONDS = 256 * MIB, 10
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+
+
+def refused(action: Callable[[], object]) -> str:
+    """Why the action was refused, within memory and CPU time."""
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before, start = _status("VmRSS"), time.process_time()
+    with pytest.raises(UserError) as found:
+        action()
+    assert _status("VmHWM") - before < MOST_BYTES
+    assert time.process_time() - start < MOST_SECONDS
+    return f"{found.value}"
+
+
+def _status(field: str) -> int:
+    line = next(s for s in Path("/proc/self/status").read_text().splitlines() if field in s)
+    return int(line.split()[1]) * 1024
+
+
+def _sparse(path: Path, data: bytes, size: int) -> Path:
+    """A file of `data` and a hole."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.truncate(len(data) + size)
+    return path
+
+
+# ---- artifacts -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("clean")
+    next(case for case in artifacts() if case.name == "artifact-clean").write_to(folder)
+    return (folder / "m.so").read_bytes()
+
+
+def _sections(data: bytes) -> dict[str, tuple[int, list[int]]]:
+    """Where each section's row lies, and the row."""
+    (table,), (count, names) = (
+        struct.unpack_from("<Q", data, 40),
+        struct.unpack_from("<2H", data, 60),
+    )
+    places = [table + n * _SECTION.size for n in range(count)]
+    rows = [list(_SECTION.unpack_from(data, at)) for at in places]
+    texts = data[rows[names][4] :]
+    named = [texts[row[0] : texts.index(b"\0", row[0])].decode() for row in rows]
+    return {name: (at, row) for name, at, row in zip(named, places, rows, strict=True)}
+
+
+def _grown(clean: bytes, section: str, content: bytes, size: int) -> bytes:
+    """The artifact with the section at its end, of so many bytes."""
+    data, (at, row) = bytearray(clean), _sections(clean)[section]
+    row[4:6] = len(clean), size
+    _SECTION.pack_into(data, at, *row)
+    return bytes(data) + content
+
+
+READERS = {
+    ".tcc.manifest": artifact.read_manifest,
+    ".tcc.program0": artifact.read_program,
+    ".dynstr": artifact.needed_glibc,
+    ".shstrtab": artifact.read_manifest,
+}
+
+
+@pytest.mark.parametrize("section", READERS)
+def test_sections_of_gigabytes(clean: bytes, tmp_path: Path, section: str) -> None:
+    path = _sparse(tmp_path / "m.so", _grown(clean, section, b"", 40 << 30), 41 << 30)
+    assert "too" in refused(lambda: READERS[section](path))
+
+
+def test_an_image_of_gigabytes(clean: bytes, tmp_path: Path) -> None:
+    """The table of sections lies far behind, and a seal with a right hash would take long."""
+    (count,) = struct.unpack_from("<H", clean, 60)
+    (table,) = struct.unpack_from("<Q", clean, 40)
+    rows = clean[table : table + count * _SECTION.size]
+    for far, why in ((40 << 30, "would have"), (300 << 20, "its seal")):
+        path = _sparse(tmp_path / "m.so", clean[:40] + struct.pack("<Q", far) + clean[48:], far)
+        with path.open("r+b") as file:
+            file.seek(far)
+            file.write(rows + SEAL.pack(SEAL_MAGIC, far + len(rows), bytes(32)))
+        assert why in refused(lambda path=path: artifact.verify_image(path))
+
+
+@pytest.mark.parametrize("unit", [b"[],", b"{},", b'{"":0},', b'"",', b"1.5,", '"é",'.encode()])
+def test_a_manifest_of_many_small_things(clean: bytes, tmp_path: Path, unit: bytes) -> None:
+    manifest = b'{"abi": [' + unit * (15 * MIB // len(unit)) + b"0]}"
+    path = tmp_path / "m.so"
+    path.write_bytes(_grown(clean, ".tcc.manifest", manifest, len(manifest)))
+    refused(lambda: artifact.read_manifest(path))
+
+
+def test_listings_that_grow_when_they_are_unpacked(clean: bytes, tmp_path: Path) -> None:
+    bomb = zlib.compress(b"[" + b"[]," * (17 * MIB) + b"0]", 9)
+    data = _grown(clean, ".tcc.manifest", bomb, len(bomb))
+    path = tmp_path / "m.so"
+    path.write_bytes(data.replace(b".tcc.manifest\0", b".tcc.listings\0"))
+    assert "listings" in refused(lambda: artifact.read_listings(path))
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def _field(number: int, content: bytes, size: int | None = None) -> bytes:
+    """A field of protobuf with a length, which may be more than there is."""
+    left, made = len(content) if size is None else size, bytearray([number << 3 | 2])
+    while left > 127:
+        made.append(left & 127 | 128)
+        left >>= 7
+    return bytes((*made, left)) + content
+
+
+_FRAME = b"\x08\x09" + _field(8, b"\x0a\x00\x10\x12")
+_HOLE = 1900 * MIB
+MODELS = {
+    "nodes": (_field(7, _field(1, b"") * 2_000_000), 0),
+    "attributes": (_field(7, _field(1, _field(5, b"") * 2_000_000)), 0),
+    "names": (_field(7, _field(1, _field(1, b"") * 2_000_000)), 0),
+    "a text": (_field(6, b"", _HOLE), _HOLE),
+    "a text of a node": (_field(7, _field(1, _field(6, b"", _HOLE - 16), _HOLE - 8), _HOLE), _HOLE),
+    "a graph of zeros": (_field(7, b"", _HOLE), _HOLE),
+    "nothing": (b"", _HOLE),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_of_many_small_things_and_of_long_texts(tmp_path: Path, name: str) -> None:
+    data, hole = MODELS[name]
+    path = _sparse(tmp_path / "m.onnx", _FRAME + data, hole)
+    refused(lambda: load_model(path))
+
+
+# ---- archives ------------------------------------------------------------------------------------
+
+
+def _archive(path: Path, **changed: bytes) -> Path:
+    parts = members()
+    path.write_bytes(packed({**parts, **changed}))
+    return path
+
+
+def test_an_archive_whose_program_is_many_small_things(tmp_path: Path) -> None:
+    (name,) = (n for n in members() if n.startswith("m/models/") or "models/" in n)
+    for unit in (b"[],", b"{},", b'"",'):
+        many = b'{"schema_version": [' + unit * (15 * MIB // len(unit)) + b"0]}"
+        path = _archive(tmp_path / "m.pt2", **{name: many})
+        assert "MiB" in refused(lambda path=path: load_model(path))
+
+
+def test_an_archive_with_a_long_text(tmp_path: Path) -> None:
+    (name,) = (n for n in members() if n.endswith("byteorder"))
+    path = _archive(tmp_path / "m.pt2", **{name: b"little" + bytes(270 * MIB)})
+    assert "bytes" in refused(lambda: load_model(path))
+
+
+def test_an_archive_of_many_members(tmp_path: Path) -> None:
+    some: dict[str, Any] = {f"m/data/{n:060}": b"" for n in range(120_000)}
+    path = _archive(tmp_path / "m.pt2", **some)
+    assert "directory" in refused(lambda: load_model(path))
