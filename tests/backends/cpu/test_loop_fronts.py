@@ -73,7 +73,7 @@ def test_code_in_front_of_a_loop_reads_nothing_of_the_loop() -> None:
     made = {"%row"}
     ahead, _, _ = "\n".join(code.lines).partition("br label %loop")
     assert "llvm.smin" in ahead
-    for line in filter(None, ahead.splitlines()):
+    for line in filter(str.strip, ahead.splitlines()):
         name, *read = re.findall(r"%\w+", line)
         assert made.issuperset(read), line
         made.add(name)
