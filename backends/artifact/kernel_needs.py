@@ -6,7 +6,7 @@ integers of seven bits a byte, the lowest first, whose sign is their lowest bit:
 
     scratch, then for each kernel
       counts of its sizes, of instructions and of buffers
-      least value, greatest value less the least (-1: none) and divisor     of each size
+      least value, greatest value and divisor     of each size
       IntOp, a, b       register `count of sizes + n`, made of those before it or of constants
       units, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more where it is written
 """
@@ -14,11 +14,27 @@ integers of seven bits a byte, the lowest first, whose sign is their lowest bit:
 from collections.abc import Sequence
 
 from tcc.ir.expr import extent
-from tcc.ir.index import Index, as_int
+from tcc.ir.index import (
+    Atom,
+    Index,
+    Quotient,
+    Remainder,
+    Var,
+    Vars,
+    as_int,
+    bounds,
+    const,
+    free_vars,
+    of_atom,
+    substitute,
+)
 from tcc.ir.program import Instr, Let
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import element_count
 from tcc.passes.program.lower_sizes import SizeRegisters
+
+# The greatest value of a register.
+_MOST = 2**63 - 1
 
 
 def encode_needs(kernels: Sequence[TileKernel], scratch: int) -> bytes:
@@ -36,6 +52,7 @@ def _needs(kernel: TileKernel) -> list[int]:
         registers.bind(var.name, registers.fresh())
 
     def number(index: Index) -> int:
+        index = _at_least(index, kernel.sizes)
         known = as_int(index)
         return 4 * registers.load(index, lets) + 2 if known is None else 4 * known
 
@@ -44,10 +61,37 @@ def _needs(kernel: TileKernel) -> list[int]:
         number(element_count(b.sizes) * b.dtype.bytes) + (b.scope is MemorySpace.OUTPUT)
         for b in kernel.buffers
     ]
-    facts = [(v.lo, -1 if v.hi is None else v.hi - v.lo, v.divisor) for v in kernel.sizes]
+    facts = [(v.lo, _MOST if v.hi is None else v.hi, v.divisor) for v in kernel.sizes]
     steps = [(let.op.value, let.a, let.b) for let in lets if isinstance(let, Let)]
     listed = (number for row in (*facts, *steps) for number in row)
     return [len(facts), len(steps), len(sizes), *listed, units, *sizes]
+
+
+def _at_least(size: Index, sizes: Vars) -> Index:
+    """The least that a size of memory is for these `sizes` and any others: what a kernel touches is
+    inside for all values of those that it is not given, so for their least ones too."""
+    others = [v for v in free_vars(size) if v not in sizes]
+    rising = all(
+        coeff > 0 and all(_rises(atom) for atom in atoms)
+        for atoms, coeff in size.terms
+        if any(v in free_vars(of_atom(atom)) for atom in atoms for v in others)
+    )
+    return substitute(size, {v: const(max(v.lo, 0)) for v in others}) if rising else const(0)
+
+
+def _rises(atom: Atom) -> bool:
+    """Whether an atom is not negative, and falls with none of its variables."""
+    least = bounds(of_atom(atom))[0]
+    if least is None or least < 0 or isinstance(atom, Remainder):
+        return False
+    if isinstance(atom, Quotient):
+        return as_int(atom.den) is not None and all(
+            coeff > 0 and all(map(_rises, atoms)) for atoms, coeff in atom.num.terms
+        )
+    parts = () if isinstance(atom, Var) else (atom.a, atom.b)
+    return all(
+        coeff > 0 and all(map(_rises, atoms)) for part in parts for atoms, coeff in part.terms
+    )
 
 
 def _digits(number: int) -> bytes:

@@ -54,8 +54,7 @@ bool tcc_needs_prove(const tcc_program *program, const tcc_code *launch,
     const need row = need_of(program->needs[launch->as.launch.kernel]);
     for (int64_t i = 0; i < row.sizes; i++) {
         const int64_t *fact = row.facts + 3 * i, value = registers[launch->as.launch.ints.numbers[i]];
-        uint64_t above = (uint64_t)value - (uint64_t)fact[0];
-        if (value < fact[0] || (fact[1] >= 0 && above > (uint64_t)fact[1])) return false;
+        if (value < fact[0] || value > fact[1]) return false;
         if (fact[2] > 1 && value % fact[2]) return false;
         values[i] = value;
     }
