@@ -85,8 +85,11 @@ def typical(size: Index) -> int:
 
 @lru_cache(16384)
 def _typical(size: Index) -> int:
-    found = int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)}))
-    return min(max(1, found), _LONGEST)
+    try:
+        value = int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)}))
+    except ZeroDivisionError:  # by a difference of sizes, which is zero at typical ones
+        return 1
+    return min(max(1, value), _LONGEST)
 
 
 def typical_value(var: Var) -> int:

@@ -56,3 +56,10 @@ def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_on
     assert found[0] == found[1]
     narrow = symbol("w", 0, None, 1, 1) // 2  # of a typical size of 1 it is 0
     place_of((2 * narrow * i + j) // (4 * narrow), tuple(loops))
+
+
+def test_a_number_divided_by_what_is_zero_at_typical_sizes_counts_as_one() -> None:
+    n = symbol("n", 0, None, 1, 128)
+    nothing = symbol("m", 0, None, 1, 128) - n
+    for number in (n % nothing, n // nothing):
+        assert typical(number) == 1
