@@ -11,7 +11,7 @@ integers of seven bits a byte, the lowest first, whose sign is their lowest bit:
       units, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more where it is written
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tcc.ir.expr import extent
 from tcc.ir.index import (
@@ -71,34 +71,35 @@ def _at_least(size: Index, sizes: Vars) -> Index:
     """The least that a size of memory is for these `sizes` and any others: what a kernel touches is
     inside for all values of those that it is not given, so for their least ones too."""
     others = [v for v in free_vars(size) if v not in sizes]
-    rising = all(
-        coeff > 0 and all(_rises(atom) for atom in atoms)
-        for atoms, coeff in size.terms
-        if any(v in free_vars(of_atom(atom)) for atom in atoms for v in others)
-    )
+    with_others = [
+        term
+        for term in size.terms
+        if any(v in free_vars(of_atom(a)) for a in term[0] for v in others)
+    ]
+    rising = _all_rise(with_others)
     return substitute(size, {v: const(max(v.lo, 0)) for v in others}) if rising else const(0)
 
 
+def _all_rise(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> bool:
+    """True where no term falls with any of its variables."""
+    return all(coeff > 0 and all(map(_rises, atoms)) for atoms, coeff in terms)
+
+
 def _rises(atom: Atom) -> bool:
-    """Whether an atom is not negative, and falls with none of its variables."""
+    """True where an atom is not negative and falls with none of its variables."""
     least = bounds(of_atom(atom))[0]
     if least is None or least < 0 or isinstance(atom, Remainder):
         return False
     if isinstance(atom, Quotient):
-        return as_int(atom.den) is not None and all(
-            coeff > 0 and all(map(_rises, atoms)) for atoms, coeff in atom.num.terms
-        )
-    parts = () if isinstance(atom, Var) else (atom.a, atom.b)
-    return all(
-        coeff > 0 and all(map(_rises, atoms)) for part in parts for atoms, coeff in part.terms
-    )
+        return as_int(atom.den) is not None and _all_rise(atom.num.terms)
+    return isinstance(atom, Var) or _all_rise((*atom.a.terms, *atom.b.terms))
 
 
 def _digits(number: int) -> bytes:
     """The bytes of one integer: all but the last have their highest bit set."""
-    rest = 2 * number if number >= 0 else -2 * number - 1
-    made = bytearray()
-    while rest > 127:
-        made.append(rest & 127 | 128)
-        rest >>= 7
-    return bytes((*made, rest))
+    value = 2 * number if number >= 0 else -2 * number - 1
+    digits = bytearray()
+    while value > 127:
+        digits.append(value & 127 | 128)
+        value >>= 7
+    return bytes((*digits, value))
