@@ -1,0 +1,40 @@
+"""The sentences of docstrings and comments."""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+
+# English that starts a sentence with these words hides the subject or the verb.
+_POOR_HEAD = re.compile(r"(?:^|[.!?:]\s+|\n\n)((?:Of|By|What|Whether)\b[^.\n]*)")
+
+
+def texts(source: str) -> Iterator[str]:
+    """Yields the docstrings of a module, then its comments; adjacent lines are one comment."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, documented) and (docstring := ast.get_docstring(node)):
+            yield docstring
+    yield from comments(source)
+
+
+def comments(source: str) -> Iterator[str]:
+    """Yields the comments of a module; comments of lines that follow one another are one."""
+    lines: list[str] = []
+    last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
+            alone = not token.line[: token.start[1]].strip()
+            if lines and (not alone or token.start[0] != last + 1):
+                yield "\n".join(lines)
+                lines = []
+            lines.append(token.string.lstrip("# "))
+            last = token.start[0]
+    if lines:
+        yield "\n".join(lines)
+
+
+def poor_heads(text: str) -> list[str]:
+    """Returns the starts of sentences that begin with Of, By, What or Whether."""
+    return [match.group(1) for match in _POOR_HEAD.finditer(text)]

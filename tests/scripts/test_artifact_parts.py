@@ -1,0 +1,32 @@
+"""Each hash of an artifact's parts follows its own part alone."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from artifact_parts import part_hashes
+from tcc.backends.artifact.variant import Variant
+
+VARIANT = Variant("cpu", b"program", ("kernel",), weights=(b"ab", b"c"), objects=(b"code",))
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [
+        ("programs", replace(VARIANT, program=b"Program")),
+        ("kernels", replace(VARIANT, objects=(b"Code",))),
+        ("weights", replace(VARIANT, weights=(b"a", b"bc"))),
+    ],
+)
+def test_a_hash_follows_its_part_alone(part: str, other: Variant) -> None:
+    before, after = part_hashes([VARIANT]), part_hashes([other])
+    assert {name for name in before if before[name] != after[name]} == {part}
+
+
+def test_facts_listings_and_needs_are_left_out() -> None:
+    other = replace(VARIANT, facts={"cpu": "x"}, listings={"kernel": "text"}, target="cuda")
+    assert part_hashes([VARIANT]) == part_hashes([other])
