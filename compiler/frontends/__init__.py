@@ -31,7 +31,7 @@ Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
 Called: TypeAlias = tuple[Graph, list[Any] | None]
 
 
-_DECOMPOSE = "save what program.run_decompositions() gives: these are torch's smaller operators"
+_DECOMPOSE = "save program.run_decompositions(), which has torch's smaller operators alone"
 _NO_TORCH = "install torch, which takes larger operators apart, or " + _DECOMPOSE
 
 
@@ -43,7 +43,7 @@ def load_model(
     budgets: Budgets = BUDGETS,
     rounding: Rounding | None = None,
 ) -> Graph:
-    """The graph of a model, as `load_called` gives it."""
+    """Returns the graph of a model, as `load_called` does."""
     return load_called(model, inputs, allow_pickle, budgets, rounding)[0]
 
 
@@ -54,19 +54,22 @@ def load_called(
     budgets: Budgets = BUDGETS,
     rounding: Rounding | None = None,
 ) -> Called:
-    """The graph of a model: the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
+    """Returns the graph of a model, and how callers may nest its inputs (`call_form`), None where
+    they may not.
+
+    A model is the path of an ONNX file or of a .pt2 archive, an ONNX protobuf, or a
     `torch.export.ExportedProgram`.  Archives are read without unpickling anything, unless
     `allow_pickle` has torch read them; torch is needed only where the table lacks an operator.
-    Beside it is how callers may nest the inputs (`call_form`), None where they do not.
 
     `inputs` gives inputs their shapes, by name: a size fixes a dimension, a name makes it a symbol.
     `rounding` rounds the weights of an archive.
-    Raises `UserError` where the model cannot be read or used; every unsupported operator is named.
+    Raises `UserError` where the model cannot be read or used; the error names every unsupported
+    operator.
     """
     if isinstance(model, str | os.PathLike) and os.fspath(model).endswith(".pt2"):
-        return _of_archive(os.fspath(model), inputs, allow_pickle, rounding)
+        return _import_archive(os.fspath(model), inputs, allow_pickle, rounding)
     if _is_of_torch(model, "ExportedProgram"):
-        return _of_exported(model, inputs)
+        return _import_exported(model, inputs)
     if is_torch_module(model):
         raise UserError(
             "a torch.nn.Module has no inputs to export it with",
@@ -76,13 +79,15 @@ def load_called(
 
 
 def is_torch_module(model: Any) -> bool:
-    """Whether `model` is a `torch.nn.Module`; torch is not imported to find out."""
+    """True if `model` is a `torch.nn.Module`; the check does not import torch."""
     return _is_of_torch(model, "Module")
 
 
 def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
-    """The `torch.export.ExportedProgram` of a module for example inputs: a tuple, or a dict by
-    name.  `dynamic_shapes` says which sizes stay open, as for `torch.export.export`.
+    """Exports a module for example inputs, as a `torch.export.ExportedProgram`.
+
+    `inputs` is a tuple, or a dict by name.  `dynamic_shapes` names the symbolic sizes, as for
+    `torch.export.export`.
 
     Raises `UserError` where torch cannot export the module.
     """
@@ -90,8 +95,8 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any = None) -> Any:
 
 
 def captured(module: Any, examples: Sequence[Any], compile: Callable[[Any], Any]) -> Any:
-    """A graph that torch.compile captured, as a function that runs what `compile` makes of its
-    `torch.export.ExportedProgram`."""
+    """Returns a callable for a graph that torch.compile captured: it exports the graph, has
+    `compile` compile the `torch.export.ExportedProgram`, and runs the result."""
     return _torch("capture").Captured(module, examples, compile)
 
 
@@ -101,19 +106,19 @@ def _is_of_torch(model: Any, name: str) -> bool:
 
 
 def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str, Array]]:
-    """A function that has torch run the calls of an archive, rounded, on inputs by name, and gives
-    the outputs as `replay` names them.
+    """Returns a function that runs an archive's calls in torch, with rounded operands.  It takes
+    inputs by name and returns outputs by the names that `replay` gives them.
 
-    Nothing of the file is unpickled or evaluated, and calls that no import takes are refused.
+    Nothing of the file is unpickled or evaluated.  Calls that the importer cannot take are refused.
     """
     program = read_archive(path)
     check_calls(program.block, _DECOMPOSE, _torch("retrace").is_traceable)
-    run: Callable[[NamedArrays], dict[str, Array]] = _torch("replay").replayed(program, rounding)
-    return run
+    replay: Callable[[NamedArrays], dict[str, Array]] = _torch("replay").replayed(program, rounding)
+    return replay
 
 
-def _changed(program: Program, rounding: Rounding) -> Program:
-    """The program with its weights rounded."""
+def _with_rounded_weights(program: Program, rounding: Rounding) -> Program:
+    """Returns the program with its weights rounded."""
 
     def contents(name: str) -> tuple[Array, DType]:
         array, dtype = program.contents(name)
@@ -123,32 +128,32 @@ def _changed(program: Program, rounding: Rounding) -> Program:
     return replace(program, contents=contents)
 
 
-def _of_archive(
+def _import_archive(
     path: str, inputs: Shapes | None, allow_pickle: bool, rounding: Rounding | None
 ) -> Called:
     if allow_pickle:
-        return _of_exported(_torch("exported").read_with_torch(path), inputs)
+        return _import_exported(_torch("exported").read_with_torch(path), inputs)
     program = read_archive(path)
     if rounding is not None:
-        program = _changed(program, rounding)
+        program = _with_rounded_weights(program, rounding)
     form = call_form(program)
     if missing_calls(program.block):
         if find_spec("torch") is None:
             check_calls(program.block, _NO_TORCH)
-        again = _torch("retrace")
-        check_calls(program.block, _DECOMPOSE, again.is_traceable)
-        program = again.retraced(program)
+        retrace = _torch("retrace")
+        check_calls(program.block, _DECOMPOSE, retrace.is_traceable)
+        program = retrace.retraced(program)
         check_calls(program.block)
     return import_program(program, inputs), form
 
 
-def _of_exported(program: Any, inputs: Shapes | None) -> Called:
-    ways = _torch("exported")
-    described = ways.described(ways.decomposed(program))
+def _import_exported(program: Any, inputs: Shapes | None) -> Called:
+    exporter = _torch("exported")
+    described = exporter.described(exporter.decomposed(program))
     check_calls(described.block)
     return import_program(described, inputs), call_form(described)
 
 
 def _torch(module: str) -> Any:
-    """A module of the importer of torch, which is optional: it is loaded when first needed."""
+    """Imports a module of the torch importer on first use, because torch is optional."""
     return import_module(f"tcc.frontends.torch.{module}")

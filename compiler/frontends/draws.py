@@ -1,12 +1,12 @@
-"""What random operators of all frameworks draw, from the bits of `tcc.ops.random`.
+"""Random operators of all frameworks, written with the bits of `tcc.ops.random`.
 
     z = normal(%shape)     %s = run_seed() ; %n = stream_number(hash of the node's name)
                            %u, %v = random_bits(%s, %n), halves 0 and 1
                            sqrt(-2 log %u) cos(2 pi %v)
 
-In a body that a loop repeats each trip has a seed of its own, drawn from the seed around the loop,
-the loop's stream and the trip's number.  Streams are hashes of names, so a node draws the same
-however the rest of the model is compiled.
+Each trip of a loop has its own seed, drawn from the seed outside the loop, the loop's stream and
+the trip's number.  Streams are hashes of names, so a node draws the same numbers however the rest
+of the model is compiled.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
 from tcc.ops import OPS
 from tcc.record import record
 
-# The bits that a number in [0, 1) of each type holds exactly.
+# Mantissa bits, by type: so many bits make a number in [0, 1) that the type holds exactly.
 _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
 _BITS = OPS["random_bits"].attrs
 
 
 def _stream(scope: Scope, key: str, loc: str) -> Operand:
-    """The number of a stream, which no other node of the model has."""
+    """Returns the number of a random stream; no other node of the model has the same number."""
     drawn = scope.session.drawn
     drawn[key] += 1
     text = f"{drawn[key]}:{key}".encode()
@@ -40,17 +40,17 @@ def _number(scope: Scope, number: int, loc: str) -> Operand:
 
 
 def _seed(scope: Scope, fixed: int | None, loc: str) -> Operand:
-    """The seed of what runs in `scope`: a `fixed` one of the model's, else the run's."""
+    """Returns the seed for nodes in `scope`: the model's `fixed` seed, else the seed of the run."""
     if fixed is None and scope.seed is not None:
         return scope.seed
-    if scope.around is None:
+    if scope.enclosing is None:
         if fixed is not None:
             return _number(scope, fixed, loc)
         (seed,) = scope.emit("run_seed", (), OPS["run_seed"].attrs())
     else:
-        seed = _seed(scope.around, fixed, loc)
+        seed = _seed(scope.enclosing, fixed, loc)
         if scope.repeats:
-            stream = _stream(scope.around, scope.path, loc)
+            stream = _stream(scope.enclosing, scope.path, loc)
             trip = scope.emit("trip_number", (), OPS["trip_number"].attrs(), loc=loc)[0]
             (bits,) = scope.emit("random_bits", (seed, stream, trip), _BITS(()), loc=loc)
             (seed,) = scope.emit("cast", (bits,), OPS["cast"].attrs(I64), loc=loc)
@@ -61,7 +61,8 @@ def _seed(scope: Scope, fixed: int | None, loc: str) -> Operand:
 
 @record
 class Draws:
-    """The draws of one source node: each method gives a tensor of `shape`, from the same bits."""
+    """The random numbers of one source node.  Each method returns a tensor of `shape`, computed
+    from the same bits."""
 
     ctx: Emitter
     shape: tuple[Index, ...]
@@ -69,46 +70,47 @@ class Draws:
     stream: Operand
 
     def bits(self, count: int = 64, half: int = 0) -> Operand:
-        """Integers below 2**count, as u64."""
+        """Returns random integers in [0, 2**count), as u64."""
         operands = (self.seed, self.stream)
         return self.ctx.emit("random_bits", *operands, shape=self.shape, half=half, count=count)
 
     def _fraction(self, dtype: DType, digits: int, half: int = 0) -> Operand:
-        """Multiples of 2**-digits in [0, 1)."""
-        whole = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
-        return self.ctx.cast(whole, dtype) * 2.0**-digits
+        """Returns random multiples of 2**-digits in [0, 1)."""
+        integers = self.ctx.cast(self.bits(digits, half), I32 if digits < 32 else I64)
+        return self.ctx.cast(integers, dtype) * 2.0**-digits
 
     def inside(self, dtype: DType) -> Operand:
-        """Numbers of f32 or f64 in (0, 1], small ones in finer steps."""
+        """Returns f32 or f64 numbers in (0, 1], with finer steps near 0."""
         digits = 53 if dtype is F64 else 31
         return self._fraction(dtype, digits) + 0.5 ** (digits + 1)
 
     def uniform(self, dtype: DType, low: float = 0.0, high: float = 1.0) -> Operand:
-        """Numbers in [low, high)."""
-        found = self._fraction(_wide(dtype), _DIGITS[dtype])
+        """Returns uniform numbers in [low, high)."""
+        numbers = self._fraction(_wide(dtype), _DIGITS[dtype])
         if (low, high) == (0.0, 1.0):
-            return self.ctx.cast(found, dtype)
-        found = self.ctx.cast(found * (high - low) + low, dtype)
-        # The sum may round to the end, which is outside.
-        return self.ctx.where(found < high, found, low)
+            return self.ctx.cast(numbers, dtype)
+        numbers = self.ctx.cast(numbers * (high - low) + low, dtype)
+        # Rounding of the sum may reach `high`, which lies outside of the range.
+        return self.ctx.where(numbers < high, numbers, low)
 
     def normal(self, dtype: DType, mean: float = 0.0, deviation: float = 1.0) -> Operand:
-        """Box and Muller's transform of two uniform numbers (1958)."""
+        """Returns normally distributed numbers, by Box and Muller's transform of two uniform ones
+        (1958)."""
         wide = _wide(dtype)
         angle = self._fraction(wide, _DIGITS[wide], 1) * (2 * pi)
         radius = self.ctx.emit("sqrt", self.ctx.emit("log", self.inside(wide)) * -2.0)
-        found = radius * self.ctx.emit("cos", angle)
+        numbers = radius * self.ctx.emit("cos", angle)
         if (mean, deviation) != (0.0, 1.0):
-            found = found * deviation + mean
-        return self.ctx.cast(found, dtype)
+            numbers = numbers * deviation + mean
+        return self.ctx.cast(numbers, dtype)
 
     def integers(self, low: int, high: int) -> Operand:
-        """Integers in [low, high), as i64."""
+        """Returns integers in [low, high), as i64."""
         return self.ctx.cast(self.ctx.emit("mod", self.bits(), high - low), I64) + low
 
 
 def draws(ctx: Emitter, shape: Iterable[Index], fixed: int | None = None) -> Draws:
-    """The draws of a source node, with the run's seed or a `fixed` one."""
+    """Returns the random numbers of a source node, from the run's seed or from a `fixed` one."""
     key = f"{ctx.scope.path}{next(iter(ctx.names), ctx.loc)}"
     stream = _stream(ctx.scope, key, ctx.loc)
     return Draws(ctx, tuple(shape), _seed(ctx.scope, fixed, ctx.loc), stream)
@@ -121,33 +123,39 @@ def dropped(
     training: Operand | None = None,
     fixed: int | None = None,
 ) -> tuple[Operand, Operand]:
-    """`x` with elements that are 0 at the rate `ratio` and others scaled for their mean to stay,
-    and which are kept; where `training` is given and false, all are and stay as they are."""
+    """Dropout: returns `x` with elements set to 0 at the rate `ratio`, and the mask of the kept
+    elements.
+
+    The kept elements are scaled so that the mean stays.  Where `training` is given and false, all
+    elements are kept unscaled.
+    """
     one = ctx.filled(1.0, F32)
     chance = ctx.filled(ratio, F32) if isinstance(ratio, float) else ctx.cast(ratio, F32)
     chance = ctx.reshape(chance, ())
-    kept = chance <= draws(ctx, x.shape, fixed).uniform(F32)
+    mask = chance <= draws(ctx, x.shape, fixed).uniform(F32)
     scale = one / (one - chance)
     if training is not None:
         drops = ctx.reshape(training, ())
-        kept, scale = kept | ~drops, ctx.where(drops, scale, one)
-    return ctx.where(kept, x * ctx.cast(scale, x.dtype), 0.0), kept
+        mask, scale = mask | ~drops, ctx.where(drops, scale, one)
+    return ctx.where(mask, x * ctx.cast(scale, x.dtype), 0.0), mask
 
 
 def race(ctx: Emitter, logarithms: Operand, count: Index, fixed: int | None = None) -> Operand:
-    """The scores of classes by which the largest is a draw of one, in proportion to its weight,
-    and the k largest are k draws without replacement: log(w / e), e exponential (Efraimidis and
-    Spirakis 2006).  `logarithms` [batch, classes] are of weights that need no sum of 1; the result
-    is [batch, count, classes].  A class of weight 0 has a score of -inf."""
+    """Returns random scores of classes, [batch, count, classes], from log weights [batch, classes].
+
+    The largest score is at a class drawn in proportion to its weight.  The k largest are at k
+    classes drawn without replacement.  A score is log(w / e) with exponential e (Efraimidis and
+    Spirakis 2006). Weights need not sum to 1; a class of weight 0 has the score -inf.
+    """
     wide = _wide(logarithms.dtype)
     batch, classes = logarithms.shape
-    most = 1 - 2.0 ** -_DIGITS[wide]
-    u = ctx.emit("min", draws(ctx, (batch, count, classes), fixed).inside(wide), most)
-    # Half of -log(1 - u), without cancelling: small ones are as fine as u is.
+    limit = 1 - 2.0 ** -_DIGITS[wide]
+    u = ctx.emit("min", draws(ctx, (batch, count, classes), fixed).inside(wide), limit)
+    # Half of -log(1 - u).  atanh avoids cancellation: small results are as precise as u.
     noise = ctx.emit("log", ctx.emit("atanh", u / (2.0 - u)))
     return ctx.unsqueeze(ctx.cast(logarithms, wide), 1) - noise
 
 
 def _wide(dtype: DType) -> DType:
-    """The type to compute in."""
+    """Returns the type to compute in."""
     return F64 if dtype is F64 else F32

@@ -1,4 +1,4 @@
-"""Adds to the graph the nodes of one source node, whatever the framework it comes from."""
+"""Adds the nodes of one source node to the graph, for the importers of all frameworks."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ _EXPANDED = "an operand is expanded to another shape"
 
 
 def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
-    """The converters of the modules, each of an operator of its own."""
+    """Merges the converter tables of the modules; no two modules convert the same operator."""
     table: dict[Any, Any] = {}
     for family in families:
         assert table.keys().isdisjoint(family.CONVERTERS), family
@@ -27,10 +27,10 @@ def joined(families: Iterable[Any]) -> Mapping[Any, Any]:
 
 
 class Emitter:
-    """What every converter needs to write a source node as nodes of the graph.
+    """Base class of the converters' contexts: writes one source node as nodes of the graph.
 
-    `operation` is the source's name of the node's op, `loc` where it is, for messages; `names` are
-    those of its results.
+    `operation` is the source's name of the operator, `loc` the node's location for messages,
+    `names` the names of its results.
     """
 
     scope: Scope
@@ -39,24 +39,27 @@ class Emitter:
     names: Sequence[str]
 
     def fail(self, why: str, hint: str = "") -> UserError:
-        """The error to raise where the node cannot be imported."""
+        """Returns the error to raise where the node cannot be imported."""
         return UserError(f"{self.operation} cannot be imported", where=self.loc, why=why, hint=hint)
 
     # ---- bodies
 
     def inside(self, scope: Scope) -> Self:
-        """The same node, emitting into `scope` (that of a body it builds)."""
+        """Returns a copy for the same source node that emits into `scope`, the scope of a body."""
         other = copy(self)
         other.scope = scope
         return other
 
-    def body_scope(self, name: str, known: set[str] | None = None) -> Scope:
-        """A scope for a body of this node; it sees the names around it, and of the symbols those
-        `known`: all there are, unless the body's inputs brought some.  The name of a body that a
-        loop repeats is "body"."""
+    def body_scope(self, name: str, outer_symbols: set[str] | None = None) -> Scope:
+        """Returns a scope for a body of this node.
+
+        The body sees the names of the enclosing scopes.  It sees the enclosing symbols in
+        `outer_symbols`; by default all that exist.  Pass a set where the body's own inputs created
+        symbols.  `name` is "body" for a body that a loop repeats.
+        """
         outer, path = self.scope, f"{self.loc}/{name}"
         builder = GraphBuilder(path, parent=outer.builder)
-        outside = set(outer.session.symbols) if known is None else known
+        outside = set(outer.session.symbols) if outer_symbols is None else outer_symbols
         scope = Scope(outer.session, builder, outer.opsets, outer, f"{path}/", outside=outside)
         scope.repeats = name == "body"
         return scope
@@ -64,13 +67,13 @@ class Emitter:
     # ---- axes and sizes
 
     def axis(self, value: int, rank: int) -> int:
-        """`value` counted from the front; raises `UserError` outside `[-rank, rank)`."""
+        """Returns `value` counted from the front; raises `UserError` outside of `[-rank, rank)`."""
         if not -rank <= value < rank:
             raise self.fail(f"axis {value} is outside a tensor of rank {rank}")
         return value % rank
 
     def axes(self, values: Sequence[int], rank: int) -> tuple[int, ...]:
-        """Distinct axes counted from the front, in the order given."""
+        """Returns distinct axes counted from the front, in the order of `values`."""
         axes = tuple(self.axis(v, rank) for v in values)
         if len(set(axes)) != len(axes):
             raise self.fail(f"axes {tuple(values)} name an axis twice")
@@ -85,14 +88,15 @@ class Emitter:
         *,
         signed: bool = False,
     ) -> tuple[Index, ...]:
-        """The elements of an integer vector; where only the run knows them, new size symbols.
+        """Returns the elements of an integer vector; elements that only the run knows get new
+        symbols.
 
-        `lo` and `hi` are the ends of what such a symbol may be; the run refuses others, but not
-        those below zero where numbers are `signed`: they may be no array's size.
+        A new symbol lies in [lo, hi]; the run refuses other values.  If `signed`, the run accepts
+        numbers below zero, which cannot be the size of an array.
         """
-        known = operand.known
-        if known is not None:
-            return tuple(known.reshape(-1))
+        elements = operand.known
+        if elements is not None:
+            return tuple(elements.reshape(-1))
         bound = self.scope.bound
         if (operand, lo) not in bound:
             shape = operand.type.static_shape
@@ -108,14 +112,14 @@ class Emitter:
         return bound[operand, lo]
 
     def size(self, operand: Operand, hint: str, lo: int = 0) -> Index:
-        """The only element of an integer scalar or vector, as `sizes` has it."""
-        found = self.sizes(operand, hint, lo)
-        if len(found) != 1:
+        """Returns the only element of an integer scalar or vector; `sizes` explains `lo`."""
+        elements = self.sizes(operand, hint, lo)
+        if len(elements) != 1:
             raise self.fail(f"{hint} is one number, not {operand.type!r}")
-        return found[0]
+        return elements[0]
 
     def ranked(self, operand: Operand, *ranks: int) -> Operand:
-        """The operand; raises `UserError` where it has another number of axes."""
+        """Returns the operand; raises `UserError` unless its rank is in `ranks`."""
         if operand.rank not in ranks:
             due = " or ".join(map(str, ranks))
             raise self.fail(f"{operand.type!r} has {operand.rank} axes; {due} are due")
@@ -127,17 +131,18 @@ class Emitter:
         return self.scope.constant(array, dtype, next(iter(self.names), "const"))
 
     def part_of(self, operand: Operand, array: Any) -> Operand:
-        """`array`, a part or a turn of a constant operand, under that one's name."""
+        """Returns the constant `array`, a part or a transpose of a constant operand, under the
+        operand's name."""
         return self.scope.constant(array, operand.dtype, operand.name)
 
     def filled(self, value: float | int | bool, dtype: DType) -> Operand:
-        """A scalar constant of `dtype`; an empty string stands for any value of strings."""
+        """Returns a scalar constant of `dtype`; every string constant is the empty string."""
         if dtype is STRING:
             return self.constant(np.array("", object), STRING)
         return self.constant(np.array(value).astype(dtype.carrier), dtype)
 
     def full(self, value: float, dtype: DType, shape: Sequence[IndexLike]) -> Operand:
-        """A tensor of one value."""
+        """Returns a tensor with `value` in all elements."""
         return self.expand(self.filled(value, dtype), shape)
 
     def size_vector(self, values: Sequence[IndexLike], dtype: DType = I64) -> Operand:
@@ -147,24 +152,25 @@ class Emitter:
         return self.scope.sizes([as_index(value)], dtype, scalar=True)
 
     def counted(self, size: Index) -> Operand:
-        """0, 1, ... below `size`, as i64."""
+        """Returns the integers 0, 1, ... below `size`, as i64."""
         ends = (self.filled(0, I64), self.size_scalar(size), self.filled(1, I64))
         return self.emit("range", *ends, size=size)
 
     def emit_all(self, op: str, operands: Operands, **attrs: Any) -> tuple[Operand, ...]:
-        """All results of a node of `op`; `attrs` are the fields of its attribute type."""
+        """Adds a node of `op` and returns all its results; `attrs` are the fields of its
+        attributes."""
         row = OPS.get(op)
         if row is None:
             raise self.fail(f"it needs the op {op}, which this tcc does not have")
         try:
-            made = row.attrs(**attrs)
+            attributes = row.attrs(**attrs)
         except ValueError as error:
             raise self.fail(str(error)) from error
-        return self.scope.emit(op, operands, made, loc=self.loc, names=self.names)
+        return self.scope.emit(op, operands, attributes, loc=self.loc, names=self.names)
 
     @contextmanager
     def writing(self) -> Iterator[Self]:
-        """Arithmetic between operands becomes nodes of this source node."""
+        """Makes arithmetic between operands add nodes for this source node."""
         session = self.scope.session
         before, session.write = session.write, self.emit
         try:
@@ -173,20 +179,21 @@ class Emitter:
             session.write = before
 
     def emit(self, op: str, *operands: Operand | float | None, **attrs: Any) -> Operand:
-        """The first result of a node of `op`; numbers are of the first operand's element type."""
+        """Adds a node of `op`; returns its first result.  Numbers get the first operand's dtype."""
         dtype = next((o.dtype for o in operands if isinstance(o, Operand)), F32)
-        given = [self.filled(o, dtype) if isinstance(o, int | float) else o for o in operands]
-        return self.emit_all(op, given, **attrs)[0]
+        inputs = [self.filled(o, dtype) if isinstance(o, int | float) else o for o in operands]
+        return self.emit_all(op, inputs, **attrs)[0]
 
     def reduce(
         self, op: str, x: Operand, axes: int | Sequence[int], *, keepdims: bool = False
     ) -> Operand:
-        """The reduction `reduce_OP` of `x` over one axis or several."""
+        """Reduces `x` with `reduce_OP` over one axis or several."""
         over = (axes,) if isinstance(axes, int) else tuple(axes)
         return self.emit(f"reduce_{op}", x, axes=over, keepdims=keepdims)
 
     def where(self, condition: Operand, x: Operand | float, y: Operand | float) -> Operand:
-        """`x` where the condition holds, else `y`; a number is of the other's element type."""
+        """Selects `x` where the condition holds, else `y`; a number gets the dtype of the other
+        operand."""
         if isinstance(x, int | float):
             assert isinstance(y, Operand)
             x = self.filled(x, y.dtype)
@@ -195,8 +202,7 @@ class Emitter:
         return self.emit("where", condition, x, y)
 
     def reshape(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        """The elements of `x` in another shape; where sizes leave open whether these are as many,
-        every run checks it."""
+        """Reshapes `x`.  The run checks element counts that cannot be proved equal here."""
         target = tuple(as_index(d) for d in shape)
         if target == x.shape:
             return x
@@ -206,15 +212,15 @@ class Emitter:
         return self.emit("reshape", x, shape=target)
 
     def squeeze(self, x: Operand, axes: Sequence[int]) -> Operand:
-        """`x` without axes of extent one."""
+        """Removes axes of extent one."""
         return self.reshape(x, [dim for n, dim in enumerate(x.shape) if n not in axes])
 
     def unsqueeze(self, x: Operand, axis: int) -> Operand:
-        """`x` with an axis of extent one more."""
+        """Inserts an axis of extent one before `axis`."""
         return self.reshape(x, [*x.shape[:axis], const(1), *x.shape[axis:]])
 
     def flat(self, x: Operand) -> Operand:
-        """The elements of `x` along one axis."""
+        """Flattens `x` to one axis."""
         return self.reshape(x, (element_count(x.shape),))
 
     def transpose(self, x: Operand, perm: Sequence[int]) -> Operand:
@@ -223,8 +229,9 @@ class Emitter:
         return self.emit("transpose", x, perm=tuple(perm))
 
     def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:
-        """The shape to which all broadcast, which every run checks."""
-        found: list[Index] = []
+        """Returns the shape to which all `shapes` broadcast; the run checks what is not proved
+        here."""
+        reversed_shape: list[Index] = []
         for axis in range(max(map(len, shapes))):
             size = const(1)
             for dim in (shape[-1 - axis] for shape in shapes if len(shape) > axis):
@@ -234,16 +241,16 @@ class Emitter:
                 if wide is None:
                     self.require(size, dim, _EXPANDED)
                 size = wide or (size if dim.terms else dim)
-            found.append(size)
-        return tuple(reversed(found))
+            reversed_shape.append(size)
+        return tuple(reversed(reversed_shape))
 
     def expand(self, x: Operand, shape: Sequence[IndexLike]) -> Operand:
-        """`x` repeated to fill `shape`; every run checks that sizes that are not equal are one."""
+        """Repeats `x` to fill `shape`.  The run checks that unequal symbolic sizes are one."""
         target = tuple(as_index(d) for d in shape)
         for back in range(1, min(x.rank, len(target)) + 1):
-            own, due = x.shape[-back], target[-back]
-            known = own is due or const(1) in (own, due) or not (own.terms or due.terms)
-            if not known and not self.scope.fits(own, due, _EXPANDED, self.loc):
+            size, due = x.shape[-back], target[-back]
+            is_proved = size is due or const(1) in (size, due) or not (size.terms or due.terms)
+            if not is_proved and not self.scope.fits(size, due, _EXPANDED, self.loc):
                 x = self.sized(x, -back, due, _EXPANDED)
         return x if target == x.shape else self.emit("expand", x, shape=target)
 
@@ -255,7 +262,8 @@ class Emitter:
         return self.emit("cast", x, to=dtype)
 
     def _cast_text(self, x: Operand, dtype: DType) -> Operand:
-        """Numbers from strings, or strings of numbers; narrow ones by way of wider ones."""
+        """Parses strings as numbers or formats numbers as strings; narrow types go by way of f32 or
+        i32."""
         other = x.dtype if dtype is STRING else dtype
         wide = other
         if other.is_packed or (other.is_float and other.bits < F32.bits):
@@ -267,7 +275,7 @@ class Emitter:
     def slice_axis(
         self, x: Operand, axis: int, start: IndexLike, size: IndexLike, step: int = 1
     ) -> Operand:
-        """`size` elements of one axis from `start` on, each `step` behind the last."""
+        """Returns `size` elements of an axis: start, start + step, ..."""
         starts, sizes, steps = [const(0)] * x.rank, list(x.shape), [1] * x.rank
         starts[axis], sizes[axis], steps[axis] = as_index(start), as_index(size), step
         if tuple(sizes) == x.shape and not as_int(starts[axis]) and step == 1:
@@ -275,29 +283,28 @@ class Emitter:
         return self.emit("slice", x, starts=tuple(starts), steps=tuple(steps), sizes=tuple(sizes))
 
     def element(self, x: Operand, axis: int, number: IndexLike) -> Operand:
-        """One element of an axis, which is gone."""
+        """Returns one element along an axis and drops the axis."""
         return self.squeeze(self.slice_axis(x, axis, number, 1), (axis,))
 
     def stack(self, parts: Sequence[Operand], axis: int) -> Operand:
-        """`parts` as the elements of a new axis."""
+        """Stacks `parts` along a new axis."""
         return self.concat([self.unsqueeze(part, axis) for part in parts], axis)
 
     def concat(self, parts: Sequence[Operand], axis: int) -> Operand:
         return parts[0] if len(parts) == 1 else self.emit_all("concat", parts, axis=axis)[0]
 
-    def require(self, left: Index, right: Index, reason: str) -> None:
-        """Demands that two sizes are equal; every run checks it."""
-        self.scope.require(left, right, reason, self.loc)
+    def require(self, a: Index, b: Index, reason: str) -> None:
+        """Adds a check that two sizes are equal in every run."""
+        self.scope.require(a, b, reason, self.loc)
 
     def sized(self, x: Operand, axis: int, size: Index, reason: str) -> Operand:
-        """`x`, of which every run checks that an axis has so many elements."""
+        """Returns `x` with `size` elements along an axis; every run checks that it has as many."""
         if x.shape[axis] is not size:
             self.require(x.shape[axis], size, reason)
         return self.slice_axis(x, axis, 0, size)
 
     def holds(self, x: Operand, axis: int, count: int) -> Operand:
-        """`x`, of which every run checks that an axis of symbolic size has as many elements or
-        more."""
+        """Returns `x`; every run checks that a symbolic axis has at least `count` elements."""
         size = x.shape[axis]
         if as_int(size) is None:
             self.require(maximum(size, count), size, f"an axis holds {count} elements")

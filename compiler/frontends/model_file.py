@@ -1,4 +1,5 @@
-"""Opens model files, which are hostile: regular files only, mapped and never copied."""
+"""Opens model files.  They are untrusted: only regular files are opened, and they are mapped, not
+copied."""
 
 import mmap
 import os
@@ -9,9 +10,9 @@ from tcc.errors import UserError
 
 
 def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
-    """The bytes of a regular file of at least one byte and at most `largest`.
+    """Maps a regular file of at least one byte and at most `largest` bytes.
 
-    Raises `UserError`, with `hint`, for whatever else lies there.
+    Raises `UserError`, with `hint`, for anything else.
     """
     try:
         # Without O_NONBLOCK opening a pipe would wait for its other end.
@@ -25,7 +26,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
         ) from error
     info = os.fstat(descriptor)
     if not stat.S_ISREG(info.st_mode):
-        os.close(descriptor)  # Python would not take a folder's descriptor as a file
+        os.close(descriptor)  # os.fdopen refuses a folder's descriptor
         raise UserError("the model is not a file", where=str(path), hint=hint)
     with os.fdopen(descriptor, "rb") as file:
         if largest is not None and info.st_size > largest:
@@ -39,7 +40,7 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
             raise UserError("the model file is empty", where=str(path), hint=hint)
         try:
             return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except OSError as error:  # files of the system's that are made up as they are read
+        except OSError as error:  # files that the system generates, as in /proc
             raise UserError(
                 "the model cannot be read",
                 where=str(path),
@@ -49,39 +50,43 @@ def map_file(path: Path, hint: str, largest: int | None = None) -> memoryview:
 
 
 def open_data(model: Path, location: str) -> int:
-    """A descriptor of the regular file at `location`, relative to the folder of `model`.
+    """Opens the regular file at `location`, relative to the folder of `model`, and returns a
+    descriptor.
 
-    Links are followed where the file they lead to lies below that folder, or, where `model` is a
-    link itself, right beside the file that it leads to: so caches lay models out whose files are
-    named by their contents.  Links are found in archives of strangers too, and could bring in any
-    file of the user's.  So could a second name of a file (a hard link), which is taken only where
-    the model has several names itself, as what package managers install from a cache.
+    A symbolic link is followed where its target lies below that folder.  If `model` is a link
+    itself, a link may also lead to a file in the folder of the model's target: caches that name
+    files by their contents lay models out like that.  Other targets are refused, because links also
+    occur in archives of strangers and could expose any file of the user.  A second name of a file
+    (a hard link) could do the same: it is accepted only where the model has several names itself,
+    as after an installation from a package cache.
 
-    As in ONNX Runtime, `.` and an empty name between slashes stand for the folder before them.
-    `..` is refused also where it leads nowhere else: through a link it could.
+    As in ONNX Runtime, `.` and an empty name between slashes stand for the folder before them. `..`
+    is refused even where it stays inside, because behind a link it may not.
 
     Raises ValueError, with a sentence, for anything else.
     """
-    shown = f"'{location[:200]}'"
+    quoted = f"'{location[:200]}'"
     parts = location.split("/")
     absolute, folder_only = location.startswith("/"), parts[-1] in ("", ".")
     if absolute or folder_only or ".." in parts or not {"\0", "\\"}.isdisjoint(location):
         raise ValueError(f"location {location[:200]!r} is not a plain relative path")
     try:
-        # What O_PATH opens is only named: no device or pipe notices, and nobody can exchange it
-        # between the look at it and the reading.
+        # O_PATH opens only a reference: devices and pipes are not touched, and the file cannot be
+        # exchanged between this check and the reading.
         named = os.open(model.parent / location, os.O_PATH | os.O_CLOEXEC)
         try:
-            info, way = os.fstat(named), f"/proc/self/fd/{named}"
-            found, own = Path(os.readlink(way)), Path(os.path.realpath(model))
+            info, descriptor_path = os.fstat(named), f"/proc/self/fd/{named}"
+            target, model_target = Path(os.readlink(descriptor_path)), Path(os.path.realpath(model))
             folder = Path(os.path.realpath(model.parent))
-            if not (found.is_relative_to(folder) or found.parent == own.parent):
-                raise ValueError(f"{shown} is a link that leads out of the model's folder: {found}")
+            if not (target.is_relative_to(folder) or target.parent == model_target.parent):
+                raise ValueError(
+                    f"{quoted} is a link that leads out of the model's folder: {target}"
+                )
             single = info.st_nlink == 1 or os.stat(model).st_nlink > 1
             if not stat.S_ISREG(info.st_mode) or not single:
-                raise ValueError(f"{shown} is not a regular file with one name")
-            return os.open(way, os.O_RDONLY | os.O_CLOEXEC)
+                raise ValueError(f"{quoted} is not a regular file with one name")
+            return os.open(descriptor_path, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             os.close(named)
     except OSError as error:
-        raise ValueError(f"{shown}: {error.strerror}") from error
+        raise ValueError(f"{quoted}: {error.strerror}") from error

@@ -1,8 +1,8 @@
 """Recurrent layers of both frameworks: one direction as a scan over time.
 
-The inputs of all steps are projected beforehand, by one matmul.  The scan's body is h R^T plus the
-step's projected input, gate by gate, so that a kernel can have one unit of all gates in hand, and
-the new state.
+One matmul projects the inputs of all steps in advance.  The scan's body adds h R^T to the step's
+projected input, gate by gate, so that a kernel can compute one hidden unit of all gates, and then
+its new state.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +19,13 @@ Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ..
 
 @record
 class Cell:
-    """What a step needs besides its input and states; operands lie outside the body."""
+    """Parameters of a step besides its input and states; operands lie outside of the body."""
 
     hidden: int
-    products: tuple[Product, ...]  # of each gate with the state
-    bias: Operand | None  # of the recurrent part, where it cannot be added beforehand
+    products: tuple[Product, ...]  # one per gate: the state times the gate's matrix
+    bias: Operand | None  # the recurrent bias, where the projected input cannot contain it
     activations: tuple[Activation, ...]
-    places: tuple[int, ...]  # of each gate in the projected input
+    places: tuple[int, ...]  # block of each gate in the projected input
     peepholes: tuple[Operand, ...] = ()
     clip: float = 0.0
     coupled: bool = False
@@ -37,35 +37,35 @@ class Cell:
         return self.activations[number](ctx, x)
 
     def enters(self, ctx: Emitter, number: int, x: Operand) -> Operand:
-        """The gate's part of the projected input."""
+        """Returns the gate's part of the projected input."""
         return ctx.slice_axis(x, x.rank - 1, self.places[number] * self.hidden, self.hidden)
 
     def gate(self, ctx: Emitter, number: int, x: Operand, h: Operand) -> Operand:
-        """What the gate's activation is applied to."""
+        """Returns the input of the gate's activation."""
         return self.enters(ctx, number, x) + self.products[number](ctx, h)
 
 
 def by_matrices(matrices: Iterable[Operand]) -> tuple[Product, ...]:
-    """The products of a state with R^T of each gate."""
+    """Returns the matmuls of a state with R^T of each gate."""
 
-    def by(matrix: Operand) -> Product:
+    def multiply_by(matrix: Operand) -> Product:
         return lambda ctx, h: h @ matrix
 
-    return tuple(map(by, matrices))
+    return tuple(map(multiply_by, matrices))
 
 
 def with_biases(
     ctx: Emitter, projected: Operand, biases: Sequence[Operand], hidden: int, reset_late: bool
 ) -> tuple[Operand, Operand | None]:
-    """The projected input plus the biases of input and state; and what of the state's comes only
-    where a reset gate is applied after the product (`reset_late`)."""
-    own, other = biases
-    late = None
+    """Adds the biases to the projected input.  Returns the sum, and the part of the recurrent bias
+    that cannot be added in advance: with `reset_late`, a reset gate applies after the matmul."""
+    input_bias, state_bias = biases
+    late_bias = None
     if reset_late:
-        late = ctx.slice_axis(other, 0, 2 * hidden, hidden)
-        zero = ctx.full(0.0, other.dtype, (hidden,))
-        other = ctx.concat([ctx.slice_axis(other, 0, 0, 2 * hidden), zero], 0)
-    return projected + (own + other), late
+        late_bias = ctx.slice_axis(state_bias, 0, 2 * hidden, hidden)
+        zero = ctx.full(0.0, state_bias.dtype, (hidden,))
+        state_bias = ctx.concat([ctx.slice_axis(state_bias, 0, 0, 2 * hidden), zero], 0)
+    return projected + (input_bias + state_bias), late_bias
 
 
 def _rnn_step(
@@ -88,8 +88,8 @@ def _gru_step(
     else:
         inner = cell.products[2](ctx, reset * h)
     hidden = cell.activate(ctx, 1, cell.enters(ctx, 2, x) + inner)
-    rest = 1.0 - update
-    return (rest * hidden + update * h,)
+    keep = 1.0 - update
+    return (keep * hidden + update * h,)
 
 
 def _lstm_step(
@@ -135,7 +135,7 @@ def run_cell(
     lengths: Operand | None,
     reverse: bool,
 ) -> tuple[Operand, ...]:
-    """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction.
+    """Runs one direction; returns (rows [time, batch, hidden], last states [batch, hidden]...).
 
     `lengths` [batch, 1] are the steps of each sequence; rows beyond them are zero.
     """
@@ -150,9 +150,9 @@ def run_cell(
     row = new[0]
     if lengths is not None:
         t = scope.wrap(scope.builder.input("t", _row_type(scanned[1])))
-        runs = inner.emit("less", t, lengths)
-        row = inner.where(runs, row, 0.0)
-        new = tuple(inner.where(runs, *pair) for pair in zip(new, old, strict=True))
+        is_active = inner.emit("less", t, lengths)
+        row = inner.where(is_active, row, 0.0)
+        new = tuple(inner.where(is_active, *pair) for pair in zip(new, old, strict=True))
     body = scope.builder.finish(o.value for o in (*new, row))
     results = ctx.emit_all(
         "scan",

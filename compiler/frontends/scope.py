@@ -1,12 +1,12 @@
-"""What names stand for while a model is imported, and how nodes are added to the graph.
+"""The values of names during the import of a model, and the addition of nodes to the graph.
 
-    Operand   a value under construction: a graph value, a constant, or a tensor of sizes
-    Scope     the names of one graph, body or function, and the builder its nodes go to
-    Session   what the whole import shares
+    Operand         a value under construction: a graph value, a constant, or a tensor of sizes
+    Scope           the names of one graph, body or function, and the builder its nodes go to
+    ImportSession   the state that the whole import shares
 
 Constants and tensors of sizes become graph values only when a node reads them, so computations on
-shapes leave no trace in the graph.  `Scope.emit` folds what is small and constant and what is
-computed from shapes alone.
+shapes leave no trace in the graph.  `Scope.emit` folds small constants and values computed from
+shapes alone.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tcc.ops.effort import is_laborious
 from tcc.ops.shapes import Shape, UnequalDimsError
 from tcc.schedule.nest import typical
 
-_FOLD_RESULT = 1024  # larger constants are folded by the pass, which prices memory
+_FOLD_RESULT = 1024  # elements; a pass that prices memory folds larger constants
 _FOLD_OPERAND = 1 << 16
-# Exporters write slices "to the end" with ends from 10**9 on.  Below it a size is proved to end
-# sooner; the run refuses larger ones.
+# Exporters write slices "to the end" with ends from 10**9 on.  Smaller sizes provably end before,
+# and the run refuses larger ones.
 LARGEST_SIZE = 10**9 - 1
-_MOST_DEMANDS = 16  # pairs of unequal sizes of one node
+_MOST_DEMANDS = 16  # checks of unequal sizes of one node
 
 
 def _operator(op: str, swapped: bool = False) -> Callable[[Operand, Operand | float], Operand]:
-    """The method of an operator that writes a node of `op`; a number is of the operand's type."""
+    """Returns an operator method that adds a node of `op`; a number gets the operand's dtype."""
 
     def write(x: Operand, y: Operand | float) -> Operand:
         return x.scope.session.write(op, *((y, x) if swapped else (x, y)))
@@ -63,10 +63,11 @@ def _function(op: str) -> Callable[[Operand], Operand]:
 class Operand:
     """A tensor of type `type`, defined in `scope`.
 
-    `array` is its contents where constant; `sizes` the elements (an object array of `Index`) where
-    it is computed from shapes; `made` the graph value, once there is one; `equality` the two sizes
-    whose comparison a condition is; `items` the entries of a list, where they are known; `sources`
-    the constants of the model of which a folded one was made.
+    `array`: the contents of a constant.  `sizes`: the elements (an object array of `Index`) of a
+    tensor computed from shapes.  `graph_value`: the value in the graph, once a node has read the
+    operand. `equality`: the two sizes that this condition compares.  `items`: the entries of a
+    list, where known.  `sources`: names of the model's constants from which a folded constant was
+    computed.
     """
 
     type: TensorType
@@ -74,26 +75,26 @@ class Operand:
     name: str
     array: Array | None = None
     sizes: Array | None = None
-    made: Value | None = None
+    graph_value: Value | None = None
     equality: tuple[Index, Index] | None = None
     items: tuple[Operand, ...] | None = None
     sources: tuple[str, ...] = ()
 
     @property
     def value(self) -> Value:
-        """The graph value; made in the scope that owns the operand when first asked for."""
-        if self.made is None:
+        """The graph value; the first access creates it in the scope that owns the operand."""
+        if self.graph_value is None:
             builder = self.scope.builder
             if self.array is not None:
                 sources = self.sources or (self.name,)
-                self.made = builder.constant(self.array, self.name, self.type.dtype, sources)
+                self.graph_value = builder.constant(self.array, self.name, self.type.dtype, sources)
             elif self.sizes is not None:
-                self.made = self._made_of_sizes(self.sizes)
+                self.graph_value = self._made_of_sizes(self.sizes)
             elif self.items is not None:
-                self.made = self._made_of_items(self.items)
+                self.graph_value = self._made_of_items(self.items)
             else:
                 raise InternalError(f"{self.name} has neither contents nor a value")
-        return self.made
+        return self.graph_value
 
     def _made_of_items(self, items: tuple[Operand, ...]) -> Value:
         kind = self.type.dtype
@@ -115,7 +116,7 @@ class Operand:
 
     @property
     def known(self) -> Array | None:
-        """The elements as an object array of `Index`, where known and few, else None."""
+        """The elements as an object array of `Index`; None where they are unknown or too many."""
         array = self.array
         if self.sizes is None and array is not None and array.size <= MAX_SIZES:
             if self.dtype.is_handle:
@@ -135,7 +136,7 @@ class Operand:
     __neg__, __invert__, __abs__ = map(_function, ("neg", "not", "abs"))
 
     def equals(self, other: Operand | float) -> Operand:
-        """Where the elements are equal; `==` compares operands themselves."""
+        """Compares element by element; `==` compares operands themselves."""
         return self.scope.session.write("equal", self, other)
 
     @property
@@ -152,7 +153,7 @@ class Operand:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is known to have no elements."""
+        """True if it provably has no elements."""
         return const(0) in self.shape
 
 
@@ -165,11 +166,12 @@ Operands: TypeAlias = Sequence[Operand | None]  # None where an optional one is 
 
 @dataclass(slots=True)
 class ImportSession:
-    """State of one import.  `run_nodes` imports a scope's pending nodes (set by the importer);
-    `write` adds a node of an op for the source node under import, which `Emitter.writing` sets.
+    """State of one import.
 
-    `producer` is the program that wrote the model, as the model says.  `drawn` counts the random
-    nodes of a name: bodies and functions may be imported several times.
+    `run_nodes` imports a scope's pending nodes (set by the importer).  `write` adds a node for the
+    source node under import (set by `Emitter.writing`).  `producer` is the program that wrote the
+    model, as the model says.  `drawn` counts random nodes by name, because bodies and functions may
+    be imported several times.
     """
 
     tensors: TensorReader
@@ -183,7 +185,7 @@ class ImportSession:
     depth: int = 0
     calls: tuple[tuple[str, str, str], ...] = ()
     write: Callable[..., Operand] = _nothing_under_import
-    until: float = field(init=False)  # on the clock `time.monotonic`
+    until: float = field(init=False)  # deadline on the clock `time.monotonic`
 
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.budgets.import_seconds
@@ -196,7 +198,7 @@ class ImportSession:
         typical: int | None = None,
         divisor: int = 1,
     ) -> Index:
-        """A size symbol whose name, made of `hint`, no other symbol of the model has."""
+        """Returns a size symbol; its name derives from `hint` and is new in the model."""
         name = first = _identifier(hint)
         while name in self.symbols:
             self.symbols[first] += 1
@@ -206,7 +208,7 @@ class ImportSession:
 
 
 def _identifier(text: str) -> str:
-    """`text` as an identifier that reads back, and is none of an expression's iterators."""
+    """Returns `text` as an identifier that parses again and cannot be an iterator's name."""
     name = re.sub(r"[^A-Za-z0-9_.]", "_", text)[:80]
     plain = re.match(r"[A-Za-z_]", name) and not re.fullmatch(r"[a-z][0-9]+", name)
     return name if plain else f"n_{name}"
@@ -214,16 +216,18 @@ def _identifier(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names of one graph.  `parent` is the scope around a body; functions have none, but like
-    bodies have one `around` them.  `outside` are the symbols around a body, which has its own;
-    `wide` the sizes to which two broadcast, `short` the symbols that stand for long formulas.
+    """The names of one graph.
 
-    `joins` holds the sizes that are known to be 1 or the key, `bound` the symbols that stand for
-    the elements of an operand, by it and their least value; both hold in bodies too, and not
-    outside.  `pending` are the nodes not imported yet, `ends` the results of the graph, by name,
-    and their ranks as far as declared; `ways` says which comparisons of sizes hold here.
+    `parent` is the scope that contains a body; its names are visible.  `enclosing` is the scope
+    that contains a body or a function.  `outside` has the symbols that a body sees from outside,
+    where that is not all.  `wide` maps a pair of sizes to the size to which they broadcast, `short`
+    a long formula to its symbol. `joins` maps a size to the sizes known to be equal to it or 1.
+    `bound` maps an operand and a lower bound to the symbols of its elements.  Bodies see both
+    tables; outer scopes do not see a body's entries.
 
-    A loop `repeats` the graph; `seed` is what its random nodes draw with, once one was made.
+    `pending` are the nodes not imported yet.  `ends` maps the graph's results to their declared
+    ranks.  `ways` lists the comparisons of sizes that hold here.  `repeats`: a loop repeats the
+    graph.  `seed` seeds its random nodes, once one was added.
     """
 
     session: ImportSession
@@ -231,7 +235,7 @@ class Scope:
     opsets: Mapping[str, int]
     parent: Scope | None = None
     path: str = ""
-    around: Scope | None = None
+    enclosing: Scope | None = None
     outside: set[str] | None = None
     wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     short: dict[Index, Index] = field(default_factory=dict)
@@ -246,15 +250,15 @@ class Scope:
 
     def __post_init__(self) -> None:
         if self.parent:
-            self.around = self.parent
+            self.enclosing = self.parent
             self.ways = self.parent.ways
             self.joins = self.parent.joins.new_child()
             self.bound = self.parent.bound.new_child()
 
     def find(self, name: str) -> Operand | None:
-        """The operand of an ONNX name; None for '' and for absent optional function inputs.
+        """Returns the operand of an ONNX name; None for '' and for absent optional function inputs.
 
-        Raises KeyError for a name that nothing defines.
+        Raises KeyError for an undefined name.
         """
         if not name:
             return None
@@ -266,7 +270,7 @@ class Scope:
         raise KeyError(name)
 
     def define(self, name: str, operand: Operand | None, where: str) -> None:
-        """Gives a name its operand; raises `UserError` if it has one already."""
+        """Binds a name to its operand; raises `UserError` if it is bound already."""
         if not name:
             return
         if name in self.names:
@@ -276,10 +280,10 @@ class Scope:
     def define_initializers(
         self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
     ) -> None:
-        """Defines the graph's constants; dense ones are views, sparse ones are filled in.
+        """Defines the graph's constants: dense ones as views, sparse ones as filled-in arrays.
 
-        `weights` is the raw data that lies outside the protobuf, by the initialiser's number.
-        Inputs that are defined already replace their initialisers.
+        `weights` maps an initialiser's number to raw data outside of the protobuf.  Names that are
+        inputs already keep the inputs as their values.
         """
         raw, inputs = weights or {}, set(self.names)
         for number, tensor in enumerate(graph.initializer):
@@ -310,22 +314,22 @@ class Scope:
     def sizes(
         self, values: Sequence[Index], dtype: DType, *, scalar: bool = False, name: str = "sizes"
     ) -> Operand:
-        """A vector (or scalar) of sizes; a plain constant where all are known."""
+        """Returns a vector (or scalar) of sizes; a plain constant if all are numbers."""
         elements = np.empty(len(values), object)
         elements[:] = values
         shaped = elements.reshape(()) if scalar else elements
         return self._sizes(shaped, dtype, name)
 
     def _sizes(self, elements: Array, dtype: DType, name: str) -> Operand:
-        known = all_known(map(as_int, elements.reshape(-1)))
-        if known is not None:
-            array = np.array(known, np.int64).astype(dtype.carrier).reshape(elements.shape)
+        numbers = all_known(map(as_int, elements.reshape(-1)))
+        if numbers is not None:
+            array = np.array(numbers, np.int64).astype(dtype.carrier).reshape(elements.shape)
             return self.constant(array, dtype, name)
         type = TensorType(dtype, tuple(map(const, elements.shape)))
         return Operand(type, self, name, sizes=elements)
 
     def wrap(self, value: Value) -> Operand:
-        return Operand(value.type, self, value.name, made=value)
+        return Operand(value.type, self, value.name, graph_value=value)
 
     def emit(
         self,
@@ -337,11 +341,12 @@ class Scope:
         names: Sequence[str] = (),
         demands: int = _MOST_DEMANDS,
     ) -> tuple[Operand, ...]:
-        """The results of `op`: folded, computed from sizes, or a new node of the graph.
+        """Returns the results of `op`: folded, computed from sizes, or from a new node of the
+        graph.
 
-        Sizes of operands that must be equal and are not known to be are demanded to be, and every
-        run checks it; there are at most so many `demands`.  Absent operands at the end are left
-        out, as far as the op has others.
+        Where the op needs equal sizes and they may differ, every run checks them; `demands` limits
+        the number of checks.  Absent trailing operands are dropped if the op has fewer required
+        ones.
         """
         row = OPS[op]
         while len(operands) > row.numbers[0] and operands[-1] is None:
@@ -356,7 +361,7 @@ class Scope:
             if folded is not None:
                 return folded
         values = [None if o is None else o.value for o in operands]
-        # Where symbols stand for formulas, it may not be seen that parts sum up to the whole.
+        # With symbols for formulas, a proof that parts sum up to the whole may fail.
         hint = next(iter(names), op)
         short = map_sizes(attrs, lambda size: self._shortened(size, hint, loc))
         try:
@@ -375,12 +380,12 @@ class Scope:
     # ---- sizes that are equal, or broadcast
 
     def require(self, a: Index, b: Index, why: str, loc: str, *, or_one: bool = False) -> None:
-        """Demands that two sizes are equal, or the first 1 if `or_one`; every run checks it."""
+        """Adds a check to every run: sizes `a` and `b` are equal, or `a` is 1 if `or_one`."""
         self.builder.add(OPS["require"], (), OPS["require"].attrs(a, b, why, or_one), loc=loc)
 
     def joined(self, a: Index, b: Index, what: str, loc: str) -> Index | None:
-        """The size to which two sizes broadcast, where one may be 1 and the other not; every run
-        checks that they do.  Otherwise None: they must be equal."""
+        """Returns the size to which `a` and `b` broadcast, where one of them may be 1; every run
+        checks that they do.  Returns None where neither can be 1: then they must be equal."""
         if const(1) in (a, b):
             return b if a is const(1) else a
         if self._is_part(b, a):
@@ -393,8 +398,8 @@ class Scope:
         return wide if self.fits(b, wide, what, loc) else None
 
     def _size_of_both(self, a: Index, b: Index, loc: str) -> Index:
-        """The size to which two broadcast, known to all scopes that know the two: results of
-        bodies may have it."""
+        """Returns the symbol of the size to which `a` and `b` broadcast.  All scopes that know both
+        sizes know it, so results of bodies may have it."""
         home, inside = self._home(a, b)
         if (a, b) not in home.wide:
             wide = self.session.fresh_symbol(f"{a.key}_or_{b.key}")
@@ -404,18 +409,19 @@ class Scope:
         return home.wide[a, b]
 
     def _home(self, *sizes: Index) -> tuple[Scope, list[set[str]]]:
-        """The outermost scope that knows the sizes, and the symbols around the bodies within."""
+        """Returns the outermost scope that knows the sizes, and the outer symbols of bodies in
+        it."""
         inside: list[set[str]] = []
         home = self
-        while home.around and (home.outside is None or are_among(sizes, home.outside)):
+        while home.enclosing and (home.outside is None or are_among(sizes, home.outside)):
             inside += [home.outside] if home.outside is not None else []
-            home = home.around
+            home = home.enclosing
         return home, inside
 
     def _name(
         self, op: str, inside: Iterable[set[str]], loc: str, name: Index, *sizes: Index
     ) -> None:
-        """Adds the node `op` that makes a symbol of sizes, which bodies know too."""
+        """Adds the node `op` that defines the symbol `name` from sizes; bodies see it too."""
         self.builder.add(OPS[op], (), OPS[op].attrs(name, *sizes), loc=loc)
         for symbols in inside:
             symbols.update(var.name for var in free_vars(name))
@@ -423,7 +429,7 @@ class Scope:
     # ---- long formulas
 
     def _shortened(self, size: Index, hint: str, loc: str) -> Index:
-        """`size`, or the symbol that stands for it where it is a long formula."""
+        """Returns `size`, or its symbol if it is a long formula."""
         if not is_long(size):
             return size
         home, inside = self._home(size)
@@ -435,32 +441,33 @@ class Scope:
         return home.short[size]
 
     def _short_sizes(self, x: Operand, loc: str) -> Operand:
-        """`x` with symbols in the place of sizes that are long formulas."""
+        """Returns `x` with symbols for sizes that are long formulas."""
         for size in x.shape:
             x = self.renamed(x, size, self._shortened(size, x.name, loc), loc)
         return x
 
-    def fits(self, own: Index, due: Index, what: str, loc: str) -> bool:
-        """Whether `own` may be 1 where `due` is not; every run checks that it is one of both."""
-        if self._is_part(own, due):
+    def fits(self, size: Index, due: Index, what: str, loc: str) -> bool:
+        """True if `size` may be 1 where `due` is not; then every run checks that it is 1 or
+        `due`."""
+        if self._is_part(size, due):
             return True
-        if not one_apart(own, due):
+        if not one_apart(size, due):
             return False
-        self.joins[due] = self._parts(due) | self._parts(own)
-        self.require(own, due, what, loc, or_one=True)
+        self.joins[due] = self._parts(due) | self._parts(size)
+        self.require(size, due, what, loc, or_one=True)
         return True
 
     def _parts(self, dim: Index) -> frozenset[Index]:
         return self.joins.get(dim, frozenset({dim}))
 
-    def _is_part(self, own: Index, due: Index) -> bool:
-        return self._parts(own) <= self._parts(due)
+    def _is_part(self, size: Index, due: Index) -> bool:
+        return self._parts(size) <= self._parts(due)
 
     def _resolved(
         self, operands: Operands, error: BaseException | None, loc: str
     ) -> list[Operand | None] | None:
-        """The operands with the sizes that an op found unequal repeated or demanded to be equal;
-        None where the error is another one, or no operand has such a dim."""
+        """Returns the operands after an op found two dims unequal: broadcast, or checked to be
+        equal. Returns None for another error, or if no operand has one of the dims."""
         if not isinstance(error, UnequalDimsError) or not any(dim.terms for dim in error.dims):
             return None
         dims, what = error.dims, error.what
@@ -472,17 +479,17 @@ class Scope:
             wide = dims[1] if self.fits(*dims, what, loc) else None
         if wide is None:
             return self._agreed(operands, error, loc)
-        found, axes = list(operands), error.axis
+        resolved, axes = list(operands), error.axis
         if isinstance(axes, int):
-            axes = dict.fromkeys(range(len(found)), (axes,))
+            axes = dict.fromkeys(range(len(resolved)), (axes,))
         for n, axis in ((n, axis) for n, places in axes.items() for axis in places):
-            x = found[n]
+            x = resolved[n]
             if x and x.rank >= -axis and x.shape[axis] in dims:
-                found[n] = self._stretched(x, axis, wide, loc)
-        return found
+                resolved[n] = self._stretched(x, axis, wide, loc)
+        return resolved
 
     def _stretched(self, x: Operand, axis: int, size: Index, loc: str) -> Operand:
-        """`x` with `size` elements along an axis where it has one or so many."""
+        """Expands `x` to `size` elements along an axis where it has one or as many."""
         sizes = list(x.shape)
         if sizes[axis] is size:
             return x
@@ -493,18 +500,18 @@ class Scope:
     def _agreed(
         self, operands: Operands, error: UnequalDimsError, loc: str
     ) -> list[Operand | None] | None:
-        """The operands with one of two unequal dims in the place of the other."""
-        found = {dim for o in operands if o is not None for dim in o.shape}
-        pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in found]
+        """Returns the operands with one of two unequal dims replaced by the other."""
+        operand_dims = {dim for o in operands if o is not None for dim in o.shape}
+        pairs = [(a, b) for a, b in (error.dims, error.dims[::-1]) if a in operand_dims]
         if not pairs:
             return None
-        # A number stays where it can, and the simpler of two expressions.
+        # Keep a number if there is one, else the shorter expression.
         old, new = max(pairs, key=lambda pair: (bool(pair[0].terms), len(pair[0].key)))
         self.require(old, new, error.what, loc)
         return [o and self.renamed(o, old, new, loc) for o in operands]
 
     def renamed(self, x: Operand, old: Index, new: Index, loc: str) -> Operand:
-        """`x` with one of two sizes that are equal in the place of the other."""
+        """Returns `x` with `new` in place of the equal size `old`."""
         if old is new or old not in x.shape:
             return x
         sizes = tuple(new if dim is old else dim for dim in x.shape)
@@ -533,7 +540,7 @@ class Scope:
         try:
             with np.errstate(all="ignore"):
                 results = OPS[op].reference(arrays, attrs)
-        except (ValueError, IndexError, MemoryError):  # left to the compilation, which names it
+        except (ValueError, IndexError, MemoryError):  # the compilation reports it
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
         tensors = [o for o in operands if o and o.rank and o.dtype.is_float]
@@ -551,13 +558,15 @@ class Scope:
         loc: str,
         names: Sequence[str],
     ) -> tuple[Operand, ...] | None:
-        known = [None if o is None else o.known for o in operands]
-        if any(o is not None and k is None for o, k in zip(operands, known, strict=True)):
+        elements_of_operands = [None if o is None else o.known for o in operands]
+        if any(
+            o is not None and k is None for o, k in zip(operands, elements_of_operands, strict=True)
+        ):
             return None
         types = self._types(op, operands, attrs, loc)
         if not all(is_small(t) for t in types):
             return None
-        results = propagate(op, known, attrs, types)
+        results = propagate(op, elements_of_operands, attrs, types)
         if results is None:
             return None
         hints = [*names, *(op for _ in results[len(names) :])]
@@ -570,18 +579,18 @@ class Scope:
 
     def _types(self, op: str, operands: Operands, attrs: Any, loc: str) -> tuple[TensorType, ...]:
         types = [None if o is None else o.type for o in operands]
-        found = result_types(OPS[op], types, attrs, loc)
-        check_types(found, loc)
-        return found
+        types_of_results = result_types(OPS[op], types, attrs, loc)
+        check_types(types_of_results, loc)
+        return types_of_results
 
 
 def are_among(dims: Iterable[Index], symbols: Set[str]) -> bool:
-    """Whether all symbols of the dims are among those."""
+    """True if all symbols of the dims are in `symbols`."""
     return all(var.name in symbols for dim in dims for var in free_vars(dim))
 
 
 def _compared(operands: Operands) -> tuple[Index, Index] | None:
-    """The two sizes that a comparison of one-element operands compares."""
-    known = [None if o is None else o.known for o in operands]
-    sides = [k.reshape(-1)[0] for k in known if k is not None and k.size == 1]
-    return (sides[0], sides[1]) if len(sides) == 2 else None
+    """Returns the two sizes that a comparison of one-element operands compares, else None."""
+    elements = [None if o is None else o.known for o in operands]
+    compared = [k.reshape(-1)[0] for k in elements if k is not None and k.size == 1]
+    return (compared[0], compared[1]) if len(compared) == 2 else None

@@ -1,7 +1,8 @@
-"""Arithmetic on tensors of sizes: what a model computes from shapes stays symbolic.
+"""Arithmetic on tensors of sizes, so that sizes that a model computes from shapes stay symbolic.
 
-A tensor of sizes is a NumPy object array of `Index`.  `propagate` gives an op's results on such
-tensors, or None where they are no longer integer expressions (then the op runs as any other).
+A tensor of sizes is a NumPy object array of `Index`.  `propagate` computes an op's results on
+tensors of sizes.  It returns None where the results are not integer expressions; then the op runs
+like any other.
 """
 
 import math
@@ -31,21 +32,21 @@ from tcc.ops import OPS
 from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
-_LARGEST = (1 << 62) - 1  # what is computed with larger numbers is data, whose arithmetic wraps
+_LARGEST = (1 << 62) - 1  # numbers beyond are data, whose arithmetic wraps
 
 
 class _Undecided(Exception):
-    """The result is not an integer expression, or depends on a comparison of unknown outcome."""
+    """The result is no integer expression, or depends on a comparison that is undecided."""
 
 
 def is_small(type: TensorType) -> bool:
-    """Whether a tensor may be kept as sizes."""
+    """True if a tensor is small enough to be kept as sizes."""
     shape = type.static_shape
     return shape is not None and math.prod(shape) <= MAX_SIZES
 
 
 def sizes_of_array(array: Array) -> Array | None:
-    """The elements as constants, or None where they are not all integers."""
+    """Returns the elements as constants, or None if one is not an integer."""
     if array.dtype.kind == "f" and not np.all(np.isfinite(array) & (array == np.trunc(array))):
         return None
     out = np.empty(array.size, object)
@@ -54,7 +55,7 @@ def sizes_of_array(array: Array) -> Array | None:
 
 
 def check_types(types: Iterable[TensorType], loc: str) -> None:
-    """Raises `UserError` for a negative size, and for a tensor that no machine has memory for."""
+    """Raises `UserError` for a negative size, or a tensor too large for any machine's memory."""
     for type in types:
         sizes = type.static_shape
         if sizes is not None and any(size < 0 for size in sizes):
@@ -71,7 +72,7 @@ def check_types(types: Iterable[TensorType], loc: str) -> None:
 
 
 def _least(size: Index) -> int:
-    """The least number above zero that a size is known to be, where nothing is taken away."""
+    """Returns a lower bound above zero of a size; 1 if it has negative terms."""
     numbers = (size.const, *(coeff for _, coeff in size.terms))
     return max(1, *numbers) if min(numbers) >= 0 else 1
 
@@ -98,7 +99,8 @@ def _non_negative(*indices: Index) -> None:
 
 
 def _divisor(num: Index, den: Index) -> Index:
-    """What to divide by, which is never zero: what a division by zero gives is not defined."""
+    """Returns the divisor, at least 1 where it may be zero: the result of a division by zero is
+    undefined."""
     _non_negative(num, den)
     return den if mod(num, den) is const(0) else maximum(den, const(1))
 
@@ -110,7 +112,7 @@ Elements: TypeAlias = Array
 
 @record
 class _Call:
-    """One op on tensors of sizes; `types` are those of its results."""
+    """A call of one op on tensors of sizes; `types` are the types of its results."""
 
     inputs: Sequence[Elements]
     attrs: Any
@@ -121,7 +123,7 @@ Rule: TypeAlias = Callable[[_Call], Sequence[Elements]]
 
 
 def _objects(array: Any) -> Elements:
-    """NumPy gives a bare element where an operation leaves rank zero; this gives the array."""
+    """Returns an object array; NumPy returns a bare element for results of rank zero."""
     if isinstance(array, np.ndarray):
         return array.astype(object)
     out = np.empty((), object)
@@ -179,14 +181,14 @@ def _cast(call: _Call) -> Sequence[Elements]:
 
 
 def _static(sizes: Iterable[Any]) -> tuple[int, ...]:
-    known = all_known(map(as_int, sizes))
-    if known is None:
+    numbers = all_known(map(as_int, sizes))
+    if numbers is None:
         raise _Undecided
-    return known
+    return numbers
 
 
 def _moved(op: str) -> Rule:
-    """What only moves elements moves these too; symbolic places raise ValueError."""
+    """Returns a rule for ops that only move elements; symbolic positions raise ValueError."""
 
     def rule(call: _Call) -> Sequence[Elements]:
         return [_objects(part) for part in OPS[op].reference(call.inputs, call.attrs)]
@@ -263,7 +265,7 @@ _RULES: Mapping[str, Rule] = {
 def propagate(
     op: str, inputs: Sequence[Elements | None], attrs: Any, types: Sequence[TensorType]
 ) -> Sequence[Elements] | None:
-    """The results of `op` on tensors of sizes, or None where they are not integer expressions.
+    """Returns the results of `op` on tensors of sizes, or None if they are no integer expressions.
 
     `types` are the results' types, of static shape.
     """

@@ -1,8 +1,8 @@
-"""Layouts: where in storage an element with a given logical index lies.
+"""Layouts: the position in storage of the element with a given logical index.
 
-Graph and expression indices are logical; no op has layout variants.  A layout is a side table
-entry of a value.  It says that storage is a row-major array of `sizes` and that the element with
-logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i0, i1, ...`:
+Graph and expression indices are logical; no op has layout variants.  A layout is a side-table entry
+of a value.  Storage is a row-major array of `sizes`, and the element with logical index (i0, i1,
+...) lies at `indices`, expressions over the variables `i0, i1, ...`:
 
     channels last       sizes (n, h, w, c)            indices (i0, i2, i3, i1)
     with a zero halo    sizes (n, h+2, w+2, c)        indices (i0, i2+1, i3+1, i1)     fill 0
@@ -12,9 +12,9 @@ logical index (i0, i1, ...) lies at `indices`, expressions over the variables `i
 
     part of a joined value  sizes (n, h, w, 96)       indices (i0, i2, i3, i1+64)      shared (1,)
 
-Permutation, blocking and padding are all this one map; packing a weight is evaluating it.
-Storage that is no element's holds `fill`, except that along the `shared` axes of a part other
-values' elements lie before and after its own.
+Permutation, blocking and padding are all this one map; packing a weight is evaluating it. Storage
+outside of all elements holds `fill`.  Along the `shared` axes of a part, elements of other values
+lie before and after the part's own.
 """
 
 from dataclasses import replace
@@ -40,7 +40,7 @@ from tcc.record import record
 class Layout:
     """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
 
-    `shared` are the logical axes along which storage goes on with elements of other values.
+    `shared` are the logical axes along which elements of other values continue the storage.
     """
 
     sizes: Indices
@@ -51,7 +51,7 @@ class Layout:
 
 
 def axis_vars(shape: Indices) -> Indices:
-    """The variables `i0, i1, ...` that stand for the logical index of a value of `shape`."""
+    """Returns the variables `i0, i1, ...` for the logical index of a value of `shape`."""
     return tuple(iterator(f"i{axis}", size) for axis, size in enumerate(shape))
 
 
@@ -61,7 +61,7 @@ def layout(
     indices: Indices,
     fill: float | None = None,
 ) -> Layout:
-    """A layout of values of `shape`; `indices` are over `axis_vars(shape)`."""
+    """Returns a layout of values of `shape`; `indices` are over `axis_vars(shape)`."""
     return Layout(sizes, indices, tuple(free_vars(v)[0] for v in axis_vars(shape)), fill)
 
 
@@ -70,47 +70,50 @@ def row_major(shape: Indices) -> Layout:
 
 
 def permuted(shape: Indices, order: tuple[int, ...]) -> Layout:
-    """Storage with the logical axes in `order`, outermost first: (0, 2, 3, 1) is channels last."""
+    """Returns storage with the logical axes in `order`, outermost first: (0, 2, 3, 1) is channels
+    last."""
     axes = axis_vars(shape)
     return layout(shape, tuple(shape[a] for a in order), tuple(axes[a] for a in order))
 
 
 def axis_order(where: Layout) -> tuple[int, ...] | None:
-    """The logical axis of each storage dimension, outermost first; None where one has not one."""
+    """Returns the logical axis of each storage dimension, outermost first; None where a dimension
+    does not belong to exactly one axis."""
     axes = [[n for n, v in enumerate(where.axes) if v in free_vars(i)] for i in where.indices]
     return tuple(a[0] for a in axes) if all(len(a) == 1 for a in axes) else None
 
 
 def with_halo(base: Layout, halo: tuple[tuple[int, int], ...], fill: float) -> Layout:
-    """`base` with `halo[d]` = (before, after) more places on storage dimension d."""
+    """Returns `base` with `halo[d]` = (before, after) more positions on storage dimension d."""
     sizes = tuple(size + (a + b) for size, (a, b) in zip(base.sizes, halo, strict=True))
     indices = tuple(index + a for index, (a, _) in zip(base.indices, halo, strict=True))
     return Layout(sizes, indices, base.axes, fill)
 
 
 def set_apart(base: Layout, line: int) -> Layout:
-    """`base` with planes that begin an odd number of lines of `line` elements after each other.
+    """Returns `base` with planes that start an odd number of cache lines, of `line` elements,
+    apart.
 
     A plane is the elements of one outermost index; the storage dimensions inside it become one.
     """
-    planes, *rest = base.sizes
+    planes, *inner_sizes = base.sizes
     pair = 2 * line
-    sizes = planes, (prod(rest, start=const(1)) + line - 1) // pair * pair + line
-    indices = base.indices[0], row_major_position(base.indices[1:], tuple(rest))
+    sizes = planes, (prod(inner_sizes, start=const(1)) + line - 1) // pair * pair + line
+    indices = base.indices[0], row_major_position(base.indices[1:], tuple(inner_sizes))
     return replace(base, sizes=sizes, indices=indices)
 
 
-def part_of(whole: Layout, shape: Indices, axis: int, start: Index) -> Layout:
-    """Where a value of `shape` lies in a joined value stored as `whole`, from `start` along `axis`
-    on; its storage is all of `whole`."""
+def part_of(joined: Layout, shape: Indices, axis: int, start: Index) -> Layout:
+    """Returns the layout of a value of `shape` that lies in a joined value, from `start` along
+    `axis` on.  Its storage is all of `joined`."""
     axes = axis_vars(shape)
     shifted = tuple(i + start if n == axis else i for n, i in enumerate(axes))
-    inner = layout(shape, whole.sizes, place(whole, shifted), whole.fill)
-    return replace(inner, shared=tuple(sorted({*whole.shared, axis})))
+    inner = layout(shape, joined.sizes, place(joined, shifted), joined.fill)
+    return replace(inner, shared=tuple(sorted({*joined.shared, axis})))
 
 
 def resized(where: Layout, sizes: Substitution) -> Layout:
-    """`where` with size symbols replaced."""
+    """Returns `where` with size symbols replaced."""
     axes = {v: iterator(v.name, substitute(v.extent, sizes)) for v in where.axes if v.extent}
     mapping = {**sizes, **axes}
     return replace(
@@ -122,13 +125,13 @@ def resized(where: Layout, sizes: Substitution) -> Layout:
 
 
 def place(where: Layout, logical: Indices) -> Indices:
-    """The storage indices of the element with logical index `logical`."""
+    """Returns the storage indices of the element with logical index `logical`."""
     mapping = dict(zip(where.axes, logical, strict=True))
     return tuple(substitute(index, mapping) for index in where.indices)
 
 
 def strides(sizes: Indices) -> Indices:
-    """Row-major strides in elements."""
+    """Returns row-major strides in elements."""
     result: list[Index] = []
     step = const(1)
     for size in reversed(sizes):
@@ -138,34 +141,37 @@ def strides(sizes: Indices) -> Indices:
 
 
 def offset(where: Layout, logical: Indices) -> Index:
-    """The offset in elements of the element with logical index `logical`."""
+    """Returns the offset in elements of the element with logical index `logical`."""
     return flat(place(where, logical), where.sizes)
 
 
 @lru_cache(1 << 14)
 def flat(indices: Indices, sizes: Indices) -> Index:
-    """The row-major position of `indices` in an array of `sizes`."""
+    """Returns the row-major position of `indices` in an array of `sizes`, simplified."""
     return _rejoined(row_major_position(indices, sizes))
 
 
 def row_major_position(indices: Indices, sizes: Indices) -> Index:
-    """The row-major position of `indices`, term by term."""
-    total = const(0)
+    """Returns the row-major position of `indices`, term by term."""
+    position = const(0)
     for index, size in zip(indices, sizes, strict=True):
-        total = total * size + index
-    return total
+        position = position * size + index
+    return position
 
 
-def _rejoined(total: Index) -> Index:
-    """`total` with `d * (x // d) + x % d` as `x`: what a reshape took apart lies in a row again."""
-    terms = dict(total.terms)
-    for monomial, coeff in total.terms:
-        for rest in monomial:
-            if not isinstance(rest, Remainder) or monomial.count(rest) > 1:
+def _rejoined(position: Index) -> Index:
+    """Returns `position` with `x` in place of `d * (x // d) + x % d`, so that axes split by a
+    reshape are contiguous again."""
+    terms = dict(position.terms)
+    for monomial, coeff in position.terms:
+        for remainder in monomial:
+            if not isinstance(remainder, Remainder) or monomial.count(remainder) > 1:
                 continue
-            others = (of_atom(atom) for atom in monomial if atom is not rest)
-            factor = prod(others, start=const(coeff))
-            whole = rest.num // rest.den * rest.den * factor
-            if not whole.const and all(terms.get(m) == c for m, c in whole.terms):
-                return _rejoined(total - whole + (rest.num - of_atom(rest)) * factor)
-    return total
+            other_factors = (of_atom(atom) for atom in monomial if atom is not remainder)
+            factor = prod(other_factors, start=const(coeff))
+            quotient_term = remainder.num // remainder.den * remainder.den * factor
+            if not quotient_term.const and all(terms.get(m) == c for m, c in quotient_term.terms):
+                return _rejoined(
+                    position - quotient_term + (remainder.num - of_atom(remainder)) * factor
+                )
+    return position

@@ -1,11 +1,11 @@
-"""Types of sequences and optionals: lists of tensors whose sizes and number the run decides.
+"""Types of sequences and optionals: lists of tensors whose sizes and number are data-dependent.
 
     sequence(f32[2,?])           tensors of one rank; sizes that may differ are `?`
     sequence(f32)                tensors of any shapes
-    sequence(f32[-])             no tensors at all, until one comes in
+    sequence(f32[-])             no tensors yet
     optional(sequence(i64[3]))   nothing, or one sequence
 
-A value of such a type is a scalar whose element type is a `ListType`.  An optional is a list of no
+A value of a list type is a scalar whose element type is a `ListType`.  An optional is a list of no
 or one entry.  Equal types are one object.
 """
 
@@ -19,16 +19,18 @@ from tcc.record import record
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
-# Of the entries of an empty list: every tensor's sizes may take their place.
+# The dims of an empty list: any tensor's sizes may replace them.
 NOTHING: Dims = (-1,)
 
 
 @record
 class ListType(DType):
-    """`item` is the element type of the entries, a `ListType` where they are lists themselves.
+    """The type of a list; `item` is the element type of the entries, a `ListType` if they are
+    lists.
 
-    `dims` are the sizes of entries that are tensors: None for a size that may differ, and in place
-    of the tuple where even ranks may.  Make them with `sequence_of` and `optional_of`.
+    `dims` are the sizes of entries that are tensors: an entry is None for a size that may differ,
+    and `dims` is None where even ranks may differ.  Create list types with `sequence_of` and
+    `optional_of`.
     """
 
     optional: bool
@@ -54,7 +56,7 @@ def _shape_text(dims: Dims) -> str:
 
 
 def sequence_of(item: DType, dims: Dims | None = None) -> ListType:
-    """The type of sequences of tensors, or (dims left out) of lists.
+    """Returns the type of sequences of tensors, or (without dims) of lists.
 
     Raises ValueError for lists that nest too deep.
     """
@@ -62,24 +64,25 @@ def sequence_of(item: DType, dims: Dims | None = None) -> ListType:
 
 
 def optional_of(item: DType, dims: Dims | None = None) -> ListType:
-    """As `sequence_of`, of optionals."""
+    """Returns the type of optionals; arguments and errors are those of `sequence_of`."""
     return _interned(True, item, () if isinstance(item, ListType) else dims)
 
 
 def dims_of(type_: TensorType) -> Dims:
-    """The sizes of a tensor as far as they are numbers."""
+    """Returns the sizes of a tensor, None for symbolic ones."""
     return tuple(None if dim.terms else dim.const for dim in type_.shape)
 
 
 def fits(a: DType, b: DType) -> bool:
-    """Whether values of one type may stand where the other is due, but for entries' sizes."""
+    """True if a value of type `a` may be used where `b` is expected, apart from the entries'
+    sizes."""
     if isinstance(a, ListType) and isinstance(b, ListType):
         return a.optional == b.optional and fits(a.item, b.item)
     return a is b
 
 
 def joined(a: DType, b: DType) -> DType | None:
-    """The element type that holds for values of both types; None where there is none."""
+    """Returns the element type that holds for values of both types; None if there is none."""
     if a is b:
         return a
     if not (isinstance(a, ListType) and isinstance(b, ListType)) or a.optional != b.optional:
@@ -89,7 +92,7 @@ def joined(a: DType, b: DType) -> DType | None:
 
 
 def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
-    """Sizes that hold for tensors of both."""
+    """Returns sizes that hold for tensors of both."""
     if a == NOTHING or b == NOTHING:
         return b if a == NOTHING else a
     if a is None or b is None or len(a) != len(b):
@@ -98,8 +101,11 @@ def joined_dims(a: Dims | None, b: Dims | None) -> Dims | None:
 
 
 def type_words(list_type: ListType) -> tuple[int, ...]:
-    """The type as the runtime reads it: for each level 1 (optional) or 2, then 0, code << 8 | bits
-    of the tensors, and their rank and sizes; -1 is what is not known."""
+    """Returns the type in the runtime's encoding.
+
+    For each level 1 (optional) or 2, then 0, code << 8 | bits of the tensors, and their rank and
+    sizes; -1 is unknown.
+    """
     words: list[int] = []
     kind: DType = list_type
     dims: Dims | None = None
@@ -113,21 +119,21 @@ def type_words(list_type: ListType) -> tuple[int, ...]:
 
 
 def dtype_word(dtype: DType) -> int:
-    """Code and bits of an element type in one word."""
+    """Returns code and bits of an element type in one word."""
     return dtype.dlpack << 8 | dtype.bits
 
 
 def parse_list_type(text: str) -> ListType:
-    """The type that has this name; raises ValueError for a text that is none."""
-    found = re.fullmatch(r"(optional|sequence)\((.*)\)", text)
-    if found is None or text.count("(") > _DEEPEST:
+    """Returns the type with this name; raises ValueError for a text that names none."""
+    match = re.fullmatch(r"(optional|sequence)\((.*)\)", text)
+    if match is None or text.count("(") > _DEEPEST:
         raise ValueError(f"{text!r} is no type of lists")
-    optional, inner = found[1] == "optional", found[2]
+    optional, inner = match[1] == "optional", match[2]
     if "(" in inner:
         return _interned(optional, parse_list_type(inner), ())
-    name, bracket, rest = inner.partition("[")
-    if name not in DTYPES or (bracket and not rest.endswith("]")):
+    name, bracket, dims_text = inner.partition("[")
+    if name not in DTYPES or (bracket and not dims_text.endswith("]")):
         raise ValueError(f"{text!r} is no type of lists")
-    sizes = [part for part in rest[:-1].split(",") if part]
+    sizes = [part for part in dims_text[:-1].split(",") if part]
     dims = NOTHING if sizes == ["-"] else tuple(None if n == "?" else int(n) for n in sizes)
     return _interned(optional, DTYPES[name], dims if bracket else None)

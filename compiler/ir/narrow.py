@@ -1,9 +1,9 @@
 """Floats of 16, 8 and 4 bits and integers of 4 and 2: their values, codes and packed bytes.
 
-A narrow float is sign, exponent, fraction: `FORMATS` says how wide and what its last codes mean.
-Rounding is to nearest, ties to the even code; beyond the largest value lies infinity, NaN, or,
-where the type has neither, the largest value.  f8e8m0 is a power of two without sign or fraction;
-values are rounded towards zero to it and lose their sign, and infinities are NaN.
+A narrow float is sign, exponent, fraction: `FORMATS` has their widths and the meaning of the last
+codes.  Rounding is to nearest, ties to the even code.  Beyond the largest value lies infinity, NaN,
+or, where the type has neither, the largest value.  f8e8m0 is a power of two without sign or
+fraction; values are rounded towards zero and lose their sign, and infinities become NaN.
 """
 
 from functools import cache
@@ -16,15 +16,15 @@ from tcc.record import record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_EXPONENT = 127  # f32's bias: what f8e8m0 has too
+_EXPONENT = 127  # the bias of f32 and of f8e8m0
 
 
 @record
 class FloatFormat:
-    """A narrow float of `bits`: `fraction` bits of it are behind the point.
+    """A narrow float of `bits` bits, of which `fraction` bits are the fraction.
 
-    `top` is the code of the largest value, `over` that of what lies beyond it and `nan` that of
-    NaN, all without sign.  With `signless_nan` NaN has one code and there is no negative zero.
+    `top` is the code of the largest value, `over` the code beyond it and `nan` that of NaN, all
+    without sign.  With `signless_nan`, NaN has one code and there is no negative zero.
     """
 
     bits: int
@@ -37,7 +37,7 @@ class FloatFormat:
 
     @property
     def sign(self) -> int:
-        """The bit of the sign."""
+        """The sign bit."""
         return 1 << (self.bits - 1)
 
     @property
@@ -46,14 +46,14 @@ class FloatFormat:
         return self.value(self.top)
 
     def value(self, code: int) -> float:
-        """The value of a code without sign that is not above `top`, and of the one behind it."""
+        """Returns the value of a code without sign, up to `top` and the code behind it."""
         exponent, fraction = divmod(code, 1 << self.fraction)
         if exponent == 0:
             return fraction * 2.0 ** (1 - self.bias - self.fraction)
         return (1 + fraction / (1 << self.fraction)) * 2.0 ** (exponent - self.bias)
 
 
-# f4e2m1 has no NaN: it becomes the negative zero.
+# f4e2m1 has no NaN: NaN becomes the negative zero.
 FORMATS = MappingProxyType(
     {
         F8E4M3FN: FloatFormat(8, 3, 7, 0x7E, 0x7F, 0x7F),
@@ -66,12 +66,12 @@ FORMATS = MappingProxyType(
 
 
 def _mask(dtype: DType) -> np.uint8:
-    """The bits of a code."""
+    """Returns the bits of a code."""
     return np.uint8((1 << dtype.bits) - 1)
 
 
 def encode(values: Any, dtype: DType) -> Array:
-    """The codes (u8) of carried values of a narrow type, rounded to it; integers wrap."""
+    """Returns the codes (u8) of carried values, rounded to a narrow type; integers wrap."""
     data = np.asarray(values)
     if not dtype.is_float:
         return np.asarray(data.astype(np.uint8) & _mask(dtype))
@@ -95,13 +95,13 @@ def encode(values: Any, dtype: DType) -> Array:
 
 @cache
 def _between(narrow: FloatFormat) -> Array:
-    """Halfway from each value to the next one; behind the largest lies what would follow it."""
+    """Returns the midpoints between neighbouring values; the last lies above the largest value."""
     values = np.array([narrow.value(code) for code in range(narrow.top + 2)])
     return np.asarray((values[1:] + values[:-1]) / 2)
 
 
 def decode(codes: Array, dtype: DType) -> Array:
-    """The values of codes (u8, bits above the type's are ignored) in the type's carrier."""
+    """Returns the values of codes (u8, bits above the type's are ignored) in the type's carrier."""
     return np.asarray(_values(dtype)[codes & _mask(dtype)])
 
 
@@ -133,27 +133,27 @@ def _value(narrow: FloatFormat, code: int) -> float:
 
 
 def rounded(values: Any, dtype: DType) -> Array:
-    """Carried values rounded to a narrow type; integers wrap."""
+    """Rounds carried values to a narrow type; integers wrap."""
     return decode(encode(values, dtype), dtype)
 
 
 def bf16_values(bits: Array) -> Array:
-    """The values of bf16, in f32, whose bits (u16) these are."""
+    """Returns the values of bf16 bits (u16), in f32."""
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def bf16_bits(values: Array) -> Array:
-    """The bits (u16) of values of bf16, which f32 carries."""
+    """Returns the bits (u16) of values of bf16, which f32 carries."""
     return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
 def packed_size(count: int, dtype: DType) -> int:
-    """Bytes of `count` packed elements."""
+    """Returns the bytes of `count` packed elements."""
     return -(-count * dtype.bits // 8)
 
 
 def pack(codes: Array, dtype: DType) -> Array:
-    """Codes in row-major order as bytes, the first element in the lowest bits."""
+    """Packs codes in row-major order into bytes, the first element in the lowest bits."""
     share = 8 // dtype.bits
     flat = np.zeros(packed_size(codes.size, dtype) * share, np.uint8)
     flat[: codes.size] = codes.reshape(-1) & _mask(dtype)
@@ -162,7 +162,7 @@ def pack(codes: Array, dtype: DType) -> Array:
 
 
 def unpack(data: Array, count: int, dtype: DType) -> Array:
-    """The codes of `count` packed elements; `data` has their `packed_size` bytes."""
+    """Returns the codes of `count` packed elements; `data` has their `packed_size` bytes."""
     shifts = np.arange(8 // dtype.bits, dtype=np.uint8) * np.uint8(dtype.bits)
     codes = data.reshape(-1, 1) >> shifts & _mask(dtype)
     return np.asarray(codes.reshape(-1)[:count])

@@ -1,8 +1,8 @@
 """OpSpec: the type of one row of the op table.
 
 A row is all that tcc knows of an op.  Importer dispatch, shape inference, verification, constant
-folding, the graph evaluator, the test matrix, `tcc ops` and the support table follow from it.
-`ir` holds the type; the rows are in `tcc.ops`.
+folding, the graph evaluator, the test matrix, `tcc ops` and the support table follow from it. `ir`
+has the type; the rows are in `tcc.ops`.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Trait(Flag):
-    """Facts of an op that passes ask about."""
+    """Facts of an op that passes read."""
 
     ELEMENTWISE = auto()  # output[i] depends on input[i] after broadcasting only
     REDUCTION = auto()  # combines along axes
@@ -33,7 +33,7 @@ class Trait(Flag):
 
 
 class Tolerance(Enum):
-    """How results are compared (compiler/ops/README.md gives the bounds)."""
+    """The comparison of an op's results in tests (compiler/ops/README.md has the bounds)."""
 
     EXACT = "exact"  # movement, integers, comparisons: bit for bit
     ELEMENTWISE = "elementwise"  # primitive functions: at most 4 ULP
@@ -45,9 +45,9 @@ class Tolerance(Enum):
 class OnnxBinding:
     """A 1:1 binding: the ONNX operator has the same inputs and attributes.
 
-    `since` is the oldest opset of which that is true; opsets before 7 are the importer's to know.
-    `attrs` maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops
-    that need more (inputs that become attributes, defaults by opset) are in the importer's table.
+    `since` is the oldest opset for which it holds; the importer converts opsets before 7.  `attrs`
+    maps ONNX attribute names to fields of the op's attribute type where they differ.  Ops that need
+    more (inputs that become attributes, defaults by opset) are in the importer's table.
     """
 
     name: str
@@ -60,13 +60,13 @@ class NoAttrs:
     """The attribute type of ops that have none."""
 
 
-# Operands of an op, None where an optional one is absent; and what it makes of them.
+# Operands of an op, None where an optional one is absent; and its results.
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
 OutTypes = tuple[TensorType, ...]
 OutArrays = tuple[Array, ...]
 NamedArrays = Mapping[str, Array]
-Arity = int | tuple[int, int]  # a number, or the least and the most
+Arity = int | tuple[int, int]  # a number, or the minimum and the maximum
 
 Infer = Callable[[Types, Any], OutTypes]
 Reference = Callable[[Arrays, Any], OutArrays]
@@ -76,12 +76,12 @@ Reference = Callable[[Arrays, Any], OutArrays]
 class OpSpec:
     """One op.
 
-    `infer(types, attrs)` gives the output types and raises `ValueError` with one sentence on
-    operands the op does not take (the caller adds where).  `reference(arrays, attrs)` is the
-    obvious NumPy meaning, its dims bound to integers.  `expr(types, attrs)` is the tensor
-    expression; an op without one names in `call` the C function of the runtime (one with both is
-    called where `calls(types, attrs)` says that the expression is much more work), or is control
-    flow.  Its test cases are in `tests/ops/samples`.
+    `infer(types, attrs)` returns the output types; it raises `ValueError` with one sentence for
+    operands that the op does not take (the caller adds the location).  `reference(arrays, attrs)`
+    is the obvious NumPy meaning, with dims bound to integers.  `expr(types, attrs)` is the tensor
+    expression.  `call` is a C function of the runtime; ops without `expr` have it unless they are
+    control flow.  An op with both is called where `calls(types, attrs)` says that the expression is
+    much more work.  The test cases are in `tests/ops/samples`.
     """
 
     name: str
@@ -100,7 +100,7 @@ class OpSpec:
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """The least and the most inputs."""
+        """The minimum and the maximum number of inputs."""
         return (self.arity, self.arity) if isinstance(self.arity, int) else self.arity
 
     def __repr__(self) -> str:
@@ -108,8 +108,7 @@ class OpSpec:
 
 
 def exact(attrs: Any) -> Hashable:
-    """The fields of attributes, equal only where they mean the same: 0.0 and -0.0, 1 and True
-    differ."""
+    """Returns the fields of attributes as a key: 0.0 and -0.0 differ, and so do 1 and True."""
     return tuple(_exact(getattr(attrs, name)) for name in field_names(attrs))
 
 
@@ -120,20 +119,22 @@ def _exact(item: Any) -> Hashable:
         return "bool", item
     if isinstance(item, tuple):
         return tuple(map(_exact, item))
-    found: Hashable = item
-    return found
+    hashable: Hashable = item
+    return hashable
 
 
 def result_types(op: OpSpec, types: Types, attrs: Any, loc: str) -> OutTypes:
-    """The types of an op's results; raises `UserError` with `loc` where it does not take these
-    operands."""
+    """Returns the types of an op's results; raises `UserError` with `loc` where the op does not
+    take these operands."""
     try:
         _check_handles(op, types)
         return op.infer(types, attrs)
     except ValueError as error:
-        shown = ", ".join(repr(t) if t else "-" for t in types)
+        operand_types = ", ".join(repr(t) if t else "-" for t in types)
         raise UserError(
-            f"{op.name} does not take these operands", where=loc, why=f"{error} (got {shown})"
+            f"{op.name} does not take these operands",
+            where=loc,
+            why=f"{error} (got {operand_types})",
         ) from error
 
 

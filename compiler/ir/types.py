@@ -1,7 +1,7 @@
 """Element types and tensor types.
 
-`DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  Sub-byte
-and narrow floating types are carried in NumPy by the type's `carrier` (values exact).
+`DTYPES` is the one table of element types: width, DLPack code, NumPy carrier, ONNX name.  NumPy
+arrays hold sub-byte and narrow floating types in the type's `carrier`, with exact values.
 
 Strings and lists are handles: programs hold them as 8-byte words that name entries of a run's heap.
 Strings are carried as object arrays of `str`, lists as object scalars that hold a tuple of arrays.
@@ -21,7 +21,7 @@ from tcc.record import record
 
 
 class DTypeKind(Enum):
-    """What arithmetic means for a type."""
+    """The kind of arithmetic of a type."""
 
     BOOL = "bool"
     INT = "int"
@@ -35,8 +35,8 @@ class DTypeKind(Enum):
 class DType:
     """One element type.
 
-    `bits` is the width at the surface, where elements of less than a byte are packed from the
-    lowest bits up (4 for int4, 8 for bool); inside a program each has a byte of its own, in its
+    `bits` is the width in inputs and outputs, where elements below a byte are packed from the
+    lowest bits up (4 for int4, 8 for bool).  Inside a program each element has its own byte, in its
     lowest bits.  `dlpack` is the DLPack type code; `carrier` the NumPy type whose arrays hold
     values of this type between passes.
     """
@@ -52,24 +52,24 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Bytes of one element inside a program: one for what has less than a byte."""
+        """Bytes of one element inside a program: one for elements below a byte."""
         return -(-self.bits // 8)
 
     @property
     def stored(self) -> DType:
-        """The type as which functions of the host see elements: bytes where there is less."""
+        """The type in which host functions see elements: bytes for elements below a byte."""
         if not self.is_packed:
             return self
         return DTYPES["i8" if self.kind is DTypeKind.INT else "u8"]
 
     @property
     def is_packed(self) -> bool:
-        """Whether several elements share a byte at the surface."""
+        """True if several elements share a byte in inputs and outputs."""
         return self.bits < 8
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the type is for storage: converted and moved, but not computed with."""
+        """True if the type is for storage: it is converted and moved, but not computed with."""
         return self.bits < 8 or (self.is_float and self.bits == 8)
 
     @property
@@ -82,7 +82,7 @@ class DType:
 
     @property
     def is_handle(self) -> bool:
-        """Whether elements are words that name entries of a run's heap."""
+        """True if elements are words that name entries of a run's heap."""
         return self.kind in (DTypeKind.STRING, DTypeKind.LIST)
 
     def __repr__(self) -> str:
@@ -90,7 +90,7 @@ class DType:
 
 
 def _integers(*widths: int) -> Iterator[DType]:
-    """Signed ones of these bits, then unsigned ones."""
+    """Yields signed integers of these widths, then unsigned ones."""
     for letter, kind, dlpack in (("i", DTypeKind.INT, 0), ("u", DTypeKind.UINT, 1)):
         for bits in widths:
             carrier = np.dtype(f"{letter}{max(bits // 8, 1)}")
@@ -101,8 +101,8 @@ def _float(name: str, bits: int, dlpack: int, carrier: Any = np.float32) -> DTyp
     return DType(name, DTypeKind.FLOAT, bits, dlpack, np.dtype(carrier))
 
 
-# bf16 and narrower floats are carried as f32: every value of theirs is exact there, and NumPy has
-# none of them of its own.
+# bf16 and narrower floats are carried as f32, in which all their values are exact, because NumPy
+# lacks them.
 _ROWS = (
     DType("bool", DTypeKind.BOOL, 8, 6, np.dtype(np.bool_)),
     *_integers(8, 16, 32, 64),
@@ -123,20 +123,20 @@ DTYPES = MappingProxyType({dtype.name: dtype for dtype in _ROWS})
 
 BOOL, I8, I16, I32, I64, U8, U16, U32, U64, F16, BF16, F32, F64, STRING, I2, I4, U2, U4 = _ROWS[:18]
 F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0 = _ROWS[18:]
-# What matrix units multiply of a byte, beside integers.
+# The 8-bit floats that matrix units multiply.
 FLOAT8 = (F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ)
 
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
-    """The least and the largest value of an integer type or of bool."""
+    """Returns the smallest and the largest value of an integer type or of bool."""
     if dtype.kind is DTypeKind.BOOL:
         return 0, 1
-    least = -(1 << (dtype.bits - 1)) if dtype.kind is DTypeKind.INT else 0
-    return least, least + (1 << dtype.bits) - 1
+    lowest = -(1 << (dtype.bits - 1)) if dtype.kind is DTypeKind.INT else 0
+    return lowest, lowest + (1 << dtype.bits) - 1
 
 
 def dtype_of(array: np.ndarray[Any, Any]) -> DType:
-    """The element type that NumPy has as `array.dtype`; raises KeyError for unknown ones."""
+    """Returns the element type of NumPy's `array.dtype`; raises KeyError for unknown ones."""
     return _BY_CARRIER[array.dtype]
 
 
@@ -160,7 +160,7 @@ class TensorType:
 
     @property
     def static_shape(self) -> tuple[int, ...] | None:
-        """The shape as ints, or None where a dimension is symbolic."""
+        """The shape as ints, or None if a dimension is symbolic."""
         return all_known(map(as_int, self.shape))
 
     def __repr__(self) -> str:
@@ -168,13 +168,13 @@ class TensorType:
 
 
 def tensor(dtype: DType, *shape: IndexLike) -> TensorType:
-    """`tensor(F32, 2, n)` is `f32[2,n]`."""
+    """Returns a tensor type: `tensor(F32, 2, n)` is `f32[2,n]`."""
     return TensorType(dtype, tuple(as_index(dim) for dim in shape))
 
 
 def element_count(shape: Indices) -> Index:
-    """The product of the dimensions; one for a scalar."""
-    total = const(1)
+    """Returns the product of the dimensions; one for a scalar."""
+    count = const(1)
     for dim in shape:
-        total = total * dim
-    return total
+        count = count * dim
+    return count

@@ -1,6 +1,6 @@
-"""The op table: every op tcc knows, by name.
+"""The op table: every op of tcc, by name.
 
-`OPS` joins the rows of the families; a name that two of them use raises at import.
+`OPS` has the rows of all families; two rows with one name raise an error at import.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Ops that the ranks of a comm compute together; every rank has an operand of its own.
+"""Ops that the ranks of a comm compute together; every rank has its own operand.
 
-Where a side has a block for each rank, these lie one behind another along axis 0.
+Where an operand or a result has a block for each rank, the blocks follow each other along axis 0.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from tcc.record import record
 
 @record
 class CollectiveAttrs:
-    """`ranks` take part, or any number if that is 0; `reduction` is the name of a `Reduction`,
-    `root` the rank whose operand a broadcast gives, and `group` what the model calls the ranks.
-    `members` are those of a `RankGroup`; without them all ranks take part.  `rows` are those of the
-    blocks of x, and then of the result, in an all_gather or all_to_all; without them blocks are
+    """`ranks` take part, or any number if it is 0.  `reduction` is the name of a `Reduction`,
+    `root` the rank whose operand a broadcast sends, and `group` the model's name of the ranks.
+    `members` are those of a `RankGroup`; without them all ranks take part.  `rows` are the rows of
+    the blocks of x, and then of the result, in an all_gather or all_to_all; without them blocks are
     equal."""
 
     ranks: int = 0
@@ -48,7 +48,7 @@ class CollectiveAttrs:
 
 
 def collective_kind(name: str) -> CollectiveKind:
-    """The kind of the op `name`."""
+    """Returns the kind of the op `name`."""
     return CollectiveKind[name.upper()]
 
 
@@ -95,14 +95,17 @@ _COMBINE: Mapping[Reduction, Callable[[Array, Array], Array]] = MappingProxyType
 
 
 def _combined(reduction: Reduction, operands: Sequence[Array]) -> Array:
-    """In the order of the ranks; f16 in f32, integers modulo 2^64 before they are narrowed."""
+    """Combines operands in the order of the ranks; f16 in f32, integers modulo 2^64 before they are
+    narrowed."""
     carrier = operands[0].dtype
     wide = {"i": "i8", "u": "i8"}.get(carrier.kind, "f4" if carrier.itemsize == 2 else carrier)
-    total = reduce(_COMBINE[reduction], (x.astype(wide) for x in operands))
+    combined = reduce(_COMBINE[reduction], (x.astype(wide) for x in operands))
     if reduction is Reduction.AVG:
         n = len(operands)
-        total = total / n if carrier.kind == "f" else np.sign(total) * (np.abs(total) // n)
-    return total.astype(carrier)
+        combined = (
+            combined / n if carrier.kind == "f" else np.sign(combined) * (np.abs(combined) // n)
+        )
+    return combined.astype(carrier)
 
 
 def collected(
@@ -111,23 +114,23 @@ def collected(
     operands: Sequence[Array],
     cuts: Sequence[Any] = (),
 ) -> list[Array]:
-    """The results of all ranks for the operands of all ranks; `cuts` are the places between the
-    blocks of each, where these are not equal."""
+    """Returns the results of all ranks for the operands of all ranks; `cuts` are the positions
+    between the blocks of each operand, where blocks are not equal."""
     n = len(operands)
     if kind.reduces:
         operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * n
     if kind.sends_blocks:
         parts = [np.split(x, at) for x, at in zip(operands, cuts or [n] * n, strict=True)]
         if kind.receives_blocks:
-            return [np.concatenate(own) for own in zip(*parts, strict=True)]
-        return [own[rank] for rank, own in enumerate(parts)]
+            return [np.concatenate(rank_parts) for rank_parts in zip(*parts, strict=True)]
+        return [rank_parts[rank] for rank, rank_parts in enumerate(parts)]
     if kind.receives_blocks:
         return [np.concatenate(operands)] * n
     return [operands[attrs.root]] * n
 
 
 def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> OutArrays:
-    """Of rank 0 where all ranks have equal operands."""
+    """Returns the result of rank 0 where all ranks have equal operands."""
     n = max(attrs.ranks, 1)
     cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
     return (collected(kind, attrs, [required(arrays, 0)] * n, cuts)[0],)

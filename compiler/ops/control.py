@@ -1,8 +1,8 @@
-"""Control flow: If, Loop and Scan hold their bodies as graphs in their attributes.
+"""Control flow: If, Loop and Scan have their bodies as graphs in their attributes.
 
-Bodies read values of the graph around them directly (`tcc.ir.graph.captures`).  The meaning of
-these ops is in `tcc.ir.graph.evaluate`, because it evaluates graphs.  Where iterations or branches
-give results of different sizes the importer writes fresh size symbols into `types`; the run binds
+Bodies read values of enclosing graphs directly (`tcc.ir.graph.captures`).  `tcc.ir.graph.evaluate`
+defines the meaning of these ops, because it evaluates graphs.  Where iterations or branches return
+results of different sizes, the importer writes new size symbols into `types`, and the run binds
 them.
 """
 
@@ -42,7 +42,7 @@ class LoopAttrs:
 class ScanAttrs:
     """`body`: (states..., slices...) -> (states..., rows...).
 
-    The last `num_scan_inputs` operands are cut along `input_axes` into slices, from the end where
+    The last `num_scan_inputs` operands are sliced along `input_axes`, from the end where
     `input_reverse`; rows are stacked along `output_axes`, prepended where `output_reverse`.
     """
 
@@ -59,7 +59,7 @@ def _if_types(types: Types, attrs: IfAttrs) -> OutTypes:
     for body in (attrs.then, attrs.otherwise):
         if body.inputs:
             raise ValueError("a branch of If takes no inputs")
-        _same(attrs.types, tuple(v.type for v in body.outputs), "a branch")
+        _check_same(attrs.types, tuple(v.type for v in body.outputs), "a branch")
     return attrs.types
 
 
@@ -73,12 +73,12 @@ def _loop_types(types: Types, attrs: LoopAttrs) -> OutTypes:
     if len(body.inputs) != 2 + carried or len(body.outputs) != 1 + len(attrs.types):
         raise ValueError("the body's inputs or outputs do not match the carried values")
     _scalar(body.outputs[0].type, BOOL, "the condition")
-    _same((body.inputs[1].type,), (body.outputs[0].type,), "the condition")
-    _same(tuple(v.type for v in body.inputs[2:]), types[2:], "a carried value")
-    _same(tuple(v.type for v in body.inputs[2:]), attrs.types[:carried], "a carried value")
+    _check_same((body.inputs[1].type,), (body.outputs[0].type,), "the condition")
+    _check_same(tuple(v.type for v in body.inputs[2:]), types[2:], "a carried value")
+    _check_same(tuple(v.type for v in body.inputs[2:]), attrs.types[:carried], "a carried value")
     results = tuple(v.type for v in body.outputs[1:])
     rows = tuple(TensorType(t.dtype, t.shape[1:]) for t in attrs.types[carried:])
-    _same((*attrs.types[:carried], *rows), results, "a result of the body")
+    _check_same((*attrs.types[:carried], *rows), results, "a result of the body")
     return attrs.types
 
 
@@ -94,8 +94,8 @@ def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
         raise ValueError("the body's outputs do not match the states and the output axes")
     length = scan_length(present[states:], attrs.input_axes)
     slices = [drop_axis(t, a) for t, a in zip(present[states:], attrs.input_axes, strict=True)]
-    _same(tuple(v.type for v in body.inputs), (*present[:states], *slices), "an operand")
-    _same(tuple(present[:states]), tuple(v.type for v in body.outputs[:states]), "a state")
+    _check_same(tuple(v.type for v in body.inputs), (*present[:states], *slices), "an operand")
+    _check_same(tuple(present[:states]), tuple(v.type for v in body.outputs[:states]), "a state")
     rows = tuple(
         insert_axis(value.type, axis, length)
         for value, axis in zip(body.outputs[states:], attrs.output_axes, strict=True)
@@ -104,41 +104,41 @@ def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
 
 
 def scan_length(sources: Sequence[TensorType], axes: Sequence[int]) -> Index:
-    """The number of iterations; raises ValueError where the scanned axes differ."""
+    """Returns the number of iterations; raises ValueError where the scanned axes differ."""
     lengths = [t.shape[axis] for t, axis in zip(sources, axes, strict=True)]
     if any(length is not lengths[0] for length in lengths):
-        shown = ", ".join(length.key for length in lengths)
-        raise ValueError(f"the scanned axes have different lengths ({shown})")
+        lengths_text = ", ".join(length.key for length in lengths)
+        raise ValueError(f"the scanned axes have different lengths ({lengths_text})")
     return lengths[0]
 
 
 def drop_axis(type: TensorType, axis: int) -> TensorType:
-    """`type` without one axis; raises ValueError where it has no such axis."""
+    """Returns `type` without one axis; raises ValueError if the axis does not exist."""
     if not 0 <= axis < type.rank:
         raise ValueError(f"axis {axis} of {type!r} does not exist")
     return TensorType(type.dtype, replaced(type.shape, axis))
 
 
 def insert_axis(type: TensorType, axis: int, size: Index) -> TensorType:
-    """`type` with one axis more; raises ValueError where there is no such place."""
+    """Returns `type` with one more axis; raises ValueError if the position does not exist."""
     if not 0 <= axis <= type.rank:
         raise ValueError(f"a new axis {axis} has no place in {type!r}")
     return TensorType(type.dtype, (*type.shape[:axis], size, *type.shape[axis:]))
 
 
 def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
-    """ONNX allows one-element tensors where a scalar is meant."""
+    """Checks a scalar type; ONNX allows one-element tensors for scalars."""
     if type is None or type.dtype is not dtype or type.static_shape not in ((), (1,)):
         raise ValueError(f"{what} is not a scalar of type {dtype!r}")
 
 
-def _same(wanted: Types, got: Types, what: str) -> None:
-    """Checks number, element types and ranks, and the dimensions that are known on both sides."""
-    if len(wanted) != len(got):
-        raise ValueError(f"{len(wanted)} values are due, there are {len(got)}")
-    for a, b in zip(wanted, got, strict=True):
-        same = a is not None and b is not None and fits(a.dtype, b.dtype) and a.rank == b.rank
-        if not same or any(
+def _check_same(due: Types, actual: Types, what: str) -> None:
+    """Checks number, element types and ranks, and dimensions that are constant in both."""
+    if len(due) != len(actual):
+        raise ValueError(f"{len(due)} values are due, there are {len(actual)}")
+    for a, b in zip(due, actual, strict=True):
+        is_equal = a is not None and b is not None and fits(a.dtype, b.dtype) and a.rank == b.rank
+        if not is_equal or any(
             not x.terms and not y.terms and x is not y
             for x, y in zip(a.shape if a else (), b.shape if b else (), strict=True)
         ):

@@ -1,4 +1,4 @@
-"""What a row's reference takes: time and memory that neither operands nor results bound."""
+"""Finds ops whose reference takes time and memory that operands and results do not bound."""
 
 from math import prod
 from typing import Any
@@ -8,28 +8,28 @@ from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
 from tcc.record import field_names
 
-# References take time and memory with the points of windows, and with numbers of attributes.
+# A reference takes time and memory with the points of windows, and with numbers in attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18
-# Their references call a library of matrix products.
+# Their references call a BLAS library.
 _BLAS = frozenset({"matmul", "gemm"})
 # Their references are NumPy's own loops over operands and results.
 FAST = Trait.MOVEMENT | Trait.ELEMENTWISE
 
 
 def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
-    """Whether the reference may take long however small operands and results are, as for a pooling
-    window of 2^30: it is then left to the run."""
+    """True if the reference may take long however small operands and results are, as for a pooling
+    window of 2^30; then only the run computes it."""
     if FAST & op.traits or op.name in _BLAS:
         return False
     if _largest(attrs) > _REACH:
         return True
     stages = () if op.expr is None else op.expr(types, attrs).stages
     sizes = [[known_extent(v) for v in s.loops] for s in stages]
-    return any(prod(n or 0 for n in own) > _POINTS for own in sizes)
+    return any(prod(n or 0 for n in stage_sizes) > _POINTS for stage_sizes in sizes)
 
 
 def _largest(item: Any) -> int:
-    """The largest magnitude of a number in attributes."""
+    """Returns the largest magnitude of a number in attributes."""
     if isinstance(item, Index):
         return abs(as_int(item) or 0)
     if isinstance(item, int):

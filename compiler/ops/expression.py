@@ -1,4 +1,4 @@
-"""Nodes that hold expressions: what rewrites make of ops, fused, split or derived anew."""
+"""Nodes that hold expressions: results of rewrites that fuse, split or derive ops."""
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder, with_sources
@@ -14,7 +14,7 @@ from tcc.record import record
 
 @record
 class ExpressionAttrs:
-    """The meaning of the node; the parameters are the types of its operands."""
+    """The expression of the node; its parameters are the types of the operands."""
 
     expr: Expr
 

@@ -1,6 +1,6 @@
-"""Writing expressions: scalar formulas with plain numbers, and expressions of one stage.
+"""Helpers to write expressions: scalar formulas with plain numbers, and expressions of one stage.
 
-f16 and bf16 operands are widened to f32 when read and the result is rounded once.
+f16 and bf16 operands are widened to f32 when read, and the result is rounded once.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,55 +27,57 @@ from tcc.ops.shapes import Point
 
 
 def fn(function: str, *args: Term) -> Scalar:
-    """`function(args)`; numbers and indices take the element type of the last other argument."""
+    """Returns `function(args)`; numbers and indices get the element type of the last other
+    argument."""
     dtype = next(a.dtype for a in reversed(args) if not isinstance(a, Index | int | float))
     return apply(function, *(lifted(a, dtype) for a in args))
 
 
 def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
-    """`yes` where `condition`, else `no`; at least one of the two is not a plain number."""
+    """Returns `yes` where `condition`, else `no`; at least one of the two is not a plain number."""
     return fn("select", condition, yes, no)
 
 
 def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
-    """`values[which]`."""
-    found = values[-1]
+    """Returns `values[which]`, as selects."""
+    value = values[-1]
     for number in reversed(range(len(values) - 1)):
-        found = choose(fn("eq", index_value(which, I64), number), values[number], found)
-    return found
+        value = choose(fn("eq", index_value(which, I64), number), values[number], value)
+    return value
 
 
 def widened(dtype: DType) -> DType:
-    """The type to compute in: f32 for f16 and bf16, else the type itself."""
+    """Returns the type to compute in: f32 for f16 and bf16, else the type itself."""
     return F32 if dtype in (F16, BF16) else dtype
 
 
 def wide(scalar: Scalar) -> Scalar:
-    """`scalar` in the type to compute in."""
+    """Returns `scalar` in the type to compute in."""
     return cast(scalar, widened(scalar.dtype))
 
 
 def number(value: float, dtype: DType) -> Const:
-    """A literal of the type to compute in."""
+    """Returns a literal of the type to compute in."""
     return literal(value, widened(dtype))
 
 
 def aligned(shape: Sequence[Index], at: Sequence[Index]) -> tuple[IndexLike, ...]:
-    """Where a tensor of `shape` that broadcasts is read at the point `at` of the result."""
+    """Returns the indices of a tensor of `shape`, which broadcasts, at the point `at` of the
+    result."""
     tail = at[len(at) - len(shape) :]
     return tuple(0 if dim is const(1) else i for dim, i in zip(shape, tail, strict=True))
 
 
 def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[Index]) -> Scalar:
-    """The element of `source` (of type `type`) that belongs to the point `at`, not widened."""
+    """Returns the element of `source` (of type `type`) for the point `at`, not widened."""
     return b.read(source, *aligned(type.shape, at))
 
 
 def one_stage(
     infer: Infer, element: Callable[[ExprBuilder, Point, Any], Scalar]
 ) -> Callable[[Types, Any], Expr]:
-    """The expression of a row that is one stage: `element(b, at, attrs)` is read of the operands
-    for each point of the result, and rounded to its type."""
+    """Returns a row's `expr` of one stage: `element(b, at, attrs)` is the element at each point of
+    the result, and is rounded to its type."""
 
     def expr(types: Types, attrs: Any) -> Expr:
         (y,) = infer(types, attrs)
@@ -91,12 +93,13 @@ def by_element(
     attrs: type[Any],
     arity: Arity,
     infer: Infer,
-    *others: Any,
+    *fields: Any,
     element: Callable[[ExprBuilder, Point, Any], Scalar],
     **more: Any,
 ) -> OpSpec:
-    """A row whose expression is `one_stage`; `others` and `more` are as in `OpSpec`."""
-    row = OpSpec(name, attrs, arity, infer, *others, **more)
+    """Returns a row whose expression is `one_stage`; `fields` and `more` are arguments of
+    `OpSpec`."""
+    row = OpSpec(name, attrs, arity, infer, *fields, **more)
     return replace(row, expr=one_stage(infer, element))
 
 
@@ -107,16 +110,17 @@ def total(
     monoid: str,
     *element: Callable[[Point], Scalar],
 ) -> StageRef:
-    """A stage over the axes of `shape` that are not in `axes`, combining along those that are.
+    """Appends a stage that combines along `axes` of `shape`; its iterators are the other axes.
 
-    `element(at)` is what is combined at the point `at` of the whole shape.
+    `element(at)` is the element to combine at the point `at` of the whole shape.
     """
     at = b.iters(*shape)
-    kept, over = outside(at, axes), tuple(at[n] for n in axes)
+    result_axes, over = outside(at, axes), tuple(at[n] for n in axes)
     body = (e(at) for e in element)
-    return b.stage(kept, *body, over=over, monoid=monoid if over else None)
+    return b.stage(result_axes, *body, over=over, monoid=monoid if over else None)
 
 
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
-    """The part of a point that lies outside `axes`: where to read what `total` made."""
+    """Returns the part of a point outside of `axes`: the indices at which to read the stage of
+    `total`."""
     return tuple(i for n, i in enumerate(at) if n not in axes)

@@ -1,4 +1,4 @@
-"""What rows require of operands and attributes, and the index scalars of data-dependent reads."""
+"""Checks of operands and attributes, and the index scalars of data-dependent reads."""
 
 from collections.abc import Sequence
 
@@ -21,42 +21,43 @@ def none_negative(values: Sequence[Index], message: str) -> None:
 
 
 def sizes(values: Sequence[IndexLike]) -> tuple[int, ...]:
-    """Dims as integers; raises ValueError where one is symbolic."""
-    known = all_known(map(as_int, values))
-    if known is None:
+    """Returns dims as integers; raises ValueError if one is symbolic."""
+    numbers = all_known(map(as_int, values))
+    if numbers is None:
         raise ValueError(f"sizes {list(values)} are not all known")
-    return known
+    return numbers
 
 
 def dims(*values: int) -> tuple[Index, ...]:
-    """Integers as constant dims."""
+    """Returns integers as constant dims."""
     return tuple(const(n) for n in values)
 
 
 def differ(a: Index, b: Index) -> bool:
-    """Whether two dims are certainly unequal: both constants, of different value."""
+    """True if two dims are certainly unequal: both constants, of different value."""
     x, y = as_int(a), as_int(b)
     return x is not None and y is not None and x != y
 
 
 def wrapped(index: Scalar, size: IndexLike) -> Scalar:
-    """A tensor element as an i64 index into `size`: negative ones count from the end."""
+    """Returns a tensor element as an i64 index into `size`; negative elements count from the
+    end."""
     wide = cast(index, I64)
     return choose(wide < 0, wide + as_index(size), wide)
 
 
 def clamped(index: Scalar, size: IndexLike) -> Scalar:
-    """`index` forced into `[0, size)`, so that hostile data never leaves the tensor."""
+    """Returns `index` clamped to `[0, size)`, so that hostile data never leaves the tensor."""
     last = index_value(as_index(size) - 1, I64)
     return fn("max", fn("min", index, last), 0)
 
 
 def inside(index: Scalar, size: IndexLike) -> Scalar:
-    """Whether `0 <= index < size`."""
+    """Returns the condition `0 <= index < size`."""
     return (index >= 0) & (index < as_index(size))
 
 
 def guard(size: IndexLike) -> int | None:
-    """The fill of a clamped read: needed only where the extent may be zero."""
+    """Returns the fill of a clamped read, or None if the extent is certainly not zero."""
     low = bounds(as_index(size))[0]
     return None if low is not None and low >= 1 else 0

@@ -1,4 +1,4 @@
-"""Building rows of pointwise ops: one formula, one NumPy function, one row."""
+"""Builds rows of pointwise ops from one formula and one NumPy function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,11 +41,11 @@ def pointwise_op(
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """The row of a pointwise op on operands of one element type.
+    """Returns the row of a pointwise op on operands of one element type.
 
-    `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` say the same in two languages; both get
-    None for an absent optional operand.  `result` is the element type where it is not the
-    operands', `shape` gives the shape of the result.
+    `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` are the same function as scalars and in
+    NumPy; both get None for an absent optional operand.  `result` is the result's element type if
+    it is not the operands'; `shape` returns the shape of the result.
     """
 
     def infer(types: Types, _: Any) -> OutTypes:
@@ -53,13 +53,13 @@ def pointwise_op(
         check_dtype(dtype, dtypes)
         return (TensorType(result or dtype, shape(types)),)
 
-    def element(b: ExprBuilder, at: Point, given: Any) -> Scalar:
-        read = (t and wide(read_aligned(b, n, t, at)) for n, t in enumerate(b.params))
-        return formula(given, *read)
+    def element(b: ExprBuilder, at: Point, attributes: Any) -> Scalar:
+        operands = (t and wide(read_aligned(b, n, t, at)) for n, t in enumerate(b.params))
+        return formula(attributes, *operands)
 
     @in_f32
-    def reference(arrays: Arrays, given: Any) -> OutArrays:
-        return (np.asarray(numpy(given, *arrays)),)
+    def reference(arrays: Arrays, attributes: Any) -> OutArrays:
+        return (np.asarray(numpy(attributes, *arrays)),)
 
     return by_element(
         name, attrs, arity, infer, reference, tuple(dtypes), doc, tolerance,

@@ -1,13 +1,13 @@
 """Random bits: a pure function of a seed, a stream and the number of an element.
 
-    seed    the run's seed, an i64; inside a loop each trip has a seed of its own
-    stream  an i64 that tells the random nodes of a model apart
+    seed    the run's seed, an i64; inside a loop each trip has its own seed
+    stream  an i64 that differs between the random nodes of a model
 
 The generator is Philox4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random
 numbers: as easy as 1, 2, 3", 2011).  The seed is its key; its counter is the element and the
-stream, 64 bits each.  Elements do not depend on one another, so neither threads, tiles, targets
-nor ranks change a draw, and kernels that share a draw may each compute it.  The ops without
-operands are opaque: nothing folds or merges them, nor what is made of them.
+stream, 64 bits each.  Elements are independent, so threads, tiles, targets and ranks do not change
+a draw, and several kernels may recompute the same draw.  The ops without operands are opaque:
+nothing folds or merges them or results computed from them.
 """
 
 from collections.abc import Iterator
@@ -30,8 +30,11 @@ _LOW = 0xFFFFFFFF
 
 @record
 class RandomBitsAttrs:
-    """The shape of the result; `half` 0 is the first two of the generator's four words, 1 the
-    others; an element has the `count` highest bits of the second and first of these."""
+    """The shape of the result, and the bits of an element.
+
+    `half` 0 selects the first two of the generator's four words, 1 the other two; an element has
+    the `count` highest bits of the second and the first selected word.
+    """
 
     shape: Shape
     half: int = 0
@@ -40,19 +43,19 @@ class RandomBitsAttrs:
 
 @record
 class StreamAttrs:
-    """What the node gives."""
+    """The number that the node returns."""
 
     number: int
 
 
 def _round_keys(key: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """The two key words of each round."""
+    """Yields the two key words of each round."""
     for n in range(_ROUNDS):
         yield (key[0] + n * _STEPS[0]) & _LOW, (key[1] + n * _STEPS[1]) & _LOW
 
 
 def philox(seed: int, stream: int, elements: Array) -> tuple[Array, ...]:
-    """The four words of 32 bits of each of `elements` (u64), as u64."""
+    """Returns the four 32-bit words of each of `elements` (u64), as u64."""
     low, half = np.uint64(_LOW), np.uint64(32)
     a, b = elements & low, elements >> half
     c, d = (np.full_like(elements, stream >> n & _LOW) for n in (0, 32))
@@ -111,7 +114,8 @@ def _number(_types: Types, _attrs: Any) -> OutTypes:
 
 
 def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
-    """A row without operands, whose reference knows of no run and no loop: both are number 0."""
+    """Returns a row without operands; its reference knows no run and no loop, so both have number
+    0."""
 
     def reference(_: Arrays, attrs: Any) -> OutArrays:
         return (np.array(getattr(attrs, "number", 0), np.int64),)

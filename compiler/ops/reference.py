@@ -1,4 +1,4 @@
-"""Conventions of the NumPy references, as f16 computed in f32."""
+"""Conventions of the NumPy references, such as f16 computed in f32."""
 
 import math
 from typing import Any
@@ -9,26 +9,26 @@ from tcc.ir.types import DType, integer_limits
 
 
 def widen_half(array: Array) -> Array:
-    """f16 as f32; other arrays as they are."""
+    """Returns f16 as f32; other arrays unchanged."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def truncated(array: Array, dtype: DType) -> Array:
-    """Floats as integers: towards zero, beyond the type its ends, and 0 of NaN."""
+    """Converts floats to integers: towards zero, saturating, and 0 for NaN."""
     low, high = integer_limits(dtype)
 
-    def whole(value: float) -> int:
+    def integer(value: float) -> int:
         if not math.isfinite(value):
             return 0 if math.isnan(value) else high if value > 0 else low
         return min(max(int(value), low), high)
 
-    values = [whole(float(v)) for v in array.ravel()]
+    values = [integer(float(v)) for v in array.ravel()]
     return np.array(values, dtype.carrier).reshape(array.shape)
 
 
 def in_f32(reference: Reference) -> Reference:
-    """`reference` with f16 operands widened, and f32 results rounded to f16 once where the first
-    operand was f16.
+    """Wraps `reference` so that f16 operands are widened, and f32 results rounded to f16 once if
+    the first operand was f16.
 
     Floating-point exceptions are part of the meaning here, so NumPy does not report them.
     """

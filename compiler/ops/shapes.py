@@ -1,9 +1,9 @@
 """Shape and type rules that several op families share.
 
 Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
-are compared as interned `Index` objects: two different ones never agree.  Importers take an
-`UnequalDimsError` as a demand that every run checks, and give operands one of the two dims; or,
-where these broadcast, the larger one.
+are compared as interned `Index` objects: two different ones never agree.  Importers catch an
+`UnequalDimsError`: they add a check to every run, and give the operands one of the two dims, or,
+where they broadcast, the larger one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ Point = tuple[Index, ...]  # one index into each axis of a shape
 Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
-# What ops take that look at no values.
+# The types of ops that look at no values.
 MOVED = (*ALL, DTYPES["string"])
-# What is computed with; the narrow types are only moved and converted.
+# The types to compute with; narrow types are only moved and converted.
 COMMON = tuple(d for d in ALL if not d.is_narrow)
 STORED = (*COMMON, DTYPES["string"])
 FLOATS = tuple(d for d in COMMON if d.is_float)
@@ -31,16 +31,16 @@ BOOLS = (DTYPES["bool"],)
 
 
 def replaced(items: Sequence[T], axis: int, *new: T) -> tuple[T, ...]:
-    """`items`, of which each axis has one, with `new` in the place of that of `axis`."""
+    """Returns `items`, one per axis, with `new` in place of the item of `axis`."""
     return (*items[:axis], *new, *items[axis + 1 :])
 
 
 class UnequalDimsError(ValueError):
-    """Two dims that must be equal and are not known to be; they may be at run time.
+    """Two dims that must be equal, and are not known to be equal; at run time they may be.
 
-    `what` says in a few words why they must.  Where one of them may be 1 as well, `axis` is theirs,
-    counted from the end of all operands, or axes by the numbers of the operands that have them;
-    `narrow` says that only the first may be 1.
+    `what` says in a few words why they must.  If one of them may also be 1, `axis` is their axis,
+    counted from the end of all operands, or a map from the numbers of operands to their axes;
+    `narrow`: only the first may be 1.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class AxisAttrs:
 
 
 def required(operands: Sequence[T | None], number: int) -> T:
-    """The type or array of operand `number`; raises ValueError where it is absent."""
-    found = optional(operands, number)
-    if found is None:
+    """Returns the type or array of operand `number`; raises ValueError if it is absent."""
+    operand = optional(operands, number)
+    if operand is None:
         raise ValueError(f"operand {number} is missing")
-    return found
+    return operand
 
 
 def optional(operands: Sequence[T | None], number: int) -> T | None:
-    """The type or array of operand `number`, None where it is absent or beyond the last."""
+    """Returns the type or array of operand `number`, None if it is absent or beyond the last."""
     return operands[number] if number < len(operands) else None
 
 
 def present(operands: Sequence[T | None], count: int | None = None) -> tuple[T, ...]:
-    """The first `count` operands, or all, none of which may be absent."""
+    """Returns the first `count` operands, by default all; raises ValueError if one is absent."""
     return tuple(required(operands, n) for n in range(len(operands) if count is None else count))
 
 
@@ -82,26 +82,26 @@ def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand
 
 
 def same_dtype(types: Types) -> DType:
-    """The element type that all present operands share."""
-    found = [t.dtype for t in types if t is not None]
-    if not found:
+    """Returns the element type of all present operands; raises ValueError if they differ."""
+    dtypes = [t.dtype for t in types if t is not None]
+    if not dtypes:
         raise ValueError("there is no operand")
-    for dtype in found:
-        if dtype is not found[0]:
-            raise ValueError(f"element types {found[0].name} and {dtype.name} differ")
-    return found[0]
+    for dtype in dtypes:
+        if dtype is not dtypes[0]:
+            raise ValueError(f"element types {dtypes[0].name} and {dtype.name} differ")
+    return dtypes[0]
 
 
 def broadcast_dims(a: Index, b: Index, axis: Axes) -> Index:
-    """The dim that `a` and `b` broadcast to; one yields to the other.  `axis` is theirs, as
-    `UnequalDimsError` has it."""
+    """Returns the dim to which `a` and `b` broadcast; a dim of one yields to the other.  `axis` is
+    that of `UnequalDimsError`."""
     if a is not b and const(1) not in (a, b):
         raise UnequalDimsError(a, b, "dims do not broadcast", axis)
     return a if b is const(1) else b
 
 
 def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
-    """The shape all `shapes` broadcast to, aligned at the last axis (numpy's rule).
+    """Returns the shape to which all `shapes` broadcast, aligned at the last axis (NumPy's rule).
 
     Operands have `tail` more axes, which follow.
     """
@@ -116,12 +116,12 @@ def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
 
 
 def broadcast_types(types: Types) -> Shape:
-    """The shape all present operands broadcast to."""
+    """Returns the shape to which all present operands broadcast."""
     return broadcast_shapes(*(t.shape for t in types if t is not None))
 
 
 def broadcasts_to(shape: Shape, target: Shape) -> bool:
-    """Whether `shape` broadcasts to `target` without enlarging it."""
+    """True if `shape` broadcasts to `target` without enlarging it."""
     try:
         return broadcast_shapes(shape, target) == target
     except ValueError:
@@ -143,7 +143,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """`shape` after reducing `axes`, which stay as ones where `keepdims`."""
+    """Returns `shape` after reducing `axes`, which stay as ones if `keepdims`."""
     check_axes(axes, len(shape))
     if keepdims:
         return tuple(const(1) if n in axes else dim for n, dim in enumerate(shape))
@@ -157,21 +157,22 @@ def check_rank(type: TensorType, what: str = "the operand") -> None:
 
 
 def agree(a: Index, b: Index, what: str) -> Index:
-    """The one dim that `a` and `b` both are; `what` says what it is, for the message."""
+    """Returns the dim that `a` and `b` both are; raises `UnequalDimsError` with `what` if they
+    differ."""
     if a is not b:
         raise UnequalDimsError(a, b, what)
     return a
 
 
 def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
-    """Dim by dim `agree`; the ranks must be equal."""
+    """Applies `agree` dim by dim; the ranks must be equal."""
     if len(a) != len(b):
         raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
 
 
 def first_shape(types: Types) -> Shape:
-    """The shape of the first operand, which every other present one must broadcast to."""
+    """Returns the shape of the first operand; every other present operand must broadcast to it."""
     shape = required(types, 0).shape
     for number, other in enumerate(types[1:], 1):
         if other is not None:
@@ -185,9 +186,9 @@ def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
     if len(shape) > len(target):
         raise ValueError(what)
     for back in range(1, len(shape) + 1):
-        own, wanted = shape[-back], target[-back]
-        if own is not const(1) and own is not wanted:
-            raise UnequalDimsError(own, wanted, what, {operand: (-back,)}, narrow=True)
+        size, due = shape[-back], target[-back]
+        if size is not const(1) and size is not due:
+            raise UnequalDimsError(size, due, what, {operand: (-back,)}, narrow=True)
 
 
 def _dims(shape: Shape) -> str:

@@ -1,4 +1,4 @@
-"""Demands on sizes: what a model takes for granted of the sizes it is run with."""
+"""Checks of sizes: a model's assumptions about the sizes of its inputs."""
 
 from tcc.errors import UserError
 from tcc.ir.index import Extremum, Index, as_int, const, of_atom
@@ -12,8 +12,8 @@ from tcc.record import record
 
 @record
 class RequireAttrs:
-    """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that goes on
-    from "because"."""
+    """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that continues
+    "because"."""
 
     left: Index
     right: Index
@@ -22,19 +22,20 @@ class RequireAttrs:
 
     @property
     def due(self) -> Index:
-        """What the left size must be equal to."""
+        """The value that the left size must have."""
         return if_one(self.left, const(1), self.right) if self.or_one else self.right
 
     @property
     def text(self) -> str:
-        """The demand: a size that the larger of itself and another must be is at least that."""
-        left, right = self.left, self.right
-        for (atom, *_), _ in left.terms:
-            if isinstance(atom, Extremum) and left is of_atom(atom) and right in (atom.a, atom.b):
-                bound = atom.b if right is atom.a else atom.a
+        """The demand as text.  If a size must equal the maximum of itself and a bound, the text
+        says that it is at least the bound."""
+        lhs, rhs = self.left, self.right
+        for (atom, *_), _ in lhs.terms:
+            if isinstance(atom, Extremum) and lhs is of_atom(atom) and rhs in (atom.a, atom.b):
+                bound = atom.b if rhs is atom.a else atom.a
                 word = "least" if atom.which == "max" else "most"
-                return f"{right.key} must be at {word} {bound.key}"
-        return f"{left.key} must be {'1 or ' if self.or_one else ''}{right.key}"
+                return f"{rhs.key} must be at {word} {bound.key}"
+        return f"{lhs.key} must be {'1 or ' if self.or_one else ''}{rhs.key}"
 
 
 def _require_types(types: Types, attrs: RequireAttrs) -> OutTypes:
@@ -63,13 +64,13 @@ class BroadcastSizeAttrs:
 
     @property
     def value(self) -> Index:
-        """What the symbol is where the sizes are equal or one of them is 1."""
+        """The value of the symbol where the sizes are equal or one of them is 1."""
         return if_one(self.left, self.right, self.left)
 
 
 @record
 class NameSizeAttrs:
-    """A new size symbol for `value`, a formula too long to stand in others."""
+    """A new size symbol for `value`, a formula too long to be part of others."""
 
     symbol: Index
     value: Index
@@ -77,8 +78,8 @@ class NameSizeAttrs:
 
 @record
 class CheckIndicesAttrs:
-    """Elements `number`, `number + period`, ... are indices into an axis of `size`; those below
-    zero count from its end if `signed`.  `reason` is what an error says."""
+    """Elements `number`, `number + period`, ... are indices into an axis of `size`; if `signed`,
+    indices below zero count from its end.  `reason` is the error's text."""
 
     size: Index
     period: int = 1
@@ -88,7 +89,7 @@ class CheckIndicesAttrs:
 
     @property
     def least(self) -> Index:
-        """The least index that is inside."""
+        """The smallest index inside the axis."""
         return const(0) - self.size if self.signed else const(0)
 
 
@@ -99,10 +100,10 @@ def _indices_types(types: Types, attrs: CheckIndicesAttrs) -> OutTypes:
 
 
 def _check_indices(arrays: Arrays, attrs: CheckIndicesAttrs) -> OutArrays:
-    least, size = sizes((attrs.least, attrs.size))
-    given = required(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
-    if given.size and (given.min() < least or given.max() >= size):
-        raise UserError(attrs.reason, why=f"{given.min()} to {given.max()} of {size}")
+    lowest, size = sizes((attrs.least, attrs.size))
+    indices = required(arrays, 0).reshape(-1)[attrs.number :: attrs.period]
+    if indices.size and (indices.min() < lowest or indices.max() >= size):
+        raise UserError(attrs.reason, why=f"{indices.min()} to {indices.max()} of {size}")
     return ()
 
 

@@ -227,10 +227,10 @@ def test_large_reads_are_numpys(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
             wanted = array[tuple(at)]
         except IndexError:
             with pytest.raises(IndexError):
-                module._taken(array, at)
+                module._gathered(array, at)
         else:
-            assert np.array_equal(module._taken(array, at), wanted)
-            assert np.shape(module._taken(array, at)) == np.shape(wanted)
+            assert np.array_equal(module._gathered(array, at), wanted)
+            assert np.shape(module._gathered(array, at)) == np.shape(wanted)
 
 
 def _index(rng: np.random.Generator, grid: Any, size: int) -> Any:

@@ -1,6 +1,7 @@
-"""How much a model becomes once its functions are inlined, counted before anything is.
+"""Counts the nodes of a model with inlined functions, before inlining them.
 
-Functions that each call the next one twice make 2^n nodes of n: such files are refused at once.
+A chain of n functions that each call the next one twice makes 2^n nodes: such files are refused at
+once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,16 +15,16 @@ _Functions = Mapping[FunctionKey, FunctionProto]
 
 
 def check_expansion(nodes: Iterable[NodeProto], functions: _Functions, budgets: Budgets) -> None:
-    """Raises `UserError` where `nodes`, with functions in place of their calls, are over budget.
+    """Raises `UserError` where `nodes`, with functions in place of their calls, exceed the budget.
 
-    Calls that reach themselves count once; the import refuses them.
+    A recursive call counts once; the import refuses it.
     """
     counts: dict[FunctionKey, int] = {}
     for key in functions:
         _count(key, functions, counts)
-    total = sum(_weight(node, counts) for node in walk(nodes))
-    if total > budgets.nodes:
-        raise budgets.over("nodes", why=f"it expands to {total}")
+    count = sum(_weight(node, counts) for node in walk(nodes))
+    if count > budgets.nodes:
+        raise budgets.over("nodes", why=f"it expands to {count}")
 
 
 def _weight(node: NodeProto, counts: Mapping[FunctionKey, int]) -> int:
@@ -31,7 +32,7 @@ def _weight(node: NodeProto, counts: Mapping[FunctionKey, int]) -> int:
 
 
 def _count(root: FunctionKey, functions: _Functions, counts: dict[FunctionKey, int]) -> None:
-    """Fills in `counts` for a function and those that it reaches, without recursion."""
+    """Fills in `counts` for a function and all that it reaches; needs no recursion."""
     pending = [root]
     entered: set[FunctionKey] = set()
     while pending:

@@ -1,4 +1,4 @@
-"""One ONNX node as its converter sees it: typed attributes, operands, sizes, emitted nodes."""
+"""The context of a converter for one ONNX node: typed attributes, operands, sizes, new nodes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -28,7 +28,7 @@ LARGEST = (1 << 63) - 1
 
 
 class NodeContext(Emitter):
-    """What a converter may ask about its node, and how it adds nodes to the graph."""
+    """Reads the attributes and operands of one node, and adds nodes to the graph."""
 
     def __init__(self, node: onnx.NodeProto, scope: Scope) -> None:
         self.node = node
@@ -54,25 +54,25 @@ class NodeContext(Emitter):
             ) from None
 
     def _check_schema(self) -> dict[str, AttributeProto]:
-        """Checks the node against ONNX's own description; returns the attributes' defaults."""
+        """Checks the node against ONNX's schema; returns the defaults of its attributes."""
         if len(self._attributes) != len(self.node.attribute):
             raise self.fail("an attribute is given twice")
-        schema: Any = schema_of(self.node, self.opset)  # its stubs leave attributes out
+        schema: Any = schema_of(self.node, self.opset)  # onnx's type stubs leave attributes out
         if schema is None:
             return {}
-        for kind, count, least, most in (
+        for kind, count, minimum, maximum in (
             ("inputs", len(self.node.input), schema.min_input, schema.max_input),
             ("outputs", len(self.node.output), schema.min_output, schema.max_output),
         ):
-            if not least <= count <= most:
-                raise self.fail(f"it has {count} {kind}; {least} to {most} are due")
+            if not minimum <= count <= maximum:
+                raise self.fail(f"it has {count} {kind}; {minimum} to {maximum} are due")
         for name, attribute in self._attributes.items():
             if name not in schema.attributes:
                 raise self.fail(f"opset {self.opset} has no attribute {name[:200]}")
             due = schema.attributes[name].type
             if attribute.type != due.value:
-                found = _KINDS.get(attribute.type, str(attribute.type))
-                raise self.fail(f"attribute {name} is of kind {found}; {due.name} is due")
+                actual = _KINDS.get(attribute.type, str(attribute.type))
+                raise self.fail(f"attribute {name} is of kind {actual}; {due.name} is due")
         defaults = {n: a.default_value for n, a in schema.attributes.items()}
         return {n: d for n, d in defaults.items() if d.type != AttributeProto.UNDEFINED}
 
@@ -104,14 +104,14 @@ class NodeContext(Emitter):
         return name in self._attributes
 
     def has_value(self, name: str) -> bool:
-        """Whether the node, or else ONNX's default for its opset, gives the attribute."""
+        """True if the node, or ONNX's default for its opset, gives the attribute."""
         return name in self._attributes or name in self.defaults
 
     def _attribute(self, name: str, kind: str) -> Any:
         attribute = self._attributes.get(name) or self.defaults[name]
-        found = _KINDS.get(attribute.type, str(attribute.type))
-        if found != kind:
-            raise self.fail(f"attribute {name} is of kind {found}; {kind} is due")
+        actual = _KINDS.get(attribute.type, str(attribute.type))
+        if actual != kind:
+            raise self.fail(f"attribute {name} is of kind {actual}; {kind} is due")
         return attribute
 
     def _value(self, name: str, kind: str, field: str, default: Any = None) -> Any:
@@ -131,8 +131,8 @@ class NodeContext(Emitter):
         return float(self._value(name, "float", "f", default))
 
     def text(self, name: str, default: str | None = None) -> str:
-        found = self._value(name, "string", "s", default)
-        return found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+        value = self._value(name, "string", "s", default)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...]:
         return tuple(self._value(name, "ints", "ints", default))
@@ -145,20 +145,20 @@ class NodeContext(Emitter):
         return tuple(text.decode("utf-8", "replace") for text in raw)
 
     def tensor(self, name: str) -> Operand:
-        """A tensor attribute as a constant."""
+        """Returns a tensor attribute as a constant."""
         array, dtype = self.session.tensors.array(self._value(name, "tensor", "t"), self.loc)
         return self.constant(array, dtype)
 
     def axis_of(self, name: str, rank: int, default: int | None = None) -> int:
-        """An attribute that is an axis of a tensor of `rank`, counted from the front."""
+        """Returns an attribute that is an axis of a tensor of `rank`, counted from the front."""
         return self.axis(self.integer(name, default), rank)
 
     def graph(self, name: str) -> onnx.GraphProto:
-        found: onnx.GraphProto = self._value(name, "graph", "g")
-        return found
+        body: onnx.GraphProto = self._value(name, "graph", "g")
+        return body
 
     def dtype(self, name: str, default: DType | None = None) -> DType:
-        """An attribute that holds the number of an element type."""
+        """Returns the element type whose number an attribute holds."""
         if not self.has_value(name) and default is not None:
             return default
         return element_type(self.integer(name), self.loc)
@@ -169,26 +169,26 @@ class NodeContext(Emitter):
         return self.inputs[number] if number < len(self.inputs) else None
 
     def input(self, number: int) -> Operand:
-        found = self.optional(number)
-        if found is None:
+        operand = self.optional(number)
+        if operand is None:
             raise self.fail(f"input {number} is missing")
-        return found
+        return operand
 
     def present(self, count: int | None = None) -> list[Operand]:
-        """The first `count` inputs, or all, none of which may be absent."""
+        """Returns the first `count` inputs, by default all; raises `UserError` if one is absent."""
         return [self.input(n) for n in range(len(self.inputs) if count is None else count)]
 
     def wants(self, output: int) -> bool:
-        """Whether the model names this output."""
+        """True if the model names this output."""
         return output < len(self.node.output) and bool(self.node.output[output])
 
     @property
     def wanted(self) -> int:
-        """How many of the outputs are wanted, up to the last one named."""
+        """The number of outputs up to the last one that the model names."""
         return max((n + 1 for n in range(len(self.node.output)) if self.wants(n)), default=1)
 
     def static(self, number: int, what: str) -> Array:
-        """The contents of an input that must be constant."""
+        """Returns the contents of an input that must be constant."""
         operand = self.input(number)
         if operand.array is None:
             raise self.fail(f"{what} must be constant; input {number} is computed")
@@ -201,7 +201,7 @@ class NodeContext(Emitter):
         return tuple(int(v) for v in array.reshape(-1))
 
     def truth(self, operand: Operand) -> bool | None:
-        """The value of a one-element condition, where the import knows it."""
+        """Returns the value of a one-element condition, None where only the run knows it."""
         size = as_int(element_count(operand.shape))
         if operand.dtype is not BOOL or size not in (1, None):
             raise self.fail(f"a condition has type {operand.type!r}")
@@ -216,12 +216,13 @@ Converters: TypeAlias = dict[str, Converter]
 
 
 def as_sequence(results: Results) -> Operands:
-    """What a converter gives, an operand or operands, as a sequence."""
+    """Returns a converter's results, one operand or several, as a sequence."""
     return (results,) if isinstance(results, Operand) else results
 
 
 def node_location(node: onnx.NodeProto, scope: Scope) -> str:
-    """Where a node is, for messages: the path of bodies and functions, its name, its op."""
+    """Returns a node's location for messages: the path of bodies and functions, its name, its
+    op."""
     outputs = [name for name in node.output if name]
     name = node.name or (f"-> {outputs[0]}" if outputs else "unnamed")
     return printable(f"{scope.path}{name[:200]} ({node.op_type[:80]})")

@@ -1,4 +1,4 @@
-"""The importer's table of operators that are more than a row of the op table."""
+"""The table of converters, for operators that are not just a row of the op table."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from tcc.frontends.onnx.convert import (
     window,
 )
 
-# Families name their operators without the domain, or with another one before it.
+# The converters of a family have a domain of their own in their keys, or else the domain here.
 _FAMILIES = (
     ("", (attention, control, lists, loop, movement, normalization, pointwise, quantize, random,
           recurrent, reduce, resize, sampling, selection, signal, strings, window)),
@@ -37,9 +37,9 @@ _FAMILIES = (
 )  # fmt: skip
 CONVERTERS: Mapping[tuple[str, str], Converter] = MappingProxyType(
     {
-        (own or domain, name): converter
+        (key_domain or domain, name): converter
         for domain, families in _FAMILIES
         for key, converter in joined(families).items()
-        for own, _, name in [key.rpartition(".")]
+        for key_domain, _, name in [key.rpartition(".")]
     }
 )

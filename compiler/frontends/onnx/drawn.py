@@ -1,9 +1,9 @@
-"""An ONNX model whose random nodes give the draws that tcc makes of a seed, for other runtimes.
+"""Replaces the random nodes of an ONNX model by tcc's random numbers, for comparison runtimes.
 
     r = RandomNormalLike(x)   ->   r = Reshape(Gather(draws, 0 to Size(x)), Shape(x))
 
-An element's draw depends on its number alone, so the first draws of a node suit any shape of up to
-as many elements; a runtime refuses to gather more.
+A random number depends on its element's position alone.  So the first draws of a node serve every
+shape of at most as many elements; for more elements the runtime's Gather fails.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,12 +21,12 @@ from tcc.ir.op import Array
 
 _FED = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike")
 _TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
-_OPSET = 11  # the first with Range
-_COUNT = 1 << 18  # draws of a node whose size only a run tells
+_OPSET = 11  # the first opset with Range
+_COUNT = 1 << 18  # random numbers of a node whose size only the run knows
 
 
 def _nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, those of bodies too."""
+    """Yields all nodes, with the nodes of bodies."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -41,26 +41,26 @@ def _draws(node: onnx.NodeProto) -> bool:
 
 
 def random_nodes(model: Path) -> list[onnx.NodeProto]:
-    """The nodes of the ONNX file at `model` that may draw random numbers, those of bodies and
-    functions too."""
+    """Returns the nodes of the ONNX file that may draw random numbers, also in bodies and
+    functions."""
     proto = onnx.load(model, load_external_data=False)
     parts = (proto.graph, *proto.functions)
     return [node for part in parts for node in _nodes(part) if _draws(node)]
 
 
 def write_drawn(model: Path, target: Path, seed: int) -> bool:
-    """Writes the ONNX file at `model` as `target` with the draws of `seed`, and its weights in a
-    file beside.
+    """Writes the ONNX file at `model` to `target` with the random numbers of `seed` as constants,
+    and its weights to a file beside it.
 
-    Returns False, and writes nothing, where another runtime cannot be given them: the draws of
-    loops and functions, of operators that choose, and of types that it lacks.
+    Returns False, and writes nothing, where constants cannot replace the random nodes: in loops and
+    functions, in operators that choose, and for types that ONNX Runtime lacks.
     """
     proto = onnx.load(model)
     types = _types(model)
     opset = next((o.version for o in proto.opset_import if not o.domain), 0)
     feeds = {id(n): _Feed(n, types) for n in proto.graph.node if n.op_type in _FED}
-    alike = all(feed.kind in _TYPES for feed in feeds.values())
-    if len(feeds) != len(random_nodes(model)) or not alike or opset < _OPSET:
+    supported = all(feed.kind in _TYPES for feed in feeds.values())
+    if len(feeds) != len(random_nodes(model)) or not supported or opset < _OPSET:
         return False
     nodes = [*proto.graph.node]
     del proto.graph.node[:]
@@ -74,7 +74,7 @@ def write_drawn(model: Path, target: Path, seed: int) -> bool:
 
 
 def _types(model: Path) -> dict[str, onnx.TypeProto.Tensor]:
-    """The type of every tensor that ONNX infers one of."""
+    """Returns the type of every tensor whose type ONNX infers."""
     proto = onnx.load(model, load_external_data=False)
     graph = onnx.shape_inference.infer_shapes(proto).graph
     values = (*graph.input, *graph.value_info, *graph.output)
@@ -82,7 +82,7 @@ def _types(model: Path) -> dict[str, onnx.TypeProto.Tensor]:
 
 
 class _Feed:
-    """A random node that gets its draws as a constant, of element type `kind`."""
+    """A random node to be replaced by a constant of element type `kind`."""
 
     def __init__(self, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto.Tensor]) -> None:
         self._node, self._name = node, node.output[0]
@@ -90,11 +90,11 @@ class _Feed:
         other = onnx.TypeProto.Tensor(elem_type=0 if node.input else TensorProto.FLOAT)
         like = types.get(next(iter(node.input), ""), other)
         self.kind = self._attributes["dtype"].i if "dtype" in self._attributes else like.elem_type
-        known = like.HasField("shape") and all(d.HasField("dim_value") for d in like.shape.dim)
-        self._count = prod(d.dim_value for d in like.shape.dim) if known else _COUNT
+        is_static = like.HasField("shape") and all(d.HasField("dim_value") for d in like.shape.dim)
+        self._count = prod(d.dim_value for d in like.shape.dim) if is_static else _COUNT
 
     def add(self, graph: onnx.GraphProto, seed: int) -> None:
-        """Adds to the graph what gives the node's result."""
+        """Adds the nodes to the graph that replace the random node."""
         name = self._name
         if not self._node.input:
             fixed = self._drawn(self._attributes["shape"].ints, seed)
@@ -116,7 +116,7 @@ class _Feed:
             graph.node.append(helper.make_node(op, inputs, [name + result]))
 
     def _drawn(self, shape: Sequence[int], seed: int) -> Array:
-        """What tcc draws for the node, in another shape."""
+        """Returns tcc's random numbers for the node, in another shape."""
         name, law = self._name, self._node.op_type.removesuffix("Like")
         node = helper.make_node(law, [], [name], shape=shape, dtype=self.kind)
         node.attribute.extend(

@@ -1,6 +1,6 @@
-"""Functions inlined: those of the model, and the bodies that ONNX itself gives for an operator.
+"""Inlines functions: the model's, and the bodies that ONNX defines for operators.
 
-Calls may not reach themselves; the import limits how deep they nest and how many nodes they make.
+Recursive calls are refused; the importer limits nesting and the number of nodes.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ FunctionKey = tuple[str, str, str]
 
 
 def function_key(node: NodeProto | FunctionProto) -> FunctionKey:
-    """Domain, name and overload, by which nodes call functions."""
+    """Returns domain, name and overload, by which nodes call functions."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     name = node.op_type if isinstance(node, NodeProto) else node.name
     return domain, name, node.overload
 
 
 def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, FunctionProto]:
-    """The model's functions by key; raises `UserError` where two have the same."""
+    """Returns the model's functions by key; raises `UserError` for two with the same key."""
     table: dict[FunctionKey, FunctionProto] = {}
     for function in functions:
         key = function_key(function)
@@ -37,8 +37,9 @@ def index_functions(functions: Iterable[FunctionProto]) -> dict[FunctionKey, Fun
 
 
 def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
-    """The body that ONNX gives for the operator, where it does not depend on types."""
-    schema: Any = schema_of(node, version)  # its stubs leave the functions out
+    """Returns the body that ONNX defines for the operator if it does not depend on types, else
+    None."""
+    schema: Any = schema_of(node, version)  # onnx's type stubs leave functions out
     if schema is None or not schema.has_function:
         return None
     since = [v for v in schema.function_opset_versions if v <= version]
@@ -50,13 +51,13 @@ def schema_body(node: NodeProto, version: int) -> FunctionProto | None:
 
 
 def has_typed_body(node: NodeProto, version: int) -> bool:
-    """Whether ONNX gives a body for the operator that depends on the operands' types."""
+    """True if ONNX defines a body for the operator that depends on the operands' types."""
     schema: Any = schema_of(node, version)
     return schema is not None and bool(schema.has_context_dependent_function)
 
 
 def typed_body(ctx: NodeContext) -> FunctionProto | None:
-    """The body that ONNX gives for this node and its operands' types."""
+    """Returns the body that ONNX defines for this node and its operands' types, else None."""
     schema: Any = schema_of(ctx.node, ctx.opset)
     if schema is None or not schema.has_context_dependent_function:
         return None
@@ -78,7 +79,7 @@ def _type_proto(operand: Operand | None) -> TypeProto:
 
 
 def call(ctx: NodeContext, function: FunctionProto) -> Operands:
-    """Imports the function's nodes with the node's operands and attributes in their places."""
+    """Inlines the function's nodes, with the node's operands and attributes as its arguments."""
     key = function_key(function)
     calls = ctx.session.calls
     if key in calls:
@@ -90,15 +91,15 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
         ctx.scope.builder,
         {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
         path=f"{ctx.loc}/",
-        around=ctx.scope,
+        enclosing=ctx.scope,
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
         scope.define(name, ctx.optional(number), ctx.loc)
-    given = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
-    given.update((a.name, a) for a in ctx.node.attribute)
+    attributes = {**ctx.defaults, **{p.name: p for p in function.attribute_proto}}
+    attributes.update((a.name, a) for a in ctx.node.attribute)
     ctx.session.calls = (*calls, key)
-    scope.pending.extend(_bound(node, given) for node in function.node)
+    scope.pending.extend(_bound(node, attributes) for node in function.node)
     scope.ends = dict.fromkeys(function.output)
     ctx.session.run_nodes(scope)
     ctx.session.calls = calls
@@ -115,21 +116,21 @@ def _result(ctx: NodeContext, scope: Scope, name: str) -> Operand | None:
         raise ctx.fail(f"the function does not define its output '{name[:200]}'") from None
 
 
-def _bound(node: NodeProto, given: dict[str, AttributeProto]) -> NodeProto:
-    """A copy of a function's node in which references to the function's attributes are values."""
+def _bound(node: NodeProto, attributes: dict[str, AttributeProto]) -> NodeProto:
+    """Returns a copy of a function's node with attribute values in place of references."""
     copy = NodeProto()
     copy.CopyFrom(node)
-    _bind_attributes(copy, given)
+    _bind_attributes(copy, attributes)
     return copy
 
 
-def _bind_attributes(node: NodeProto, given: dict[str, AttributeProto]) -> None:
+def _bind_attributes(node: NodeProto, attributes: dict[str, AttributeProto]) -> None:
     bound = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:
-            source = given.get(attribute.ref_attr_name)
+            source = attributes.get(attribute.ref_attr_name)
             if source is None:
-                continue  # the caller left it out: so does the node, and its default holds
+                continue  # the caller left it out, so the node's default holds
             value = AttributeProto()
             value.CopyFrom(source)
             value.name = attribute.name
@@ -137,7 +138,7 @@ def _bind_attributes(node: NodeProto, given: dict[str, AttributeProto]) -> None:
             continue
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
-                _bind_attributes(inner, given)
+                _bind_attributes(inner, attributes)
         bound.append(attribute)
     fresh = [AttributeProto.FromString(a.SerializeToString()) for a in bound]
     del node.attribute[:]

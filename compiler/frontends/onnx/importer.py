@@ -1,7 +1,7 @@
-"""ONNX model to graph: the order of the import, and which way each operator takes.
+"""Imports an ONNX model as a graph; `_convert` chooses how to import each operator.
 
-A node is, in this order: a call of one of the model's functions, an entry of `CONVERTERS`, a row of
-the op table bound to the operator, or a call of the body that ONNX gives for the operator.
+The first that applies: a call of one of the model's functions, a converter of `CONVERTERS`, a row
+of the op table bound to the operator, the body that ONNX defines for the operator.
 """
 
 import time
@@ -36,10 +36,10 @@ def import_model(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     budgets: Budgets = BUDGETS,
 ) -> Graph:
-    """The model as a graph.  `shapes` gives inputs sizes or symbol names, by input name.
+    """Returns the model as a graph.  `shapes` gives inputs sizes or symbol names, by input name.
 
-    Raises `UserError` where the model is malformed, over its budgets or needs what tcc does not
-    have; unsupported operators are found first and named all together.
+    Raises `UserError` where the model is malformed, over its budgets or has unsupported operators;
+    operators are checked first, and one error names all unsupported ones.
     """
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)

@@ -17,20 +17,20 @@ Shapes = Mapping[str, Sequence[int | str]]
 
 
 def with_defaults(graph: onnx.GraphProto) -> set[str]:
-    """The names of the initialisers, some of which may be inputs."""
+    """Returns the names of the initialisers, some of which may be inputs."""
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 
 def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
-    which replace theirs.
+    which replace their initialisers.
 
-    A named dimension is one symbol wherever the name appears; others that are open are symbols of
-    their own.  `shapes` replaces dimensions by sizes or
-    names; a size given to a named dimension holds for that name everywhere.
+    A dimension name is the same symbol wherever it appears; a symbolic dimension without a name
+    gets its own symbol.  `shapes` replaces dimensions by sizes or names; a size given to a named
+    dimension holds everywhere for that name.
     """
-    left = with_defaults(graph) - set(shapes)
-    inputs = [value for value in graph.input if value.name not in left]
+    defaulted = with_defaults(graph) - set(shapes)
+    inputs = [value for value in graph.input if value.name not in defaulted]
     unknown = sorted(set(shapes) - {value.name for value in inputs})
     if unknown:
         raise UserError(
@@ -50,11 +50,11 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
 
 
 def _define_list(scope: Scope, value: onnx.ValueInfoProto, where: str) -> None:
-    """A sequence or an optional; every run checks that its entries are what is declared."""
+    """Defines a sequence or an optional; every run checks the types of its entries."""
     kind = list_type(value.type, where)
-    given = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
+    port = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
     attrs = OPS["list_expect"].attrs(kind)
-    (checked,) = scope.emit("list_expect", [given], attrs, loc=where, names=(value.name,))
+    (checked,) = scope.emit("list_expect", [port], attrs, loc=where, names=(value.name,))
     scope.define(value.name, checked, where)
 
 
@@ -77,8 +77,10 @@ def _is_text(name: str) -> bool:
 
 
 def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
-    """The size or the name of a dimension; None for an open one that no name makes equal to others:
-    sizes below zero, as Paddle writes them, are open, and "?" and "-1" name nothing."""
+    """Returns the size or the name of a dimension; None for a symbolic one without a usable name.
+
+    Paddle writes sizes below zero for symbolic dimensions, and "?" and "-1" for names.
+    """
     if dim.HasField("dim_value") and dim.dim_value >= 0:
         return dim.dim_value
     return dim.dim_param if any(map(str.isalpha, dim.dim_param)) else None
@@ -121,42 +123,42 @@ class _Dimensions:
                 why=f"{len(shape)} dimensions given, the model declares {len(declared)}",
             )
         for dim, size in zip(declared, shape, strict=True):
-            known = declared_size(dim)
-            if isinstance(known, int) and known != size:
+            declared_dim = declared_size(dim)
+            if isinstance(declared_dim, int) and declared_dim != size:
                 raise UserError(
                     f"the shape given for input '{value.name}' contradicts the model",
-                    why=f"{size} given, the model declares {known}",
+                    why=f"{size} given, the model declares {declared_dim}",
                 )
-            if isinstance(known, str) and isinstance(size, int):
-                found = self._named.setdefault(known, const(_size(size, value.name)))
-                if as_int(found) != size:
+            if isinstance(declared_dim, str) and isinstance(size, int):
+                fixed = self._named.setdefault(declared_dim, const(_size(size, value.name)))
+                if as_int(fixed) != size:
                     raise UserError(
-                        f"dimension '{known}' is given two sizes",
+                        f"dimension '{declared_dim}' is given two sizes",
                         where=f"input {value.name}",
-                        why=f"{found.key} and {size}",
+                        why=f"{fixed.key} and {size}",
                     )
 
     def shape(self, value: onnx.ValueInfoProto, where: str) -> tuple[Index, ...]:
-        given = self._shapes.get(value.name)
-        if not _declared(value) and given is None:
+        fixed_shape = self._shapes.get(value.name)
+        if not _declared(value) and fixed_shape is None:
             raise UserError(
                 "the model does not say how many dimensions an input has",
                 where=where,
                 hint="give its shape (--input NAME=SHAPE)",
             )
         declared = list(value.type.tensor_type.shape.dim)
-        if given is not None:
+        if fixed_shape is not None:
             return tuple(
                 const(_size(size, value.name)) if isinstance(size, int) else self._symbol(size)
-                for size in given
+                for size in fixed_shape
             )
         return tuple(self._dim(dim, f"{value.name}.{n}") for n, dim in enumerate(declared))
 
-    def _dim(self, dim: onnx.TensorShapeProto.Dimension, own: str) -> Index:
-        known = declared_size(dim)
-        if isinstance(known, int):
-            return const(known)
-        return self._scope.session.fresh_symbol(own) if known is None else self._symbol(known)
+    def _dim(self, dim: onnx.TensorShapeProto.Dimension, name: str) -> Index:
+        size = declared_size(dim)
+        if isinstance(size, int):
+            return const(size)
+        return self._scope.session.fresh_symbol(name) if size is None else self._symbol(size)
 
     def _symbol(self, name: str) -> Index:
         if name not in self._named:

@@ -1,4 +1,4 @@
-"""The end of an import: outputs under the model's own names."""
+"""Ends an import: gives the outputs the model's own names."""
 
 from collections.abc import Mapping
 
@@ -14,19 +14,19 @@ from tcc.ops import OPS
 
 
 def finish_graph(scope: Scope, proto: onnx.GraphProto) -> Graph:
-    """The graph, its outputs renamed to the model's names.
+    """Returns the graph with its outputs renamed to the model's names.
 
-    An output that is an input, a constant or an earlier output gets a copy of its own.
+    An output that is an input, a constant or an earlier output becomes a copy.
     """
-    taken = {value for value in (o.made for o in _inputs(scope, proto)) if value is not None}
+    named = {value for value in (o.graph_value for o in _inputs(scope, proto)) if value is not None}
     outputs: list[Value] = []
     for declared in proto.output:
         check_name(declared.name)
         operand = _as_declared(scope, _output(scope, declared.name), declared)
         value = operand.value
-        if value in taken or operand.array is not None:
+        if value in named or operand.array is not None:
             value = _copied(scope, value, declared.name)
-        taken.add(value)
+        named.add(value)
         outputs.append(value)
     graph = scope.builder.finish(outputs)
     names = [declared.name for declared in proto.output]
@@ -44,11 +44,11 @@ def _copied(scope: Scope, value: Value, name: str) -> Value:
 
 
 def _as_declared(scope: Scope, operand: Operand, declared: onnx.ValueInfoProto) -> Operand:
-    """The sequence in an optional, where the model calls its output a sequence."""
+    """Unwraps an optional of a sequence where the model declares its output as a sequence."""
     kind, where = operand.dtype, f"output {declared.name[:200]}"
-    wanted = declared.type.WhichOneof("value")
+    declared_kind = declared.type.WhichOneof("value")
     inside = isinstance(kind, ListType) and kind.optional and isinstance(kind.item, ListType)
-    if wanted != "sequence_type" or not inside:
+    if declared_kind != "sequence_type" or not inside:
         return operand
     assert isinstance(kind, ListType)
     attrs = OPS["list_at"].attrs(TensorType(kind.item, ()))
@@ -56,44 +56,45 @@ def _as_declared(scope: Scope, operand: Operand, declared: onnx.ValueInfoProto) 
 
 
 def _inputs(scope: Scope, proto: onnx.GraphProto) -> list[Operand]:
-    found = (scope.find(value.name) for value in proto.input)
-    return [operand for operand in found if operand is not None]
+    operands = (scope.find(value.name) for value in proto.input)
+    return [operand for operand in operands if operand is not None]
 
 
 def _output(scope: Scope, name: str) -> Operand:
     try:
-        found = scope.find(name)
+        operand = scope.find(name)
     except KeyError:
-        found = None
-    if found is None:
+        operand = None
+    if operand is None:
         raise UserError(f"nothing defines the output '{name[:200]}'", where="the model's outputs")
-    return found
+    return operand
 
 
 def rename(graph: Graph, names: Mapping[Value, str]) -> Graph:
-    """The graph with some values under other names; values that had those names step aside."""
-    wanted = set(names.values())
+    """Returns the graph with new names for some values; other values with these names are
+    renamed."""
+    new_names = set(names.values())
     changed = {v: Value(name, v.type) for v, name in names.items() if v.name != name}
     everything = _values(graph)
-    used = {value.name for value in everything} | wanted
+    taken_names = {value.name for value in everything} | new_names
     for value in everything:
-        if value.name in wanted and value not in names and value not in graph.inputs:
-            changed[value] = Value(_free_name(value.name, used), value.type)
+        if value.name in new_names and value not in names and value not in graph.inputs:
+            changed[value] = Value(_free_name(value.name, taken_names), value.type)
     return substituted(graph, changed) if changed else graph
 
 
 def _values(graph: Graph) -> list[Value]:
-    found = [*graph.inputs, *graph.constants]
+    values = [*graph.inputs, *graph.constants]
     for node in graph.nodes:
-        found += node.outputs
+        values += node.outputs
         for body in bodies(node):
-            found += _values(body)
-    return found
+            values += _values(body)
+    return values
 
 
-def _free_name(name: str, used: set[str]) -> str:
+def _free_name(name: str, taken_names: set[str]) -> str:
     number = 1
-    while f"{name}.{number}" in used:
+    while f"{name}.{number}" in taken_names:
         number += 1
-    used.add(f"{name}.{number}")
+    taken_names.add(f"{name}.{number}")
     return f"{name}.{number}"

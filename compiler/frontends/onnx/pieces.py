@@ -1,7 +1,7 @@
-"""Pieces of an ONNX model: consecutive nodes of its graph as a model of their own.
+"""Cuts an ONNX model into pieces: consecutive nodes of its graph as a model of their own.
 
-A piece has the sizes of the arrays that it is given.  What it reads from before is an input of it,
-or a constant where the caller asks for that: small integers computed from shapes, mostly.
+The arrays given to a piece fix its sizes.  A value from an earlier node becomes an input of the
+piece, or a constant where the caller asks for it, usually for small integers computed from shapes.
 """
 
 import math
@@ -21,16 +21,16 @@ from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
 from tcc.record import record
 
-_UNSEEN = 0  # the element type of what is no tensor
+_UNSEEN = 0  # stands for the element type of a value that is no tensor
 
 
 @record
 class Layer:
     """A node of the model's graph.
 
-    `name` is its own, else its first output's; `reads` are the values it needs that are no
-    constants of the model, those of bodies included; `tolerance` is its op's class where one row of
-    the op table is all it is.
+    `name` is the node's name, else its first output's.  `reads` are the values that the node and
+    its bodies read, without the model's constants.  `tolerance` is the op's tolerance class if the
+    node is one row of the op table.
     """
 
     name: str
@@ -41,20 +41,22 @@ class Layer:
 
 
 class PieceModel:
-    """An ONNX file, cut into pieces on request.
+    """An ONNX file that can be cut into pieces.
 
     `layers` are the graph's nodes in order; `outputs` its outputs; `constant` the values that
     depend on no input.
     """
 
     def __init__(self, path: Path, sizes: Mapping[str, Sequence[int]]) -> None:
-        """`sizes` are those of the inputs.  Raises UserError where the file is not a model, or its
-        nodes are in no order."""
+        """Reads the file; `sizes` are those of the inputs.
+
+        Raises UserError where the file is no model, or its nodes are not in topological order.
+        """
         self._source = read_model(path)
         self._graph = self._source.proto.graph
         initializers = enumerate(self._graph.initializer)
-        self._constants = {held.name: n for n, held in initializers if held.name not in sizes}
-        self._sparse = {held.values.name: held for held in self._graph.sparse_initializer}
+        self._constants = {tensor.name: n for n, tensor in initializers if tensor.name not in sizes}
+        self._sparse = {tensor.values.name: tensor for tensor in self._graph.sparse_initializer}
         self.layers = tuple(self._layer(node) for node in self._graph.node)
         self.outputs = tuple(value.name for value in self._graph.output)
         self._check_order()
@@ -62,21 +64,21 @@ class PieceModel:
         self.constant = self._constant_values()
 
     def bytes_of(self, value: str) -> int:
-        """How much the value takes; 0 where that is not known before it is computed."""
+        """Returns the bytes of a value; 0 where they are not known before it is computed."""
         element, shape = self._types.get(value, (None, None))
         if element is None or shape is None or element not in ELEMENT_TYPES:
             return 0
         return math.prod(shape) * ELEMENT_TYPES[element].bytes
 
     def seen(self, value: str) -> bool:
-        """Whether NumPy has arrays of the value's type: it is no sequence, no optional, no bf16."""
+        """True if NumPy has arrays of the value's type: not for a sequence, an optional or bf16."""
         element, _ = self._types.get(value, (None, None))
         if element is None:
-            return True  # not known: an operator of a domain that is not ONNX's
+            return True  # type unknown: the operator is of a domain that is not ONNX's
         return element in ELEMENT_TYPES and ELEMENT_TYPES[element] is not BF16
 
     def example(self, value: str) -> Array | None:
-        """Ones of the value's type and size, where these are known without running the model."""
+        """Returns ones of the value's type and size; None where these are unknown without a run."""
         element, shape = self._types.get(value, (None, None))
         if element is None or shape is None or not self.seen(value):
             return None
@@ -90,16 +92,16 @@ class PieceModel:
         outputs: Sequence[str],
         fixed: frozenset[str] = frozenset(),
     ) -> tuple[str, ...]:
-        """Writes those of the layers `numbers` (in order) that `outputs` need as a model, and names
-        its inputs.
+        """Writes the layers `numbers` (in order) as a model, without the layers that `outputs` do
+        not need. Returns the names of its inputs.
 
-        `arrays` holds what it reads from others; the names in `fixed` become constants.
+        `arrays` has the values that other layers compute; the names in `fixed` become constants.
         """
         nodes = self._needed(numbers, outputs)
-        made = {name for number in nodes for name in self.layers[number].writes}
+        computed = {name for number in nodes for name in self.layers[number].writes}
         reads = dict.fromkeys(n for number in nodes for n in self.layers[number].reads)
-        given = [name for name in reads if name not in made]
-        inputs = tuple(name for name in given if name not in fixed)
+        external = [name for name in reads if name not in computed]
+        inputs = tuple(name for name in external if name not in fixed)
         proto = self._source.proto
         piece = onnx.ModelProto(ir_version=proto.ir_version, producer_name=proto.producer_name)
         piece.opset_import.extend(proto.opset_import)
@@ -107,10 +109,12 @@ class PieceModel:
         graph = piece.graph
         graph.name = self._graph.name or "model"
         graph.node.extend(self._graph.node[number] for number in nodes)
-        read = {name for number in nodes for name in read_names(self._graph.node[number])}
-        graph.initializer.extend(self._initializers(read))
-        graph.sparse_initializer.extend(h for name, h in self._sparse.items() if name in read)
-        for name in given:
+        read_by_piece = {name for number in nodes for name in read_names(self._graph.node[number])}
+        graph.initializer.extend(self._initializers(read_by_piece))
+        graph.sparse_initializer.extend(
+            h for name, h in self._sparse.items() if name in read_by_piece
+        )
+        for name in external:
             if name in fixed:
                 graph.initializer.append(onnx.numpy_helper.from_array(arrays[name], name))
         graph.input.extend(
@@ -121,30 +125,31 @@ class PieceModel:
         return inputs
 
     def _needed(self, numbers: Sequence[int], outputs: Iterable[str]) -> list[int]:
-        wanted, nodes = set(outputs), []
+        needed, nodes = set(outputs), []
         for number in reversed(numbers):
-            if not wanted.isdisjoint(self.layers[number].writes):
+            if not needed.isdisjoint(self.layers[number].writes):
                 nodes.append(number)
-                wanted.update(self.layers[number].reads)
+                needed.update(self.layers[number].reads)
         return nodes[::-1]
 
     def _initializers(self, names: Set[str]) -> Iterator[onnx.TensorProto]:
         for number in sorted(self._constants[name] for name in names & self._constants.keys()):
-            held = self._graph.initializer[number]
+            tensor = self._graph.initializer[number]
             copied = onnx.TensorProto()
-            copied.CopyFrom(held)
+            copied.CopyFrom(tensor)
             if number in self._source.weights:
                 copied.raw_data = bytes(self._source.weights[number])
-            elif held.data_location == onnx.TensorProto.EXTERNAL:
-                reader, where = TensorReader(self._source.path), f"initializer {held.name}"
-                array, dtype = reader.array(held, where)
-                copied.raw_data = bytes(reader.external(held, array.size, dtype, where))
+            elif tensor.data_location == onnx.TensorProto.EXTERNAL:
+                reader, where = TensorReader(self._source.path), f"initializer {tensor.name}"
+                array, dtype = reader.array(tensor, where)
+                copied.raw_data = bytes(reader.external(tensor, array.size, dtype, where))
                 copied.data_location = onnx.TensorProto.DEFAULT
                 del copied.external_data[:]
             yield copied
 
     def _output(self, name: str, array: Array | None) -> onnx.ValueInfoProto:
-        """An output of known rank and symbolic sizes, which stays true when inputs are cut."""
+        """Returns an output of known rank with symbolic sizes, which hold for inputs of any
+        size."""
         if array is not None:
             return _value(name, array.dtype, [None] * array.ndim)
         inferred, shape = self._types.get(name, (None, None))
@@ -154,8 +159,8 @@ class PieceModel:
         return onnx.helper.make_tensor_value_info(name, inferred, dims)
 
     def _layer(self, node: onnx.NodeProto) -> Layer:
-        known = self._constants.keys() | self._sparse.keys()
-        reads = tuple(name for name in read_names(node) if name not in known)
+        constants = self._constants.keys() | self._sparse.keys()
+        reads = tuple(name for name in read_names(node) if name not in constants)
         writes = tuple(name for name in node.output if name)
         domain = "" if node.domain == "ai.onnx" else node.domain
         row = bound_row(domain, node.op_type, self._source.opsets.get(domain, 1))
@@ -163,28 +168,29 @@ class PieceModel:
         return Layer(name, node.op_type, reads, writes, row.tolerance if row else None)
 
     def _check_order(self) -> None:
-        known = {value.name for value in self._graph.input}
+        defined = {value.name for value in self._graph.input}
         for layer in self.layers:
-            absent = [name for name in layer.reads if name not in known]
+            absent = [name for name in layer.reads if name not in defined]
             if absent:
                 raise UserError(
                     f"nothing before it defines {absent[0]!r}", where=f"node {layer.name}"
                 )
-            known.update(layer.writes)
+            defined.update(layer.writes)
 
     def _constant_values(self) -> frozenset[str]:
-        found: set[str] = set()
+        constants: set[str] = set()
         for layer in self.layers:
-            if found.issuperset(layer.reads):
-                found.update(layer.writes)
-        return frozenset(found)
+            if constants.issuperset(layer.reads):
+                constants.update(layer.writes)
+        return frozenset(constants)
 
 
 _Types = Mapping[str, tuple[int | None, tuple[int, ...] | None]]
 
 
 def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types:
-    """Element type and shape of every value, as far as ONNX's own inference knows them."""
+    """Returns element type and shape of every value, as far as ONNX's shape inference finds
+    them."""
     model = onnx.ModelProto()
     model.CopyFrom(source.proto)
     for value in model.graph.input:
@@ -195,7 +201,7 @@ def _inferred(source: SourceModel, sizes: Mapping[str, Sequence[int]]) -> _Types
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     except (InferenceError, ValueError, RuntimeError):
-        return MappingProxyType({})  # what it says of a bad model, the import says better
+        return MappingProxyType({})  # the importer reports a bad model with a better message
     graph = model.graph
     return MappingProxyType(
         {
@@ -227,20 +233,20 @@ def _value(name: str, dtype: np.dtype[Any], dims: Sequence[int | None]) -> onnx.
 
 
 def read_names(node: onnx.NodeProto) -> tuple[str, ...]:
-    """What a node reads, its bodies' reads from outside included, once each."""
+    """Returns the names that a node and its bodies read from outside, each once."""
     names = dict.fromkeys(name for name in node.input if name)
     for body in bodies(node):
-        known = {value.name for value in body.input}
-        known.update(held.name for held in body.initializer)
+        defined = {value.name for value in body.input}
+        defined.update(tensor.name for tensor in body.initializer)
         for inner in body.node:
-            names.update(dict.fromkeys(name for name in read_names(inner) if name not in known))
-            known.update(inner.output)
-        names.update(dict.fromkeys(out.name for out in body.output if out.name not in known))
+            names.update(dict.fromkeys(name for name in read_names(inner) if name not in defined))
+            defined.update(inner.output)
+        names.update(dict.fromkeys(out.name for out in body.output if out.name not in defined))
     return tuple(names)
 
 
 def bodies(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs among the attributes of a node."""
+    """Yields the graphs among the attributes of a node."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g

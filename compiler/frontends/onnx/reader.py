@@ -1,7 +1,7 @@
-"""Reads an ONNX model: bytes to a protobuf whose frame is known to be sound.
+"""Reads an ONNX model: bytes to a protobuf whose frame is checked.
 
-What is checked here holds for the whole file: that it is ONNX, of a version this tcc knows.  What
-the graph says is checked node by node on import.
+The checks here concern the file: it is ONNX, of a version that tcc knows.  The importer checks the
+graph node by node.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import onnx
 
-# protobuf comes with onnx, and brings no types
+# protobuf comes with onnx and has no type stubs
 from google.protobuf.descriptor import FieldDescriptor  # type: ignore[import-untyped]
 from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 from tcc.errors import UserError
@@ -23,7 +23,7 @@ _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
 _OLDEST_OPSET = 1
 _OLDEST_IR, _NEWEST_IR = 3, onnx.IR_VERSION
 _ONNX = "tcc reads ONNX files and .pt2 archives of torch.export"
-# The domains whose operators are ONNX's own, and the newest version of each that is known here.
+# The domains of ONNX's own operators, and the newest version of each that this onnx package knows.
 _NEWEST = {
     "": onnx.defs.onnx_opset_version(),
     "ai.onnx.ml": onnx.defs.onnx_ml_opset_version(),
@@ -34,8 +34,8 @@ _NEWEST = {
 class SourceModel:
     """A model as read: `name` for messages, `path` for external data, `opsets` by domain.
 
-    `weights` are the bytes of those initialisers of the graph that were cut out of `proto`, by
-    number; they are views of the mapped file.
+    `weights` maps an initialiser's number to its bytes, where they were cut out of `proto`.  The
+    bytes are views of the mapped file.
     """
 
     proto: onnx.ModelProto
@@ -46,7 +46,7 @@ class SourceModel:
 
 
 def read_model(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> SourceModel:
-    """The checked protobuf of a path, of bytes, or of a `ModelProto` itself.
+    """Reads and checks a model: a path, bytes, or a `ModelProto`.
 
     Raises `UserError` where the file is missing, unreadable, truncated, not ONNX, or of an IR
     version or opset that this tcc does not know.
@@ -112,11 +112,11 @@ def _check_frame(proto: onnx.ModelProto, where: str) -> None:
 
 
 def _check_text(model: Message, where: str) -> None:
-    """Raises `UserError` for a text in `model` that is no UTF-8: protobuf gives its bytes."""
-    pending = [model]  # no recursion: models that were made in memory nest as deep as they like
+    """Raises `UserError` for a text in `model` that is no UTF-8; protobuf returns it as bytes."""
+    pending = [model]  # not recursive, because models made in memory may nest to any depth
     while pending:
         message = pending.pop()
-        tensor = isinstance(message, onnx.TensorProto)  # whose data would be copied
+        tensor = isinstance(message, onnx.TensorProto)  # ListFields would copy its data
         texts = [message.name] if tensor else []
         pending += list(message.external_data) if tensor else []
         for field, value in () if tensor else message.ListFields():
@@ -132,7 +132,8 @@ def _check_text(model: Message, where: str) -> None:
 
 
 def check_opsets(entries: object, where: str) -> dict[str, int]:
-    """Versions by domain ('ai.onnx' is ''); raises `UserError` on absent or unknown versions."""
+    """Returns versions by domain ('ai.onnx' is ''); raises `UserError` on absent or unknown
+    versions."""
     opsets: dict[str, int] = {}
     for entry in entries:  # type: ignore[attr-defined]
         domain = "" if entry.domain == "ai.onnx" else entry.domain

@@ -1,9 +1,9 @@
-"""An ONNX model whose contractions read rounded weights and rounded operands.
+"""Writes an ONNX model whose contractions read rounded weights and rounded operands.
 
     y = Conv(x, w)   ->   y = Conv(round(x), w')                    w' = round(w), a constant
 
-The nodes stay those of the model, so that any runtime of ONNX runs the result: it is the reference
-for an artifact that computes in fewer bits, and shares no kernel and no rewrite with it.
+The model's own nodes stay, so any ONNX runtime can run the result.  It is the reference for an
+artifact that computes in fewer bits, and shares no kernel and no rewrite with it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -19,28 +19,28 @@ from tcc.frontends.onnx.pieces import bodies, read_names
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
 from tcc.ir.op import Array
 
-# The operands of contractions, and the axis of each along which products are summed.  None: the
-# longest axis but the first, as in the window of a convolution.
+# The operands of contractions, and the summed axis of each.  None: the longest axis but the first,
+# as in the window of a convolution.
 _AXES: Mapping[str, Mapping[int, int | None]] = {
     "MatMul": {0: -1, 1: -2},
     "Conv": {0: None, 1: None},
     "ConvTranspose": {0: None, 1: 0},
     **{recurrent: {0: -1, 1: -1, 2: -1} for recurrent in ("LSTM", "GRU", "RNN")},
 }
-_STATES = dict.fromkeys(("LSTM", "GRU", "RNN"), 2)  # weights of what one step hands to the next
+# The number of the operand that is the weight of the recurrent state.
+_STATES = dict.fromkeys(("LSTM", "GRU", "RNN"), 2)
 _MOVES = ("Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Concat")
 _ELEMENTS = {"bf16": onnx.TensorProto.BFLOAT16, "f16": onnx.TensorProto.FLOAT16}
-_BF16_OPSET = 13  # the first whose Cast knows bf16
-# Sums of elements.
+_BF16_OPSET = 13  # the first opset whose Cast knows bf16
+# Operators that sum elements.
 _SUMS = ("ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL2", "ReduceL1", "GlobalAveragePool")
-_LARGE = 1 << 16  # bytes of a weight that goes to the file beside the model
+_LARGE = 1 << 16  # bytes; larger weights go to the file beside the model
 
 
 def write_rounded(model: Path, target: Path, rounding: Rounding) -> frozenset[str]:
-    """Writes the ONNX file at `model` as `target`, rounded, with its weights in a file beside.
+    """Writes the ONNX file at `model` to `target`, rounded, with its weights in a file beside it.
 
-    Returns those of the rounded constants that no contraction here reads: all that reads them sees
-    them rounded.
+    Returns the rounded constants that no contraction reads: all their readers see them rounded.
     """
     proto = onnx.load(model)
     opsets = {item.domain: item.version for item in proto.opset_import}
@@ -55,30 +55,30 @@ def write_rounded(model: Path, target: Path, rounding: Rounding) -> frozenset[st
 
 
 def _floats(proto: onnx.ModelProto) -> frozenset[str]:
-    """The tensors that are known to be of f32."""
-    found: set[str] = set()
+    """Returns the tensors that are known to be f32."""
+    floats: set[str] = set()
     graphs = [onnx.shape_inference.infer_shapes(proto).graph]
     while graphs:
         graph = graphs.pop()
         values = (*graph.value_info, *graph.output)
-        found |= {v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
+        floats |= {v.name for v in values if v.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
         graphs += [body for node in graph.node for body in bodies(node)]
-    return frozenset(found)
+    return frozenset(floats)
 
 
 def _finish(graph: onnx.GraphProto, missed: Collection[str], rounding: Rounding) -> None:
-    """Rounds the initialisers `missed` as they are, and drops those that nothing reads any more."""
-    read = {name for node in graph.node for name in read_names(node)}
-    read |= {value.name for value in (*graph.input, *graph.output)}
+    """Rounds the initialisers in `missed` in place, and drops initialisers that nothing reads."""
+    names_read = {name for node in graph.node for name in read_names(node)}
+    names_read |= {value.name for value in (*graph.input, *graph.output)}
     for body in (body for node in graph.node for body in bodies(node)):
         _finish(body, missed, rounding)
     for number in reversed(range(len(graph.initializer))):
-        held = graph.initializer[number]
-        if held.name not in read:
+        tensor = graph.initializer[number]
+        if tensor.name not in names_read:
             del graph.initializer[number]
-        elif held.name in missed:
-            array = rounding.weight([held.name], to_array(held), -1)
-            held.CopyFrom(from_array(array, held.name))
+        elif tensor.name in missed:
+            array = rounding.weight([tensor.name], to_array(tensor), -1)
+            tensor.CopyFrom(from_array(array, tensor.name))
 
 
 _Maker = onnx.NodeProto | onnx.TensorProto
@@ -86,11 +86,11 @@ _Maker = onnx.NodeProto | onnx.TensorProto
 
 @dataclass(slots=True)
 class _Rounder:
-    """Rounds in two sweeps: `contractions` gives contractions other operands, `casts` adds the
-    nodes that make these.
+    """Rounds in two sweeps: `contractions` renames the operands of contractions, `casts` adds the
+    nodes that compute the renamed operands.
 
-    `floats` are the tensors of f32, `read` the constants that contractions read, `kinds` the types
-    of tensors to round.
+    `floats` are the f32 tensors, `read` the constants that contractions read, `kinds` the types to
+    which tensors are rounded.
     """
 
     opsets: Mapping[str, int]
@@ -100,41 +100,46 @@ class _Rounder:
     kinds: dict[str, str] = field(default_factory=dict)
 
     def contractions(self, graph: onnx.GraphProto, outer: Mapping[str, _Maker]) -> None:
-        """`outer` has the constants of the graphs around this one, and what makes them."""
-        given = {value.name for value in graph.input}
-        own = {tensor.name: tensor for tensor in graph.initializer if tensor.name not in given}
-        known: dict[str, _Maker] = {**outer, **own}
+        """Renames operands in `graph`.  `outer` maps the constants of the enclosing graphs to their
+        makers."""
+        inputs = {value.name for value in graph.input}
+        initializers = {
+            tensor.name: tensor for tensor in graph.initializer if tensor.name not in inputs
+        }
+        constants: dict[str, _Maker] = {**outer, **initializers}
         movers: dict[str, onnx.NodeProto] = {}
         for node in graph.node:
             inner = [*bodies(node)]
             for body in inner:
-                self.contractions(body, known)
-            if not inner and all(name in known for name in node.input if name):
-                known.update(dict.fromkeys(node.output, node))
+                self.contractions(body, constants)
+            if not inner and all(name in constants for name in node.input if name):
+                constants.update(dict.fromkeys(node.output, node))
                 continue
             movers.update(dict.fromkeys(node.output if node.op_type in _MOVES else (), node))
-            sources, others = self._weights(node, known, graph)
-            kind = self.rounding.operand(sources) if others else ""
-            for number in others if kind else ():
+            sources, variable_operands = self._weights(node, constants, graph)
+            kind = self.rounding.operand(sources) if variable_operands else ""
+            for number in variable_operands if kind else ():
                 name = node.input[number]
                 self.kinds[name] = kind
                 node.input[number] = f"{name}/{kind}"
                 if self.rounding.spread:
-                    self.kinds.update(dict.fromkeys(_moved(name, movers, known), kind))
+                    self.kinds.update(
+                        dict.fromkeys(_sources_of_moves(name, movers, constants), kind)
+                    )
 
     def _weights(
-        self, node: onnx.NodeProto, known: Mapping[str, _Maker], graph: onnx.GraphProto
+        self, node: onnx.NodeProto, constants: Mapping[str, _Maker], graph: onnx.GraphProto
     ) -> tuple[frozenset[str], list[int]]:
-        """Rounds the constant operands of a contraction; returns what they were made of, and the
-        numbers of the other operands."""
+        """Rounds the constant operands of a contraction.  Returns the constants they were computed
+        from, and the numbers of the other operands."""
         sources: frozenset[str] = frozenset()
-        others = []
+        variable_operands = []
         for number, axis in _axes(node).items():
             name = next(iter(node.input[number : number + 1]), "")
-            if name and name not in known:
-                others.append(number)
+            if name and name not in constants:
+                variable_operands.append(number)
                 continue
-            made_of, array = self._constant(name, known) if name else (sources, None)
+            made_of, array = self._constant(name, constants) if name else (sources, None)
             state = _STATES.get(node.op_type) == number
             sources |= frozenset() if state else made_of
             if array is not None and array.dtype.kind == "f" and array.ndim > 1:
@@ -143,36 +148,36 @@ class _Rounder:
                 rounded = self.rounding.weight(made_of, array, along, state)
                 graph.initializer.append(from_array(rounded, node.input[number]))
                 self.read |= made_of
-        return sources, others
+        return sources, variable_operands
 
     def _constant(
-        self, name: str, known: Mapping[str, _Maker]
+        self, name: str, constants: Mapping[str, _Maker]
     ) -> tuple[frozenset[str], Array | None]:
-        """The constants of the model of which `name` was made, and its elements; None where ONNX's
-        own evaluator does not compute them."""
+        """Returns the model's constants from which `name` is computed, and its elements; None for
+        the elements where ONNX's reference evaluator fails."""
         makers: dict[str, _Maker] = {}
         pending = [name]
         while pending:
-            asked = pending.pop()
-            maker = makers[asked] = known[asked]
+            current = pending.pop()
+            maker = makers[current] = constants[current]
             if isinstance(maker, onnx.NodeProto):
                 pending += [part for part in maker.input if part and part not in makers]
         sources = frozenset(n for n, maker in makers.items() if not getattr(maker, "input", ()))
         tensors = [maker for maker in makers.values() if isinstance(maker, onnx.TensorProto)]
         if len(makers) == len(tensors):
             return sources, to_array(tensors[0])
-        wanted = {id(m) for m in makers.values() if isinstance(m, onnx.NodeProto)}
-        nodes = {id(m): m for m in known.values() if id(m) in wanted}.values()
+        maker_ids = {id(m) for m in makers.values() if isinstance(m, onnx.NodeProto)}
+        nodes = {id(m): m for m in constants.values() if id(m) in maker_ids}.values()
         result = [onnx.ValueInfoProto(name=name)]
         graph = make_graph([*nodes], "constants", [], result, tensors)
         try:
-            (found,) = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, {})
-        except Exception:  # of many kinds, as for an operator of another domain
+            (elements,) = ReferenceEvaluator(graph, opsets=dict(self.opsets)).run(None, {})
+        except Exception:  # of many types, for example for an operator of another domain
             return sources, None
-        return sources, np.asarray(found)
+        return sources, np.asarray(elements)
 
     def casts(self, graph: onnx.GraphProto) -> None:
-        """Adds the nodes that round, behind those that make a tensor."""
+        """Adds the rounding nodes behind the nodes that compute a tensor."""
         nodes = [*self._roundings(value.name for value in graph.input)]
         for node in graph.node:
             for body in bodies(node):
@@ -187,7 +192,7 @@ class _Rounder:
         graph.node.extend(nodes)
 
     def _other_sum(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """Nodes that change a sum as another order of its terms would."""
+        """Yields nodes that change a sum by as much as another order of summation would."""
         if node.op_type in _SUMS and node.output[0] in self.floats:
             name = node.output[0]
             rng = np.random.default_rng([self.rounding.seed, *name.encode()])
@@ -197,7 +202,7 @@ class _Rounder:
             yield make_node("Mul", [node.output[0], other], [name])
 
     def _roundings(self, names: Iterable[str]) -> Iterator[onnx.NodeProto]:
-        """Nodes that round f32 tensors to the nearest values of their types."""
+        """Yields nodes that round f32 tensors to the nearest values of their types."""
         for name in names:
             kind = self.kinds.get(name)
             result = f"{name}/{kind}"
@@ -216,17 +221,17 @@ class _Rounder:
             yield make_node("Sub", [raised, low], [result])
 
 
-def _moved(
-    name: str, movers: Mapping[str, onnx.NodeProto], known: Mapping[str, _Maker]
+def _sources_of_moves(
+    name: str, movers: Mapping[str, onnx.NodeProto], constants: Mapping[str, _Maker]
 ) -> Iterator[str]:
-    """The tensors whose elements `name` has, in another order."""
+    """Yields the tensors whose elements `name` has, in another order."""
     pending = [name]
     while pending:
         maker = movers.get(pending.pop())
         if maker is not None:
             parts = maker.input if maker.op_type == "Concat" else maker.input[:1]
-            pending += [part for part in parts if part not in known]
-            yield from (part for part in parts if part not in known)
+            pending += [part for part in parts if part not in constants]
+            yield from (part for part in parts if part not in constants)
 
 
 def _axes(node: onnx.NodeProto) -> Mapping[int, int | None]:

@@ -1,7 +1,7 @@
-"""Operators whose row of the op table is the ONNX operator: the same inputs and attributes.
+"""Imports operators that are equal to a row of the op table, with the same inputs and attributes.
 
-Attribute fields are filled by name (or the binding's map) and by their declared types; ONNX's
-defaults for the opset stand in for what the node leaves out.
+Attribute fields are filled by name (or the binding's map) and by their declared types.  ONNX's
+defaults for the opset replace absent attributes.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tcc.frontends.scope import Operand
 from tcc.ir.op import OpSpec
 from tcc.ops import OPS
 
-# Rows mean what operators mean from this opset on; what meant something else before is converted.
+# Rows have the meaning of operators from this opset on; converters handle older meanings.
 OLDEST_ROWS = 7
 # An attribute of opsets 1 to 5 that says which buffers may be overwritten.
 _HINT = "consumed_inputs"
@@ -24,12 +24,12 @@ _HINT = "consumed_inputs"
 
 @cache
 def _rows() -> dict[str, OpSpec]:
-    """Rows by the operator that they are."""
+    """Returns the rows by the name of their ONNX operator."""
     return {row.onnx.name: row for row in OPS.values() if row.onnx}
 
 
 def bound_row(domain: str, op: str, version: int) -> OpSpec | None:
-    """The row that is this operator at this opset version, if there is one."""
+    """Returns the row that equals this operator at this opset version, else None."""
     row = None if domain else _rows().get(op)
     if row is None or row.onnx is None or row.onnx.since > max(version, OLDEST_ROWS):
         return None
@@ -37,13 +37,13 @@ def bound_row(domain: str, op: str, version: int) -> OpSpec | None:
 
 
 def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
-    """The results of the node as one node of `row`."""
+    """Imports the node as one node of `row`; returns its results."""
     inputs = list(ctx.inputs)
-    least, most = row.numbers
-    while len(inputs) > least and inputs[-1] is None:
+    minimum, maximum = row.numbers
+    while len(inputs) > minimum and inputs[-1] is None:
         inputs.pop()
-    if not least <= len(inputs) <= most:
-        raise ctx.fail(f"it has {len(inputs)} inputs; {least} to {most} are due")
+    if not minimum <= len(inputs) <= maximum:
+        raise ctx.fail(f"it has {len(inputs)} inputs; {minimum} to {maximum} are due")
     attrs = _row_attrs(ctx, row)
     results = ctx.scope.emit(row.name, inputs, attrs, loc=ctx.loc, names=ctx.names)
     if len(results) < len(ctx.node.output) and ctx.wants(len(results)):
@@ -52,19 +52,19 @@ def import_row(ctx: NodeContext, row: OpSpec) -> tuple[Operand, ...]:
 
 
 def _row_attrs(ctx: NodeContext, row: OpSpec) -> Any:
-    """The node's attributes as the row's attribute type."""
+    """Returns the node's attributes as the row's attribute type."""
     renamed = {field: name for name, field in row.onnx.attrs} if row.onnx else {}
     hints = get_type_hints(row.attrs)
     values: dict[str, Any] = {}
-    known = set()
+    row_names = set()
     for field in fields(row.attrs):
         name = renamed.get(field.name, field.name)
-        known.add(name)
+        row_names.add(name)
         if ctx.has_value(name):
             values[field.name] = _decode(ctx, name, field.name, hints[field.name])
         elif field.default is MISSING and field.default_factory is MISSING:
             raise ctx.fail(f"attribute {name} is missing")
-    unknown = [a.name for a in ctx.node.attribute if a.name not in {*known, _HINT}]
+    unknown = [a.name for a in ctx.node.attribute if a.name not in {*row_names, _HINT}]
     if unknown:
         raise ctx.fail(f"attribute {unknown[0]} is not supported")
     try:

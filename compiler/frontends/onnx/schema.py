@@ -7,7 +7,8 @@ from onnx import NodeProto
 
 
 def schema_of(node: NodeProto, version: int) -> onnx.defs.OpSchema | None:
-    """ONNX's own description of the node's operator at an opset version, if it has one."""
+    """Returns ONNX's description of the node's operator at an opset version, None if there is
+    none."""
     return _schema(node.op_type, version, "" if node.domain == "ai.onnx" else node.domain)
 
 

@@ -1,4 +1,4 @@
-"""Which operators of a model cannot be imported: all of them in one table, before anything else."""
+"""Finds the operators of a model that cannot be imported, and lists them all in one error."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +24,13 @@ _LONGEST_CELL = 300
 
 Converters = Mapping[tuple[str, str], Converter]
 
-# Domains whose operators compute on tensors in the order of one machine.
+# Operators of these domains work on tensors in one machine's memory order.
 _MACHINE_DOMAINS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
 _OPTIMISED = (
     "compile the original model, or have ONNX Runtime save it with its graph optimization level at "
     "ORT_ENABLE_EXTENDED or ORT_ENABLE_BASIC"
 )
-# Why com.microsoft's operators are refused that ONNX Runtime's tools write.
+# Reasons to refuse operators of com.microsoft that ONNX Runtime's tools write.
 REFUSED = MappingProxyType(
     {
         "ONNX Runtime itself has no kernel of it for CPUs": frozenset(
@@ -66,7 +66,7 @@ class _Missing:
 
 @entity
 class _Survey:
-    """Walks a model's nodes, bodies and the functions they reach."""
+    """Walks a model's nodes, their bodies and the functions that they reach."""
 
     _functions: Mapping[FunctionKey, FunctionProto]
     _converters: Converters
@@ -116,15 +116,15 @@ class _Survey:
             reasons = (why for why, ops in REFUSED.items() if node.op_type in ops)
             return next(reasons, "not supported")
         if body is None:
-            known = schema_of(node, version) is not None
-            return "not supported yet" if known else f"no operator of opset {version}"
+            is_defined = schema_of(node, version) is not None
+            return "not supported yet" if is_defined else f"no operator of opset {version}"
         inner = {**opsets, **check_opsets(body.opset_import, node.op_type)}
         inside = ((n.op_type, self._reason(n, n.domain, inner)) for n in walk(body.node))
         return next((f"its body needs {op}: {why}" for op, why in inside if why), "")
 
 
 def walk(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes and those of their bodies."""
+    """Yields nodes and the nodes of their bodies."""
     pending: list[Iterator[NodeProto]] = [iter(nodes)]
     while pending:
         for node in pending.pop():
@@ -174,40 +174,43 @@ def _table(rows: list[_Missing]) -> str:
 
 
 def operator_names(converters: Converters) -> tuple[str, ...]:
-    """The ONNX operators that can be imported, by name.
+    """Returns the names of the ONNX operators that can be imported.
 
-    A star marks those that ONNX defines by a body that depends on the operands' types: they can be
-    as far as the operators of that body can.
+    A star marks an operator that ONNX defines by a body that depends on the operands' types: it can
+    be imported if the operators of its body can.
     """
     newest = onnx.defs.onnx_opset_version()
     survey = _Survey({}, converters)
-    found = {name: "" for domain, name in converters if not domain}
+    star_by_name = {name: "" for domain, name in converters if not domain}
     for schema in onnx.defs.get_all_schemas():
         node = NodeProto(op_type=schema.name, domain=schema.domain)
         if schema.domain or survey._reason(node, "", {"": newest}):
             continue
-        own = schema.name in found or bound_row("", schema.name, newest) is not None
-        found[schema.name] = "" if own or not has_typed_body(node, newest) else "*"
-    return tuple(sorted(name + mark for name, mark in found.items()))
+        is_direct = schema.name in star_by_name or bound_row("", schema.name, newest) is not None
+        star_by_name[schema.name] = "" if is_direct or not has_typed_body(node, newest) else "*"
+    return tuple(sorted(name + mark for name, mark in star_by_name.items()))
 
 
 def operator_opsets(names: Collection[str], converters: Converters) -> dict[str, tuple[int, ...]]:
-    """The opsets that define the importable ONNX operators of these names, whatever their domain
-    and case; operators that ONNX does not define itself have 1.
+    """Returns the opsets that define importable ONNX operators of these names, in any domain and
+    case. An operator that ONNX does not define itself has opset 1.
 
     Example: {"Gelu": (20,), "com.microsoft.Gelu": (1,)} for gelu.
     """
     survey, lower = _Survey({}, converters), {name.lower() for name in names}
     standard = {"": onnx.defs.onnx_opset_version()}
-    found: dict[tuple[str, str], set[int]] = {}
+    opsets_by_key: dict[tuple[str, str], set[int]] = {}
     for schema in onnx.defs.get_all_schemas_with_history():
         key, opsets = (schema.domain, schema.name), {schema.domain: schema.since_version}
         node = NodeProto(domain=schema.domain, op_type=schema.name)
         if schema.name.lower() in lower and not survey._reason(
             node, schema.domain, standard | opsets
         ):
-            found.setdefault(key, set()).add(schema.since_version)
+            opsets_by_key.setdefault(key, set()).add(schema.since_version)
     for key in converters:
         if key[1].lower() in lower:
-            found.setdefault(key, {1})
-    return {".".join(filter(None, key)): tuple(sorted(found[key])) for key in sorted(found)}
+            opsets_by_key.setdefault(key, {1})
+    return {
+        ".".join(filter(None, key)): tuple(sorted(opsets_by_key[key]))
+        for key in sorted(opsets_by_key)
+    }

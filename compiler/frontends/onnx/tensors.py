@@ -1,7 +1,7 @@
-"""ONNX tensors to NumPy arrays: element types, inline data, external data.
+"""Turns ONNX tensors into NumPy arrays: element types, inline data, external data.
 
-Sizes are computed in Python integers and compared with the bytes that are there before anything is
-allocated.  Weights are views: of the protobuf's bytes or of the mapped external file.
+Sizes are computed in Python integers and compared with the bytes present before anything is
+allocated.  Weights are views of the protobuf's bytes or of the mapped external file.
 """
 
 import math
@@ -22,8 +22,8 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
 
 
-def _own_name(name: str) -> str:
-    """tcc's name of an ONNX element type: `f16` of FLOAT16, `u4` of UINT4."""
+def _dtype_name(name: str) -> str:
+    """Returns tcc's name of an ONNX element type: `f16` for FLOAT16, `u4` for UINT4."""
     words = {"FLOAT": "f32", "DOUBLE": "f64", "BFLOAT16": "bf16"}
     short = name.replace("FLOAT", "F").replace("UINT", "U").replace("INT", "I")
     return words.get(name, short.lower())
@@ -31,12 +31,12 @@ def _own_name(name: str) -> str:
 
 ELEMENT_TYPES: Mapping[int, DType] = MappingProxyType(
     {
-        number: DTYPES[_own_name(name)]
+        number: DTYPES[_dtype_name(name)]
         for name, number in TensorProto.DataType.items()
-        if _own_name(name) in DTYPES
+        if _dtype_name(name) in DTYPES
     }
 )
-# Where the elements of each type lie when they are not in `raw_data`.
+# The field with a type's elements, where they are not in `raw_data`.
 _FIELDS = MappingProxyType(
     {
         "f32": "float_data",
@@ -50,28 +50,28 @@ _DATA_FIELDS = (
     "raw_data float_data int32_data int64_data double_data uint64_data string_data"
 ).split()
 _MAX_RANK = 64
-# Elements of a tensor: beyond them sizes in bytes come near what 64 bits hold.
+# Largest number of elements; beyond, sizes in bytes come near the limit of 64 bits.
 LARGEST_TENSOR = 1 << 38
-_MAX_DENSE = 1 << 31  # bytes; a sparse tensor's shape alone could ask for anything
+_MAX_DENSE = 1 << 31  # bytes; a small sparse tensor can declare a shape of any size
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
 
 def element_type(number: int, where: str) -> DType:
-    """The dtype of an ONNX element type; raises `UserError` for those tcc does not have."""
-    found = ELEMENT_TYPES.get(number)
-    if found is None:
-        known = number in TensorProto.DataType.values()
-        name = TensorProto.DataType.Name(number) if known else str(number)
+    """Returns the dtype of an ONNX element type; raises `UserError` for a type that tcc lacks."""
+    dtype = ELEMENT_TYPES.get(number)
+    if dtype is None:
+        is_listed = number in TensorProto.DataType.values()
+        name = TensorProto.DataType.Name(number) if is_listed else str(number)
         raise UserError(
             f"element type {name} is not supported",
             where=where,
             why=f"supported are {', '.join(DTYPES)}",
         )
-    return found
+    return dtype
 
 
 class TensorReader:
-    """Turns `TensorProto`s into arrays; `model` is the file beside which external data lie."""
+    """Turns `TensorProto`s into arrays; `model` is the file whose folder has the external data."""
 
     def __init__(self, model: Path | None) -> None:
         self._model = model
@@ -80,7 +80,8 @@ class TensorReader:
     def array(
         self, tensor: onnx.TensorProto, where: str, raw: memoryview | None = None
     ) -> tuple[Array, DType]:
-        """The array in its dtype's carrier; `raw` is its `raw_data` if that was cut out of it.
+        """Returns the array in its dtype's carrier; `raw` is its `raw_data` if that was cut out of
+        it.
 
         Raises `UserError` where data and shape differ.
         """
@@ -92,14 +93,14 @@ class TensorReader:
         if dtype is STRING:
             return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
-            held = self.external(tensor, count, dtype, where)
-            flat = _decode(np.frombuffer(held, np.uint8), count, dtype)
+            stored_bytes = self.external(tensor, count, dtype, where)
+            flat = _decode(np.frombuffer(stored_bytes, np.uint8), count, dtype)
         elif raw is not None or tensor.HasField("raw_data"):
-            self._alone(tensor, "raw_data", where)
+            self._check_other_fields(tensor, "raw_data", where)
             flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype, where)
         else:
             name = _FIELDS.get(dtype.name, "int32_data")
-            self._alone(tensor, name, where)
+            self._check_other_fields(tensor, name, where)
             flat = _from_field(getattr(tensor, name), count, dtype)
         if flat.size != count:
             raise UserError(
@@ -110,7 +111,7 @@ class TensorReader:
         return flat.reshape(shape), dtype
 
     def _strings(self, tensor: onnx.TensorProto, shape: tuple[int, ...], where: str) -> Array:
-        self._alone(tensor, "string_data", where)
+        self._check_other_fields(tensor, "string_data", where)
         if tensor.data_location == TensorProto.EXTERNAL or len(tensor.string_data) != math.prod(
             shape
         ):
@@ -124,7 +125,7 @@ class TensorReader:
         return flat.reshape(shape)
 
     def dense(self, sparse: onnx.SparseTensorProto, where: str) -> tuple[Array, DType]:
-        """A sparse tensor as a dense array; absent elements are zero."""
+        """Returns a sparse tensor as a dense array; absent elements are zero."""
         values, dtype = self.array(sparse.values, where)
         if dtype is STRING:
             raise UserError("sparse tensors of strings are not supported", where=where)
@@ -150,19 +151,19 @@ class TensorReader:
         out[linear] = values.reshape(-1)
         return out.reshape(shape), dtype
 
-    def _alone(self, tensor: onnx.TensorProto, name: str, where: str) -> None:
-        others = [f for f in _DATA_FIELDS if f != name and len(getattr(tensor, f))]
-        if others:
+    def _check_other_fields(self, tensor: onnx.TensorProto, name: str, where: str) -> None:
+        filled_fields = [f for f in _DATA_FIELDS if f != name and len(getattr(tensor, f))]
+        if filled_fields:
             raise UserError(
                 "a tensor has data in the wrong field",
                 where=where,
-                why=f"{', '.join(others)}; {name} is due",
+                why=f"{', '.join(filled_fields)}; {name} is due",
             )
 
     def external(
         self, tensor: onnx.TensorProto, count: int, dtype: DType, where: str
     ) -> memoryview:
-        """The bytes of a tensor of `count` elements that lie in another file."""
+        """Returns the bytes of a tensor of `count` elements that lie in another file."""
         entries = {e.key: e.value for e in tensor.external_data}
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
@@ -204,7 +205,8 @@ class TensorReader:
 
 
 def elements_of(shape: Sequence[int]) -> int:
-    """The elements of a shape, sizes of zero apart: NumPy bounds those of empty arrays too."""
+    """Returns the product of the sizes above zero, because NumPy bounds that of empty arrays
+    too."""
     return math.prod(size or 1 for size in shape)
 
 
@@ -248,7 +250,7 @@ def _decode(raw: Array, count: int, dtype: DType) -> Array:
     if dtype is BF16:
         return bf16_values(raw.view(np.uint16))
     if dtype is BOOL:
-        return raw.astype(np.bool_)  # bytes other than 0 and 1 are true, and must not stay bytes
+        return raw.astype(np.bool_)  # makes 1 of every byte above 1
     return raw.view(dtype.carrier)
 
 

@@ -1,4 +1,4 @@
-"""ONNX's types of sequences and optionals, and what comes out of them."""
+"""ONNX's types of sequences and optionals, and the types of their entries."""
 
 import onnx
 from tcc.errors import UserError
@@ -13,14 +13,14 @@ _LISTS = ("sequence_type", "optional_type")
 
 
 def is_list(proto: onnx.TypeProto) -> bool:
-    """Whether a declared type is that of a sequence or an optional."""
+    """True if a declared type is a sequence or an optional."""
     return proto.WhichOneof("value") in _LISTS
 
 
 def list_type(proto: onnx.TypeProto, where: str) -> ListType:
-    """The list type that is declared; raises `UserError` for types that tcc does not have.
+    """Returns the declared list type; raises `UserError` for types that tcc lacks.
 
-    Named dimensions of entries say nothing: entries may differ in them.
+    Named dimensions of entries stay open, because entries may differ in them.
     """
     kind = proto.WhichOneof("value")
     if kind not in _LISTS:
@@ -31,8 +31,8 @@ def list_type(proto: onnx.TypeProto, where: str) -> ListType:
         if is_list(inner):
             return make(list_type(inner, where))
         if inner.WhichOneof("value") != "tensor_type":
-            found = inner.WhichOneof("value") or "unknown"
-            raise UserError(f"entries of type {found} are not supported", where=where)
+            kind_of_entries = inner.WhichOneof("value") or "unknown"
+            raise UserError(f"entries of type {kind_of_entries} are not supported", where=where)
         tensor = inner.tensor_type
         dims = _dims(tensor.shape) if tensor.HasField("shape") else None
         return make(element_type(tensor.elem_type, where), dims)
@@ -47,7 +47,7 @@ def _dims(shape: onnx.TensorShapeProto) -> Dims:
 
 
 def entry_type(ctx: NodeContext, kind: ListType) -> TensorType:
-    """The type of an entry; sizes that may differ are new symbols, which the run binds."""
+    """Returns the type of an entry; sizes that may differ between entries are new symbols."""
     if isinstance(kind.item, ListType):
         return TensorType(kind.item, ())
     if kind.dims is None or kind.dims == NOTHING:
@@ -64,7 +64,7 @@ def entry_type(ctx: NodeContext, kind: ListType) -> TensorType:
 
 
 def type_proto(dtype: DType, shape: tuple[int | None, ...] | None) -> onnx.TypeProto:
-    """The ONNX type of a value of an element type."""
+    """Returns the ONNX type of a value of an element type."""
     if not isinstance(dtype, ListType):
         return onnx.helper.make_tensor_type_proto(_NUMBERS[dtype], shape)
     dims = None if dtype.dims == NOTHING else dtype.dims

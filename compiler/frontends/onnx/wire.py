@@ -1,8 +1,8 @@
-"""The weights of a serialised model, found without copying them.
+"""Finds the weights of a serialised model without copying them.
 
-A protobuf parser copies every byte field, several times.  `split_weights` walks the wire format of
-a mapped file down to the graph's initialisers and cuts out their `raw_data`: what is left is a
-small protobuf, and each weight is a view of the file.
+A protobuf parser copies every byte field several times.  `split_weights` walks the wire format of a
+mapped file down to the graph's initialisers and cuts out their `raw_data`.  The remaining protobuf
+is small, and each weight is a view of the file.
 
     ModelProto.graph = 7    GraphProto.initializer = 5    TensorProto.raw_data = 9
 """
@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9
-_BYTES = 2  # the wire type of what has a length
-_WORTH_IT = 4096  # smaller fields stay in the protobuf
+_BYTES = 2  # the wire type of fields with a length
+_WORTH_IT = 4096  # bytes; smaller fields stay in the protobuf
 _ELEMENTS = (4, 5, 6, 7, 9, 10, 11)  # the fields of a TensorProto that hold its elements
 _SMALL, _MOST_FRAME = 1 << 19, 64 << 20  # bytes
 _MOST_FIELDS, _MOST_MESSAGES = 1_500_000, 300_000
@@ -21,28 +21,28 @@ Field = tuple[int, int, int, int, int]  # number, wire type, tag's start, conten
 
 
 class MalformedError(Exception):
-    """The bytes are not the wire format; the protobuf parser says so better."""
+    """The bytes are not the wire format; the protobuf parser has the better message."""
 
 
 def check_size(data: memoryview, kind: Any) -> None:
-    """Raises ValueError where a message takes too much memory beside the elements of its tensors:
-    a field of two bytes may become two hundred.  `kind` is its descriptor.
+    """Raises ValueError where a message without its tensors' elements would take too much memory.
 
-    Raises MalformedError where so much is not the wire format.
+    A field of two bytes may become two hundred in memory.  `kind` is the message's descriptor.
+    Raises MalformedError where the bytes are not the wire format.
     """
     if len(data) <= _SMALL:
         return
     frame, pending = len(data), [(kind, 0, len(data))]
-    left, messages = iter(range(_MOST_FIELDS)), iter(range(_MOST_MESSAGES))
+    field_budget, messages = iter(range(_MOST_FIELDS)), iter(range(_MOST_MESSAGES))
     while pending:
         kind, start, end = pending.pop()
         elements = _ELEMENTS if kind.name == "TensorProto" else ()
-        for number, wire, _, first, last in _fields(data, start, end, left):
-            known = kind.fields_by_number.get(number)
-            if wire != _BYTES or known is None:
+        for number, wire, _, first, last in _fields(data, start, end, field_budget):
+            descriptor = kind.fields_by_number.get(number)
+            if wire != _BYTES or descriptor is None:
                 continue
-            if known.message_type is not None:
-                pending.append((known.message_type, first, last))
+            if descriptor.message_type is not None:
+                pending.append((descriptor.message_type, first, last))
                 if next(messages, None) is None:
                     raise ValueError(f"more than {_MOST_MESSAGES} nodes, attributes and the like")
             elif number in elements:
@@ -52,17 +52,20 @@ def check_size(data: memoryview, kind: Any) -> None:
 
 
 def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | None:
-    """The model without its large weights, and those by the number of their initialiser.
+    """Returns the model without its large weights, and the weights by the number of the
+    initialiser.
 
-    None where there are none to cut out, or where the bytes do not read as one model.  Raises
-    ValueError for more fields than a model has.
+    Returns None where there is nothing to cut out, or where the bytes do not read as one model.
+    Raises ValueError for more fields than a model has.
     """
-    left = iter(range(_MOST_FIELDS))
+    field_budget = iter(range(_MOST_FIELDS))
     try:
-        graphs = [field for field in _fields(data, 0, len(data), left) if field[0] == _GRAPH]
+        graphs = [
+            field for field in _fields(data, 0, len(data), field_budget) if field[0] == _GRAPH
+        ]
         if len(graphs) != 1 or graphs[0][1] != _BYTES:
             return None
-        cuts = _cuts(data, graphs[0], left)
+        cuts = _cuts(data, graphs[0], field_budget)
     except MalformedError:
         return None
     if not cuts:
@@ -73,16 +76,18 @@ def split_weights(data: memoryview) -> tuple[bytes, Mapping[int, memoryview]] | 
     return b"".join(model), weights
 
 
-def _cuts(data: memoryview, graph: Field, left: Iterator[int]) -> list[tuple[int, Field, Field]]:
-    """(number, tensor, raw data) of each initialiser with one large raw data field."""
+def _cuts(
+    data: memoryview, graph: Field, field_budget: Iterator[int]
+) -> list[tuple[int, Field, Field]]:
+    """Returns (number, tensor, raw data) of each initialiser with one large raw data field."""
     cuts = []
     number = 0
-    for tensor in _fields(data, graph[3], graph[4], left):
+    for tensor in _fields(data, graph[3], graph[4], field_budget):
         if tensor[0] != _INITIALIZER:
             continue
         if tensor[1] != _BYTES:
             raise MalformedError
-        fields = _fields(data, tensor[3], tensor[4], left)
+        fields = _fields(data, tensor[3], tensor[4], field_budget)
         raw = [field for field in fields if field[0] == _RAW_DATA]
         if len(raw) == 1 and raw[0][1] == _BYTES and raw[0][4] - raw[0][3] >= _WORTH_IT:
             cuts.append((number, tensor, raw[0]))
@@ -93,30 +98,30 @@ def _cuts(data: memoryview, graph: Field, left: Iterator[int]) -> list[tuple[int
 def _without(
     data: memoryview, start: int, end: int, cuts: list[tuple[int, Field, Field]]
 ) -> tuple[bytes, dict[int, memoryview]]:
-    """The graph's bytes with the cuts' raw data left out, and these."""
+    """Returns the graph's bytes without the cuts' raw data, and the raw data by number."""
     pieces: list[bytes | memoryview] = []
     weights: dict[int, memoryview] = {}
     for number, tensor, raw in cuts:
         weights[number] = data[raw[3] : raw[4]]
-        left = tensor[4] - tensor[3] - (raw[4] - raw[2])
+        size = tensor[4] - tensor[3] - (raw[4] - raw[2])
         pieces.append(data[start : tensor[2]])
-        pieces.append(_head(_INITIALIZER, left))
+        pieces.append(_head(_INITIALIZER, size))
         pieces += [data[tensor[3] : raw[2]], data[raw[4] : tensor[4]]]
         start = tensor[4]
     pieces.append(data[start:end])
     return b"".join(pieces), weights
 
 
-def _fields(data: memoryview, at: int, end: int, left: Iterator[int]) -> Iterator[Field]:
-    """The fields of the message in `data[at:end]`, each of which takes one of what is `left`."""
+def _fields(data: memoryview, at: int, end: int, field_budget: Iterator[int]) -> Iterator[Field]:
+    """Yields the fields of the message in `data[at:end]`; each takes one from `field_budget`."""
     while at < end:
-        if next(left, None) is None:
+        if next(field_budget, None) is None:
             raise ValueError(f"more than {_MOST_FIELDS} fields")
         tag = at
         key, at = _varint(data, at, end)
         wire = key & 7
         if key < 8:
-            raise MalformedError  # a field without a number, as in the holes of a sparse file
+            raise MalformedError  # a field without a number: zeros, as in a hole of a sparse file
         if wire == 0:
             start = at
             _, at = _varint(data, at, end)
@@ -146,7 +151,7 @@ def _varint(data: memoryview, at: int, end: int) -> tuple[int, int]:
 
 
 def _head(number: int, size: int) -> bytes:
-    """Tag and length of a field of `size` bytes."""
+    """Returns tag and length of a field of `size` bytes."""
     out = bytearray([number << 3 | _BYTES])
     while size >= 0x80:
         out.append(size & 0x7F | 0x80)

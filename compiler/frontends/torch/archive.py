@@ -1,6 +1,6 @@
-"""Archives of torch (.pt2): the members of the zip file, and the weights they hold.
+"""Reads archives of torch (.pt2): the members of the zip file, and their weights.
 
-Nothing is unpacked, unpickled or evaluated: members are stored as they are, so weights are views
+Nothing is unpacked, unpickled or evaluated.  Members are stored uncompressed, so weights are views
 of the mapped file.
 """
 
@@ -28,7 +28,8 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
 from tcc.record import record
 
-_LOCAL = struct.Struct("<4s22x2H")  # what stands before a member: a mark, the sizes of two fields
+# A member's local header: its signature, the sizes of name and extra field.
+_LOCAL = struct.Struct("<4s22x2H")
 _LARGEST_DIRECTORY = 1 << 23
 _LARGEST_JSON = 1 << 26
 _LARGEST_TEXT = 100
@@ -37,10 +38,10 @@ _AGAIN = "save it with torch.export.save of PyTorch 2.9 or newer, or give --allo
 
 
 def read_archive(path: str) -> Program:
-    """The program of an archive that `torch.export.save` wrote.
+    """Reads the program of an archive that `torch.export.save` wrote.
 
-    Raises `UserError` where the file is no such archive, is damaged, or holds weights that would
-    have to be unpickled.
+    Raises `UserError` where the file is no archive, is damaged, or has weights that would have to
+    be unpickled.
     """
     data = map_file(Path(path), "this tcc reads archives of torch.export.save")
     head = data[:64].tobytes()
@@ -57,7 +58,7 @@ def read_archive(path: str) -> Program:
 
 @contextmanager
 def _reading(where: str) -> Iterator[None]:
-    """An archive that is not what the format says is refused."""
+    """Turns errors of reading an archive into a `UserError`."""
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -89,25 +90,25 @@ def _read(data: memoryview) -> Program:
 
 @record
 class _Archive:
-    """`members` are offset, size and checksum of what is stored, by name; `sound` are those whose
-    checksums are right."""
+    """The zip file: `members` maps a name to offset, size and checksum, `sound` has the names whose
+    checksums were verified."""
 
     data: memoryview
     members: Mapping[str, tuple[int, int, int]]
     sound: set[str]
 
     def bytes_of(self, name: str, largest: int | None = None) -> memoryview:
-        found = self.members.get(name)
-        if found is None:
+        entry = self.members.get(name)
+        if entry is None:
             raise ValueError(f"it has no member {name[:200]}")
-        offset, size, checksum = found
+        offset, size, checksum = entry
         if largest is not None and size > largest:
             raise ValueError(f"{name[:200]} has {size} bytes")
-        stored = self.data[offset : offset + size]
-        if name not in self.sound and zlib.crc32(stored) != checksum:
+        content = self.data[offset : offset + size]
+        if name not in self.sound and zlib.crc32(content) != checksum:
             raise ValueError(f"the checksum of {name[:200]} is wrong")
         self.sound.add(name)
-        return stored
+        return content
 
     def text(self, name: str) -> str:
         return bytes(self.bytes_of(name, _LARGEST_TEXT)).decode("utf-8")
@@ -117,7 +118,7 @@ class _Archive:
 
 
 class _File:
-    """The file for `zipfile`, which would read a directory of any size."""
+    """A file for `zipfile` that limits the size of the directory, which `zipfile` reads whole."""
 
     def __init__(self, data: memoryview) -> None:
         file: Any = data.obj
@@ -126,36 +127,37 @@ class _File:
     def read(self, size: int = -1) -> bytes:
         if size > _LARGEST_DIRECTORY:
             raise ValueError(f"its directory has {size} bytes")
-        found: bytes = self._read(size)
-        return found
+        data: bytes = self._read(size)
+        return data
 
 
 def _members(data: memoryview) -> dict[str, tuple[int, int, int]]:
-    """Offset, size and checksum of each member, by its name without the archive's folder."""
+    """Returns offset, size and checksum of each member, by its name without the archive's
+    folder."""
     file: Any = _File(data)
     try:
         listed = zipfile.ZipFile(file).infolist()
     except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
         raise ValueError(f"it is no zip file, or is damaged ({error})") from error
-    found: dict[str, tuple[int, int, int]] = {}
+    members: dict[str, tuple[int, int, int]] = {}
     for entry in listed:
         name = entry.orig_filename
         root, slash, inner = name.partition("/")
         if not root or not slash or ".." in name.split("/") or "\\" in name or "\0" in name:
             raise ValueError(f"a member has the name {name[:200]!r}")
-        if inner in found:
+        if inner in members:
             raise ValueError(f"two members have the name {inner[:200]!r}")
-        found[inner] = _place(data, entry)
+        members[inner] = _place(data, entry)
     if len({entry.orig_filename.partition("/")[0] for entry in listed}) != 1:
         raise ValueError("its members do not lie in one folder")
-    places = sorted(found.values())
+    places = sorted(members.values())
     if any(start + size > following for (start, size, _), (following, *_) in pairwise(places)):
         raise ValueError("members overlap")
-    return found
+    return members
 
 
 def _place(data: memoryview, entry: zipfile.ZipInfo) -> tuple[int, int, int]:
-    """Where the bytes of a member lie, their number, and their checksum."""
+    """Returns where a member's bytes begin, their number, and their checksum."""
     name, at, size = entry.orig_filename[:200], entry.header_offset, entry.file_size
     if entry.compress_type or entry.flag_bits & 1 or entry.compress_size != size:
         raise ValueError(f"the member {name} is compressed or encrypted")
@@ -170,18 +172,18 @@ def _place(data: memoryview, entry: zipfile.ZipInfo) -> tuple[int, int, int]:
 
 # ---- weights -------------------------------------------------------------------------------------
 
-_SHARED = 1 << 24  # bytes that elements may take when several share memory
-_USES = 64  # of a byte of the file, by all weights together
+_SHARED = 1 << 24  # bytes; limit of a tensor whose elements share memory
+_USES = 64  # all weights together take at most so many times the file's bytes
 
 
 @dataclass(slots=True)
 class _Weights:
-    """Parameters, buffers and constants of one program, by name."""
+    """Parameters, buffers, constants of one program, by name; `bytes_read` counts bytes."""
 
     archive: _Archive
     model: str
     configs: dict[str, tuple[str, Any]] = field(default_factory=dict)
-    given: int = 0
+    bytes_read: int = 0
 
     def __post_init__(self) -> None:
         for kind in ("weights", "constants"):
@@ -192,7 +194,7 @@ class _Weights:
                 self.configs.setdefault(name, (f"data/{kind}/", config))
 
     def contents(self, name: str) -> tuple[Array, DType]:
-        """The elements of a constant: views of the file where NumPy has the type."""
+        """Returns the elements of a constant, as a view of the file where NumPy has the type."""
         where = f"constant {name[:200]}"
         with _reading(where):
             return self._contents(name, where)
@@ -206,17 +208,17 @@ class _Weights:
         meta = member(config, "tensor_meta", dict)
         name = scalar_type(meta.get("dtype"))
         dtype = element_type(PARTS.get(name, name), where)
-        stored = self.archive.bytes_of(folder + member(config, "path_name", str))
-        array = _view(stored, dtype, meta, 2 if name in PARTS else 1)
-        self.given += array.nbytes
-        if self.given > _USES * len(self.archive.data):
+        storage = self.archive.bytes_of(folder + member(config, "path_name", str))
+        array = _view(storage, dtype, meta, 2 if name in PARTS else 1)
+        self.bytes_read += array.nbytes
+        if self.bytes_read > _USES * len(self.archive.data):
             raise ValueError("the weights take many times the file's size")
         return (bf16_values(array), dtype) if dtype is BF16 else (array, dtype)
 
 
-def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int) -> Array:
-    """The elements that `meta` describes, in the bytes of their storage; those of several parts
-    have a last axis of these."""
+def _view(storage: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int) -> Array:
+    """Returns the elements that `meta` describes, in the bytes of their storage.  Elements of
+    several `parts`, as complex numbers, get a last axis for the parts."""
     if meta.get("layout") != 7:
         raise ValueError("it is sparse")
     kind = np.dtype(np.uint16) if dtype is BF16 else dtype.carrier
@@ -231,10 +233,10 @@ def _view(stored: memoryview, dtype: DType, meta: Mapping[str, Any], parts: int)
     if not count:
         return np.zeros(sizes, kind)
     last = offset + sum((n - 1) * step for n, step in zip(sizes, strides, strict=True))
-    if (last + 1) * kind.itemsize > len(stored):
+    if (last + 1) * kind.itemsize > len(storage):
         raise ValueError("it is larger than what is stored")
-    if count * kind.itemsize > max(len(stored), _SHARED):
+    if count * kind.itemsize > max(len(storage), _SHARED):
         raise ValueError("its elements share memory")
     steps = [step * kind.itemsize for step in strides]
-    flat = np.frombuffer(stored, np.uint8)
+    flat = np.frombuffer(storage, np.uint8)
     return np.ndarray(sizes, kind, flat, offset * kind.itemsize, steps)

@@ -1,12 +1,12 @@
-"""What a program of torch says, whichever way it came: calls by name, and what is known of each.
+"""The form in which both importers of torch programs hand over a program: calls by name.
 
     Program   inputs, a block of calls, ranges of its symbols, names of its results
-    Block     calls in order; what a branch or a loop holds is a block too
+    Block     calls in order; the body of a branch or a loop is a block too
     Call      an operator's name (`aten.add.Tensor`), its arguments by the names of its schema
     Formula   a size that depends on symbols, as torch's expressions have it
 
-Exported programs (`exported`) and archives (`archive`) are both read into this form;
-nothing behind it knows torch.
+Exported programs (`exported`) and archives (`archive`) are read into this form.  The rest of the
+importer needs no torch.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +19,11 @@ from tcc.record import entity, record
 
 @record
 class Formula:
-    """A function of sizes; `head` is its name in torch's expressions.  A symbol has its name as
-    the only argument of `Symbol`; a fraction is a `Rational` of two integers."""
+    """A function of sizes; `head` is its name in torch's expressions.
+
+    A symbol is the head `Symbol` with its name as the only argument; a fraction is a `Rational` of
+    two integers.
+    """
 
     head: str
     args: tuple[Any, ...]
@@ -40,7 +43,7 @@ Size: TypeAlias = "int | Formula"
 
 @record
 class Ref:
-    """A value, by its name."""
+    """A reference to a value by name."""
 
     name: str
 
@@ -64,8 +67,8 @@ class Opaque:
 
 @record
 class Ranks:
-    """A group of ranks: what messages call it, and its `members` as a `RankGroup` of programs has
-    them.  Without members it is all ranks, or they are not known."""
+    """A group of ranks: its name for messages, and its `members` in the form of a program's
+    `RankGroup`. Without members it is all ranks, or its ranks are unknown."""
 
     name: str
     members: tuple[tuple[int, ...], ...] = ()
@@ -73,8 +76,8 @@ class Ranks:
 
 @record
 class Tensor:
-    """A tensor without contents; `strides` and `offset`, in elements, say where torch keeps it in
-    its memory."""
+    """A tensor without contents; `strides` and `offset`, in elements, give its place in torch's
+    memory."""
 
     dtype: str
     shape: tuple[Size, ...]
@@ -84,38 +87,44 @@ class Tensor:
 
 @record
 class Number:
-    """A number that follows from sizes; `kind` is `int`, `float` or `bool`."""
+    """A number computed from sizes; `kind` is `int`, `float` or `bool`."""
 
     kind: str
     value: Any
 
 
-# A Tensor, a Number, None, or a tuple of these.
+# The description of a value: a Tensor, a Number, a Python number, None, or a tuple of descriptions.
 Known: TypeAlias = Any
 
 
 @entity
 class Call:
-    """One call.  Arguments are refs, numbers, texts, blocks, or lists of these; those without a
-    name are numbered.  `used` are the numbers of its results that something reads."""
+    """One call.
+
+    Arguments are refs, numbers, texts, blocks, or lists of these; arguments without a name are
+    numbered.  `used_results` are the numbers of the results that something reads.
+    """
 
     name: str
     target: str
     arguments: Mapping[str, Any]
     result: Known
     path: str = ""
-    used: frozenset[int] = frozenset()
+    used_results: frozenset[int] = frozenset()
 
     @property
     def location(self) -> str:
-        """Where the call is, for messages: its module, its name, its operator."""
+        """The call's location for messages: its module, its name, its operator."""
         return f"{self.path + '/' if self.path else ''}{self.name} ({self.target})"
 
 
 @entity
 class Block:
-    """Calls in order.  `inputs` are named, each with what is known of it; an input that is a
-    number, text or None has that value.  `outputs` are refs, numbers or None."""
+    """Calls in order.
+
+    `inputs` are pairs of name and description; an input that is a number, text or None has that
+    value. `outputs` are refs, numbers or None.
+    """
 
     inputs: tuple[tuple[str, Known], ...]
     calls: tuple[Call, ...]
@@ -124,15 +133,15 @@ class Block:
 
 @record
 class Constant:
-    """An input of the program that it owns: a parameter, buffer or constant of this name."""
+    """An input that the program itself owns: a parameter, buffer or constant of this name."""
 
     name: str
 
 
 @record
 class Fixed:
-    """An input of the program that the export fixed to a number, a text, None, or a group of ranks,
-    or groups along each dimension of a mesh."""
+    """An input that the export fixed: to a number, a text, None, a group of ranks, or one group for
+    each dimension of a mesh."""
 
     value: Any
 
@@ -141,15 +150,15 @@ class Fixed:
 class Program:
     """A whole program.
 
-    `owned` says which inputs of the block the caller does not give, by name.  The first outputs of
-    the block are new values of `updates`, names of inputs of the block; the others have
-    `output_names`.  `ranges` are the least and largest value of symbols, `symbol_names` what their
-    author calls them, where known.  `guards` are conditions on sizes of its inputs, as torch writes
-    them, under which the program is right.  `arguments` are the paths to its inputs in what the
-    caller gives, without `Constant` ones: 0 and a position or 1 and a keyword, then keys.  `hints`
-    are the values that formulas of sizes had when the program was made, by their texts, where
-    known.  `contents` gives the elements of a constant.  `trusted` is a program that torch itself
-    made in this process: its calls are sound, and a contradiction is a fault of the import.
+    `owned` has the inputs of the block that the caller does not pass, by name.  The first outputs
+    of the block are new values of the inputs `updates`; the others have `output_names`.  `ranges`
+    are the smallest and largest values of symbols, `symbol_names` the author's names of them, where
+    known. `guards` are conditions on input sizes, as torch writes them; the program is correct
+    under them only. `arguments` are the paths to the inputs in the caller's arguments, without
+    `Constant` inputs: 0 and a position or 1 and a keyword, then keys.  `hints` maps formulas, as
+    text, to the values they had when torch traced the program, where known.  `contents` returns the
+    elements of a constant.  `trusted`: torch made the program in this process, so its calls are
+    sound, and a contradiction is a fault of the import.
     """
 
     block: Block

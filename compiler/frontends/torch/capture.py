@@ -1,4 +1,4 @@
-"""Graphs that torch.compile captured, as functions that run what tcc makes of them."""
+"""Turns graphs that torch.compile captured into functions that run the compiled graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
@@ -12,60 +12,69 @@ from tcc.record import record
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Compile = Callable[[Any], Callable[..., Any]]
-_STATIC = "_dynamo_static_input_type"  # torch marks with it what a module owns
+_STATIC = "_dynamo_static_input_type"  # torch's mark of tensors that a module owns
 
 
 @record
-class _Made:
-    """A compiled program; `sizes` are those of its tensors, expressions where they are open, and
-    `ranges` the least and largest value of their symbols.  A run updates the tensors `updates`;
-    `memory` names the constants' own, so that no later memory has the same name."""
+class _CompiledProgram:
+    """A compiled program.
 
-    run: Callable[..., Any]
+    `sizes` are those of its tensors, expressions for symbolic sizes; `ranges` are the smallest and
+    largest values of the symbols.  A run updates the tensors `updates` in place.  `memory` keeps
+    weak references to the constants' storages, so that no later storage gets the same address.
+    """
+
+    call: Callable[..., Any]
     sizes: tuple[tuple[Any, ...], ...]
     ranges: Mapping[Any, Any]
     updates: tuple[int, ...]
     memory: tuple[StorageWeakRef, ...]
 
     def takes(self, tensors: Sequence[Any]) -> bool:
-        """Whether the program was compiled for tensors of these sizes."""
+        """True if the program was compiled for tensors of these sizes."""
         dims = [
             pair
-            for own, tensor in zip(self.sizes, tensors, strict=True)
-            for pair in zip(own, tensor.shape, strict=True)
+            for dim, tensor in zip(self.sizes, tensors, strict=True)
+            for pair in zip(dim, tensor.shape, strict=True)
         ]
-        symbols = {own: size for own, size in dims if getattr(own, "is_Symbol", False)}
+        symbols = {dim: size for dim, size in dims if getattr(dim, "is_Symbol", False)}
         return all(
-            size == (own if isinstance(own, int) else own.subs(symbols)) for own, size in dims
+            size == (dim if isinstance(dim, int) else dim.subs(symbols)) for dim, size in dims
         ) and all(r.lower <= symbols.get(s, r.lower) <= r.upper for s, r in self.ranges.items())
 
-    def results(self, given: Sequence[Any]) -> Sequence[Any]:
-        """Of a run; programs update rows that follow each other, so others are copied there and
-        back.  Raises UserError where the order of updates and reads would matter."""
+    def results(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """Runs the program and returns its results.
+
+        Programs update dense tensors only, so a tensor with other strides is copied, updated and
+        copied back.  Raises UserError where the order of updates and reads would matter.
+        """
         for number in self.updates:
-            if any(n != number and _overlap(given[number], t) for n, t in enumerate(given)):
+            if any(n != number and _overlap(tensors[number], t) for n, t in enumerate(tensors)):
                 raise UserError(
                     "two inputs share memory, and the model updates one of them in place",
                     hint="give a copy of one of them",
                 )
-        held = list(given)
+        contiguous_tensors = list(tensors)
         for number in self.updates:
-            held[number] = given[number].contiguous()
-        found: Sequence[Any] = self.run(*held)
+            contiguous_tensors[number] = tensors[number].contiguous()
+        values: Sequence[Any] = self.call(*contiguous_tensors)
         for number in self.updates:
-            if held[number] is not given[number]:
-                given[number].copy_(held[number])
-            elif not given[number].is_inference():  # torch did not see it
-                torch.autograd.graph.increment_version(given[number])
-        return found
+            if contiguous_tensors[number] is not tensors[number]:
+                tensors[number].copy_(contiguous_tensors[number])
+            elif not tensors[number].is_inference():  # torch did not see the update
+                torch.autograd.graph.increment_version(tensors[number])
+        return values
 
 
 class Captured:
-    """A captured graph.  Sizes that torch leaves open stay open: one program serves them all, and
-    other sizes, numbers and element types get one of their own when they are first seen.  Tensors
-    that the module owns become constants, without a copy, but for those that it updates and those
-    of inference mode.  Their places and torch's counts of their updates are compared at every call;
-    torch does not count what is written to `.data` or to a NumPy view."""
+    """A captured graph.
+
+    One program serves all values of the sizes that torch left symbolic.  Other sizes, numbers and
+    dtypes get their own program at the first call.  Tensors that the module owns become constants,
+    without a copy, except tensors that it updates and tensors of inference mode.  Each call
+    compares their addresses and torch's counts of their updates; torch does not count writes to
+    `.data` or to a NumPy view.
+    """
 
     def __init__(self, module: Any, examples: Sequence[Any], compile: Compile) -> None:
         self._module = module
@@ -75,12 +84,15 @@ class Captured:
         self._owned = frozenset(n for n, (node, example) in pairs if _is_owned(node, example))
         self._numbers = frozenset(n for n, node in enumerate(places) if _is_number(node))
         self._open = {n: _open_axes(node) for n, node in enumerate(places)}
-        self._derived = _derived(places, self._open)
-        self._made: dict[Any, list[_Made]] = {}
+        self._derived = _size_inputs(places, self._open)
+        self._programs: dict[Any, list[_CompiledProgram]] = {}
 
     def __call__(self, *arguments: Any) -> tuple[Any, ...]:
-        """The results of the graph for its inputs, in torch's order.  Where one of these requires
-        gradients, so do the results, and UserError is raised when they are computed."""
+        """Computes the graph's results, in torch's order.
+
+        If an input requires gradients, so do the results, and computing the gradients raises
+        UserError.
+        """
         learning = [a for a in arguments if _learns(a)] if torch.is_grad_enabled() else []
         if not learning:
             return self._results(arguments)
@@ -90,35 +102,35 @@ class Captured:
     def _results(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         arguments = tuple(a.detach() if _learns(a) else a for a in arguments)
         arguments = tuple(a.item() if n in self._numbers else a for n, a in enumerate(arguments))
-        made = self._made_for(arguments)
-        return tuple(made.results(self._given(arguments)))
+        program = self._made_for(arguments)
+        return tuple(program.results(self._given(arguments)))
 
-    def _made_for(self, arguments: Sequence[Any]) -> _Made:
+    def _made_for(self, arguments: Sequence[Any]) -> _CompiledProgram:
         key = tuple(self._key(n, argument) for n, argument in enumerate(arguments))
-        given = self._given(arguments)
-        listed = self._made.setdefault(key, [])
-        made = next((m for m in listed if m.takes(given)), None)
-        if made is None:
+        tensors = self._given(arguments)
+        compiled_programs = self._programs.setdefault(key, [])
+        compiled = next((m for m in compiled_programs if m.takes(tensors)), None)
+        if compiled is None:
             program = self._exported(arguments)
-            whole = decomposed(program)
-            changed = {_number_of(t) for t in whole.graph_signature.buffers_to_mutate.values()}
+            plain = decomposed(program)
+            changed = {_number_of(t) for t in plain.graph_signature.buffers_to_mutate.values()}
             if changed:
                 self._owned -= changed
                 return self._made_for(arguments)
-            made = self._build(program, whole, arguments)
-            listed.append(made)
-        return made
+            compiled = self._build(program, plain, arguments)
+            compiled_programs.append(compiled)
+        return compiled
 
     def _key(self, number: int, argument: Any) -> Any:
         if not isinstance(argument, torch.Tensor):
-            # as texts 0.0 and -0.0 are two, NaN is one, and True is not 1
+            # Texts tell 0.0 from -0.0 and True from 1, and make NaN equal to itself.
             return None if number in self._derived else (type(argument), str(argument))
         if number in self._owned:
             return argument.untyped_storage()._cdata, argument.data_ptr(), argument._version
         return argument.ndim, argument.dtype
 
     def _given(self, arguments: Sequence[Any]) -> list[Any]:
-        """The tensors that change from call to call."""
+        """Returns the tensors that change from call to call."""
         return [
             a
             for n, a in enumerate(arguments)
@@ -127,48 +139,51 @@ class Captured:
 
     def _exported(self, arguments: Sequence[Any]) -> Any:
         bound = _Bound(self._module, arguments, self._owned, self._derived, self._numbers)
-        given = tuple(_apart(self._given(arguments)))
+        tensors = tuple(_without_shared_storage(self._given(arguments)))
         shapes = [{a: torch.export.Dim.AUTO for a in self._open[n]} for n in bound.order]
-        return exported(bound, given, (tuple(shapes),) if any(shapes) else None)
+        return exported(bound, tensors, (tuple(shapes),) if any(shapes) else None)
 
-    def _build(self, program: Any, whole: Any, arguments: Sequence[Any]) -> _Made:
-        """`whole` is the program decomposed, which tells what it updates."""
+    def _build(
+        self, program: Any, decomposed_program: Any, arguments: Sequence[Any]
+    ) -> _CompiledProgram:
+        """Compiles the program; `decomposed_program` tells which tensors it updates."""
         inputs = {n.name: n.meta["val"] for n in program.graph.find_nodes(op="placeholder")}
         names = program.graph_signature.user_inputs
         sizes = tuple(
             tuple(d if isinstance(d, int) else d.node.expr for d in inputs[name].shape)
             for name in names
         )
-        updated = set(whole.graph_signature.user_inputs_to_mutate.values())
+        updated = set(decomposed_program.graph_signature.user_inputs_to_mutate.values())
         updates = tuple(n for n, name in enumerate(names) if name in updated)
         memory = tuple(StorageWeakRef(arguments[n].untyped_storage()) for n in self._owned)
-        run = self._runner(program, bool(updates))
-        return _Made(run, sizes, program.range_constraints, updates, memory)
+        call = self._runner(program, bool(updates))
+        return _CompiledProgram(call, sizes, program.range_constraints, updates, memory)
 
     def _runner(self, program: Any, updates: bool) -> Callable[..., Any]:
         specs = program.graph_signature.output_specs
         fixed = [_fixed(spec) for spec in specs]
         if not any(is_open for is_open, _ in fixed) and not updates:
-            return lambda *given: [value for _, value in fixed]
-        run = self._compile(program)
+            return lambda *tensors: [value for _, value in fixed]
+        compiled_call = self._compile(program)
         (results,) = next(iter(program.graph.find_nodes(op="output"))).args
         like = [getattr(result, "meta", {}).get("val") for result in results]
 
-        def call(*given: Any) -> list[Any]:
-            found = run(*given)
-            tensors = iter(found if isinstance(found, tuple) else (found,))
-            values = [next(tensors) if is_open else value for is_open, value in fixed]
-            return [_as_torch(value, own) for value, own in zip(values, like, strict=True)]
+        def call(*tensors: Any) -> list[Any]:
+            returned = compiled_call(*tensors)
+            computed = iter(returned if isinstance(returned, tuple) else (returned,))
+            values = [next(computed) if is_open else value for is_open, value in fixed]
+            return [_as_torch(value, example) for value, example in zip(values, like, strict=True)]
 
         return call
 
 
 class _Inference(torch.autograd.Function):  # type: ignore[misc]
-    """Calls a function of no arguments; its results depend on tensors without known gradients."""
+    """Calls a function without arguments whose results depend on tensors without known
+    gradients."""
 
     @staticmethod
-    def forward(_: Any, run: Callable[[], tuple[Any, ...]], *learning: Any) -> tuple[Any, ...]:
-        return run()
+    def forward(_: Any, compute: Callable[[], tuple[Any, ...]], *learning: Any) -> tuple[Any, ...]:
+        return compute()
 
     @staticmethod
     def backward(_: Any, *gradients: Any) -> Any:
@@ -182,7 +197,7 @@ class _Inference(torch.autograd.Function):  # type: ignore[misc]
 class _Bound(torch.nn.Module):  # type: ignore[misc]
     """The captured graph as a function of the tensors that change from call to call.
 
-    `order` has the number of each of them among the graph's inputs.
+    `order` has the number of each tensor among the graph's inputs.
     """
 
     def __init__(
@@ -220,7 +235,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
 
 @record
 class _Number:
-    """Stands for the tensor in which torch hands over a float that changed once."""
+    """Stands for the tensor in which torch passes a float that changed once."""
 
     value: float
 
@@ -229,26 +244,27 @@ class _Number:
 
 
 def _is_number(node: Any) -> bool:
-    """Whether an input is a float in a tensor, of which the graph takes nothing but the number."""
-    known = node.meta.get("example_value")
-    alone = isinstance(known, torch.Tensor) and known.ndim == 0 and known.dtype == torch.float64
-    asked = [user.op == "call_method" and user.target == "item" for user in node.users]
-    return alone and bool(asked) and all(asked)
+    """True if an input is a float in a tensor and the graph only reads its number."""
+    meta = node.meta.get("example_value")
+    scalar = isinstance(meta, torch.Tensor) and meta.ndim == 0 and meta.dtype == torch.float64
+    reads = [user.op == "call_method" and user.target == "item" for user in node.users]
+    return scalar and bool(reads) and all(reads)
 
 
 def _number_of(target: str) -> int:
-    """Of the owned tensor that `_Bound` calls `target`."""
+    """Returns the input number of the owned tensor that `_Bound` calls `target`."""
     return int(target.rpartition("_")[2])
 
 
 def _overlap(one: Any, other: Any) -> bool:
-    """Whether two tensors have an element of memory in common."""
+    """True if two tensors share an element of memory."""
     elements = one.numel() and other.numel()
-    return bool(elements and np.shares_memory(_placed(one), _placed(other)))
+    return bool(elements and np.shares_memory(_memory_layout(one), _memory_layout(other)))
 
 
-def _placed(tensor: Any) -> Any:
-    """Where a tensor lies, as an array of which nobody reads the elements."""
+def _memory_layout(tensor: Any) -> Any:
+    """Returns an array with the tensor's address, sizes and strides; its elements are never
+    read."""
     size = tensor.element_size()
     steps = tuple(size * step for step in tensor.stride())
     memory = {"version": 3, "typestr": f"|V{size}", "data": (tensor.data_ptr(), False)}
@@ -256,14 +272,16 @@ def _placed(tensor: Any) -> Any:
     return np.asarray(SimpleNamespace(__array_interface__=memory))
 
 
-def _apart(tensors: Sequence[Any]) -> Sequence[Any]:
-    """The tensors, or copies: torch cannot export updates of one among several in one storage."""
+def _without_shared_storage(tensors: Sequence[Any]) -> Sequence[Any]:
+    """Returns the tensors, as copies if several share a storage: torch cannot export updates
+    then."""
     memory = {tensor.untyped_storage()._cdata for tensor in tensors}
     return tensors if len(memory) == len(tensors) else [tensor.clone() for tensor in tensors]
 
 
 def _as_torch(value: Any, like: Any) -> Any:
-    """A result as torch's graph gives it: programs without inputs return NumPy's arrays."""
+    """Returns a result in the type of torch's graph; programs without inputs return NumPy
+    arrays."""
     if isinstance(like, torch.SymInt):
         return int(value)
     if isinstance(like, torch.Tensor) and like.is_complex():
@@ -275,31 +293,31 @@ def _as_torch(value: Any, like: Any) -> Any:
 
 
 def _open_axes(node: Any) -> tuple[int, ...]:
-    """The axes of an input that torch captured for any size."""
-    known = node.meta.get("example_value")
-    shape = known.shape if isinstance(known, torch.Tensor) else ()
+    """Returns the axes of an input that torch captured for any size."""
+    example = node.meta.get("example_value")
+    shape = example.shape if isinstance(example, torch.Tensor) else ()
     return tuple(axis for axis, size in enumerate(shape) if isinstance(size, torch.SymInt))
 
 
-def _derived(
+def _size_inputs(
     places: Sequence[Any], opened: Mapping[int, tuple[int, ...]]
 ) -> dict[int, tuple[int, int]]:
-    """Inputs that are sizes of other inputs: of which, and along which axis."""
-    known = [node.meta.get("example_value") for node in places]
-    sources = {str(known[n].shape[axis]): (n, axis) for n, axes in opened.items() for axis in axes}
-    sizes = ((n, str(size)) for n, size in enumerate(known) if isinstance(size, torch.SymInt))
+    """Returns the inputs that are sizes of other inputs: the other input's number, and the axis."""
+    metas = [node.meta.get("example_value") for node in places]
+    sources = {str(metas[n].shape[axis]): (n, axis) for n, axes in opened.items() for axis in axes}
+    sizes = ((n, str(size)) for n, size in enumerate(metas) if isinstance(size, torch.SymInt))
     return {n: sources[size] for n, size in sizes if size in sources}
 
 
 def _fixed(spec: Any) -> tuple[bool, Any]:
-    """Whether an output is computed, and else its value."""
+    """Returns True for a computed output, else False and the output's value."""
     if type(spec.arg).__name__ == "ConstantArgument":
         return spec.arg.value is not None, spec.arg.value
     return True, None
 
 
 def _is_owned(node: Any, example: Any) -> bool:
-    """Whether an input is a parameter or buffer of the module, of which torch counts updates."""
+    """True if an input is a parameter or buffer of the module whose updates torch counts."""
     if example is None or (isinstance(example, torch.Tensor) and example.is_inference()):
         return False
     return isinstance(example, torch.nn.Parameter) or _STATIC in node.meta.get("tensor_dict", {})

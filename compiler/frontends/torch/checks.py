@@ -1,4 +1,5 @@
-"""Checks of an import: results against what the program knows, and the program's own asserts."""
+"""Checks during an import: results against the program's descriptions, and the program's
+asserts."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -14,33 +15,35 @@ from tcc.ir.index import Index, as_int, bounds, const, maximum, minimum
 
 
 def check_results(symbols: Symbols, call: Call, result: Any) -> None:
-    """Compares results with what the program says of them, and learns the sizes that data decide.
+    """Checks a call's results against their descriptions, and defines the data-dependent symbols.
 
-    Raises InternalError where element types, ranks or known sizes differ.
+    Raises InternalError where dtypes, ranks or known sizes differ.
     """
-    known = call.result
+    described = call.result
     pairs: Sequence[tuple[Known, Any]] = (
-        list(zip(known, result, strict=False)) if isinstance(known, tuple) else [(known, result)]
+        list(zip(described, result, strict=False))
+        if isinstance(described, tuple)
+        else [(described, result)]
     )
-    for expected, found in pairs:
-        if isinstance(expected, Tensor) and isinstance(found, Complex):
-            for part in (found.real, found.imag):
+    for expected, actual in pairs:
+        if isinstance(expected, Tensor) and isinstance(actual, Complex):
+            for part in (actual.real, actual.imag):
                 _check_tensor(symbols, call, real_part(expected), part)
-        elif isinstance(expected, Tensor) and isinstance(found, Operand):
-            _check_tensor(symbols, call, expected, found)
-        elif isinstance(expected, Number) and isinstance(found, Index):
-            symbols.learn(expected.value, found)
+        elif isinstance(expected, Tensor) and isinstance(actual, Operand):
+            _check_tensor(symbols, call, expected, actual)
+        elif isinstance(expected, Number) and isinstance(actual, Index):
+            symbols.learn(expected.value, actual)
 
 
-def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, found: Operand) -> None:
+def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, actual: Operand) -> None:
     where = call.location
-    alike = element_type(expected.dtype, where) is found.dtype and (
-        len(expected.shape) == found.rank
+    same_kind = element_type(expected.dtype, where) is actual.dtype and (
+        len(expected.shape) == actual.rank
     )
-    pairs = zip(expected.shape, found.shape, strict=False)
-    if not alike or not all(_agrees(symbols, *pair) for pair in pairs):
+    pairs = zip(expected.shape, actual.shape, strict=False)
+    if not same_kind or not all(_agrees(symbols, *pair) for pair in pairs):
         raise InternalError(
-            f"{call.target} was imported as {found.type!r}, torch says "
+            f"{call.target} was imported as {actual.type!r}, torch says "
             f"{expected.dtype}[{', '.join(map(str, expected.shape))}]",
             where=where,
         )
@@ -48,16 +51,17 @@ def _check_tensor(symbols: Symbols, call: Call, expected: Tensor, found: Operand
 
 def _agrees(symbols: Symbols, size: Size, dim: Index) -> bool:
     if isinstance(size, int):
-        known = as_int(dim)
-        return known is None or known == size
+        number = as_int(dim)
+        return number is None or number == size
     symbols.learn(size, dim)
     return True
 
 
-def require_condition(scope: Scope, symbols: Symbols, call: Call, given: Any) -> None:
-    """A condition on sizes that the program asserts: every run checks what is not known to hold."""
+def require_condition(scope: Scope, symbols: Symbols, call: Call, assertion: Any) -> None:
+    """Adds a condition on sizes that the program asserts; every run checks it unless it is
+    proved."""
     where = call.location
-    condition = given.value if isinstance(given, Number) else given
+    condition = assertion.value if isinstance(assertion, Number) else assertion
     if isinstance(condition, bool | int):
         if not condition:
             raise UserError("the program asserts what never holds", where=where)
@@ -66,7 +70,7 @@ def require_condition(scope: Scope, symbols: Symbols, call: Call, given: Any) ->
 
 
 def require_formula(scope: Scope, symbols: Symbols, condition: Any, where: str) -> None:
-    """A condition on sizes that must hold: every run checks what is not known to hold."""
+    """Adds a condition on sizes; every run checks it unless it is proved."""
     if isinstance(condition, Formula) and condition.head in _JOINED:
         _demand(scope, _excess(symbols, condition, where), const(0), str(condition), where)
         return
@@ -74,13 +78,13 @@ def require_formula(scope: Scope, symbols: Symbols, condition: Any, where: str) 
     if gap is None:
         _demand(scope, low, high, str(condition), where)
     else:
-        least = bounds(high - low - gap)[0]
-        if least is None or least < 0:
+        lowest = bounds(high - low - gap)[0]
+        if lowest is None or lowest < 0:
             _demand(scope, minimum(low + gap, high), low + gap, str(condition), where)
 
 
 def _excess(symbols: Symbols, condition: Any, where: str) -> Index:
-    """What is zero where a condition holds, and more elsewhere."""
+    """Returns a size that is zero where a condition holds, and positive elsewhere."""
     if condition is True:
         return const(0)
     if isinstance(condition, Formula) and condition.head in _JOINED:
@@ -92,19 +96,19 @@ def _excess(symbols: Symbols, condition: Any, where: str) -> Index:
 
 
 def _compared(symbols: Symbols, condition: Any, where: str) -> tuple[Index, Index, int | None]:
-    """A comparison as `low + gap <= high`; without a gap, as an equality."""
+    """Returns a comparison as `low + gap <= high`; without a gap it is an equality."""
     if not isinstance(condition, Formula) or condition.head not in _CONDITIONS:
         raise UserError(f"the condition {str(condition)[:200]} is not supported", where=where)
-    left, right = (symbols.index(side, where) for side in condition.args)
-    return _CONDITIONS[condition.head](left, right)
+    a, b = (symbols.index(side, where) for side in condition.args)
+    return _CONDITIONS[condition.head](a, b)
 
 
-def _demand(scope: Scope, left: Index, right: Index, reason: str, where: str) -> None:
-    if left is right:
+def _demand(scope: Scope, a: Index, b: Index, reason: str, where: str) -> None:
+    if a is b:
         return
-    if not left.terms and not right.terms:
+    if not a.terms and not b.terms:
         raise UserError(f"the program asserts {reason}, which does not hold", where=where)
-    scope.require(left, right, f"the program asserts {reason}", where)
+    scope.require(a, b, f"the program asserts {reason}", where)
 
 
 _JOINED = {"And": maximum, "Or": minimum}

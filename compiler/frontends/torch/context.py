@@ -1,4 +1,4 @@
-"""One call of an exported program as its converter sees it."""
+"""The context of a converter for one call of an exported program."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
 from tcc.record import record
 
-_MOST_NODES = 20_000  # of one call
+_MOST_NODES = 20_000  # graph nodes for one call
 
 
 @record
 class Names:
-    """What the names of a block stand for, and what the program knows of each."""
+    """The values of a block's names, and the program's description of each (`metas`)."""
 
     values: dict[str, Any]
-    known: dict[str, Known]
+    metas: dict[str, Known]
 
     def resolve(self, value: Any) -> Any:
-        """An argument with its refs replaced by what they stand for."""
+        """Returns an argument with its refs replaced by their values."""
         if isinstance(value, Ref):
             return self.values[value.name]
         if isinstance(value, list | tuple):
@@ -37,7 +37,7 @@ class Names:
 
 
 class CallContext(Emitter):
-    """What a converter may ask about its call; arguments are named as in the operator's schema.
+    """Reads the arguments of one call, by the names of the operator's schema, and adds nodes.
 
     Arguments are operands, sizes (`Index`), Python numbers, or lists of these.
     """
@@ -49,7 +49,7 @@ class CallContext(Emitter):
         self.operation = call.target
         self.loc = call.location
         self.names = [call.name]
-        self._known = names.known
+        self._known = names.metas
         self._made = 0
         self.arguments = {name: names.resolve(value) for name, value in call.arguments.items()}
 
@@ -62,7 +62,7 @@ class CallContext(Emitter):
     # ---- results
 
     def result(self, number: int | None = None) -> Any:
-        """What the program knows of the call's result: a tensor without contents."""
+        """Returns the program's description of the call's result: a tensor without contents."""
         value = self.call.result
         return value if number is None else value[number]
 
@@ -72,82 +72,81 @@ class CallContext(Emitter):
     def result_shape(self, number: int | None = None) -> tuple[Index, ...]:
         return self.symbols.shape(self.result(number).shape, self.loc)
 
-    def finished(self, found: Any) -> Any:
-        """What a converter found as torch has it: in its element types, where it was computed in
-        others, without axes of one element that torch leaves out and with those that it adds.
-        A result that nobody asks for is None, or of no elements."""
-        known = self.result()
-        if not isinstance(known, tuple):
-            return self._finished(found, known)
-        return tuple(self._finished(*pair) for pair in zip(found, known, strict=False))
+    def finished(self, results: Any) -> Any:
+        """Returns a converter's results in torch's form: in torch's dtypes, and with torch's axes
+        of extent one.  A result that nobody reads is None, or has no elements."""
+        described = self.result()
+        if not isinstance(described, tuple):
+            return self._finished(results, described)
+        return tuple(self._finished(*pair) for pair in zip(results, described, strict=False))
 
-    def _finished(self, found: Any, known: Known) -> Any:
-        if not isinstance(known, Tensor):
-            return found
-        if found is None and known.shape == (0,):
-            found = self.constant(np.zeros(0))
-        return self.as_known(found, known)
+    def _finished(self, result: Any, described: Known) -> Any:
+        if not isinstance(described, Tensor):
+            return result
+        if result is None and described.shape == (0,):
+            result = self.constant(np.zeros(0))
+        return self.as_known(result, described)
 
-    def as_known(self, found: Any, known: Tensor) -> Any:
-        """One result with the element type and the axes of one element that torch gives it."""
-        if not isinstance(found, Operand):
-            return found
-        found = self.cast(found, element_type(known.dtype, self.loc))
-        if found.rank == len(known.shape):
-            return found
-        target = self.symbols.shape(known.shape, self.loc)
+    def as_known(self, result: Any, described: Tensor) -> Any:
+        """Returns one result with torch's dtype and torch's axes of extent one."""
+        if not isinstance(result, Operand):
+            return result
+        result = self.cast(result, element_type(described.dtype, self.loc))
+        if result.rank == len(described.shape):
+            return result
+        target = self.symbols.shape(described.shape, self.loc)
         one = const(1)
-        dims = [dim for dim in found.shape if dim is not one]
+        dims = [dim for dim in result.shape if dim is not one]
         if len(dims) != sum(dim is not one for dim in target):
-            return found
-        rest = iter(dims)
-        return self.reshape(found, [one if dim is one else next(rest) for dim in target])
+            return result
+        remaining = iter(dims)
+        return self.reshape(result, [one if dim is one else next(remaining) for dim in target])
 
     def known(self, name: str) -> Tensor:
-        """What the program knows of a tensor among the arguments."""
-        given = self.call.arguments[name]
-        found = self._known[given.name] if isinstance(given, Ref) else None
-        if not isinstance(found, Tensor):
+        """Returns the program's description of an argument that is a tensor."""
+        argument = self.call.arguments[name]
+        described = self._known[argument.name] if isinstance(argument, Ref) else None
+        if not isinstance(described, Tensor):
             raise self.fail(f"argument {name} is no tensor")
-        return found
+        return described
 
     # ---- arguments
 
     def first(self) -> str:
-        """The name of the first argument."""
+        """Returns the name of the first argument."""
         return next(iter(self.arguments))
 
     def has(self, name: str) -> bool:
-        """Whether the call gives the argument, and not None."""
+        """True if the call has the argument, and it is not None."""
         return self.arguments.get(name) is not None
 
     def given(self, name: str, default: Any = None) -> Any:
-        """An argument; the default where the call gives none."""
+        """Returns an argument, or the default where the call has none."""
         return self.arguments[name] if self.has(name) else default
 
     def operand(self, name: str, dtype: DType | None = None, default: Any = None) -> Operand:
-        """A tensor or number as an operand, of element type `dtype` if given."""
+        """Returns a tensor or number as an operand, converted to `dtype` if given."""
         value = self.given(name, default)
         if value is None:
             raise self.fail(f"argument {name} is missing")
         return self.as_operand(value, dtype)
 
     def input(self) -> Operand:
-        """The first argument, in the element type of the result."""
+        """Returns the first argument, converted to the dtype of the result."""
         return self.operand(self.first(), self.result_dtype())
 
     def both(self, dtype: DType | None = None) -> list[Operand]:
-        """The first two arguments, of the result's element type unless another is given."""
+        """Returns the first two arguments, converted to `dtype`, by default that of the result."""
         return [self.operand(n, dtype or self.result_dtype()) for n in [*self.arguments][:2]]
 
     def lined(self, name: str, dtype: DType | None = None) -> Operand:
-        """A tensor or number as an operand of one axis or more."""
+        """Returns a tensor or number as an operand with at least one axis."""
         x = self.operand(name, dtype)
         return x if x.rank else self.reshape(x, (1,))
 
     def along(self, dtype: DType | None = None) -> tuple[Operand, int]:
-        """The first argument and the axis of it that `dim` is; all its elements along one axis
-        where the call gives none.  A scalar counts as having an axis."""
+        """Returns the first argument and its axis `dim`; without `dim`, its elements along one
+        axis.  A scalar counts as having an axis."""
         x = self.lined(self.first(), dtype)
         return (x, self.axis_of("dim", x.rank)) if self.has("dim") else (self.flat(x), 0)
 
@@ -155,7 +154,7 @@ class CallContext(Emitter):
         return self.operand(name, dtype) if self.has(name) else None
 
     def operands(self, name: str, dtype: DType | None = None) -> list[Operand]:
-        """A list of tensors."""
+        """Returns a list of tensors as operands."""
         return [self.as_operand(value, dtype) for value in self.arguments[name]]
 
     def as_operand(self, value: Any, dtype: DType | None = None) -> Operand:
@@ -170,7 +169,7 @@ class CallContext(Emitter):
         raise self.fail(f"{value!r} is no tensor")
 
     def index(self, name: str, default: IndexLike | None = None) -> Index:
-        """A size, known or not."""
+        """Returns an argument that is a size, constant or symbolic."""
         return self.as_size(self.given(name, default))
 
     def as_size(self, value: Any) -> Index:
@@ -189,11 +188,11 @@ class CallContext(Emitter):
         return value
 
     def integers(self, name: str, count: int | None = None) -> tuple[int, ...]:
-        """Numbers; a single one stands for `count` equal ones."""
-        known = all_known(map(as_int, self.indices(name)))
-        if known is None:
+        """Returns constant integers; a single one stands for `count` equal ones."""
+        numbers = all_known(map(as_int, self.indices(name)))
+        if numbers is None:
             raise self.fail(f"argument {name} must be known; it depends on symbolic sizes")
-        return known * count if count is not None and len(known) == 1 else known
+        return numbers * count if count is not None and len(numbers) == 1 else numbers
 
     def real(self, name: str, default: float | None = None) -> float:
         value = self.given(name, default)
@@ -212,31 +211,32 @@ class CallContext(Emitter):
         return str(self.arguments[name])
 
     def axis_of(self, name: str, rank: int) -> int:
-        """An axis counted from the front; a scalar counts as having one."""
+        """Returns an axis counted from the front; a scalar counts as having one axis."""
         return self.axis(self.integer(name), max(rank, 1))
 
     def promoted(self, *names: str) -> DType:
-        """The element type that torch computes in for these arguments together."""
-        given = [self.call.arguments[name] for name in names]
-        known = [self._known[v.name] if isinstance(v, Ref) else v for v in given]
-        return computed_type(known, self.loc)
+        """Returns the dtype in which torch computes with these arguments together."""
+        arguments = [self.call.arguments[name] for name in names]
+        metas = [self._known[v.name] if isinstance(v, Ref) else v for v in arguments]
+        return computed_type(metas, self.loc)
 
     # ---- more ways to emit
 
     def scalar(self, value: float, like: Operand) -> Operand:
-        """A number in the element type of `like`."""
+        """Returns a number in the dtype of `like`."""
         return self.filled(value, like.dtype)
 
     def widened(self, x: Operand) -> Operand:
-        """`x` in f32 where it is of a narrower floating type, whose squares and sums overflow."""
+        """Returns `x`, in f32 if it is of a narrower float type, whose squares and sums
+        overflow."""
         return self.cast(x, F32) if x.dtype.is_float and x.dtype.bits < F32.bits else x
 
     def numbers(self, x: Operand) -> Operand:
-        """`x`, truth values as integers."""
+        """Returns `x`, with truth values as integers."""
         return self.cast(x, U8) if x.dtype is BOOL else x
 
     def cut(self, x: Operand, axis: int, start: Index, end: Index, step: int = 1) -> Operand:
-        """`x[start:end:step]` along an axis, with Python's rules for what lies outside."""
+        """Returns `x[start:end:step]` along an axis, with Python's rules for positions outside."""
         begin, size = forward_range(start, end, step, x.shape[axis])
         return self.slice_axis(x, axis, begin, size, step)
 

@@ -1,4 +1,4 @@
-"""The table of ATen operators: what an overload becomes, by its name or its operator's."""
+"""The table of ATen operators: a converter for each overload or operator, by name."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -32,7 +32,8 @@ CONVERTERS: Mapping[str, Converter] = joined((
     random, recurrent, reduce, resize, scalar_functions, scatter, special, window,
 ))  # fmt: skip
 
-# Overloads that write into tensors they are given, which their names do not end with.
+# Overloads that write into given tensors, although their names do not end in a suffix of
+# `is_writing`.
 _WRITING = frozenset(
     (
         "_linalg_det.result _linalg_eigh.eigenvalues _linalg_slogdet.sign _linalg_solve_ex.result "
@@ -44,18 +45,17 @@ _WRITING = frozenset(
 
 
 def is_writing(target: str) -> bool:
-    """Whether an overload writes its results into tensors that it is given; what else reads these
-    would not see it."""
+    """True if an overload writes its results into given tensors; other readers of the tensors would
+    miss the update."""
     endings = (".out", "_out", ".grad_input")
     return target.endswith(endings) or target.removeprefix("aten.") in _WRITING
 
 
 def found_in(table: Mapping[str, T], target: str) -> T | None:
-    """The entry of an overload (`aten.add.Tensor`) in a table of converters, None where there is
-    none.
+    """Returns the entry of an overload (`aten.add.Tensor`) in a table of converters, else None.
 
-    An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names are ATen's;
-    those of other libraries have the library before them.
+    An overload's own entry (`max.dim`) comes before its operator's (`max`).  Names of ATen have no
+    prefix; names of other libraries begin with the library.
     """
     if is_writing(target):
         return None
@@ -64,5 +64,5 @@ def found_in(table: Mapping[str, T], target: str) -> T | None:
 
 
 def converter_of(target: str) -> Converter | None:
-    """The converter of an overload for real tensors, None where there is none."""
+    """Returns the converter of an overload for real tensors, None if there is none."""
     return found_in(CONVERTERS, target)

@@ -1,4 +1,4 @@
-"""What torch's operators take for arguments left out; by scripts/torch_defaults."""
+"""Default arguments of torch's operators; scripts/torch_defaults writes the table."""
 
 import ast
 from collections.abc import Mapping
@@ -202,13 +202,13 @@ var_mean.dim unbiased=True keepdim=False
 
 
 def _read() -> Mapping[str, Mapping[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
+    defaults: dict[str, dict[str, Any]] = {}
     for line in _TEXT.split("\n")[1:-1]:
-        name, *given = line.split(" ")
-        pairs = (part.split("=") for part in given)
-        held = found.setdefault(f"aten.{name}", {})
-        held.update((key, ast.literal_eval(value)) for key, value in pairs)
-    return MappingProxyType(found)
+        name, *assignments = line.split(" ")
+        pairs = (part.split("=") for part in assignments)
+        overload = defaults.setdefault(f"aten.{name}", {})
+        overload.update((key, ast.literal_eval(value)) for key, value in pairs)
+    return MappingProxyType(defaults)
 
 
 DEFAULTS = _read()  # by overload and name of the argument

@@ -1,4 +1,4 @@
-"""Exported programs: made by torch, decomposed for the table of converters, and described."""
+"""Exports modules with torch, decomposes programs to supported operators, and describes them."""
 
 import inspect
 import warnings
@@ -40,18 +40,19 @@ from torch.utils import _pytree as pytree
 
 
 def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
-    """The module's exported program; raises `UserError` where torch cannot export it, naming the
-    example whose size of 0 or 1 torch takes as fixed where it should be symbolic."""
+    """Exports the module with torch; raises `UserError` where torch cannot.  The error names an
+    example of size 0 or 1 where the size should be symbolic, because torch treats 0 and 1 as
+    fixed."""
     positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
-    given = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
+    positional_inputs = tuple(positional) if isinstance(positional, list | tuple) else (positional,)
     what = f"torch cannot export {type(module).__name__}"
     try:
         with refusing(what):
             return torch.export.export(
-                module, given, dict(named), dynamic_shapes=dynamic_shapes, strict=False
+                module, positional_inputs, dict(named), dynamic_shapes=dynamic_shapes, strict=False
             )
     except UserError as error:
-        bound = inspect.signature(module.forward).bind(*given, **named).arguments
+        bound = inspect.signature(module.forward).bind(*positional_inputs, **named).arguments
         small = next(_fixed_sizes(bound, dynamic_shapes, "inputs"), None)
         if small is None:
             raise
@@ -65,8 +66,8 @@ def exported(module: Any, inputs: Any, dynamic_shapes: Any) -> Any:
 
 
 def _fixed_sizes(example: Any, spec: Any, where: str) -> Iterator[str]:
-    """The places of symbolic sizes in `spec`, the dynamic shapes of `example`, where a tensor of
-    the example has size 0 or 1, as in `inputs['x'], axis 0`."""
+    """Yields the places of symbolic sizes in `spec`, the dynamic shapes of `example`, where a
+    tensor of the example has size 0 or 1, as in `inputs['x'], axis 0`."""
     if isinstance(example, torch.Tensor):
         sizes = spec.items() if isinstance(spec, Mapping) else enumerate(spec or ())
         for axis, size in sizes:
@@ -78,13 +79,13 @@ def _fixed_sizes(example: Any, spec: Any, where: str) -> Iterator[str]:
         for key, item in example.items():
             yield from _fixed_sizes(item, specs.get(key), f"{where}[{key!r}]")
     elif isinstance(example, list | tuple) and spec:
-        for number, (item, own) in enumerate(zip(example, spec, strict=False)):
-            yield from _fixed_sizes(item, own, f"{where}[{number}]")
+        for number, (item, item_spec) in enumerate(zip(example, spec, strict=False)):
+            yield from _fixed_sizes(item, item_spec, f"{where}[{number}]")
 
 
 @contextmanager
 def refusing(what: str, where: str = "") -> Iterator[None]:
-    """What torch refuses, by errors of many kinds, is refused."""
+    """Turns any error of torch into a `UserError`."""
     try:
         yield
     except UserError:
@@ -94,19 +95,20 @@ def refusing(what: str, where: str = "") -> Iterator[None]:
 
 
 def read_with_torch(path: str) -> Any:
-    """The program of an archive, read by torch, which unpickles what the archive holds."""
+    """Reads an archive with torch, which unpickles its contents."""
     with refusing("torch cannot read the archive", path):
         return torch.export.load(path)
 
 
 @cache
 def _rules() -> Mapping[Any, Any]:
-    """How torch takes operators apart: as in an export, else as anywhere."""
+    """Returns torch's decompositions: those of torch.export, else the general ones."""
     return dict(decomposition_table) | dict(torch.export.default_decompositions().items())
 
 
 def has_rule(operator: Any) -> bool:
-    """Whether torch takes an operator apart; some, as `aten.save`, are of its scripts alone."""
+    """True if torch can decompose an operator; operators of TorchScript alone, as `aten.save`, have
+    no rule."""
     if operator is None or operator in _rules():
         return operator is not None
     name, implicit = operator.name(), torch._C._dispatch_has_kernel_for_dispatch_key
@@ -115,22 +117,22 @@ def has_rule(operator: Any) -> bool:
 
 
 def decomposed(program: Any) -> Any:
-    """The program without views and updates in place, of operators that the table has where a
-    decomposition leads there."""
+    """Returns the program without views and in-place updates, decomposed to operators of the table
+    where torch's rules reach them."""
     rules = {t: rule for t, rule in _rules().items() if not has_converter(str(t))}
     with refusing("torch cannot decompose the program"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch's own, of its copies
+        warnings.simplefilter("ignore", FutureWarning)  # raised inside torch, about its copies
         return _remove_effect_tokens(program.run_decompositions(rules))
 
 
 def described(program: Any) -> Program:
-    """An exported program in the form that the importer reads; constants are the program's own
-    memory."""
+    """Returns an exported program in the form that the importer reads; constants share the
+    program's memory."""
     signature = program.graph_signature
     specs = {spec.arg.name: spec for spec in signature.input_specs}
     inputs = program.graph.find_nodes(op="placeholder")
-    held = {n.name: program.constants.get(specs[n.name].target) for n in inputs}
-    owned = {n.name: o for n in inputs if (o := _owner(specs[n.name], n, held[n.name])) is not None}
+    data = {n.name: program.constants.get(specs[n.name].target) for n in inputs}
+    owned = {n.name: o for n in inputs if (o := _owner(specs[n.name], n, data[n.name])) is not None}
     by_target = {o.name: name for name, o in owned.items() if isinstance(o, Constant)}
     updates = [s for s in signature.output_specs if s.kind.name.endswith("_MUTATION")]
     names = {s.target: by_target.get(s.target, s.target) for s in updates}
@@ -158,15 +160,18 @@ def _symbolic_sizes(inputs: Iterable[Any]) -> list[torch.SymInt]:
 
 
 def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
-    """The names of the `Dim`s that symbols stand for; torch notes them beside where it found each
-    symbol, and under their own names where only multiples of them are sizes."""
+    """Returns the author's names of symbols (`Dim`).
+
+    torch stores them with the sources of each symbol, and under the symbols' own names where only
+    multiples of a symbol are sizes.
+    """
     scopes = {id(s.node.shape_env): s.node.shape_env for s in _symbolic_sizes(inputs)}
     names: dict[str, str] = {}
     for scope in scopes.values():
-        given = getattr(scope, "source_name_to_debug_name", {})
+        debug_names = getattr(scope, "source_name_to_debug_name", {})
         for symbol, sources in getattr(scope, "var_to_sources", {}).items():
             for name in (s.name() if callable(s.name) else s.name for s in sources):
-                if (called := given.get(name, name)).isidentifier():
+                if (called := debug_names.get(name, name)).isidentifier():
                     names.setdefault(str(symbol), called)
     return names
 
@@ -174,26 +179,26 @@ def _symbol_names(inputs: Iterable[Any]) -> dict[str, str]:
 # ---- inputs, constants, results ------------------------------------------------------------------
 
 
-def _owner(spec: Any, node: Any, held: Any) -> Constant | Fixed | None:
+def _owner(spec: Any, node: Any, constant: Any) -> Constant | Fixed | None:
     kind = spec.kind.name
-    if kind == "CUSTOM_OBJ" and (groups := _groups(held)) is not None:
+    if kind == "CUSTOM_OBJ" and (groups := _groups(constant)) is not None:
         return Fixed(groups)
     if kind in ("PARAMETER", "BUFFER", "CONSTANT_TENSOR"):
         return Constant(spec.target)
     if kind != "USER_INPUT":
         raise UserError(f"inputs of kind {kind} are not supported", where=f"input {node.name}")
-    known = node.meta.get("val")
-    if isinstance(known, torch.Tensor):
+    meta = node.meta.get("val")
+    if isinstance(meta, torch.Tensor):
         return None
-    value = getattr(spec.arg, "value", known)
+    value = getattr(spec.arg, "value", meta)
     if value is None or isinstance(value, int | float | str):
         return Fixed(value)
     return None
 
 
 def contents(tensor: Any, where: str) -> tuple[Array, DType]:
-    """A tensor's elements and their type: the tensor's own memory where NumPy has the type.
-    Complex elements are pairs of real ones, on a last axis.
+    """Returns a tensor's elements and dtype; they share the tensor's memory where NumPy has the
+    type. Complex elements become pairs of real ones, on a last axis.
 
     Raises `UserError` for a tensor without contents here (fake, sparse, quantised).
     """
@@ -212,14 +217,14 @@ def contents(tensor: Any, where: str) -> tuple[Array, DType]:
 
 def _output_names(program: Any) -> tuple[str, ...]:
     spec = program.call_spec.out_spec
-    found = _paths(spec)
-    if len(found) != spec.num_leaves:
+    paths = _paths(spec)
+    if len(paths) != spec.num_leaves:
         return tuple(f"output_{n}" for n in range(spec.num_leaves))
-    return result_names(found)
+    return result_names(paths)
 
 
 def _paths(spec: Any) -> tuple[tuple[Any, ...], ...]:
-    """The way to each leaf of what a specification nests; none where objects hide leaves."""
+    """Returns the path to each leaf of a tree specification; none if objects hide leaves."""
     numbered = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
     leaves, _ = pytree.tree_flatten_with_path(numbered)
     if len(leaves) != spec.num_leaves:
@@ -228,9 +233,9 @@ def _paths(spec: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _step(key: Any) -> Any:
-    """What a step of a path says: a key, the name of an attribute, or a number."""
-    found = (getattr(key, kind, None) for kind in ("key", "name", "idx"))
-    return next((value for value in found if value is not None), key)
+    """Returns a step of a path: a key, the name of an attribute, or a number."""
+    candidates = (getattr(key, kind, None) for kind in ("key", "name", "idx"))
+    return next((value for value in candidates if value is not None), key)
 
 
 def _end(value: Any) -> int | None:
@@ -240,18 +245,20 @@ def _end(value: Any) -> int | None:
 # ---- groups of ranks -----------------------------------------------------------------------------
 
 
-def _groups(held: Any) -> Any:
-    """A group of ranks, or those along each dimension of a mesh; None for any other object."""
+def _groups(constant: Any) -> Any:
+    """Returns a group of ranks, or the groups along each dimension of a mesh; None for other
+    objects."""
     if not dist.is_available():
         return None
-    if isinstance(held, dist.ProcessGroup):
-        return _ranks(held, [dist.get_process_group_ranks(held)])
-    if not isinstance(held, dist.DeviceMesh):
+    if isinstance(constant, dist.ProcessGroup):
+        return _ranks(constant, [dist.get_process_group_ranks(constant)])
+    if not isinstance(constant, dist.DeviceMesh):
         return None
-    meshes = held._layout.remap_to_tensor(held._rank_map)  # one behind another, with this one
-    lines = (meshes.movedim(n + 1, -1).reshape(-1, held.size(n)) for n in range(held.ndim))
+    # All meshes of this shape, this one among them, one behind another.
+    meshes = constant._layout.remap_to_tensor(constant._rank_map)
+    lines = (meshes.movedim(n + 1, -1).reshape(-1, constant.size(n)) for n in range(constant.ndim))
     lists = (map(sorted, line.tolist()) for line in lines)  # as torch orders groups
-    return tuple(_ranks(held.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
+    return tuple(_ranks(constant.get_group(n), [*ranks]) for n, ranks in enumerate(lists))
 
 
 def _ranks(group: Any, lists: list[list[int]]) -> Ranks:
@@ -261,12 +268,12 @@ def _ranks(group: Any, lists: list[list[int]]) -> Ranks:
 
 
 def _named_group(name: str) -> Ranks:
-    """The group of this name; of its members those that are with this process, where
-    torch.distributed has it."""
+    """Returns the group of this name, with members where torch.distributed has it in this
+    process."""
     if dist.is_available() and dist.is_initialized():
         with suppress(ValueError, RuntimeError):
-            found: Ranks = _groups(dist.distributed_c10d._resolve_process_group(name))
-            return found
+            group: Ranks = _groups(dist.distributed_c10d._resolve_process_group(name))
+            return group
     return Ranks(name)
 
 
@@ -300,7 +307,7 @@ def _call(node: Any) -> Call:
 
 
 def _target(target: Any) -> str:
-    """The operator's name: that of torch's library, or of the Python function."""
+    """Returns the operator's name, of torch's library or of the Python function."""
     if isinstance(target, torch._ops.HigherOrderOperator):
         return f"higher_order.{target.name()}"
     if isinstance(target, torch._ops.OpOverload):
@@ -308,22 +315,22 @@ def _target(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
-def _bound(target: Any, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """The call's arguments by name, those it leaves out at their defaults."""
+def _bound(target: Any, positional: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the call's arguments by name, absent ones at their defaults."""
     bound: dict[str, Any] = {}
     if isinstance(target, torch._ops.OpOverload):
         declared = target._schema.arguments
         bound.update((a.name, a.default_value) for a in declared)
-        bound.update(zip((a.name for a in declared), given, strict=False))
+        bound.update(zip((a.name for a in declared), positional, strict=False))
     else:
-        bound.update((str(number), value) for number, value in enumerate(given))
+        bound.update((str(number), value) for number, value in enumerate(positional))
     return {**bound, **named}
 
 
 def _argument(value: Any) -> Any:
     if isinstance(value, torch.fx.Node):
-        held = getattr(value.graph.owning_module, value.target) if value.op == "get_attr" else None
-        return _block(held.graph) if isinstance(held, torch.fx.GraphModule) else Ref(value.name)
+        attr = getattr(value.graph.owning_module, value.target) if value.op == "get_attr" else None
+        return _block(attr.graph) if isinstance(attr, torch.fx.GraphModule) else Ref(value.name)
     if isinstance(value, list | tuple):
         return [_argument(item) for item in value]
     if value is None or isinstance(value, bool | int | float | complex | str):
@@ -337,11 +344,11 @@ def _name(dtype: Any) -> str:
 
 def _known(value: Any) -> Known:
     if isinstance(value, torch.Tensor):
-        known = Tensor(_name(value.dtype), tuple(map(_size, value.shape)))
+        described = Tensor(_name(value.dtype), tuple(map(_size, value.shape)))
         if value.layout is not torch.strided:
-            return known
+            return described
         strides, offset = tuple(map(_size, value.stride())), _size(value.storage_offset())
-        return replace(known, strides=strides, offset=offset)
+        return replace(described, strides=strides, offset=offset)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         kind = type(value).__name__.removeprefix("Sym").lower()
         return Number(kind, _formula(value.node.expr))
@@ -351,12 +358,12 @@ def _known(value: Any) -> Known:
 
 
 def _size(size: Any) -> Size:
-    found: Size = size if isinstance(size, int) else _formula(size.node.expr)
-    return found
+    size_or_formula: Size = size if isinstance(size, int) else _formula(size.node.expr)
+    return size_or_formula
 
 
 def _formula(expression: Any) -> Any:
-    """An expression of sympy's."""
+    """Returns a sympy expression as a `Formula` or number."""
     if expression.is_Integer:
         return int(expression)
     if expression.is_Rational:

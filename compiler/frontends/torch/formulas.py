@@ -1,7 +1,7 @@
-"""Sizes in archives of torch: text such as `Add(Symbol('s0', integer=True), Integer(1))`.
+"""Reads sizes in archives of torch: text such as `Add(Symbol('s0', integer=True), Integer(1))`.
 
-It is the notation of sympy's `srepr`, whose reader evaluates it as Python.  Here Python only parses
-it; nothing is looked up.
+The notation is that of sympy's `srepr`, whose own reader evaluates it as Python.  Here Python only
+parses it; nothing is looked up.
 """
 
 import ast
@@ -15,7 +15,7 @@ _LITERALS = {"true": True, "false": False}
 
 
 def parsed(text: str) -> ast.expr:
-    """The expression that a text is in Python's syntax; raises ValueError where it is none."""
+    """Parses a text as a Python expression; raises ValueError where it is none."""
     if len(text) > _LONGEST:
         raise ValueError(f"it has {len(text)} characters")
     try:
@@ -25,12 +25,13 @@ def parsed(text: str) -> ast.expr:
 
 
 def read_formula(text: str) -> Any:
-    """A number, or the `Formula` that `text` says; raises ValueError where it says none."""
+    """Returns the number or `Formula` of a text; raises ValueError where it is neither."""
     return _formula(parsed(text), 0)
 
 
 def _formula(node: ast.expr, depth: int) -> Any:
-    """What an expression says; keywords are assumptions and precisions."""
+    """Returns the number or formula of an expression; keywords, which are assumptions and
+    precisions, are ignored."""
     if depth > _DEEPEST:
         raise ValueError("a size is nested too deeply")
     match node:
@@ -42,12 +43,12 @@ def _formula(node: ast.expr, depth: int) -> Any:
             return -value
         case ast.Name(id=name):
             return _LITERALS.get(name, Formula(name, ()))
-        case ast.Call(func=ast.Name(id=head), args=given):
-            return _made(head, [_formula(argument, depth + 1) for argument in given])
+        case ast.Call(func=ast.Name(id=head), args=arguments):
+            return _simplified(head, [_formula(argument, depth + 1) for argument in arguments])
     raise ValueError(f"'{ast.unparse(node)[:80]}' is no size")
 
 
-def _made(head: str, arguments: list[Any]) -> Any:
+def _simplified(head: str, arguments: list[Any]) -> Any:
     match head, arguments:
         case "Integer", [int(value)]:
             return value
@@ -65,7 +66,7 @@ def _made(head: str, arguments: list[Any]) -> Any:
 def _real(text: str) -> float:
     if len(text) > 400:
         raise ValueError("a number is too long")
-    found = float(text)
-    if not math.isfinite(found):
+    number = float(text)
+    if not math.isfinite(number):
         raise ValueError(f"{text} is no size")
-    return found
+    return number

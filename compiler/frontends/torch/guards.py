@@ -1,7 +1,7 @@
-"""Guards of an exported program: what torch found to hold for its sizes while it traced, such as
-`(L['x'].size()[0] % 2) == 0`.  A program is wrong where they do not hold.
+"""Guards of an exported program: conditions that torch assumed for sizes during tracing, such as
+`(L['x'].size()[0] % 2) == 0`.  A program is wrong where a guard does not hold.
 
-They are text, in Python's syntax; nothing of it is evaluated.
+Guards are text in Python's syntax; nothing of it is evaluated.
 """
 
 import ast
@@ -36,9 +36,9 @@ _FUNCTIONS = {
 
 
 def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
-    """Every run checks the guards that are not known to hold.
+    """Adds checks of the guards to every run, unless they are proved.
 
-    Raises `UserError` where one never holds, or is not understood.
+    Raises `UserError` where a guard never holds, or cannot be read.
     """
     for text in program.guards:
         where = f"guard {text[:200]}"
@@ -49,7 +49,7 @@ def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
                 "a condition on the sizes of the program is not supported",
                 where=where,
                 why=str(error),
-                hint="export it with the sizes that it is about fixed",
+                hint="export it with these sizes fixed",
             ) from error
         if formula is not True:
             require_formula(scope, symbols, formula, where)
@@ -63,22 +63,25 @@ class _Reader:
         self._owned = program.owned
 
     def condition(self, node: ast.expr) -> Any:
-        """The formula of a comparison; True where it compares no sizes and holds, or says only how
-        an input lies in memory: in the compiled program all lie densely."""
+        """Returns the formula of a comparison.
+
+        Returns True for a comparison of other things that holds, and for conditions on an input's
+        memory layout: the compiled program's inputs are dense.
+        """
         if any(isinstance(n, ast.Attribute) and n.attr in _LAYOUT for n in ast.walk(node)):
             return True
         if isinstance(node, ast.BoolOp):
-            joined = "Or" if isinstance(node.op, ast.Or) else "And"
-            return Formula(joined, tuple(map(self.condition, node.values)))
+            connective = "Or" if isinstance(node.op, ast.Or) else "And"
+            return Formula(connective, tuple(map(self.condition, node.values)))
         if not isinstance(node, ast.Compare) or len(node.ops) != 1:
             raise ValueError("it is no comparison")
-        left, right = self._term(node.left), self._term(node.comparators[0])
+        first, second = self._term(node.left), self._term(node.comparators[0])
         head = _COMPARISONS.get(type(node.ops[0]))
         if head is None:
             raise ValueError("it is no comparison of sizes")
-        if head == "Equality" and left == right:
+        if head == "Equality" and first == second:
             return True
-        return Formula(head, (left, right))
+        return Formula(head, (first, second))
 
     def _term(self, node: ast.expr) -> Any:
         match node:
@@ -89,13 +92,13 @@ class _Reader:
             case ast.UnaryOp(op=ast.USub(), operand=inner):
                 return Formula("Mul", (-1, self._term(inner)))
             case ast.BinOp(op=ast.Sub()):
-                right = Formula("Mul", (-1, self._term(node.right)))
-                return Formula("Add", (self._term(node.left), right))
+                negated = Formula("Mul", (-1, self._term(node.right)))
+                return Formula("Add", (self._term(node.left), negated))
             case ast.BinOp() if type(node.op) in _ARITHMETIC:
                 terms = self._term(node.left), self._term(node.right)
                 return Formula(_ARITHMETIC[type(node.op)], terms)
-            case ast.Call(args=given) if (name := ast.unparse(node.func)) in _FUNCTIONS:
-                return Formula(_FUNCTIONS[name], tuple(map(self._term, given)))
+            case ast.Call(args=operands) if (name := ast.unparse(node.func)) in _FUNCTIONS:
+                return Formula(_FUNCTIONS[name], tuple(map(self._term, operands)))
             case ast.Subscript(
                 value=ast.Call(func=ast.Attribute(value=source, attr="size"), args=[]),
                 slice=ast.Constant(value=int() as axis),
@@ -117,7 +120,7 @@ class _Reader:
 
 
 def _input_name(source: ast.expr) -> str:
-    """The name that torch gives the input at a place: `L['x'][0]` is `x_0`."""
+    """Returns torch's name of the input at a path: `x_0` for `L['x'][0]`."""
     steps: list[str] = []
     while not isinstance(source, ast.Name):
         match source:

@@ -1,4 +1,4 @@
-"""A program of torch to a graph: the order of the import."""
+"""Imports a program of torch as a graph."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -23,7 +23,7 @@ from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
 from tcc.record import entity
 
-# What converters raise for arguments that torch has checked when it traced a program.
+# Errors that converters raise for arguments that torch would have rejected in tracing.
 _UNSOUND = (
     ArithmeticError, AssertionError, AttributeError, InternalError, LookupError, StopIteration,
     TypeError, ValueError,
@@ -33,11 +33,11 @@ _UNSOUND = (
 def import_program(
     program: Program, shapes: Mapping[str, Sequence[int | str]] | None = None
 ) -> Graph:
-    """A program whose calls `check_calls` let pass, as a graph.  `shapes` fixes sizes that the
-    program leaves open, by input name.
+    """Imports a program that passed `check_calls`.
 
-    Weights are the arrays that the program's `contents` gives.  Inputs that the program updates
-    are updated in place.  Raises `UserError` where the program needs what tcc does not have.
+    `shapes` fixes symbolic sizes, by input name.  Weights are the arrays that the program's
+    `contents` returns.  Inputs that the program updates are updated in place.  Raises `UserError`
+    where the program needs something that tcc lacks.
     """
     session = ImportSession(TensorReader(None), {}, _no_nodes)
     scope = Scope(session, GraphBuilder("model"), {})
@@ -54,19 +54,19 @@ def _no_nodes(scope: Scope) -> None:
 
 @entity
 class _Importer:
-    """Runs blocks: what their calls become."""
+    """Imports blocks call by call."""
 
     _symbols: Symbols
     _trusted: bool
 
-    def run(self, scope: Scope, block: Block, given: Sequence[Any]) -> list[Any]:
-        """What the block returns for what its inputs stand for."""
-        if len(given) != len(block.inputs):
+    def run(self, scope: Scope, block: Block, inputs: Sequence[Any]) -> list[Any]:
+        """Imports a block with values for its inputs; returns the values of its outputs."""
+        if len(inputs) != len(block.inputs):
             raise UserError(
-                f"a block of the program takes {len(block.inputs)} values, it gets {len(given)}",
+                f"a block of the program takes {len(block.inputs)} values, it gets {len(inputs)}",
                 where=scope.path,
             )
-        named = zip(block.inputs, given, strict=True)
+        named = zip(block.inputs, inputs, strict=True)
         names = Names({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
             try:
@@ -79,17 +79,17 @@ class _Importer:
                     where=call.location,
                     why=f"its arguments are not what torch would take ({error})",
                 ) from error
-            names.known[call.name] = call.result
+            names.metas[call.name] = call.result
         return [names.resolve(value) for value in block.outputs]
 
     def _call(self, scope: Scope, names: Names, call: Call) -> Any:
-        """What a call gives: an operand, a size, a tuple of these, or None."""
-        target, known, symbols = call.target, call.result, self._symbols
+        """Imports a call; returns an operand, a size, a tuple of them, or None."""
+        target, described, symbols = call.target, call.result, self._symbols
         if target == GETITEM:
             return _item(call, *(names.resolve(value) for value in call.arguments.values()))
         if target == ASSERT_SCALAR:
-            given = names.resolve(next(iter(call.arguments.values())))
-            return require_condition(scope, symbols, call, given)
+            condition = names.resolve(next(iter(call.arguments.values())))
+            return require_condition(scope, symbols, call, condition)
         if is_ignored(target):
             return None
         if is_arithmetic(call):
@@ -97,18 +97,18 @@ class _Importer:
         region = REGIONS.get(target)
         if region is not None:
             return region(CallContext(call, scope, names, symbols), self.run)
-        if isinstance(known, Number) and known.kind == "float":
-            return real_size(scope, symbols, known.value, call.location)
+        if isinstance(described, Number) and described.kind == "float":
+            return real_size(scope, symbols, described.value, call.location)
         result = _converted(scope, symbols, names, call)
         check_results(symbols, call, result)
         return result
 
 
 def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
-    """What the converter of an operator makes of a call."""
+    """Runs the converter of a call's operator and returns its results."""
     kind: type[CallContext] = CallContext
     converter: Any = converter_of(call.target)
-    if has_complex(call, names.known):
+    if has_complex(call, names.metas):
         kind, converter = ComplexContext, complex_converter_of(call.target)
     if converter is None:
         raise InternalError(f"{call.target} passed the check of support", where=call.location)
@@ -117,16 +117,16 @@ def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
 
 
 def _number(scope: Scope, symbols: Symbols, call: Call) -> Any:
-    known = call.result
-    if not isinstance(known, Number):
-        return known if isinstance(known, bool | float) else symbols.index(known, call.location)
-    if known.kind == "bool":
-        return known
-    if known.kind == "float":
-        return real_size(scope, symbols, known.value, call.location)
+    meta = call.result
+    if not isinstance(meta, Number):
+        return meta if isinstance(meta, bool | float) else symbols.index(meta, call.location)
+    if meta.kind == "bool":
+        return meta
+    if meta.kind == "float":
+        return real_size(scope, symbols, meta.value, call.location)
     if call.target.startswith("aten.sym_storage_offset."):
-        symbols.learn(known.value, const(0))  # no tensor is part of another one's memory here
-    return symbols.index(known, call.location)
+        symbols.learn(meta.value, const(0))  # in the graph every tensor has memory of its own
+    return symbols.index(meta, call.location)
 
 
 def _item(call: Call, values: Any, number: Any) -> Any:

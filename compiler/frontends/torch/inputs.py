@@ -1,4 +1,4 @@
-"""What the inputs of a program of torch stand for: inputs of the graph, constants, numbers."""
+"""Defines the inputs of a program of torch: inputs of the graph, constants, numbers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ Shapes = Mapping[str, Sequence[int | str]]
 def define_inputs(
     scope: Scope, symbols: Symbols, program: Program, shapes: Shapes
 ) -> dict[str, Any]:
-    """What each input of the program's block stands for, in order, by name.
+    """Returns the value of each input of the program's block, in order, by name.
 
-    Constants that the program updates are inputs of the graph, under their own names.
+    Constants that the program updates become inputs of the graph, under their own names.
     """
-    known = dict(program.block.inputs)
-    users = {n: t for n, t in known.items() if n not in program.owned and isinstance(t, Tensor)}
+    metas = dict(program.block.inputs)
+    users = {n: t for n, t in metas.items() if n not in program.owned and isinstance(t, Tensor)}
     unknown = sorted(set(shapes) - set(users))
     if unknown:
         raise UserError(
@@ -32,21 +32,23 @@ def define_inputs(
         )
     _define_symbols(symbols, users, shapes, program.symbol_names)
     values: dict[str, Any] = {}
-    for name, given in program.block.inputs:
+    for name, meta in program.block.inputs:
         owner = program.owned.get(name)
         if isinstance(owner, Constant) and name not in program.updates:
-            values[name] = _constant(scope, program, owner, given)
+            values[name] = _constant(scope, program, owner, meta)
         elif isinstance(owner, Fixed):
             values[name] = owner.value
-        elif isinstance(given, Tensor):
-            shown = owner.name if isinstance(owner, Constant) else name
-            values[name] = _input(scope, symbols, shown, given)
-            if given.dtype in PARTS:
-                values[name] = parts_of(emitter(scope, shown, f"input {shown}"), values[name])
+        elif isinstance(meta, Tensor):
+            port_name = owner.name if isinstance(owner, Constant) else name
+            values[name] = _input(scope, symbols, port_name, meta)
+            if meta.dtype in PARTS:
+                values[name] = parts_of(
+                    emitter(scope, port_name, f"input {port_name}"), values[name]
+                )
         else:
             raise UserError(
                 f"the input {name} is no tensor, and not fixed either",
-                why=f"it is {given!r}",
+                why=f"it is {meta!r}",
                 hint="export it as a tensor, or as a fixed number",
             )
     _check_shapes(users, values, shapes)
@@ -54,8 +56,11 @@ def define_inputs(
 
 
 def call_form(program: Program) -> list[Any] | None:
-    """How the caller nests the program's inputs, as an artifact's manifest has it; None where each
-    input is an argument of its own, or is not nested in lists, tuples, dictionaries and objects."""
+    """Returns how the caller nests the program's inputs, in the form of an artifact's manifest.
+
+    Returns None where each input is an argument of its own, or the nesting is not of lists, tuples,
+    dictionaries and objects.
+    """
     leaves = [
         {"fixed": owner.value} if isinstance(owner, Fixed) else {"input": name}
         for name, _ in program.block.inputs
@@ -68,40 +73,40 @@ def call_form(program: Program) -> list[Any] | None:
     return [[list(path), leaf] for path, leaf in zip(paths, leaves, strict=True)]
 
 
-def _input(scope: Scope, symbols: Symbols, name: str, given: Tensor) -> Operand:
+def _input(scope: Scope, symbols: Symbols, name: str, meta: Tensor) -> Operand:
     where = f"input {name}"
-    sizes = given.shape + _pair(given)
-    dtype = element_type(PARTS.get(given.dtype, given.dtype), where)
+    sizes = meta.shape + _pair(meta)
+    dtype = element_type(PARTS.get(meta.dtype, meta.dtype), where)
     type = TensorType(dtype, symbols.shape(sizes, where))
     return scope.wrap(scope.builder.input(name, type))
 
 
-def _pair(given: Tensor) -> tuple[int, ...]:
-    """The axis of the parts of a complex tensor."""
-    return (2,) if given.dtype in PARTS else ()
+def _pair(meta: Tensor) -> tuple[int, ...]:
+    """Returns the shape of a tensor's last axis for complex numbers: (2,), or () for real ones."""
+    return (2,) if meta.dtype in PARTS else ()
 
 
-def _constant(scope: Scope, program: Program, owner: Constant, given: Any) -> Any:
+def _constant(scope: Scope, program: Program, owner: Constant, meta: Any) -> Any:
     where = f"constant {owner.name}"
     array, dtype = program.contents(owner.name)
-    if not isinstance(given, Tensor):
+    if not isinstance(meta, Tensor):
         raise UserError("a constant is no tensor", where=where)
-    due = element_type(PARTS.get(given.dtype, given.dtype), where)
-    if due is not dtype or given.shape + _pair(given) != array.shape:
+    due = element_type(PARTS.get(meta.dtype, meta.dtype), where)
+    if due is not dtype or meta.shape + _pair(meta) != array.shape:
         raise UserError(
             "a constant is not what the program says",
             where=where,
-            why=f"it is {dtype}{list(array.shape)}, due is {given.dtype}{list(given.shape)}",
+            why=f"it is {dtype}{list(array.shape)}, due is {meta.dtype}{list(meta.shape)}",
         )
-    made = scope.constant(array, dtype, owner.name)
-    return parts_of(emitter(scope, owner.name, where), made) if given.dtype in PARTS else made
+    operand = scope.constant(array, dtype, owner.name)
+    return parts_of(emitter(scope, owner.name, where), operand) if meta.dtype in PARTS else operand
 
 
 def _define_symbols(
     symbols: Symbols, users: Mapping[str, Tensor], shapes: Shapes, called: Mapping[str, str]
 ) -> None:
-    """A size for every symbol of the inputs, as it is called; else it is named after the first
-    dimension that is it alone."""
+    """Defines a size for every symbol of the inputs, under the author's name (`called`) or that of
+    the first dimension that is the symbol alone."""
 
     def fresh(symbol: str, hint: str) -> None:
         symbols.fresh(symbol, called.get(symbol, hint))
@@ -110,9 +115,9 @@ def _define_symbols(
     opened = [(name, axis, d) for name, axis, d in dims if isinstance(d, Formula)]
     for name, axis, formula in opened:
         if formula.is_symbol and not symbols.knows(str(formula)):
-            given = shapes[name][axis] if len(shapes.get(name, ())) > axis else None
-            if isinstance(given, int):
-                symbols.define(str(formula), const(given))
+            fixed_size = shapes[name][axis] if len(shapes.get(name, ())) > axis else None
+            if isinstance(fixed_size, int):
+                symbols.define(str(formula), const(fixed_size))
             else:
                 fresh(str(formula), f"{name}.{axis}")
     for name, _, formula in opened:
@@ -132,16 +137,16 @@ def _symbols_of(formula: Any) -> Iterator[str]:
 
 def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes: Shapes) -> None:
     for name in users:
-        given = shapes.get(name)
-        if given is None:
+        shape = shapes.get(name)
+        if shape is None:
             continue
-        found = port_of(values[name]).shape
-        if len(found) != len(given):
+        dims = port_of(values[name]).shape
+        if len(dims) != len(shape):
             raise UserError(
                 f"the shape given for input '{name}' has the wrong rank",
-                why=f"{len(given)} dimensions given, the program has {len(found)}",
+                why=f"{len(shape)} dimensions given, the program has {len(dims)}",
             )
-        for size, dim in zip(given, found, strict=True):
+        for size, dim in zip(shape, dims, strict=True):
             if as_int(dim) != size:
                 raise UserError(
                     f"the shape given for input '{name}' contradicts the program",

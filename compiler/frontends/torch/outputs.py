@@ -1,4 +1,4 @@
-"""The end of an import: results under their names, and inputs that the program updates."""
+"""Ends an import: names the results, and connects the inputs that the program updates."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,17 @@ from tcc.ops import OPS
 def finish_program(
     scope: Scope, program: Program, results: Sequence[Any], inputs: Mapping[str, Any]
 ) -> Graph:
-    """The graph with the program's results as outputs; those that are None are left out.
+    """Returns the graph with the program's results as outputs, without those that are None.
 
-    A result that is an input, a constant or an earlier result gets a copy of its own.  New values
-    of inputs come last, as `NAME.updated`; each is its input, updated in place.
+    A result that is an input, a constant or an earlier result becomes a copy.  New values of inputs
+    come last, as `NAME.updated`; each is its input, updated in place.
     """
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)
     states: dict[Value, Value] = {}
     operands = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
-    taken: set[Value] = {o.made for o in operands if o.made is not None}
-    own = {value.name for value in taken}
+    named_values: set[Value] = {o.graph_value for o in operands if o.graph_value is not None}
+    used_names = {value.name for value in named_values}
     present = [(name, result, None) for name, result in named if result is not None]
     for update, result in zip(program.updates, results[:count], strict=True):
         past = port_of(inputs[update]).value
@@ -39,12 +39,12 @@ def finish_program(
     for name, result, past in present:
         operand = _operand(scope, result, name)
         value = operand.value
-        if value in taken or operand.array is not None:
+        if value in named_values or operand.array is not None:
             (value,) = scope.builder.add(
                 OPS["identity"], [value], loc=f"output {name}", names=[name]
             )
-        taken.add(value)
-        names[value] = _free(name, own)
+        named_values.add(value)
+        names[value] = _free(name, used_names)
         if past is not None:
             _check_update(value, past)
             states[value] = past
@@ -60,12 +60,12 @@ def _check_update(value: Value, past: Value) -> None:
         )
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, used_names: set[str]) -> str:
     number, free = 1, name
-    while free in taken:
+    while free in used_names:
         free = f"{name}_{number}"
         number += 1
-    taken.add(free)
+    used_names.add(free)
     return free
 
 
@@ -84,13 +84,14 @@ def _operand(scope: Scope, result: Any, name: str) -> Operand:
 def all_names(
     kinds: Sequence[tuple[str, str]], user: Sequence[str], inputs: Sequence[str]
 ) -> tuple[str, ...]:
-    """The names of results behind the updates: `user` names of what the model returns, its loss
-    among them, and the gradients that a joint program gives.
+    """Returns the names of the results behind the updates.
 
-    `kinds` are torch's kind of each result and what a gradient belongs to: a constant, or one of
-    the program's `inputs`.  Raises ValueError where the model returns other results than `user`.
+    `user` has the names of the values that the model returns, a loss among them; gradients of a
+    joint program get the name of their input.  `kinds` are torch's kind of each result and the
+    target of a gradient: a constant, or one of the program's `inputs`.  Raises ValueError where the
+    number of results differs from `user`.
     """
-    rest = iter(user)
+    user_names = iter(user)
     names = []
     for kind, target in kinds:
         if kind.startswith("gradient_to_"):
@@ -98,24 +99,24 @@ def all_names(
             continue
         if kind not in ("user_output", "loss_output"):
             raise ValueError(f"results of kind {kind[:80]} are not supported")
-        own = next(rest, None)
-        if own is None:
+        user_name = next(user_names, None)
+        if user_name is None:
             raise ValueError("the program returns more results than its description")
-        names.append("loss" if kind == "loss_output" else own)
-    if next(rest, None) is not None:
+        names.append("loss" if kind == "loss_output" else user_name)
+    if next(user_names, None) is not None:
         raise ValueError("the program returns fewer results than its description")
     return tuple(names)
 
 
 def _input_named(name: str, inputs: Sequence[str]) -> str:
-    """The input that a gradient belongs to: torch 2.13 names it `argN_1`, by its number."""
+    """Returns the input that a gradient belongs to; torch 2.13 names it `argN_1`, by its number."""
     numbered = re.fullmatch(r"arg([0-9]{1,6})_1", name)
     number = int(numbered[1]) if numbered and name not in inputs else len(inputs)
     return inputs[number] if number < len(inputs) else name
 
 
 def result_names(paths: Sequence[Sequence[Any]]) -> tuple[str, ...]:
-    """A name for each leaf of what the model returns: the keys on the way there, joined."""
+    """Returns a name for each leaf of the model's results: the keys on its path, joined."""
     if list(paths) == [()]:
         return ("output",)
     return tuple(map(_path_name, paths))

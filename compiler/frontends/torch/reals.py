@@ -1,4 +1,4 @@
-"""Real numbers that a program computes from sizes, as scalars of the graph, and sizes that round
+"""Real numbers that a program computes from sizes: scalars of the graph, and sizes rounded from
 them."""
 
 from functools import partial, reduce
@@ -18,25 +18,25 @@ _ROOT = "OpaqueUnaryFn_sqrt"
 
 
 def real_size(scope: Scope, symbols: Symbols, expression: Any, where: str) -> Operand:
-    """The value of a symbolic real number as an f64 scalar.
+    """Returns the value of a symbolic real number as an f64 scalar.
 
-    Raises `UserError` where it is made of functions that tcc does not have.
+    Raises `UserError` for functions that tcc does not have.
     """
     return _Reals(scope, symbols, where).read(expression)
 
 
 def late_size(scope: Scope, symbols: Symbols, formula: Formula) -> Index:
-    """A size that rounds a real number, which each run computes in f64, as torch does."""
+    """Returns a size rounded from a real number, which each run computes in f64, as torch does."""
     reals = _Reals(scope, symbols, str(formula)[:200])
     number = reals.read(formula.args[0])
     reals.names = ("rounded",)
-    if formula.head != "TruncToInt":  # as casts do
+    if formula.head != "TruncToInt":  # a cast truncates
         number = reals.emit("ceil" if formula.head[0] in "Cc" else "floor", number)
     return reals.size(reals.cast(number, I64), "a size")
 
 
 class _Reals(Emitter):
-    """Writes the functions that a number is made of."""
+    """Emits the arithmetic of a real number."""
 
     def __init__(self, scope: Scope, symbols: Symbols, where: str) -> None:
         self.scope, self.symbols, self.names = scope, symbols, ()

@@ -1,4 +1,4 @@
-"""Runs of a program by torch's own operators, on arrays: the reference of `tcc verify`."""
+"""Runs a program with torch's own operators, on arrays: the reference of `tcc verify`."""
 
 from collections.abc import Callable
 from math import inf
@@ -16,56 +16,58 @@ from tcc.ir.op import Array, NamedArrays
 
 
 def replayed(program: Program, rounding: Rounding) -> Callable[[NamedArrays], dict[str, Array]]:
-    """A function that runs the program, rounded, on arrays of its inputs, as its graph names them.
+    """Returns a function that runs the rounded program on arrays of its inputs, by their graph
+    names.
 
-    It gives the results under their numbers, and new values of inputs as `NAME.updated`; complex
-    elements are pairs.  Raises `UserError` where torch refuses a call.
+    The function returns the results under their numbers, and new values of inputs as
+    `NAME.updated`; complex elements are pairs.  It raises `UserError` where torch refuses a call.
     """
     owners = program.owned
-    held = {name: owner.value for name, owner in owners.items() if isinstance(owner, Fixed)}
+    fixed_values = {name: owner.value for name, owner in owners.items() if isinstance(owner, Fixed)}
     weights: dict[Any, Any] = {}
-    shown = {name: getattr(owners.get(name), "name", name) for name, _ in program.block.inputs}
+    port_names = {name: getattr(owners.get(name), "name", name) for name, _ in program.block.inputs}
 
     def run(arrays: NamedArrays) -> dict[str, Array]:
         tensors = {
-            name: _tensor(program, known, arrays[shown[name]])
-            for name, known in program.block.inputs
-            if shown[name] in arrays
+            name: _tensor(program, meta, arrays[port_names[name]])
+            for name, meta in program.block.inputs
+            if port_names[name] in arrays
         }
         rounder = Rounder(program, rounding, tensors, weights)
-        for name, known in program.block.inputs:
-            if name not in held and name not in tensors:
-                array, _ = program.contents(shown[name])
-                if shown[name] in rounder.missed:
-                    array = rounding.weight([shown[name]], array, -1)
-                held[name] = _tensor(program, known, array)
+        for name, meta in program.block.inputs:
+            if name not in fixed_values and name not in tensors:
+                array, _ = program.contents(port_names[name])
+                if port_names[name] in rounder.missed:
+                    array = rounding.weight([port_names[name]], array, -1)
+                fixed_values[name] = _tensor(program, meta, array)
         versions = {name: tensor._version for name, tensor in tensors.items()}
-        values = held | tensors
-        seen = [rounder.seen(name, values[name]) for name, _ in program.block.inputs]
+        values = fixed_values | tensors
+        inputs = [rounder.seen(name, values[name]) for name, _ in program.block.inputs]
         with torch.no_grad():
-            results = run_block(program.block, seen, rounder)
+            results = run_block(program.block, inputs, rounder)
         count = len(program.updates)
         present = [result for result in results[count:] if result is not None]
         changed = {n: tensor for n, tensor in tensors.items() if tensor._version != versions[n]}
         updated = changed | dict(zip(program.updates, results, strict=False))
-        named = {f"{shown[name]}.updated": tensor for name, tensor in updated.items()}
+        named = {f"{port_names[name]}.updated": tensor for name, tensor in updated.items()}
         outputs = {str(number): result for number, result in enumerate(present)}
         return {name: _array(result) for name, result in (outputs | named).items()}
 
     return run
 
 
-def _tensor(program: Program, known: Tensor, array: Array) -> Any:
-    """A copy of an array as the program sees it, its axes laid out as those of its example."""
+def _tensor(program: Program, meta: Tensor, array: Array) -> Any:
+    """Returns a copy of an array in the program's dtype, its axes stored in the order of its
+    example."""
     tensor = torch.from_numpy(np.array(array))
-    if known.dtype in PARTS:
+    if meta.dtype in PARTS:
         tensor = torch.view_as_complex(tensor.contiguous())
     strides = [
-        program.hints.get(str(s), inf) if isinstance(s, Formula) else s for s in known.strides
+        program.hints.get(str(s), inf) if isinstance(s, Formula) else s for s in meta.strides
     ]
     order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
     laid = tensor.permute(order).contiguous().permute([*np.argsort(order)])
-    return laid.to(getattr(torch, known.dtype))
+    return laid.to(getattr(torch, meta.dtype))
 
 
 def _array(result: Any) -> Array:

@@ -1,7 +1,9 @@
-"""Programs of archives, traced anew by torch, so that its rules take apart what the table lacks.
+"""Traces programs of archives anew with torch, so that its rules decompose operators that the table
+lacks.
 
-Nothing of the file is evaluated.  What runs, on tensors without elements, are operators of ATen
-that the table has or torch has a rule for, arithmetic on sizes, and the blocks that calls hold.
+Nothing of the file is evaluated.  The trace runs on tensors without elements.  It runs only
+operators of ATen that the table has or torch has a rule for, arithmetic on sizes, and the blocks of
+calls.
 """
 
 import inspect
@@ -56,24 +58,25 @@ _FORMATS = {
 
 
 def _grouped_rows(input: Any, weight: Any, offs: Any) -> Any:
-    """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
+    """Multiplies groups of consecutive rows with one matrix per group; `offs` are the ends of the
+    groups."""
     count = weight.shape[0]
-    run = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
-    products = (input[:, None] @ weight[run.clamp(max=count - 1)])[:, 0]
-    return torch.where((run < count)[:, None], products, 0.0)
+    group = (offs <= torch.arange(input.shape[0])[:, None]).sum(1)
+    row_products = (input[:, None] @ weight[group.clamp(max=count - 1)])[:, 0]
+    return torch.where((group < count)[:, None], row_products, 0.0)
 
 
-# Operators of libraries that this process may lack, in torch's.
+# Operators of libraries that this process may lack, written with torch's operators.
 _FOREIGN: Mapping[str, Callable[..., Any]] = {
     "transformers.grouped_mm_fallback.default": _grouped_rows
 }
 _CPU = torch.empty(0).device  # tensors of every device are traced there
 _LARGEST = 1 << 31
-_TRACED = "traced by torch: "  # what is before the name of a constant of torch's rules
+_TRACED = "traced by torch: "  # prefix of names of constants that torch's rules add
 
 
 def is_traceable(call: Call) -> bool:
-    """Whether torch may run a call: arithmetic, a block, or an operator of ATen, in place or not,
+    """True if torch may run a call: arithmetic, a block, or an operator of ATen, in place or not,
     that the table has or torch has a rule for."""
     if call.target in _ARITHMETIC or call.target in REGIONS or has_converter(call.target):
         return True
@@ -86,28 +89,29 @@ def is_traceable(call: Call) -> bool:
 
 
 def _operator(target: str) -> Any:
-    """The operator of ATen, or the collective, that has this name; None where there is none."""
+    """Returns the operator of ATen, or the collective, of this name; None if there is none."""
     library, _, name = target.partition(".")
     if library not in ("aten", "_c10d_functional"):
         return None
     packet, _, overload = name.partition(".")
-    found = getattr(getattr(getattr(torch.ops, library), packet, None), overload, None)
-    return found if isinstance(found, torch._ops.OpOverload) else None
+    overload_object = getattr(getattr(getattr(torch.ops, library), packet, None), overload, None)
+    return overload_object if isinstance(overload_object, torch._ops.OpOverload) else None
 
 
 def retraced(program: Program) -> Program:
-    """The program without updates in place, of operators that the table has where torch's rules
-    lead there; all its calls are traceable.  Raises `UserError` where torch refuses them."""
+    """Returns the program without in-place updates, decomposed to operators of the table where
+    torch's rules reach them.  All its calls must be traceable.  Raises `UserError` where torch
+    refuses them."""
     replay = _Replay(program)
-    given = {name: _example(program, known) for name, known in replay.given.items()}
-    axes = {name: _open_axes(program, known) for name, known in replay.given.items()}
+    examples = {name: _example(program, meta) for name, meta in replay.given.items()}
+    axes = {name: _open_axes(program, meta) for name, meta in replay.given.items()}
     with _unlogged():
-        found = described(decomposed(exported(replay, given, axes)))
+        traced = described(decomposed(exported(replay, examples, axes)))
     names = replay.names
 
     def contents(name: str) -> tuple[Array, DType]:
-        own = name.removeprefix(_TRACED)
-        return program.contents(name) if own == name else found.contents(own)
+        traced_name = name.removeprefix(_TRACED)
+        return program.contents(name) if traced_name == name else traced.contents(traced_name)
 
     def renamed(owner: Constant | Fixed) -> Constant | Fixed:
         if isinstance(owner, Fixed):
@@ -115,8 +119,8 @@ def retraced(program: Program) -> Program:
         return Constant(names.get(owner.name, _TRACED + owner.name))
 
     return replace(
-        found,
-        owned={name: renamed(owner) for name, owner in found.owned.items()},
+        traced,
+        owned={name: renamed(owner) for name, owner in traced.owned.items()},
         output_names=program.output_names,
         guards=program.guards,
         contents=contents,
@@ -126,7 +130,7 @@ def retraced(program: Program) -> Program:
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Torch logs whole tracebacks of what it refuses; the error that follows says the same."""
+    """Silences torch's logs of whole tracebacks; the error that follows has the message."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -135,13 +139,13 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-def _example(program: Program, known: Tensor) -> Any:
-    """A tensor of the sizes that the archive was made with; its memory is never touched."""
+def _example(program: Program, meta: Tensor) -> Any:
+    """Returns a tensor with the sizes of the archive's example; its memory is never touched."""
     sizes, strides = (
-        [_hint(program, size) for size in part] for part in (known.shape, known.strides)
+        [_hint(program, size) for size in part] for part in (meta.shape, meta.strides)
     )
     try:
-        return torch.empty_strided(sizes, strides, dtype=getattr(torch, known.dtype))
+        return torch.empty_strided(sizes, strides, dtype=getattr(torch, meta.dtype))
     except RuntimeError as error:
         raise UserError(
             "torch cannot trace the archive for its example sizes",
@@ -151,22 +155,23 @@ def _example(program: Program, known: Tensor) -> Any:
 
 
 def _hint(program: Program, size: Any) -> int:
-    found = program.hints.get(str(size)) if isinstance(size, Formula) else size
-    if not isinstance(found, int) or not 0 <= found < _LARGEST:
+    example = program.hints.get(str(size)) if isinstance(size, Formula) else size
+    if not isinstance(example, int) or not 0 <= example < _LARGEST:
         raise UserError(f"the archive gives no example of the size {str(size)[:80]}")
-    return found
+    return example
 
 
-def _open_axes(program: Program, known: Tensor) -> dict[int, Any]:
-    opened = {n: size for n, size in enumerate(known.shape) if isinstance(size, Formula)}
+def _open_axes(program: Program, meta: Tensor) -> dict[int, Any]:
+    opened = {n: size for n, size in enumerate(meta.shape) if isinstance(size, Formula)}
     ranges = {n: program.ranges.get(str(size), (None, None)) for n, size in opened.items()}
     return {n: torch.export.Dim.AUTO(min=low, max=high) for n, (low, high) in ranges.items()}
 
 
 class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the checker
-    """Runs the program's calls: a function of its tensors that the caller gives, by their names.
+    """Runs the program's calls as a function of the tensors that the caller passes, by their names.
 
-    `given` says what is known of these, `names` what the program calls the buffers of this module.
+    `given` has the descriptions of these tensors, `names` the program's names of this module's
+    buffers.
     """
 
     def __init__(self, program: Program) -> None:
@@ -177,28 +182,28 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
         self._owned: dict[str, str] = {}
         self.given: dict[str, Tensor] = {}
         self.names: dict[str, str] = {}
-        for name, known in inputs.items():
+        for name, meta in inputs.items():
             owner = program.owned.get(name)
             if isinstance(owner, Fixed):
                 self._fixed[name] = owner.value
-            elif not isinstance(known, Tensor):
+            elif not isinstance(meta, Tensor):
                 raise UserError(f"the input {name} is no tensor, and not fixed either")
             elif owner is None:
-                self.given[name] = known
+                self.given[name] = meta
             else:
-                self._owned[name] = held = f"owned_{len(self.names)}"
-                self.register_buffer(held, _example(program, known))
-                self.names[held] = owner.name
+                self._owned[name] = buffer = f"owned_{len(self.names)}"
+                self.register_buffer(buffer, _example(program, meta))
+                self.names[buffer] = owner.name
         kind = inspect.Parameter.KEYWORD_ONLY
         self.forward = partial(self._replayed)
-        # An export reads the names of the inputs there; a `partial` has no such declared field.
+        # torch.export reads input names from the signature; `partial` declares no field for it.
         self.forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [inspect.Parameter(name, kind) for name in self.given]
         )
 
     def _replayed(self, **given: Any) -> list[Any]:
         block, updates = self._program.block, self._program.updates
-        owned = {name: getattr(self, held) for name, held in self._owned.items()}
+        owned = {name: getattr(self, buffer) for name, buffer in self._owned.items()}
         values = self._fixed | owned | given
         results = run_block(block, [values[name] for name, _ in block.inputs])
         for name, new in zip(updates, results, strict=False):
@@ -208,12 +213,12 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
 
 def run_block(
     block: Block,
-    given: Sequence[Any],
+    inputs: Sequence[Any],
     call_of: Callable[[Call, Mapping[str, Any]], Any] | None = None,
 ) -> list[Any]:
-    """What the block returns where torch runs its calls, or `call_of` does.  `given` are what its
-    inputs stand for."""
-    values = dict(zip((name for name, _ in block.inputs), given, strict=True))
+    """Runs a block's calls with torch, or with `call_of`, and returns its outputs.  `inputs` are
+    the values of the block's inputs."""
+    values = dict(zip((name for name, _ in block.inputs), inputs, strict=True))
 
     def resolved(value: Any) -> Any:
         match value:
@@ -226,7 +231,7 @@ def run_block(
             case Opaque(text):
                 return _CPU if text.startswith("device ") else _FORMATS.get(text)
             case Block():
-                return lambda *given: tuple(run_block(value, given))
+                return lambda *inputs: tuple(run_block(value, inputs))
         return value
 
     for call in block.calls:
@@ -237,18 +242,18 @@ def run_block(
 
 
 def called(call: Call, arguments: Mapping[str, Any]) -> Any:
-    """The result of a call, by torch."""
-    given = list(arguments.values())
-    if call.target == "higher_order.wrap_with_autocast" and given[2]:
+    """Returns torch's result of a call."""
+    values = list(arguments.values())
+    if call.target == "higher_order.wrap_with_autocast" and values[2]:
         raise ValueError("it casts automatically: export the model without autocast")
     if call.target in REGIONS:
-        return getattr(torch.ops.higher_order, call.target.rpartition(".")[2])(*given)
+        return getattr(torch.ops.higher_order, call.target.rpartition(".")[2])(*values)
     function = _ARITHMETIC.get(call.target)
     if function is None:
         return (_FOREIGN.get(call.target) or _operator(call.target))(**arguments)
-    if function is not operator.getitem and not all(map(_is_number, given)):
+    if function is not operator.getitem and not all(map(_is_number, values)):
         raise TypeError("it computes with what is no number")
-    return function(*given)
+    return function(*values)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Rounds what the contractions of a program read while torch runs it, as `frontends.onnx.rounded`
+"""Rounds the operands of a program's contractions while torch runs it, as `frontends.onnx.rounded`
 does in a model.
 
     y = linear(x, w)   ->   y = linear(round(x), round(w))
@@ -17,8 +17,8 @@ _CONTRACTIONS = frozenset(
     "linear matmul mm bmm addmm baddbmm einsum conv1d conv2d conv3d convolution conv_transpose1d "
     "conv_transpose2d conv_transpose3d lstm gru rnn_tanh rnn_relu".split()
 )
-# Their operands by name, and the axis of each along which products are summed.  None: the longest
-# axis but the first, as in the window of a convolution.
+# The operands of contractions by name, and the summed axis of each.  None: the longest axis but the
+# first, as in the window of a convolution.
 _AXES: Mapping[str, int | None] = {
     **dict.fromkeys(("input", "weight", "params", "tensors")),
     **dict.fromkeys(("self", "mat1", "batch1"), -1),
@@ -33,20 +33,20 @@ _NARROW = {"bf16": torch.bfloat16, "f16": torch.float16}
 
 
 def _operator(call: Call) -> str:
-    """The name of an operator of ATen without that of its overload."""
+    """Returns the name of an ATen operator without its overload."""
     return call.target.removeprefix("aten.").partition(".")[0]
 
 
 def _operands(call: Call) -> Mapping[str, int | None]:
-    """The operands of a contraction with their axes; none of another call.  What `addmm` adds is
-    no operand."""
+    """Returns the operands of a contraction with their summed axes; empty for other calls.  The
+    tensor that `addmm` adds is no operand."""
     name = _operator(call)
     axes = _AXES if name in _CONTRACTIONS else {}
     return {n: axes[n] for n in axes.keys() & call.arguments if "add" not in name or n != "self"}
 
 
 def _read(arguments: Iterable[Any]) -> Iterator[str]:
-    """The names of the values that arguments refer to."""
+    """Yields the names of the values that arguments refer to."""
     for value in arguments:
         if isinstance(value, list):
             yield from _read(value)
@@ -55,11 +55,12 @@ def _read(arguments: Iterable[Any]) -> Iterator[str]:
 
 
 class Rounder:
-    """Runs the calls of a program, rounded, for inputs of these names, states among them.
+    """Runs the calls of a program with rounded operands.
 
-    `weights` holds those that were rounded before, for the same program and rounding.  `missed` are
-    the constants to round that no contraction reads: all that reads them is to see them rounded.
-    Calls of a branch or a loop are not rounded.
+    `inputs` are the names of the program's inputs, states among them.  `weights` caches rounded
+    weights of the same program and rounding.  `missed` are the constants to round that no
+    contraction reads: all their readers must see them rounded.  Calls in a branch or a loop are not
+    rounded.
     """
 
     def __init__(
@@ -70,21 +71,22 @@ class Rounder:
         weights: dict[tuple[str, int | None], Any],
     ) -> None:
         self._rounding, self._weights = rounding, weights
-        # The constants of which values are made, and the types to which other values are rounded.
+        # `made_of`: the constants from which a value is computed.  `_kinds`: the types to which
+        # other values are rounded.
         made_of: dict[str, set[str]] = {
             name: {owner.name}
             for name, owner in program.owned.items()
             if isinstance(owner, Constant) and name not in inputs
         }
         self._sources, self._kinds = made_of, dict[str, str]()
-        read = set[str]()
+        constants_read = set[str]()
         for call in program.block.calls:
             names = {*_read(call.arguments.values())}
             if names and names <= made_of.keys():
                 made_of[call.name] = set().union(*(made_of[name] for name in names))
             operands = {*_read(call.arguments[name] for name in _operands(call))}
             sources = set().union(*(made_of.get(name, ()) for name in operands))
-            read |= sources
+            constants_read |= sources
             kind = rounding.operand(sources)
             self._kinds.update(dict.fromkeys(operands - made_of.keys() if kind else (), kind))
         moves = (call for call in reversed(program.block.calls) if _operator(call) in _MOVES)
@@ -92,10 +94,10 @@ class Rounder:
             if call.name in self._kinds:
                 names = {*_read(call.arguments.values())} - made_of.keys()
                 self._kinds.update(dict.fromkeys(names, self._kinds[call.name]))
-        self.missed = rounding.weights.keys() - read
+        self.missed = rounding.weights.keys() - constants_read
 
     def __call__(self, call: Call, arguments: Mapping[str, Any]) -> Any:
-        """The result of a call on these arguments."""
+        """Returns the result of a call on these arguments, rounded."""
         rounded = {
             name: self._operand(arguments[name], call.arguments[name], axis)
             for name, axis in _operands(call).items()
@@ -107,7 +109,7 @@ class Rounder:
         return self.seen(call.name, result)
 
     def seen(self, name: str, value: Any) -> Any:
-        """A value as those that read it see it."""
+        """Returns a value as its readers see it."""
         return self._narrowed(name, value) if self._rounding.spread else value
 
     def _operand(self, value: Any, ref: Any, axis: int | None) -> Any:
@@ -124,7 +126,7 @@ class Rounder:
         return self._weights[ref.name, axis]
 
     def _narrowed(self, name: str, value: Any) -> Any:
-        """A tensor of f32, each element the nearest of the type to which it is rounded."""
+        """Rounds each element of an f32 tensor to the nearest value of its type."""
         kind = self._kinds.get(name)
         if kind is None or not _is_float(value):
             return value

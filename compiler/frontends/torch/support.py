@@ -1,4 +1,4 @@
-"""Which calls of a program can be imported, and the table of those that cannot."""
+"""Finds the calls of a program that cannot be imported, and lists them in one error."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -25,24 +25,24 @@ _NAMES_SHOWN = 3
 
 
 def has_converter(target: str) -> bool:
-    """Whether the table has an operator, for real tensors or for complex ones."""
+    """True if the table has an operator, for real tensors or for complex ones."""
     return converter_of(target) is not None or complex_converter_of(target) is not None
 
 
 def is_ignored(target: str) -> bool:
-    """Whether a call only states what the export has proved."""
+    """True if a call only states something that the export has proved."""
     return target in _IGNORED
 
 
 def is_arithmetic(call: Call) -> bool:
-    """Whether a call computes a number from sizes; the program has its value as an expression."""
-    known = isinstance(call.result, Number | int | float)
-    return known and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
+    """True if a call computes a number from sizes; the program has the number as an expression."""
+    is_number = isinstance(call.result, Number | int | float)
+    return is_number and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
 
 
 def missing_calls(program: Block) -> list[Call]:
-    """The calls of a program that cannot be imported, those of the blocks it holds too."""
-    return [call for call, known in _calls(program) if not _is_supported(call, known)]
+    """Returns the calls that cannot be imported, those of inner blocks included."""
+    return [call for call, metas in _calls(program) if not _is_supported(call, metas)]
 
 
 def check_calls(
@@ -50,8 +50,8 @@ def check_calls(
     hint: str = "tcc ops lists what is supported",
     accepts: Callable[[Call], bool] = lambda call: False,
 ) -> None:
-    """Raises one `UserError` that lists every operator of the program that tcc does not have, and
-    that `accepts` does not take either."""
+    """Raises one `UserError` that lists every operator that tcc lacks and that `accepts`
+    refuses."""
     missing: dict[str, list[str]] = {}
     for call in missing_calls(program):
         if not accepts(call):
@@ -68,25 +68,26 @@ def check_calls(
 
 
 def _row(operator: str, places: list[str]) -> str:
-    shown = ", ".join(places[:_NAMES_SHOWN]) + ", ..." * (len(places) > _NAMES_SHOWN)
-    return f"    {operator}  {len(places)}  {shown}"
+    locations = ", ".join(places[:_NAMES_SHOWN]) + ", ..." * (len(places) > _NAMES_SHOWN)
+    return f"    {operator}  {len(places)}  {locations}"
 
 
-def _is_supported(call: Call, known: Mapping[str, Known]) -> bool:
+def _is_supported(call: Call, metas: Mapping[str, Known]) -> bool:
     target = call.target
     if target in (GETITEM, ASSERT_SCALAR) or is_ignored(target) or is_arithmetic(call):
         return True
-    if has_complex(call, known):
+    if has_complex(call, metas):
         return complex_converter_of(target) is not None
     return target in REGIONS or converter_of(target) is not None
 
 
 def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
-    """The calls of a block and of the blocks they hold, and what is known of names at each."""
-    known = dict(block.inputs)
+    """Yields the calls of a block and its inner blocks, each with the descriptions of the names so
+    far."""
+    metas = dict(block.inputs)
     for call in block.calls:
-        known[call.name] = call.result
-        yield call, known
+        metas[call.name] = call.result
+        yield call, metas
         for inner in _blocks(call.arguments.values()):
             yield from _calls(inner)
 

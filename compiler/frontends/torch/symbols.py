@@ -1,4 +1,4 @@
-"""Sizes of an exported program as `Index`: its symbols, and the arithmetic between them."""
+"""Sizes of an exported program as `Index`: its symbols, and arithmetic with them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ def _power(base: Index, exponent: Index) -> Index:
 
 
 def _quotient(num: Index, den: Index) -> Index:
-    """Floor division; torch's divisors of sizes are positive unless they are numbers."""
+    """Returns the quotient, rounded down; torch's divisors of sizes are positive unless they are
+    numbers."""
     if not den.terms and den.const < 0:
         return floordiv(-num, -den)
     return floordiv(num, den)
 
 
-def _rest(num: Index, den: Index) -> Index:
+def _remainder(num: Index, den: Index) -> Index:
     if not den.terms and not den.const:
         raise ValueError("a size is divided by zero")
     return mod(num, den)
@@ -39,7 +40,7 @@ def _folded(function: Callable[[Index, Index], Index]) -> Callable[..., Index]:
     return lambda *values: reduce(function, values)
 
 
-# The functions that torch's symbolic integers are made of, by their names in its expressions.
+# The functions in torch's symbolic integers, by their names in its expressions.
 _FUNCTIONS: Mapping[str, Callable[..., Index]] = {
     "Add": _folded(operator.add),
     "Mul": _folded(operator.mul),
@@ -48,9 +49,9 @@ _FUNCTIONS: Mapping[str, Callable[..., Index]] = {
     "FloorDiv": _quotient,
     "CleanDiv": _quotient,
     "CeilDiv": ceildiv,
-    "Mod": _rest,
-    "PythonMod": _rest,
-    "ModularIndexing": lambda base, by, size: _rest(floordiv(base, by), size),
+    "Mod": _remainder,
+    "PythonMod": _remainder,
+    "ModularIndexing": lambda base, by, size: _remainder(floordiv(base, by), size),
     "Max": _folded(maximum),
     "Min": _folded(minimum),
     "Identity": lambda value: value,
@@ -58,9 +59,9 @@ _FUNCTIONS: Mapping[str, Callable[..., Index]] = {
 
 
 def _truncated(num: Index, den: Index) -> Index:
-    least = bounds(num)[0]
-    if least is None or least < 0:
-        raise ValueError("what may be negative is rounded towards zero")
+    lowest = bounds(num)[0]
+    if lowest is None or lowest < 0:
+        raise ValueError("a size that may be negative is rounded towards zero")
     return _quotient(num, den)
 
 
@@ -71,20 +72,21 @@ _ROUNDED: Mapping[str, Callable[[Index, Index], Index]] = {
     "CeilToInt": ceildiv,
     "ceiling": ceildiv,
 }
-_FINEST = 1 << 10  # of fractions that reals stand for; their products with sizes are exact
+# Largest denominator and value of a fraction; products of such fractions with sizes are exact.
+_FINEST = 1 << 10
 
 
 class _LongError(ValueError):
-    """A number is a fraction of integers too large for products with sizes to be exact."""
+    """A number is a fraction of integers so large that its products with sizes are inexact."""
 
 
 @entity
 class Symbols:
     """The `Index` of each symbol of the program.
 
-    `ranges` are the program's constraints: the least and largest value of a symbol, by its name;
-    `late` gives a size that rounds what fractions of sizes do not say, as each run computes it.
-    `examples` are the values of symbols in the inputs that the program was made with, where known.
+    `ranges` maps a symbol's name to its smallest and largest value in the program's constraints.
+    `late` returns a size that each run computes by rounding a real number, where fractions of sizes
+    cannot express it.  `examples` are the values of symbols in the example inputs, where known.
     """
 
     _session: ImportSession
@@ -97,32 +99,32 @@ class Symbols:
         return symbol in self._known
 
     def define(self, symbol: str, index: Index) -> None:
-        """The symbol is `index` from here on."""
+        """Defines the symbol as `index`."""
         self._known[symbol] = index
 
     def learn(self, size: Any, index: Index) -> None:
-        """Defines what `size` is the symbol of, unless it is defined already."""
+        """Defines `size` as `index` if it is a symbol that is not defined yet."""
         if isinstance(size, Formula) and size.is_symbol and not self.knows(str(size)):
             self.define(str(size), index)
 
     def fresh(self, symbol: str, hint: str) -> Index:
-        """A new size for the symbol, in the range that the program gives it, typically as in the
-        example inputs.
+        """Returns a new size for the symbol, in the program's range, with the example's value as
+        typical.
 
-        torch traces as if symbolic sizes were at least 2, writes that as their range, and runs them
-        with 1 all the same.
+        torch traces as if symbolic sizes were at least 2, and writes 2 as their lower bound, but
+        runs the program with 1 as well.
         """
         lower, upper = self._ranges.get(symbol, (None, None))
         lo = 1 if lower == 2 else max(lower or 0, 0)
         hi = LARGEST_SIZE if upper is None else min(upper, LARGEST_SIZE)
         hi, example = max(lo, hi), self._examples.get(symbol)
         typical = None if example is None or not lo <= example <= hi else example
-        made = self._session.fresh_symbol(hint, lo, hi, typical)
-        self.define(symbol, made)
-        return made
+        index = self._session.fresh_symbol(hint, lo, hi, typical)
+        self.define(symbol, index)
+        return index
 
     def index(self, size: Size | Number, where: str) -> Index:
-        """A size of the program as an `Index`.
+        """Returns a size of the program as an `Index`.
 
         Raises `UserError` where it is no integer expression that tcc has.
         """
@@ -143,10 +145,10 @@ class Symbols:
         if not isinstance(formula, Formula):
             raise ValueError(f"{formula!r} is no integer")
         if formula.is_symbol:
-            found = self._known.get(str(formula))
-            if found is None:
+            index = self._known.get(str(formula))
+            if index is None:
                 raise ValueError(f"nothing defines {formula}")
-            return found
+            return index
         if formula.head in _ROUNDED:
             return self._rounded(formula)
         function = _FUNCTIONS.get(formula.head)
@@ -163,7 +165,7 @@ class Symbols:
             return self._known[str(formula)]
 
     def _ratio(self, formula: Any) -> tuple[Index, Index]:
-        """A fraction of sizes as numerator and denominator."""
+        """Returns a fraction of sizes as numerator and denominator."""
         if isinstance(formula, float):
             short = abs(formula) <= _FINEST
             top, bottom = formula.as_integer_ratio() if short else (0, 0)
@@ -197,7 +199,7 @@ def _sum(a: tuple[Index, Index], b: tuple[Index, Index]) -> tuple[Index, Index]:
 
 
 def is_integral(formula: Any) -> bool:
-    """Whether an expression is made of integers only."""
+    """True if an expression consists of integers only."""
     if not isinstance(formula, Formula):
         return isinstance(formula, int)
     if formula.is_symbol:

@@ -1,4 +1,4 @@
-"""Element types of torch, and the type in which it computes with several."""
+"""Element types of torch, and the type in which torch computes with several."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -19,29 +19,30 @@ PARTS = {"complex32": "float16", "complex64": "float32", "complex128": "float64"
 
 
 def element_type(name: str, where: str) -> DType:
-    """The dtype of torch's element type `name`; raises `UserError` for those tcc does not have."""
-    found = _DTYPES.get(name)
-    if found is None:
+    """Returns the dtype of torch's element type `name`; raises `UserError` for a type that tcc
+    lacks."""
+    dtype = _DTYPES.get(name)
+    if dtype is None:
         raise UserError(f"elements of type torch.{name} are not supported", where=where)
-    return found
+    return dtype
 
 
 def computed_type(operands: Sequence[Any], where: str) -> DType:
-    """The element type in which torch computes with tensors and numbers together.
+    """Returns the dtype in which torch computes with tensors and numbers together.
 
-    Tensors with axes decide before tensors without, and those before numbers, unless what comes
-    later is of a higher kind: booleans, integers, reals.
+    The kinds of numbers are ordered: booleans, integers, reals.  Tensors with axes decide before
+    scalars, and scalars before numbers, unless the later ones are of a higher kind.
     """
     tiers: tuple[list[DType], list[DType], list[DType]] = ([], [], [])
     for operand in operands:
         if isinstance(operand, Tensor):
             tiers[0 if operand.shape else 1].append(element_type(operand.dtype, where))
         else:
-            tiers[2].append(_of_number(operand))
+            tiers[2].append(_number_type(operand))
     return max((reduce(_promoted, tier) for tier in tiers if tier), key=_rank)
 
 
-def _of_number(value: Any) -> DType:
+def _number_type(value: Any) -> DType:
     kind = value.kind if isinstance(value, Number) else type(value).__name__
     return {"bool": BOOL, "int": I64}.get(kind, F32)
 

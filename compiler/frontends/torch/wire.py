@@ -1,7 +1,7 @@
-"""The JSON of an archive to a `Program`: the schema of `torch.export.save`, read strictly.
+"""Reads the JSON of an archive as a `Program`, strictly by the schema of `torch.export.save`.
 
-Everything is data: operators are names, which the table of converters has or has not.  What is
-read here raises ValueError where it is not what the schema says.
+Everything is data: operators are names, which the table of converters has or lacks.  The readers
+here raise ValueError where the JSON differs from the schema.
 """
 
 import re
@@ -43,7 +43,7 @@ _SCALAR_TYPES = {
 
 
 def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> Program:
-    """The program that the JSON of an archive describes."""
+    """Returns the program that the JSON of an archive describes."""
     module = member(content, "graph_module", dict)
     signature = member(module, "signature", dict)
     specs = member(signature, "input_specs", list)
@@ -71,7 +71,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
         tuple(updates),
         all_names(results, _output_names(module, returned), [name for name, _ in block.inputs]),
         {name: _range(ends) for name, ends in ranges.items()},
-        {},  # archives do not hold the names that authors give sizes
+        {},  # archives lack the author's names of sizes
         _guards(content),
         reader.hints,
         contents,
@@ -81,18 +81,18 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
 
 
 def _guards(content: Any) -> tuple[str, ...]:
-    """The conditions of the program; those of older torch have none."""
-    found = member(content, "guards_code", list) if "guards_code" in content else []
-    if not all(isinstance(text, str) for text in found):
+    """Returns the conditions of the program; programs of older torch have none."""
+    conditions = member(content, "guards_code", list) if "guards_code" in content else []
+    if not all(isinstance(text, str) for text in conditions):
         raise ValueError("a condition is no text")
-    return tuple(found)
+    return tuple(conditions)
 
 
 # ---- pieces of JSON ------------------------------------------------------------------------------
 
 
 def member(record: Any, name: str, kind: type) -> Any:
-    """A field of a record, of the kind that is due."""
+    """Returns a field of a record; raises ValueError unless it is of the kind `kind`."""
     value = record.get(name) if isinstance(record, dict) else None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"'{name}' is missing, or of another kind than is due")
@@ -100,19 +100,19 @@ def member(record: Any, name: str, kind: type) -> Any:
 
 
 def numbers(sizes: Sequence[Any]) -> tuple[int, ...]:
-    """Sizes that are numbers."""
+    """Returns sizes that must be constant numbers."""
     return tuple(member(size, "as_int", int) for size in sizes)
 
 
 def scalar_type(number: Any) -> str:
-    """Torch's name of the element type that the schema numbers."""
+    """Returns torch's name of the element type with this number in the schema."""
     if not isinstance(number, int) or number not in _SCALAR_TYPES:
         raise ValueError(f"{number!r} is no element type")
     return _SCALAR_TYPES[number]
 
 
 def _union(value: Any) -> tuple[str, Any]:
-    """The kind and the value of what may be of several kinds."""
+    """Returns kind and value of a tagged union."""
     if not isinstance(value, dict) or len(value) != 1:
         raise ValueError("a value is not of one kind")
     ((kind, content),) = value.items()
@@ -134,7 +134,7 @@ def _range(ends: Any) -> tuple[int | None, int | None]:
 
 
 def _owned(specs: Sequence[Any]) -> dict[str, Constant | Fixed]:
-    """Which inputs the caller does not give."""
+    """Returns the inputs that the caller does not pass, by name."""
     owned: dict[str, Constant | Fixed] = {}
     for spec in specs:
         kind, content = _union(spec)
@@ -152,21 +152,21 @@ def _owned(specs: Sequence[Any]) -> dict[str, Constant | Fixed]:
 
 
 def _constant_input(spec: Any) -> str | None:
-    """The name of an input that is a constant; the graph itself does not name it."""
+    """Returns the name of a constant input, which the graph itself does not name; else None."""
     kind, content = _union(spec)
     return _name(content) if kind == "constant_input" else None
 
 
 def _target(spec: Any) -> str:
-    """The name of what a result is the new value, or the gradient, of."""
-    found = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
-    if len(found) != 1 or not isinstance(found[0], str):
+    """Returns the name of the input of which a result is the new value or the gradient."""
+    names = [v for k, v in spec.items() if k.endswith("_name")] if isinstance(spec, dict) else []
+    if len(names) != 1 or not isinstance(names[0], str):
         raise ValueError("a result is the new value, or the gradient, of nothing")
-    return found[0]
+    return names[0]
 
 
 def _literal(kind: str, value: Any) -> Any:
-    """A number, a text or None; reals that JSON has not are written as texts."""
+    """Returns a number, a text or None; NaN and infinities, which JSON lacks, are texts."""
     if kind == "as_none":
         return None
     if kind == "as_float" and isinstance(value, str) and value in _REALS:
@@ -180,7 +180,7 @@ def _literal(kind: str, value: Any) -> Any:
 
 
 def _output_names(module: Any, count: int) -> tuple[str, ...]:
-    """Where each result lies in what the model returns."""
+    """Returns the names of results, from their paths in the model's return value."""
     paths = _paths(module, "out_spec")
     if paths is None:
         return tuple(f"output_{n}" for n in range(count))
@@ -190,7 +190,7 @@ def _output_names(module: Any, count: int) -> tuple[str, ...]:
 
 
 def _paths(module: Any, name: str) -> Sequence[tuple[Any, ...]] | None:
-    """The way to each leaf of what a specification nests; None without one."""
+    """Returns the path to each leaf of a tree specification; None without a specification."""
     calls = member(module, "module_call_graph", list)
     signature = next((c.get("signature") for c in calls if member(c, "fqn", str) == ""), None)
     if signature is None:
@@ -215,7 +215,8 @@ def _leaves(spec: Any, path: tuple[Any, ...], fields: Any) -> Sequence[tuple[Any
 
 
 def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
-    """The keys of a container's entries: its own where it has some, else numbers."""
+    """Returns the keys of a container's entries: field names or keys where it has some, else
+    numbers."""
     named = fields.get(kind) if isinstance(fields, dict) else None
     keys = named.get("field_names") if isinstance(named, dict) else None
     if keys is None and isinstance(context, str):
@@ -233,7 +234,7 @@ def _keys(kind: str, context: Any, count: int, fields: Any) -> Sequence[Any]:
 
 
 class _Reader:
-    """Reads one block; `depth` is how many are around it."""
+    """Reads one block; `depth` counts the blocks that contain it."""
 
     def __init__(self, depth: int) -> None:
         if depth > _DEEPEST:
@@ -245,34 +246,35 @@ class _Reader:
         self.hints: dict[str, int] = {}
 
     def block(self, graph: Any, names: Sequence[str | None] = ()) -> Block:
-        """The block that a graph describes.  `names` are those of inputs that are constants."""
+        """Returns the block that a graph describes.  `names` are the names of constant inputs, else
+        None."""
         self._learn(graph)
         inputs = []
-        for number, given in enumerate(member(graph, "inputs", list)):
-            own = names[number] if number < len(names) else None
-            inputs.append(self._input(given, own or f"input_{number}"))
+        for number, entry in enumerate(member(graph, "inputs", list)):
+            constant_name = names[number] if number < len(names) else None
+            inputs.append(self._input(entry, constant_name or f"input_{number}"))
         parts = [self._node(node) for node in member(graph, "nodes", list)]
         outputs = tuple(self._argument(value) for value in member(graph, "outputs", list))
         calls = tuple(call for part in parts for call in self._calls(*part))
         return Block(tuple(inputs), calls, outputs)
 
     def _learn(self, graph: Any) -> None:
-        """What the graph says of its values."""
+        """Records the graph's descriptions of its values."""
         for name, meta in member(graph, "tensor_values", dict).items():
-            given = member(meta, "sizes", list), member(meta, "strides", list)
-            sizes, strides = (tuple(map(_size, part)) for part in given)
-            hints = zip((*sizes, *strides), map(_hint, chain(*given)), strict=True)
+            size_lists = member(meta, "sizes", list), member(meta, "strides", list)
+            sizes, strides = (tuple(map(_size, part)) for part in size_lists)
+            hints = zip((*sizes, *strides), map(_hint, chain(*size_lists)), strict=True)
             self.hints.update((str(size), hint) for size, hint in hints if hint is not None)
             offset = _size(member(meta, "storage_offset", dict))
             self._known[name] = Tensor(scalar_type(meta.get("dtype")), sizes, strides, offset)
         for kind in ("int", "float", "bool"):
             for name, value in member(graph, f"sym_{kind}_values", dict).items():
-                found = _expression(value)
-                symbolic = not isinstance(found, bool | int | float)
-                self._known[name] = Number(kind, found) if symbolic else found
+                result = _expression(value)
+                symbolic = not isinstance(result, bool | int | float)
+                self._known[name] = Number(kind, result) if symbolic else result
 
-    def _input(self, given: Any, unnamed: str) -> tuple[str, Known]:
-        kind, value = _union(given)
+    def _input(self, argument: Any, unnamed: str) -> tuple[str, Known]:
+        kind, value = _union(argument)
         if kind == "as_tensor":
             name = _name(value)
         elif kind.startswith("as_sym_"):
@@ -329,34 +331,36 @@ class _Reader:
     # ---- calls
 
     def _node(self, node: Any) -> tuple[Call, list[str | None]]:
-        """A call without what is used of it, and the names of its results where it has several."""
+        """Returns a call, and the names of its results where it has several; `used_results` is
+        still empty."""
         target = member(node, "target", str).removeprefix("torch.ops.")
         if not _TARGET.fullmatch(target):
             raise ValueError(f"{target[:80]!r} is no operator")
         arguments: dict[str, Any] = {}
-        for number, given in enumerate(member(node, "inputs", list)):
-            name = member(given, "name", str) or str(number)
-            arguments[name] = self._argument(given.get("arg"))
+        for number, entry in enumerate(member(node, "inputs", list)):
+            name = member(entry, "name", str) or str(number)
+            arguments[name] = self._argument(entry.get("arg"))
         for name, value in DEFAULTS.get(target, {}).items():
             arguments.setdefault(name, value)
         names, single = self._results(node)
         name = names[0] if single else node.get("name")
         if not single and (not isinstance(name, str) or name in self._defined):
             name = f"results_of_{'_'.join(filter(None, names)) or len(self._defined)}"
-        known = [None if n is None else self._known_of(n) for n in names]
-        result = known[0] if single else tuple(known) if known else None
+        metas = [None if n is None else self._known_of(n) for n in names]
+        result = metas[0] if single else tuple(metas) if metas else None
         call = Call(self._define(str(name)), target, arguments, result, _path(node.get("metadata")))
         return call, [] if single else [n if n is None else self._define(n) for n in names]
 
     def _results(self, node: Any) -> tuple[list[str | None], bool]:
-        """The names of what a call gives, None for what it leaves out; whether it is one value."""
+        """Returns the names of a call's results, None for absent ones; True if it returns one value
+        alone."""
         outputs = [_union(output) for output in member(node, "outputs", list)]
         if len(outputs) == 1 and outputs[0][0] == "as_tensors":
             tensors = member(dict(outputs), "as_tensors", list)
             return [_name(tensor) for tensor in tensors], False
         names = [self._result(kind, value) for kind, value in outputs]
-        held = node.get("is_hop_single_tensor_return") is False
-        return names, len(names) == 1 and not held
+        in_list = node.get("is_hop_single_tensor_return") is False
+        return names, len(names) == 1 and not in_list
 
     def _result(self, kind: str, value: Any) -> str | None:
         if kind == "as_none":
@@ -368,24 +372,26 @@ class _Reader:
         raise ValueError(f"results of kind {kind[:80]} are not supported")
 
     def _calls(self, call: Call, names: Sequence[str | None]) -> list[Call]:
-        """A call, and those that take the results out of it that something reads."""
-        taken = {n: name for n, name in enumerate(names) if name in self._read and name}
+        """Returns a call, and calls that extract each of its results that something reads."""
+        results_read = {n: name for n, name in enumerate(names) if name in self._read and name}
         items = [
             Call(name, "_operator.getitem", {"a": Ref(call.name), "b": n}, self._known_of(name))
-            for n, name in taken.items()
+            for n, name in results_read.items()
         ]
-        return [replace(call, used=frozenset(taken)), *items]
+        return [replace(call, used_results=frozenset(results_read)), *items]
 
 
 def _size(size: Any) -> Any:
-    found = _expression(size)
-    if isinstance(found, float | bool) or (isinstance(found, int) and found < 0):
-        raise ValueError(f"{found} is no size")
-    return found
+    size_or_formula = _expression(size)
+    if isinstance(size_or_formula, float | bool) or (
+        isinstance(size_or_formula, int) and size_or_formula < 0
+    ):
+        raise ValueError(f"{size_or_formula} is no size")
+    return size_or_formula
 
 
 def _hint(size: Any) -> int | None:
-    """The value that a formula had when the program was made."""
+    """Returns the value that a formula had when torch traced the program, if known."""
     _, content = _union(size)
     hint = content.get("hint") if isinstance(content, dict) else None
     value = hint.get("as_int") if isinstance(hint, dict) else None
@@ -393,7 +399,7 @@ def _hint(size: Any) -> int | None:
 
 
 def _expression(value: Any) -> Any:
-    """A number, or the formula of one."""
+    """Returns a number, or its formula."""
     kind, content = _union(value)
     return (
         read_formula(member(content, "expr_str", str))
@@ -403,7 +409,7 @@ def _expression(value: Any) -> Any:
 
 
 def _path(metadata: Any) -> str:
-    """The path of the module that made a call."""
+    """Returns the path of the module that made a call."""
     stack = metadata.get("nn_module_stack") if isinstance(metadata, dict) else None
     if not isinstance(stack, str):
         return ""

@@ -60,9 +60,9 @@ from tcc.record import record
 class Monoid:
     """An associative, commutative combination of tuples with an identity.
 
-    `identity(dtypes)` gives the literals and `combine(dtypes)` the scalars over `Arg`s: old
-    components are numbers 0..n-1, new ones n..2n-1.  `parts` names the monoids of one component
-    that it is, side by side; it has none where components depend on one another.
+    `identity(dtypes)` returns literals, `combine(dtypes)` scalars over `Arg`s: the old components
+    have the numbers 0..n-1, the new ones n..2n-1.  `parts` names the monoids of one component of
+    which the monoid is made; it is empty where components depend on each other.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Monoid:
 
 
 def _limits(dtype: DType) -> tuple[Scalar, Scalar]:
-    """The least and the largest value."""
+    """Returns the smallest and the largest value."""
     low, high = (-inf, inf) if dtype.is_float else integer_limits(dtype)
     return literal(low, dtype), literal(high, dtype)
 
@@ -87,7 +87,7 @@ def _highest(dtype: DType) -> Scalar:
 
 
 def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
-    """Monoids of one component side by side: of each its name, identity and function."""
+    """Combines monoids of one component; a part is the name, identity and function of a monoid."""
     count = len(parts)
 
     def combine(d: tuple[DType, ...]) -> Scalars:
@@ -102,7 +102,8 @@ def _simple(*parts: tuple[str, Callable[[DType], Scalar], str]) -> Monoid:
 
 
 def _arg_extremum(name: str, compare: str, identity: Callable[[DType], Scalar]) -> Monoid:
-    """(value, position): the better value wins, NaN beats all, ties go to the smaller position."""
+    """Returns the monoid on (value, position): the better value wins, NaN wins over all values, and
+    ties go to the smaller position."""
 
     def combine(dtypes: tuple[DType, ...]) -> Scalars:
         a, i, b, j = (argument(n, dtypes[n % 2]) for n in range(4))
@@ -124,7 +125,7 @@ _SIMPLE = (
     ("max", _lowest, "max"),
     ("min", _highest, "min"),
 )
-# Two simple ones side by side are one too: `max_min`.
+# Two simple monoids together are a monoid too: `max_min`.
 MONOIDS = MappingProxyType(
     {
         m.name: m
@@ -139,10 +140,11 @@ MONOIDS = MappingProxyType(
 
 @record
 class Stage:
-    """One definition: `iters` span the result, `reduce` what `monoid` combines.
+    """A definition of one tensor, or of one tensor per component of the monoid.
 
-    `body` has one scalar per component of the monoid (one without a monoid); the stage's tensors
-    have the scalars' dtypes and the iterators' extents as shape.
+    `iters` span the result; `monoid` combines over `reduce`.  `body` has one scalar per component
+    (one without a monoid).  The stage's tensors have the scalars' dtypes and the iterators' extents
+    as shape.
     """
 
     iters: Vars
@@ -157,7 +159,7 @@ class Stage:
 
     @property
     def at(self) -> Indices:
-        """The index of the element that an iteration gives: the iterators of the result."""
+        """The index of the element that an iteration computes: the iterators of the result."""
         return tuple(map(of_atom, self.iters))
 
     @property
@@ -183,19 +185,19 @@ class Expr:
 
 
 def extent(var: Var) -> Index:
-    """The extent of an iterator; raises ValueError for a size symbol."""
+    """Returns the extent of an iterator; raises ValueError for a size symbol."""
     if var.extent is None:
         raise ValueError(f"{var.name} is a size, not an iterator")
     return var.extent
 
 
 def known_extent(var: Var) -> int | None:
-    """The extent of an iterator where it is a number; None where it is open."""
+    """Returns the extent of an iterator if it is a number; None if it is symbolic."""
     return as_int(extent(var))
 
 
 class ExprBuilder:
-    """Writes an `Expr` the way the formulas read.
+    """Builds an `Expr` in the notation of formulas.
 
     >>> b = ExprBuilder(x, w)
     >>> i, j = b.iters(m, n)
@@ -209,11 +211,11 @@ class ExprBuilder:
         self._count = 0
 
     def point(self, tensor: TensorType) -> Indices:
-        """Fresh iterators over the elements of a tensor."""
+        """Returns new iterators over the elements of a tensor."""
         return self.iters(*tensor.shape)
 
     def iters(self, *extents: IndexLike) -> Indices:
-        """Fresh iterators over `[0, extent)`."""
+        """Returns new iterators over `[0, extent)`."""
         first = self._count
         self._count += len(extents)
         return tuple(iterator(f"i{first + n}", size) for n, size in enumerate(extents))
@@ -228,7 +230,8 @@ class ExprBuilder:
         return read(source, indices, self._dtype(source), fill=fill, indirect=indirect)
 
     def position(self, scalar: Scalar, size: IndexLike) -> tuple[Index, tuple[Var, Scalar]]:
-        """A data-dependent index in `[0, size)`: the variable to index with, and its binding."""
+        """Returns a data-dependent index in `[0, size)`: the variable to index with, and its
+        binding."""
         self._count += 1
         index = iterator(f"t{self._count - 1}", size)
         return index, (free_vars(index)[0], scalar)
@@ -259,7 +262,7 @@ class ExprBuilder:
         over: Indices = (),
         monoid: str | None = None,
     ) -> Expr:
-        """The expression whose result is the first component of this last stage."""
+        """Appends the last stage and returns the expression whose result is its first component."""
         return self.done(self.stage(iters, *body, over=over, monoid=monoid))
 
     def _dtype(self, source: Source) -> DType:
@@ -276,7 +279,7 @@ def _vars(indices: Indices) -> Vars:
 
 
 def reads(stage: Stage) -> tuple[Read, ...]:
-    """Every read of the stage's body, each once, in evaluation order."""
+    """Returns every read of the stage's body, each once, in evaluation order."""
     return _reads(stage.body)
 
 
@@ -286,9 +289,12 @@ def _reads(body: Scalars) -> tuple[Read, ...]:
 
 
 def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
-    """`stage` with `of(read)` in the place of every read, the read's own operands being done."""
+    """Returns `stage` with `of(read)` in place of every read; the operands of the read are replaced
+    first."""
     new = {node: of(node) for node in reads(stage) if not node.indirect}
-    if len(new) == len(reads(stage)) and all(node is read for node, read in new.items()):
+    if len(new) == len(reads(stage)) and all(
+        node is replacement for node, replacement in new.items()
+    ):
         return stage
 
     def leaf(node: Scalar) -> Scalar:
@@ -298,7 +304,7 @@ def with_reads(stage: Stage, of: Callable[[Read], Scalar]) -> Stage:
 
 
 def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
-    """`stage` reading the elements of `of(source)` for those of `source`."""
+    """Returns `stage` with reads of `of(source)` in place of reads of `source`."""
 
     def moved(node: Read) -> Read:
         source = of(node.source)
@@ -308,13 +314,16 @@ def with_sources(stage: Stage, of: Callable[[Source], Source]) -> Stage:
 
 
 def with_stages(stage: Stage, of: Callable[[StageRef], StageRef]) -> Stage:
-    """`stage` reading `of(ref)` for earlier stages `ref`."""
+    """Returns `stage` with reads of `of(ref)` in place of reads of the earlier stages `ref`."""
     return with_sources(stage, lambda old: of(old) if isinstance(old, StageRef) else old)
 
 
 def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
-    """`expr` with `stages`, which read as stages of the result do, before its stage `at`; what
-    reads stage -1 then reads the last of `stages`, where `at` is 0."""
+    """Inserts `stages` before stage `at`.
+
+    `stages` already number the stages as in the result.  If `at` is 0, reads of stage -1 read the
+    last of `stages`.
+    """
 
     def later(ref: StageRef) -> StageRef:
         return replace(ref, stage=ref.stage + len(stages) * (ref.stage not in range(at)))
@@ -325,7 +334,7 @@ def inserted(expr: Expr, at: int, *stages: Stage) -> Expr:
 
 
 def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
-    """`expr` with size symbols replaced in its types, extents and indices."""
+    """Returns `expr` with size symbols replaced in its types, extents and indices."""
     if not sizes:
         return expr
 
@@ -346,14 +355,14 @@ def substitute_sizes(expr: Expr, sizes: Substitution) -> Expr:
 
 
 def unconditional(stage: Stage) -> set[Scalar]:
-    """The scalars evaluated whatever the conditions of selects are."""
-    found: set[Scalar] = set()
+    """Returns the scalars that are evaluated whatever the conditions of selects are."""
+    evaluated: set[Scalar] = set()
     stack = list(stage.body)
     while stack:
         scalar = stack.pop()
-        if scalar in found:
+        if scalar in evaluated:
             continue
-        found.add(scalar)
+        evaluated.add(scalar)
         lazy = isinstance(scalar, Apply) and scalar.function == "select"
         stack.extend(children(scalar)[:1] if lazy else children(scalar))
-    return found
+    return evaluated

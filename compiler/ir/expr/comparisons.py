@@ -8,32 +8,39 @@ from tcc.ir.types import I64, integer_limits
 
 
 def index_of(scalar: Scalar) -> Index | None:
-    """The index that an integer is, where neither it nor what it is made of wraps; no index wraps
-    in i64."""
+    """Returns the index equal to an integer scalar; None where the scalar or one of its operands
+    may wrap.  No index wraps in i64."""
     if not scalar.dtype.is_integer:
         return None
-    found: Index | None = None
+    formula: Index | None = None
     match scalar:
         case Const(value=value):
-            found = const(int(value))
+            formula = const(int(value))
         case IndexValue(index=index):
-            found = index
+            formula = index
         case Cast(arg=arg):
-            found = index_of(arg)
+            formula = index_of(arg)
         case Apply(function="add" | "sub" | "mul" as function, args=args):
             a, b = map(index_of, args)
             if a is not None and b is not None:
-                found = a + b if function == "add" else a - b if function == "sub" else a * b
-    if found is None or scalar.dtype is I64:
-        return found
-    (low, high), (least, most) = bounds(found), integer_limits(scalar.dtype)
-    return found if low is not None and high is not None and least <= low and high <= most else None
+                formula = a + b if function == "add" else a - b if function == "sub" else a * b
+    if formula is None or scalar.dtype is I64:
+        return formula
+    (low, high), (lowest, highest) = bounds(formula), integer_limits(scalar.dtype)
+    return (
+        formula
+        if low is not None and high is not None and lowest <= low and high <= highest
+        else None
+    )
 
 
 def held_where(test: Scalar, holds: bool) -> tuple[Index, ...]:
-    """Indices that are 0 or more wherever a comparison of indices holds, or does not; none where
-    nothing is known.  Of `lt`, `le`, `gt` and `ge` one says as much as the comparison itself, of
-    `eq` both together do."""
+    """Returns indices that are 0 or more wherever a comparison of indices holds, or does not; empty
+    where nothing is known.
+
+    The index of `lt`, `le`, `gt` or `ge` is equivalent to the comparison; so are the two of `eq`
+    together.
+    """
     if not isinstance(test, Apply) or test.function not in _OPPOSITE:
         return ()
     a, b = map(index_of, test.args)

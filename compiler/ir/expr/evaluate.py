@@ -1,7 +1,7 @@
-"""Evaluates expressions with NumPy: the meaning of `ir.expr` as executable text.
+"""Evaluates expressions with NumPy: the executable meaning of `ir.expr`.
 
-Obvious rather than fast: a stage is computed on the whole grid of its iterators at once, reduced
-dimensions last.  Grids are cut along the first iterator where they would not fit in memory.
+Obvious rather than fast: a stage is computed on the whole grid of its iterators at once, with
+reduced dimensions last.  Grids that would not fit in memory are cut along the first iterator.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,10 +36,11 @@ _SMALL = 1 << 12
 def evaluate_expr(
     expr: Expr, operands: Arrays, sizes: Mapping[str, int] | None = None
 ) -> OutArrays:
-    """The arrays of `expr.outputs` for arrays of the operands and values of the size symbols.
+    """Returns the arrays of `expr.outputs` for arrays of the operands and values of the size
+    symbols.
 
-    Raises IndexError where a read without `fill` leaves its source, save under a branch of
-    `select`: what it gives there is NaN, or the largest integer.
+    Raises IndexError where a read without `fill` leaves its source, except under a branch of
+    `select`: there the read returns NaN, or the largest integer.
     """
     env = dict(sizes or {})
     results: list[OutArrays] = []
@@ -52,7 +53,8 @@ def evaluate_expr(
 def evaluate_scalars(
     bodies: Sequence[Scalar], grid: Mapping[str, Any], args: Sequence[Array]
 ) -> OutArrays:
-    """Scalars without reads, for values of their variables and `Arg`s (broadcasting)."""
+    """Evaluates scalars without reads, for values of their variables and `Arg`s, with
+    broadcasting."""
     body = _Body((), [], grid, args)
     return tuple(np.asarray(carrier(np.asarray(body.value(b)), b.dtype)) for b in bodies)
 
@@ -70,7 +72,7 @@ def _evaluate_stage(
     cuts = [axes]
     if outer and points > _GRID_LIMIT:
         rows = np.array_split(axes[0], min(outer[0], -(-points // _GRID_LIMIT)))
-        cuts = [[own, *axes[1:]] for own in rows]
+        cuts = [[row_range, *axes[1:]] for row_range in rows]
     names = [var.name for var in stage.iters + stage.reduce]
     parts = []
     for ranges in cuts:
@@ -79,11 +81,11 @@ def _evaluate_stage(
         full = tuple(map(len, ranges))
         values = tuple(np.broadcast_to(body.value(s), full) for s in stage.body)
         parts.append(_reduce(stage, values, full[: len(outer)]) if stage.monoid else values)
-    joined = tuple(
+    arrays = tuple(
         np.concatenate([p[c] for p in parts]) if len(parts) > 1 else np.array(parts[0][c])
         for c in range(len(stage.body))
     )
-    return tuple(carrier(a, s.dtype) for a, s in zip(joined, stage.body, strict=True))
+    return tuple(carrier(a, s.dtype) for a, s in zip(arrays, stage.body, strict=True))
 
 
 def _reduce(stage: Stage, values: OutArrays, shape: tuple[int, ...]) -> OutArrays:
@@ -121,13 +123,13 @@ class _Body:
     grid: Mapping[str, Any]
     args: Sequence[Array] = ()
     must: Collection[Scalar] = ()
-    known: dict[Scalar, Any] = field(default_factory=dict)
+    computed: dict[Scalar, Any] = field(default_factory=dict)
 
     def value(self, root: Scalar) -> Any:
         for scalar in walk(root):
-            if scalar not in self.known:
-                self.known[scalar] = self._compute(scalar)
-        return self.known[root]
+            if scalar not in self.computed:
+                self.computed[scalar] = self._compute(scalar)
+        return self.computed[root]
 
     def _compute(self, scalar: Scalar) -> Any:
         match scalar:
@@ -139,11 +141,11 @@ class _Body:
             case Read():
                 return self._read(scalar)
             case Apply():
-                args = [self.known[a] for a in scalar.args]
+                args = [self.computed[a] for a in scalar.args]
                 raw = np.asarray(FUNCTIONS[scalar.function].numpy(*args))
                 return carrier(raw.astype(scalar.dtype.carrier), scalar.dtype)
             case Cast():
-                return convert(self.known[scalar.arg], scalar.arg.dtype, scalar.dtype)
+                return convert(self.computed[scalar.arg], scalar.arg.dtype, scalar.dtype)
             case Arg():
                 return self.args[scalar.number]
 
@@ -156,32 +158,33 @@ class _Body:
         )
         if array is None:
             raise IndexError(f"read of absent operand {source}")
-        bound = {v.name: np.asarray(self.known[s]).astype(np.int64) for v, s in node.indirect}
+        bound = {v.name: np.asarray(self.computed[s]).astype(np.int64) for v, s in node.indirect}
         env = {**self.grid, **bound}
         at = [np.asarray(evaluate(i, env)) for i in node.indices]
         inside: Any = np.True_
         for index, size in zip(at, array.shape, strict=True):
             inside = inside & (index >= 0) & (index < size)
         if node.fill is None and (node in self.must or np.all(inside)):
-            return _taken(array, at)
+            return _gathered(array, at)
         fill = np.asarray(_poison(node.dtype) if node.fill is None else node.fill, array.dtype)
         if array.size == 0:
             return np.broadcast_to(fill, np.shape(inside))
         clipped = [np.clip(i, 0, n - 1) for i, n in zip(at, array.shape, strict=True)]
-        return np.where(inside, _taken(array, clipped), fill)
+        return np.where(inside, _gathered(array, clipped), fill)
 
 
-def _taken(array: Any, at: Sequence[Any]) -> Any:
-    """`array[at]`; large ones axis by axis, where each index varies along an axis of its own."""
+def _gathered(array: Any, at: Sequence[Any]) -> Any:
+    """Returns `array[at]`; gathers large results axis by axis if each index varies along its own
+    axis."""
     shape = np.broadcast_shapes(*(i.shape for i in at))
-    apart = _SMALL < prod(shape) == prod(i.size for i in at)
-    if not apart or any(i.size != max(i.shape, default=1) for i in at):
+    is_open_mesh = _SMALL < prod(shape) == prod(i.size for i in at)
+    if not is_open_mesh or any(i.size != max(i.shape, default=1) for i in at):
         return array[tuple(at)]
     for axis, index in enumerate(at):
         line = index.reshape(-1)
         first, last = line[0], line[-1]
-        whole = np.array_equal(line, range(first, last + 1))
-        is_slice = whole and first >= 0 and last < array.shape[axis]
+        is_range = np.array_equal(line, range(first, last + 1))
+        is_slice = is_range and first >= 0 and last < array.shape[axis]
         part: Any = slice(first, last + 1) if is_slice else line
         array = array[(slice(None),) * axis + (part,)]
     order = sorted(range(len(at)), key=lambda n: -[*at[n].shape[::-1], 1].index(at[n].size))
@@ -189,7 +192,7 @@ def _taken(array: Any, at: Sequence[Any]) -> Any:
 
 
 def _poison(dtype: DType) -> float:
-    """What no result may depend on."""
+    """Returns a value that no result may depend on."""
     return float("nan") if dtype.is_float else integer_limits(dtype)[1]
 
 
@@ -199,18 +202,18 @@ def _literal(scalar: Scalar) -> Any:
 
 
 def convert(array: Any, source: DType, target: DType) -> Array:
-    """Value conversion as `Cast` defines it: truncating, saturating, NaN to 0."""
+    """Converts values as `Cast` defines it: truncating, saturating, NaN to 0."""
     data = np.asarray(array)
     if target is BOOL:
         return np.asarray(data != 0)
     if source.is_float and target.is_integer:
-        least, most = integer_limits(target)
+        lowest, highest = integer_limits(target)
         wide = np.trunc(
             np.nan_to_num(data.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf)
         )
-        low, high = wide <= float(least), wide >= float(most)
+        low, high = wide <= float(lowest), wide >= float(highest)
         body = np.where(low | high, 0, wide).astype(target.carrier)
-        return np.where(low, least, np.where(high, most, body)).astype(target.carrier)
+        return np.where(low, lowest, np.where(high, highest, body)).astype(target.carrier)
     if target.kind in (DTypeKind.FLOAT, DTypeKind.INT, DTypeKind.UINT):
         return carrier(data.astype(target.carrier), target)
     return data

@@ -1,14 +1,15 @@
-"""Scalar bodies: what one element of a stage computes.
+"""Scalar bodies: the computation of one element of a stage.
 
     scalar = Const | IndexValue | Read | Apply | Cast | Arg
 
-Nodes are interned: equal scalars are one object, so equality is identity and a DAG is walked once
-per node.  `FUNCTIONS` is the one table of scalar functions: arity, operands, result, NumPy meaning.
+Nodes are interned: equal scalars are one object, so equality is identity, and a walk visits each
+node of the DAG once.  `FUNCTIONS` is the table of scalar functions: arity, operands, result, NumPy
+meaning.
 
 Semantics.  Integers wrap.  Division by zero gives 0 for integers (never a trap) and IEEE results
 for floats; `div` of integers truncates, `mod` has the sign of the divisor, `rem` of the dividend.
-`max`, `min` propagate NaN.  `round` is to nearest even.  Comparisons give bool.  `select` evaluates
-lazily as far as reads go: a read under a false condition may be out of bounds and is then dropped.
+`max` and `min` propagate NaN.  `round` rounds to nearest even.  Comparisons give bool.  `select` is
+lazy for reads: a read under a false condition may be out of bounds and is dropped.
 """
 
 from __future__ import annotations
@@ -35,20 +36,22 @@ from tcc.ir.types import BOOL, DType, DTypeKind
 from tcc.record import entity, record
 
 
-def _operator(function: str, turned: bool = False) -> Callable[[Any, Term], Scalar]:
-    """The method of an operator that applies `function`; a number or an index is of the scalar's
-    element type."""
+def _operator(function: str, swapped: bool = False) -> Callable[[Any, Term], Scalar]:
+    """Returns an operator method that applies `function`; numbers and indices get the scalar's
+    dtype."""
 
     def write(x: Scalar, y: Term) -> Scalar:
         other = lifted(y, x.dtype)
-        return apply(function, *((other, x) if turned else (x, other)))
+        return apply(function, *((other, x) if swapped else (x, other)))
 
     return write
 
 
 class _Arithmetic:
-    """What scalars have in common: formulas read as such.  Equality is `eq`, as `==` compares the
-    nodes themselves; `&` and `|` join conditions."""
+    """Operators of all scalars, so that code reads like formulas.
+
+    Equality is `eq`, because `==` compares the nodes themselves; `&` and `|` combine conditions.
+    """
 
     __slots__ = ()
 
@@ -68,7 +71,7 @@ class _Arithmetic:
 
 @entity
 class Const(_Arithmetic):
-    """A literal of `dtype`: a Python bool, int or float (NaN and infinities too)."""
+    """A literal of `dtype`: a Python bool, int or float, also NaN and infinity."""
 
     value: bool | int | float
     dtype: DType
@@ -97,10 +100,9 @@ Source: TypeAlias = "int | StageRef"  # an int is the number of the node's opera
 class Read(_Arithmetic):
     """`source[indices]`, or `fill` where an index lies outside the source's extent.
 
-    `fill` None promises that every index is inside (the verifier or an earlier check proved it);
-    otherwise it is a literal of `dtype`.  `indirect` gives the scalar behind each variable of
-    `indices` that is neither an iterator nor a size: `x[idx[i], j]` reads with indices `(t, j)`
-    and indirect `((t, Read(idx, (i,))),)`.
+    With `fill` None, every index is inside (the verifier or an earlier check proved it); otherwise
+    `fill` is a literal of `dtype`.  `indirect` binds each data-dependent variable of `indices` to a
+    scalar: `x[idx[i], j]` reads with indices `(t, j)` and indirect `((t, Read(idx, (i,))),)`.
     """
 
     source: Source
@@ -141,7 +143,7 @@ class Arg(_Arithmetic):
 Scalar: TypeAlias = Const | IndexValue | Read | Apply | Cast | Arg
 Term: TypeAlias = "Scalar | Index | bool | int | float"  # an operand of a scalar's operators
 Scalars: TypeAlias = tuple[Scalar, ...]
-Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # what data-dependent indices stand for
+Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-dependent index variables
 
 
 # ---- the function table -----------------------------------------------------------------------
@@ -149,8 +151,11 @@ Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # what data-dependent indi
 
 @record
 class Function:
-    """`takes` are the kinds of operands it is for, the condition of `select` aside; `result` is
-    None where the result has the type of the last argument."""
+    """A scalar function.
+
+    `takes` are the kinds of its operands, without the condition of `select`; `result` is None where
+    the result has the type of the last argument.
+    """
 
     arity: int
     takes: tuple[DTypeKind, ...]
@@ -176,8 +181,8 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 def _pow(a: Any, b: Any) -> Any:
     x = np.asarray(a)
     if x.dtype.kind in "iu":
-        # Negative integer exponents truncate towards zero, as C's cast of the real power does.
-        # The parity of the exponent is all that counts for 1 and -1.
+        # Negative integer exponents truncate towards zero, as C's cast of the real power does. For
+        # 1 and -1 only the parity of the exponent counts.
         negative = np.asarray(b) < 0
         power = x ** np.where(negative, np.asarray(b) & 1, b)
         return np.where(negative & (np.abs(x) != 1), 0, power)
@@ -187,7 +192,7 @@ def _pow(a: Any, b: Any) -> Any:
 _ANY = tuple(DTypeKind)
 _FLOAT, _BOOL = (DTypeKind.FLOAT,), (DTypeKind.BOOL,)
 _INTEGER = (DTypeKind.INT, DTypeKind.UINT)
-# Arity, operands and result of what follows.
+# Arity, operand kinds and result of each group of functions.
 _TABLE: tuple[
     tuple[int, tuple[DTypeKind, ...], DType | None, Mapping[str, Callable[..., Any]]], ...
 ] = (
@@ -238,7 +243,7 @@ _TABLE: tuple[
     (1, _BOOL, BOOL, {"not": np.logical_not}),
     (2, _BOOL, BOOL, {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}),
 )  # fmt: skip
-# Comparisons, and their signs in every text: C, Triton and ours.
+# The comparisons and their signs in C, Triton and our text.
 COMPARISONS = MappingProxyType(
     {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 )
@@ -255,7 +260,7 @@ FUNCTIONS = MappingProxyType(
 
 
 def literal(value: bool | int | float, dtype: DType) -> Const:
-    """`value` as an element of `dtype`; distinguishes -0.0 from 0.0 and keeps NaN."""
+    """Returns `value` as an element of `dtype`; distinguishes -0.0 from 0.0 and keeps NaN."""
     if dtype.kind is DTypeKind.FLOAT:
         value = float(value)
         key: Any = math.copysign(1.0, value), value if value == value else "nan"
@@ -271,7 +276,7 @@ def index_value(index: IndexLike, dtype: DType) -> IndexValue:
 
 
 def lifted(term: Term, dtype: DType) -> Scalar:
-    """A number or an index as an element of `dtype`; a scalar as it is."""
+    """Returns a number or an index as an element of `dtype`; a scalar unchanged."""
     if isinstance(term, Index):
         return index_value(term, dtype)
     return literal(term, dtype) if isinstance(term, int | float) else term
@@ -295,18 +300,20 @@ def read(
 
 
 def read_from(node: Read, source: Source, dtype: DType | None = None) -> Read:
-    """The element of `source` that `node` reads of its own, of its type if no other is given."""
+    """Returns a read of `source` at the indices of `node`, of `dtype`, by default that of
+    `node`."""
     kind = node.dtype if dtype is None else dtype
     return read(source, node.indices, kind, fill=node.fill, indirect=node.indirect)
 
 
 def read_at(node: Read, indices: Indices, indirect: Bindings) -> Read:
-    """`node` at other indices, of which `indirect` binds those that data decide."""
+    """Returns `node` at other indices; `indirect` binds their data-dependent variables."""
     return read(node.source, indices, node.dtype, fill=node.fill, indirect=indirect)
 
 
 def apply(function: str, *args: Scalar) -> Apply:
-    """`function(args)`; raises KeyError for an unknown name, ValueError for a wrong arity."""
+    """Returns `function(args)`; raises KeyError for an unknown name, ValueError for a wrong
+    arity."""
     row = FUNCTIONS[function]
     if row.arity != len(args):
         raise ValueError(f"{function} takes {row.arity} arguments, not {len(args)}")
@@ -340,7 +347,7 @@ def children(scalar: Scalar) -> Scalars:
 
 
 def indices_in(scalar: Scalar) -> Indices:
-    """The indices in a scalar itself, without its operands."""
+    """Returns the indices in a scalar itself, without its operands."""
     match scalar:
         case Read():
             return scalar.indices
@@ -349,14 +356,14 @@ def indices_in(scalar: Scalar) -> Indices:
     return ()
 
 
-@lru_cache(maxsize=4096)  # passes ask for the same bodies again and again
+@lru_cache(maxsize=4096)  # passes walk the same bodies many times
 def walk(*roots: Scalar) -> Scalars:
-    """Every scalar under `roots`, each once, operands before users."""
+    """Returns every scalar under `roots`, each once, operands before users."""
     order: dict[Scalar, None] = {}
     stack: list[tuple[Scalar, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
-        scalar, done = stack.pop()
-        if done:
+        scalar, visited = stack.pop()
+        if visited:
             order[scalar] = None
         elif scalar not in order:
             stack.append((scalar, True))
@@ -365,19 +372,20 @@ def walk(*roots: Scalar) -> Scalars:
 
 
 def index_values(*roots: Scalar) -> list[Index]:
-    """The indices under `roots` that are values, each once."""
+    """Returns the indices under `roots` that are values, each once."""
     return [node.index for node in walk(*roots) if isinstance(node, IndexValue)]
 
 
 @lru_cache(maxsize=4096)
 def reads_of_stages(*roots: Scalar) -> tuple[tuple[Read, StageRef], ...]:
-    """The reads of earlier stages under `roots`, each once, with what they read."""
-    found = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
-    return tuple((node, source) for node, source in found if isinstance(source, StageRef))
+    """Returns the reads of earlier stages under `roots`, each once, with the stage that they
+    read."""
+    reads = ((node, node.source) for node in walk(*roots) if isinstance(node, Read))
+    return tuple((node, source) for node, source in reads if isinstance(source, StageRef))
 
 
 def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
-    """`scalar` with every operand `c` replaced by `replace(c)`."""
+    """Returns `scalar` with every operand `c` replaced by `replace(c)`."""
     match scalar:
         case Apply():
             args = tuple(map(replace, scalar.args))
@@ -392,44 +400,44 @@ def rebuild(scalar: Scalar, replace: Callable[[Scalar], Scalar]) -> Scalar:
 
 
 def uncast(node: Scalar) -> Scalar:
-    """What a value is before it is cast."""
+    """Returns the value before all casts."""
     return uncast(node.arg) if isinstance(node, Cast) else node
 
 
 def replaced(scalar: Scalar, values: Mapping[Scalar, Scalar]) -> Scalar:
-    """`scalar` with the values of some scalars in their place."""
-    done: dict[Scalar, Scalar] = {}
+    """Returns `scalar` with some scalars under it replaced by `values`."""
+    rebuilt: dict[Scalar, Scalar] = {}
     for node in walk(scalar):
-        done[node] = values.get(node) or rebuild(node, done.__getitem__)
-    return done[scalar]
+        rebuilt[node] = values.get(node) or rebuild(node, rebuilt.__getitem__)
+    return rebuilt[scalar]
 
 
 def transform(scalar: Scalar, leaf: Callable[[Scalar], Scalar]) -> Scalar:
-    """Rebuilds `scalar` bottom up; `leaf` sees every node after its operands were rebuilt."""
+    """Rebuilds `scalar` bottom up; `leaf` gets every node after its operands were rebuilt."""
     return transform_all((scalar,), leaf)[0]
 
 
 def transform_all(roots: Scalars, leaf: Callable[[Scalar], Scalar]) -> Scalars:
-    """`transform` of each root; what they share is rebuilt once."""
-    done: dict[Scalar, Scalar] = {}
+    """Applies `transform` to each root; shared nodes are rebuilt once."""
+    rebuilt: dict[Scalar, Scalar] = {}
     for node in walk(*roots):
-        done[node] = leaf(rebuild(node, done.__getitem__))
-    return tuple(done[root] for root in roots)
+        rebuilt[node] = leaf(rebuild(node, rebuilt.__getitem__))
+    return tuple(rebuilt[root] for root in roots)
 
 
 def substitute_indices(scalar: Scalar, mapping: Substitution) -> Scalar:
-    """`scalar` with iterators and sizes replaced in every index."""
+    """Returns `scalar` with iterators and sizes replaced in every index."""
     return substitute_all((scalar,), mapping)[0]
 
 
 def substitute_all(roots: Scalars, mapping: Substitution) -> Scalars:
-    """`substitute_indices` of each root; data-dependent indices get the names of variables."""
+    """Applies `substitute_indices` to each root; data-dependent variables may be renamed too."""
     return _substituted(roots, tuple(mapping.items())) if mapping else roots
 
 
-@lru_cache(maxsize=4096)  # the same bodies are composed, linked and resized again and again
-def _substituted(roots: Scalars, taken: tuple[tuple[Var, Index], ...]) -> Scalars:
-    mapping = dict(taken)
+@lru_cache(maxsize=4096)  # passes substitute in the same bodies many times
+def _substituted(roots: Scalars, replacements: tuple[tuple[Var, Index], ...]) -> Scalars:
+    mapping = dict(replacements)
 
     def leaf(node: Scalar) -> Scalar:
         match node:

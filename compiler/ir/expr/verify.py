@@ -1,4 +1,5 @@
-"""The verifier of expressions: scalars are typed, indices scoped, and reads inside their source."""
+"""The verifier of expressions: scalars are typed, indices in scope, and reads inside their
+source."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +31,7 @@ def verify_expr(expr: Expr, types: Sequence[TensorType | None]) -> None:
     """Raises `InternalError` whose `why` lists every problem, one on each line.
 
     `types` are those of the node's operands; an absent operand may not be read.  A read without
-    `fill` must be proved inside its source, save under a branch of `select`, which may drop it.
+    `fill` must be proved inside its source, except under a branch of `select`, which may drop it.
     """
     require_none("an expression is not well formed", _problems(expr, types))
 
@@ -64,7 +65,7 @@ def _stage(expr: Expr, number: int, stage: Stage) -> Iterator[str]:
 
 
 def _scope(index: Index, scope: set[Var]) -> Iterator[str]:
-    """Sizes are always in scope, iterators only where bound."""
+    """Yields the iterators of `index` that are not in scope; sizes always are."""
     for var in free_vars(index):
         if var.extent is not None and var not in scope:
             yield f"{var.key} is not an iterator here"
@@ -103,8 +104,8 @@ def _scalar(expr: Expr, number: int, scalar: Scalar, scope: set[Var], must: bool
 def _is_literal(value: bool | int | float, dtype: DType) -> bool:
     if type(value) is not _LITERALS.get(dtype.kind):
         return False
-    least, largest = integer_limits(dtype)
-    return dtype.is_float or least <= value <= largest
+    lowest, largest = integer_limits(dtype)
+    return dtype.is_float or lowest <= value <= largest
 
 
 def _apply(scalar: Apply) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""Graph: SSA nodes over tensors, the form models are imported into and passes rewrite.
+"""Graph: SSA nodes over tensors.  Models are imported into this form, and passes rewrite it.
 
     graph  = inputs, nodes in topological order, outputs, constants, aliases
     node   = op, attributes, inputs (None where optional and absent), outputs, location
 
 Everything is frozen; a pass builds a new graph with a `GraphBuilder`.  Values are compared by
-identity.  Constants are handles: a value that is constant has an entry in `constants`, whose array
-lies in the graph's `ConstantStore` under its content hash, never in a node.  Bodies of If, Loop
-and Scan are graphs in the node's attributes and may read values of the graph around them
-(`captures`).  `aliases` are must-aliases (output, input): the output is the input updated in place.
+identity.  Constants are handles: a constant value has an entry in `constants`, and its array lies
+in the graph's `ConstantStore` under its content hash, never in a node.  Bodies of If, Loop and Scan
+are graphs in the node's attributes; they may read values of enclosing graphs (`captures`).
+`aliases` are must-aliases (output, input): the output is the input updated in place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
 from tcc.record import entity, field_names, record
 
-# Bytes of a constant that a thread hashes at once, and threads that hash one constant.
+# Bytes per hashed piece of a constant, and the number of threads that hash one constant.
 _PIECE, _THREADS = 1 << 20, 4
 
 
@@ -61,14 +61,14 @@ class Node:
 
 @record
 class Handle:
-    """A constant's content hash: SHA-256 over dtype, shape, the last bytes and the hashes of the
-    pieces before them."""
+    """The content hash of a constant: SHA-256 over dtype, shape, the last bytes, and the hashes of
+    the whole pieces before them."""
 
     digest: str
 
 
 def _content(data: Array) -> bytes | memoryview:
-    """The bytes that tell arrays of one type and shape apart."""
+    """Returns bytes that distinguish arrays of one type and shape."""
     if data.dtype != object:
         return data.reshape(-1).view(np.uint8).data
     texts = [str(text).encode("utf-8", "surrogateescape") for text in data.reshape(-1)]
@@ -78,7 +78,7 @@ def _content(data: Array) -> bytes | memoryview:
 class ConstantStore:
     """Arrays by content hash; equal contents are stored once.  Arrays are read-only.
 
-    The store also knows of which constants of the source model an array was made (`sources`).
+    The store also knows the source model's constants from which an array was computed (`sources`).
     """
 
     def __init__(self) -> None:
@@ -91,12 +91,12 @@ class ConstantStore:
         data.flags.writeable = False
         name = (dtype or dtype_of(data)).name
         digest, content = hashlib.sha256(f"{name}{data.shape}".encode()), _content(data)
-        rest = len(content) // _PIECE * _PIECE
-        digest.update(content[rest:])
-        with ThreadPoolExecutor(_THREADS) as threads:  # which it starts for pieces only
-            pieces = (content[n : n + _PIECE] for n in range(0, rest, _PIECE))
-            for each in threads.map(hashlib.sha256, pieces):
-                digest.update(each.digest())
+        tail_start = len(content) // _PIECE * _PIECE
+        digest.update(content[tail_start:])
+        with ThreadPoolExecutor(_THREADS) as threads:  # a pool starts threads on first use
+            pieces = (content[n : n + _PIECE] for n in range(0, tail_start, _PIECE))
+            for piece in threads.map(hashlib.sha256, pieces):
+                digest.update(piece.digest())
         key = digest.hexdigest()
         self._arrays.setdefault(key, data)
         self._add_sources(key, sources)
@@ -106,12 +106,12 @@ class ConstantStore:
         return self._arrays[handle.digest]
 
     def adopt(self, handle: Handle, other: ConstantStore) -> None:
-        """Takes over an array of another store, without a copy."""
+        """Adds an array of another store, without a copy."""
         self._arrays.setdefault(handle.digest, other.get(handle))
         self._add_sources(handle.digest, other.sources(handle))
 
     def sources(self, handle: Handle) -> tuple[str, ...]:
-        """The names of the model's constants of which an array was made, as far as known."""
+        """Returns the names of the model's constants from which an array was computed, if known."""
         return self._sources.get(handle.digest, ())
 
     def _add_sources(self, key: str, sources: Sequence[str]) -> None:
@@ -119,7 +119,7 @@ class ConstantStore:
             self._sources[key] = tuple(dict.fromkeys((*self._sources.get(key, ()), *sources)))
 
     def handles(self) -> Iterator[Handle]:
-        """Every handle, in the order the arrays were put."""
+        """Yields every handle, in the order in which the arrays were put."""
         return map(Handle, self._arrays)
 
 
@@ -136,7 +136,7 @@ class Graph:
     aliases: tuple[tuple[Value, Value], ...] = ()
 
     def constant(self, value: Value | None) -> Array | None:
-        """The array of a constant value of this graph, else None."""
+        """Returns the array of a constant value of this graph, else None."""
         handle = None if value is None else self.constants.get(value)
         return None if handle is None else self.store.get(handle)
 
@@ -144,12 +144,14 @@ class Graph:
         return {out: node for node in self.nodes for out in node.outputs}
 
     def kept(self) -> set[Value]:
-        """The values that others than nodes read: outputs, aliases, captures of bodies."""
+        """Returns the values that are read outside of nodes: outputs, aliases, captures of
+        bodies."""
         aliases = (v for pair in self.aliases for v in pair)
         return {*self.outputs, *aliases, *(v for node in self.nodes for v in captures(node))}
 
     def users(self) -> dict[Value, list[Node]]:
-        """The nodes that read each value, body captures included; graph outputs are not nodes."""
+        """Returns the nodes that read each value, also through captures; graph outputs are not
+        nodes."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes:
             for value in dict.fromkeys(uses(node)):
@@ -158,15 +160,15 @@ class Graph:
 
 
 def bodies(node: Node) -> tuple[Graph, ...]:
-    """The graphs in a node's attributes, in field order."""
+    """Returns the graphs in a node's attributes, in field order."""
     return tuple(getattr(node.attrs, name) for name in body_fields(node.attrs))
 
 
-_BODY_FIELDS: dict[type, tuple[str, ...]] = {}  # every pass asks for every node
+_BODY_FIELDS: dict[type, tuple[str, ...]] = {}  # a cache: every pass reads it for every node
 
 
 def body_fields(attrs: object) -> tuple[str, ...]:
-    """The fields of attributes that hold graphs, as their types say."""
+    """Returns the names of attribute fields that hold graphs, by their declared types."""
     kind = type(attrs)
     if kind not in _BODY_FIELDS:
         fields = getattr(kind, "__dataclass_fields__", {}).items()
@@ -175,12 +177,12 @@ def body_fields(attrs: object) -> tuple[str, ...]:
 
 
 def uses(node: Node) -> Values:
-    """The values that the node or one of its bodies reads; one may stand in it twice."""
+    """Returns the values that the node or its bodies read; a value may occur twice."""
     return (*(v for v in node.inputs if v), *captures(node))
 
 
 def captures(node: Node) -> Values:
-    """The values of the graphs around it that the node's bodies read, each once, in order."""
+    """Returns the values of enclosing graphs that the node's bodies read, each once, in order."""
     free: dict[Value, None] = {}
     for body in bodies(node):
         bound = set(body.inputs) | set(body.constants)
@@ -194,7 +196,7 @@ def captures(node: Node) -> Values:
 
 
 def walk_nodes(graph: Graph) -> Iterator[Node]:
-    """Every node of the graph and, after each node, of its bodies."""
+    """Yields every node of the graph and, after each node, the nodes of its bodies."""
     for node in graph.nodes:
         yield node
         for body in bodies(node):
@@ -202,21 +204,21 @@ def walk_nodes(graph: Graph) -> Iterator[Node]:
 
 
 def walk_graphs(graph: Graph) -> Iterator[Graph]:
-    """The graph, its bodies, and theirs."""
+    """Yields the graph, its bodies, and their bodies."""
     yield graph
     for node in walk_nodes(graph):
         yield from bodies(node)
 
 
 def constant_bytes(graph: Graph) -> int:
-    """Bytes of all constants of a graph and its bodies."""
+    """Returns the bytes of all constants of a graph and its bodies."""
     constants = (v for part in walk_graphs(graph) for v in part.constants)
     sizes = ((as_int(element_count(v.type.shape)) or 0, v.type.dtype) for v in constants)
     return sum(-(-count * dtype.bits // 8) for count, dtype in sizes)
 
 
 def walk_values(graph: Graph) -> Iterator[Value]:
-    """The inputs, constants and results of the graph and of all bodies in it."""
+    """Yields the inputs, constants and results of the graph and of all bodies in it."""
     for part in walk_graphs(graph):
         yield from (*part.inputs, *part.constants, *(v for n in part.nodes for v in n.outputs))
 
@@ -224,7 +226,7 @@ def walk_values(graph: Graph) -> Iterator[Value]:
 class GraphBuilder:
     """Builds a graph; every `add` runs the op's inference, so an ill-typed node cannot exist.
 
-    `parent` is the builder of the graph around a body: names are unique across both.  `loc` is the
+    `parent` is the builder of the enclosing graph: names are unique across both.  `loc` is the
     location of nodes that are added without one.
     """
 
@@ -239,7 +241,7 @@ class GraphBuilder:
         self._names: dict[str, int] = parent._names if parent else {}
         self._inputs: list[Value] = []
         self._nodes: list[Node] = []
-        # Of this graph, and behind them of the graphs around it.
+        # The maps have this graph's entries first, then those of the enclosing graphs.
         self._producers: ChainMap[Value, Node] = (
             parent._producers.new_child() if parent else ChainMap()
         )
@@ -249,7 +251,7 @@ class GraphBuilder:
         self._by_handle: dict[Handle, Value] = {}
 
     def fresh(self, hint: str) -> str:
-        """A name not used before, `hint` itself if it is free."""
+        """Returns an unused name; `hint` itself if it is free."""
         count = self._names.get(hint, -1) + 1
         self._names[hint] = count
         return hint if count == 0 else self.fresh(f"{hint}.{count}")
@@ -266,19 +268,19 @@ class GraphBuilder:
         dtype: DType | None = None,
         sources: Sequence[str] = (),
     ) -> Value:
-        """A constant value; the same contents give the same value.  `sources` name the constants
-        of the source model that it is made of."""
+        """Returns a constant value; equal contents give the same value.  `sources` name the source
+        model's constants from which it was computed."""
         data = np.asarray(array)
         type = TensorType(dtype or dtype_of(data), tuple(map(const, data.shape)))
         return self.constant_handle(self.store.put(data, dtype, sources), type, name)
 
     def constant_handle(self, handle: Handle, type: TensorType, name: str) -> Value:
-        found = self._by_handle.get(handle)
-        if found is None:
-            found = Value(self.fresh(name), type)
-            self._by_handle[handle] = found
-            self._constants[found] = handle
-        return found
+        value = self._by_handle.get(handle)
+        if value is None:
+            value = Value(self.fresh(name), type)
+            self._by_handle[handle] = value
+            self._constants[value] = handle
+        return value
 
     def add(
         self,
@@ -310,7 +312,7 @@ class GraphBuilder:
         loc: str,
         names: Sequence[str],
     ) -> Values:
-        """As `add`, with the first of several forms of the attributes that the op takes."""
+        """Appends a node with the first of several attribute `forms` that the op takes."""
         for attrs in forms[:-1]:
             with suppress(UserError):
                 return self.add(op, inputs, attrs, loc=loc, names=names)
@@ -324,47 +326,49 @@ class GraphBuilder:
         self._nodes.append(node)
 
     def producer(self, value: Value) -> Node | None:
-        """The node that gives `value`, here or around; None for inputs and constants."""
+        """Returns the node that computes `value`, here or outside; None for inputs and
+        constants."""
         return self._producers.get(value)
 
     def array(self, value: Value) -> Array | None:
-        """The array of a constant defined here or around, else None."""
+        """Returns the array of a constant of this or an enclosing graph, else None."""
         handle = self._constants.get(value)
         return None if handle is None else self.store.get(handle)
 
     def sources(self, value: Value) -> tuple[str, ...]:
-        """What a constant defined here or around was made of; empty for other values."""
+        """Returns the sources of a constant of this or an enclosing graph; empty for other
+        values."""
         handle = self._constants.get(value)
         return () if handle is None else self.store.sources(handle)
 
     def finish(
         self, outputs: Iterable[Value], aliases: tuple[tuple[Value, Value], ...] = ()
     ) -> Graph:
-        """The graph; constants that nothing reads are left out."""
+        """Returns the graph, without constants that nothing reads."""
         outs = tuple(outputs)
-        used = set(outs)
+        used_values = set(outs)
         for node in self._nodes:
-            used.update(uses(node))
-        constants = {v: h for v, h in self._constants.maps[0].items() if v in used}
+            used_values.update(uses(node))
+        constants = {v: h for v, h in self._constants.maps[0].items() if v in used_values}
         return Graph(
             self.name, tuple(self._inputs), outs, tuple(self._nodes), constants, self.store, aliases
         )
 
 
 def bind_attrs(attrs: Any, sizes: Substitution) -> Any:
-    """`attrs` with every `Index` in its fields (tuples included) substituted."""
+    """Returns `attrs` with every `Index` in its fields (tuples included) substituted."""
     return _map_fields(attrs, lambda part: _bind(part, sizes))
 
 
 def map_sizes(attrs: Any, change: Callable[[Index], Index]) -> Any:
-    """`attrs` with `change` of every `Index` that is a field or stands in a tuple; itself where
-    none changes."""
+    """Returns `attrs` with `change` applied to every `Index` in its fields, also in tuples; itself
+    where nothing changes."""
     return _map_fields(attrs, lambda part: change(part) if isinstance(part, Index) else part)
 
 
 def _map_fields(attrs: Any, change: Callable[[Any], Any]) -> Any:
-    """`attrs` with `change` of every part of its fields that is no tuple; itself where none
-    changes."""
+    """Returns `attrs` with `change` applied to every part of its fields that is no tuple; itself
+    where nothing changes."""
     pairs = ((name, getattr(attrs, name)) for name in field_names(attrs))
     changed = {n: new for n, old in pairs if (new := _mapped(old, change)) is not old}
     return replace(attrs, **changed) if changed else attrs
@@ -390,7 +394,7 @@ def _bind(value: Any, sizes: Substitution) -> Any:
 
 
 def carrier(array: Any, dtype: DType) -> Array:
-    """`array` in the NumPy type that carries `dtype`, rounded where that is wider than the type."""
+    """Returns `array` in the NumPy type that carries `dtype`, rounded if the carrier is wider."""
     data = np.asarray(array)
     if dtype.is_narrow:
         return rounded(data, dtype)
@@ -401,7 +405,8 @@ def carrier(array: Any, dtype: DType) -> Array:
         up += bits
         up += 0x7FFF
         if np.isnan(data).any():
-            # A NaN stays one whose payload lies in the half that is dropped.
+            # Set a high payload bit, so that a NaN whose payload lies in the dropped half stays
+            # NaN.
             up = np.asarray(np.where(np.isnan(data), bits | 0x400000, up))
         up &= np.uint32(0xFFFF0000)
         return np.asarray(up).view(np.float32)
@@ -411,6 +416,6 @@ def carrier(array: Any, dtype: DType) -> Array:
 
 
 def rounded_number(value: float, dtype: DType) -> float:
-    """`value` rounded to a type of floats; infinite where that is too small for it."""
+    """Returns `value` rounded to a float type; infinite where it is too large for the type."""
     with np.errstate(all="ignore"):
         return float(carrier(np.asarray(value, dtype.carrier), dtype))

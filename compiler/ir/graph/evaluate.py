@@ -1,9 +1,9 @@
-"""Evaluates graphs with the ops' NumPy references: the meaning of `ir.graph` as executable text.
+"""Evaluates graphs with the ops' NumPy references: the executable meaning of `ir.graph`.
 
-Size symbols are bound as values come to exist: from the inputs' shapes, by `bind_size`,
-`broadcast_size` and `name_size` nodes, and from the shapes of results whose sizes depend on data.
-Every array is checked against its value's type, so a wrong inference or reference is found at the
-node that has it. An array is dropped after its last use.
+Size symbols are bound as values are computed: from the inputs' shapes, by `bind_size`,
+`broadcast_size` and `name_size` nodes, and from the shapes of data-dependent results.  Every array
+is checked against its value's type, so a wrong inference or reference is found at its node.  An
+array is dropped after its last use.
 """
 
 from collections import ChainMap
@@ -32,25 +32,27 @@ def evaluate_graph(
     exchange: Exchange | None = None,
     seed: int = 0,
 ) -> dict[str, Array]:
-    """The graph's outputs by name for arrays of its inputs by name.
+    """Returns the graph's outputs by name, for arrays of its inputs by name.
 
     Arrays have the carrier type of the value's dtype.  `observe(node, results)` is called after
-    every node, those of bodies included.  `exchange(node, x)` is a rank's result of a collective
-    with its operand x; it returns when all ranks have come.  Random nodes draw
-    with `seed`, of which 64 bits count.  Raises `UserError` where an input is
-    missing, unknown or does not fit its type, memory does not suffice, or a collective has no
-    `exchange`; `InternalError` where an op's result does not fit its inferred type.
+    every node, also in bodies.  `exchange(node, x)` returns this rank's result of a collective with
+    its operand x, after all ranks have called it.  Random nodes draw with the low 64 bits of
+    `seed`.
+
+    Raises `UserError` where an input is missing, unknown or does not fit its type, memory does not
+    suffice, or a collective has no `exchange`; `InternalError` where an op's result does not fit
+    its inferred type.
     """
-    wanted = [value.name for value in graph.inputs]
-    if sorted(wanted) != sorted(inputs):
+    names = [value.name for value in graph.inputs]
+    if sorted(names) != sorted(inputs):
         raise UserError(
             "the inputs given are not the graph's",
             where=graph.name,
             why=f"given {', '.join(sorted(inputs)) or 'none'}; "
-            f"the graph has {', '.join(wanted) or 'none'}",
+            f"the graph has {', '.join(names) or 'none'}",
         )
     sizes: Sizes = {}
-    arrays = [np.asarray(inputs[name]) for name in wanted]
+    arrays = [np.asarray(inputs[name]) for name in names]
     for problem in bind_sizes(graph.inputs, arrays, sizes):
         raise UserError("an input does not fit the graph", where=graph.name, why=problem)
     with np.errstate(all="ignore"):
@@ -60,9 +62,10 @@ def evaluate_graph(
 
 
 def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -> list[str]:
-    """Adds to `sizes` what the arrays' shapes tell of the values' symbols; returns what disagrees.
+    """Adds the symbols' values from the arrays' shapes to `sizes`; returns messages of
+    contradictions.
 
-    Dimensions that are one symbol come first, then those linear in one unbound symbol (`2*n`).
+    Dimensions that are one symbol come first, then dimensions linear in one unbound symbol (`2*n`).
     A dimension that stays unknown is not checked.
     """
     problems: list[str] = []
@@ -84,12 +87,12 @@ def bind_sizes(values: Sequence[Value], arrays: Sequence[Array], sizes: Sizes) -
 
 
 def _bind_dim(dim: Index, size: int, sizes: Sizes) -> str:
-    rest = substitute(dim, sizes)
-    known = as_int(rest)
-    if known is not None:
-        return "" if known == size else f"{dim.key} = {known} is due"
-    unknown = free_vars(rest)
-    parts = linear_in(rest, unknown[0]) if len(unknown) == 1 else None
+    unbound_dim = substitute(dim, sizes)
+    number = as_int(unbound_dim)
+    if number is not None:
+        return "" if number == size else f"{dim.key} = {number} is due"
+    unknown = free_vars(unbound_dim)
+    parts = linear_in(unbound_dim, unknown[0]) if len(unknown) == 1 else None
     if parts is None:
         return ""
     coeff, offset = as_int(parts[0]), as_int(parts[1])
@@ -111,7 +114,7 @@ def bind_symbol(var: Var, size: int, sizes: Sizes) -> str:
 
 
 class _Values(ChainMap[Value, Array]):
-    """The values of one graph under evaluation, and behind them those of the graphs around it."""
+    """The values of one graph under evaluation, then those of enclosing graphs."""
 
     def __missing__(self, value: Value) -> Array:
         raise InternalError(f"%{value.name} is read before it is computed")
@@ -119,7 +122,8 @@ class _Values(ChainMap[Value, Array]):
 
 @record
 class _Frame:
-    """What is known in one graph under evaluation; `trip` counts those of the innermost loop."""
+    """The values and sizes of one graph under evaluation; `trip` is the innermost loop's trip
+    number."""
 
     values: _Values
     sizes: Sizes
@@ -128,7 +132,7 @@ class _Frame:
 
 @entity
 class _Evaluator:
-    """One evaluation: the observer and, per graph, which values die after which node."""
+    """One evaluation: the observer and, per graph, the values that die after each node."""
 
     _observe: Observer | None
     _exchange: Exchange | None
@@ -208,7 +212,8 @@ class _Evaluator:
         return self.run(body, inputs, _Frame(outer.values.new_child(), sizes, trip))
 
     def _loop(self, attrs: Any, arrays: Arrays, frame: _Frame) -> OutArrays:
-        """ONNX Loop: stops at the trip count or after a body that gives a false condition."""
+        """Evaluates ONNX's Loop: it stops at the trip count, or after a body whose condition is
+        false."""
         body: Graph = attrs.body
         limit = None if arrays[0] is None else int(arrays[0].reshape(()))
         go = arrays[1] is None or _flag(arrays[1])
@@ -254,8 +259,8 @@ class _Evaluator:
 def _stacked(
     values: Sequence[Value], rows: Sequence[Sequence[Array]], sizes: Sizes
 ) -> Iterator[Array]:
-    """The scan outputs `values` of a body, each of whose runs gave a row, along a new first axis;
-    without a run unknown dimensions are zero."""
+    """Yields the scan outputs `values` of a body, stacked from the rows of its runs along a new
+    first axis.  Without a run, unknown dimensions are zero."""
     for value, column in zip(values, zip(*rows, strict=True), strict=bool(rows)):
         if len({row.shape for row in column}) > 1:
             raise UserError("a loop stacks rows of different sizes", where=value.name)
@@ -266,11 +271,11 @@ def _stacked(
 
 
 def _dying(graph: Graph) -> list[list[Value]]:
-    """For each node the values of the graph that nothing reads after it."""
+    """Returns for each node the values of the graph that nothing reads after it."""
     last = {v: n for n, node in enumerate(graph.nodes) for v in (*node.outputs, *uses(node))}
-    own = {*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)}
+    owned = {*graph.inputs, *graph.constants, *(v for n in graph.nodes for v in n.outputs)}
     dead: list[list[Value]] = [[] for _ in graph.nodes]
-    for value in last.keys() & own.difference(graph.outputs):
+    for value in last.keys() & owned.difference(graph.outputs):
         dead[last[value]].append(value)
     return dead
 
@@ -284,8 +289,11 @@ def _check(node: Node, results: Sequence[Array], sizes: Sizes) -> None:
 
 
 def _rounded(array: Array, dtype: DType) -> Array:
-    """A result as an element of its type has it: NumPy computes bf16 in f32, and a row that moves
-    values may put in a zero, which not every narrow type has."""
+    """Rounds a result to its dtype.
+
+    NumPy computes bf16 in f32, and an op that moves values may insert a zero, which not every
+    narrow type has.
+    """
     return carrier(array, dtype) if dtype.is_narrow or dtype is BF16 else np.asarray(array)
 
 
@@ -296,7 +304,7 @@ def _flag(array: Array | None) -> bool:
 
 
 def _bind_size(node: Node, array: Array | None, sizes: Sizes) -> None:
-    """Gives `attrs.symbol` the value of element `attrs.element` of the operand."""
+    """Binds `attrs.symbol` to element `attrs.element` of the operand."""
     var = var_of(node.attrs.symbol)
     if array is None or var is None:
         raise InternalError(f"bind_size at {node.loc} has no operand or no symbol")

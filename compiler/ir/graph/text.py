@@ -61,20 +61,20 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def graph_text(graph: Graph) -> str:
-    """The text of a graph: its size symbols, then the graph; ends with a newline."""
+    """Returns the text of a graph: its size symbols, then the graph; ends with a newline."""
     printer = _Printer()
     lines = [size_line(var) for var in _graph_symbols(graph)]
     return "\n".join([*lines, printer.graph(graph, "")]) + "\n"
 
 
 def expr_text(expr: Expr) -> str:
-    """The text of an expression: its size symbols, then the stages; ends with a newline."""
+    """Returns the text of an expression: its size symbols, then the stages; ends with a newline."""
     lines = [size_line(var) for var in dict.fromkeys(_expr_symbols(expr))]
     return "\n".join([*lines, _expr(expr, "")]) + "\n"
 
 
 def quoted(name: str) -> str:
-    """`name` itself where it is a plain word, else a JSON string."""
+    """Returns `name` itself if it is a plain word, else a JSON string."""
     return name if _BARE_NAME.fullmatch(name) else json.dumps(name)
 
 
@@ -82,7 +82,7 @@ def quoted(name: str) -> str:
 
 
 def size_line(var: Var) -> str:
-    """`size n in [1,64] divisor 4 typical 32`"""
+    """Returns `size n in [1,64] divisor 4 typical 32`."""
     return f"size {var.key} {_facts(var)}"
 
 
@@ -99,13 +99,13 @@ def _graph_symbols(graph: Graph) -> Iterable[Var]:
 
 
 def _symbols(item: Any) -> Iterator[Var]:
-    """The size symbols in an attribute or type, in order, with repetitions."""
+    """Yields the size symbols in an attribute or type, in order, with repetitions."""
     return (var for var in variables(item) if var.extent is None)
 
 
 def variables(item: Any) -> Iterator[Var]:
-    """The variables in a value, an attribute or a type, in order, with repetitions; of bodies those
-    of their inputs, of expressions the size symbols."""
+    """Yields the variables in a value, an attribute or a type, in order, with repetitions; for
+    bodies those of their inputs, for expressions the size symbols."""
     match item:
         case Index():
             yield from free_vars(item)
@@ -138,7 +138,7 @@ def _expr_symbols(expr: Expr) -> Iterator[Var]:
 
 
 class Names:
-    """Gives every item one name; a name that two have gets a number on the second."""
+    """Gives every item a unique name; the second of two items with one name gets a number."""
 
     def __init__(self) -> None:
         self._names: dict[Any, str] = {}
@@ -219,7 +219,7 @@ class _Printer:
 
 
 def number(value: bool | int | float) -> str:
-    """`true`, `-3`, `0.5`, `nan`, `-inf`: text that tells bool, int and float apart."""
+    """Returns `true`, `-3`, `0.5`, `nan`, `-inf`: text that tells bool, int and float apart."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
@@ -251,7 +251,7 @@ def _stage(n: int, stage: Stage, indent: str) -> str:
 
 
 def body_text(body: Scalars) -> tuple[list[str], str]:
-    """The `let` lines for what `body` uses more than once, and the scalars themselves."""
+    """Returns the `let` lines for scalars that `body` uses more than once, and the bodies' text."""
     names: dict[Scalar, str] = {}
     lets = []
     for scalar in _shared(body):
@@ -262,12 +262,12 @@ def body_text(body: Scalars) -> tuple[list[str], str]:
 
 
 def iterator_text(var: Var) -> str:
-    """`i0: 0..n`, or the facts of a variable that is no iterator."""
+    """Returns `i0: 0..n`, or the facts of a variable that is no iterator."""
     return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
 
 
 def _shared(body: Scalars) -> list[Scalar]:
-    """What more than one scalar of a stage uses, operands first."""
+    """Returns the scalars that several others of a stage use, operands first."""
     order = walk(*body)
     uses = dict.fromkeys(order, 0)
     for scalar in (*(c for s in order for c in children(s)), *body):
@@ -276,7 +276,7 @@ def _shared(body: Scalars) -> list[Scalar]:
 
 
 def source_text(source: Source) -> str:
-    """`p0` for an operand, `s1` or `s1.2` for a component of a stage."""
+    """Returns `p0` for an operand, `s1` or `s1.2` for a component of a stage."""
     if isinstance(source, StageRef):
         return f"s{source.stage}" + (f".{source.component}" if source.component else "")
     return f"p{source}"
@@ -285,15 +285,15 @@ def source_text(source: Source) -> str:
 def scalar_text(
     root: Scalar, names: dict[Scalar, str] | None = None, *, outer: bool = False
 ) -> str:
-    """The text of one scalar; `names` are those already bound by `let`.
+    """Returns the text of one scalar; `names` are those already bound by `let`.
 
-    `outer` leaves out the parentheses around an infix operator at the top.
+    `outer` omits the parentheses around an infix operator at the top.
     """
-    known = names or {}
+    let_names = names or {}
 
     def text(scalar: Scalar, outer: bool = False) -> str:
-        if scalar in known:
-            return known[scalar]
+        if scalar in let_names:
+            return let_names[scalar]
         match scalar:
             case Const():
                 return f"{number(scalar.value)}:{scalar.dtype.name}"

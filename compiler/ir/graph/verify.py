@@ -1,8 +1,8 @@
-"""The verifier of graphs: what every pass may rely on and must keep.
+"""The verifier of graphs: every pass may rely on these facts and must keep them.
 
-A value is defined once and before its uses; names and size symbols mean one thing; bodies read
-only values around them; the types of results are what inference gives; constants lie in the store
-with their type; an alias joins an output and an input of one type.
+A value is defined once and before its uses; names and size symbols mean one thing; bodies read only
+values of enclosing graphs; results have the inferred types; constants lie in the store with their
+type; an alias connects an output and an input of one type.
 """
 
 from typing import Any
@@ -81,9 +81,11 @@ class _Verifier:
         where = f"{node.op.name} at {node.loc or _names(node.outputs)}"
         missing = [v for v in node.inputs if v is not None and v not in visible]
         self.problems.extend(f"{where} reads %{v.name}, not defined here" for v in missing)
-        least, most = node.op.numbers
-        if not least <= len(node.inputs) <= most:
-            self.problems.append(f"{where} has {len(node.inputs)} inputs, not {least} to {most}")
+        minimum, maximum = node.op.numbers
+        if not minimum <= len(node.inputs) <= maximum:
+            self.problems.append(
+                f"{where} has {len(node.inputs)} inputs, not {minimum} to {maximum}"
+            )
         if not isinstance(node.attrs, node.op.attrs):
             self.problems.append(f"{where} has attributes of type {type(node.attrs).__name__}")
             return
@@ -95,15 +97,15 @@ class _Verifier:
             self._define(value, visible, f"result of {where}")
 
     def _types(self, node: Node, where: str) -> None:
-        written = tuple(v.type for v in node.outputs)
+        declared = tuple(v.type for v in node.outputs)
         try:
             types = [None if v is None else v.type for v in node.inputs]
             due = tuple(node.op.infer(types, node.attrs))
         except ValueError as error:
             self.problems.append(f"{where} does not take its operands: {error}")
             return
-        if written != due:
-            self.problems.append(f"{where} has results {written}, {due} is due")
+        if declared != due:
+            self.problems.append(f"{where} has results {declared}, {due} is due")
 
     def _aliases(self, graph: Graph) -> None:
         for output, source in graph.aliases:

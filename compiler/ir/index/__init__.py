@@ -1,14 +1,14 @@
 """Integer expressions: dimensions, loop indices, offsets and sizes are all one interned type.
 
     Index  = sum of coeff * monomial + const        a polynomial in normal form
-    atom   = Var | FloorDiv | Mod | Min | Max       what a monomial multiplies
+    atom   = Var | FloorDiv | Mod | Min | Max       a factor of a monomial
 
 Semantics: mathematical integers; `//` and `%` round as in Python; divisors are positive (the
 importer refuses others).  Equal expressions in normal form are one object.
 
-A `Var` is a size symbol or a loop iterator, with what the simplifier needs to prove that
-`(64*h + d) // 64` is `h` (an inclusive range, a divisor, for an iterator its extent), and what
-prices count a symbol as.  Two vars are the same when name *and* facts agree.
+A `Var` is a size symbol or a loop iterator.  It has the facts with which the simplifier proves that
+`(64*h + d) // 64` is `h` (an inclusive range, a divisor, for an iterator its extent), and the size
+that prices assume for a symbol.  Two vars are the same when name *and* facts agree.
 """
 
 from __future__ import annotations
@@ -118,10 +118,10 @@ class Index:
 
 
 def _build(terms: Mapping[Monomial, int]) -> Index:
-    """The sum of products; the empty one stands for the constant."""
-    kept = [(m, c) for m, c in terms.items() if m and c]
-    kept.sort(key=lambda term: [atom.key for atom in term[0]])
-    return _sorted(tuple(kept), terms.get((), 0))
+    """Returns the sum of terms; the empty monomial has the constant."""
+    nonzero = [(m, c) for m, c in terms.items() if m and c]
+    nonzero.sort(key=lambda term: [atom.key for atom in term[0]])
+    return _sorted(tuple(nonzero), terms.get((), 0))
 
 
 def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
@@ -129,7 +129,7 @@ def _sorted(terms: tuple[tuple[Monomial, int], ...], const: int) -> Index:
 
 
 def _sum(parts: Iterable[Index], const: int) -> Index:
-    """All `parts` and `const`, without the sums between."""
+    """Returns the sum of all `parts` and `const`, without building intermediate sums."""
     terms: dict[Monomial, int] = {(): const}
     for part in parts:
         for monomial, coeff in (*part.terms, ((), part.const)):
@@ -139,26 +139,26 @@ def _sum(parts: Iterable[Index], const: int) -> Index:
 
 @lru_cache(1 << 14)
 def const(value: int) -> Index:
-    """The integer `value`."""
+    """Returns the integer `value` as an index."""
     return _sorted((), int(value))
 
 
 def as_index(value: IndexLike) -> Index:
-    """`value` itself, or the constant of an int."""
+    """Returns `value` itself, or the constant of an int."""
     return value if isinstance(value, Index) else const(value)
 
 
 @lru_cache(1 << 16)
 def of_atom(atom: Atom) -> Index:
-    """The expression that is `atom` alone."""
+    """Returns the expression that is `atom` alone."""
     return _sorted((((atom,), 1),), 0)
 
 
 def symbol(
     name: str, lo: int = 0, hi: int | None = None, divisor: int = 1, typical: int | None = None
 ) -> Index:
-    """A size symbol in `[lo, hi]` that `divisor` divides, which prices count as `typical`; a
-    one-point range is its constant."""
+    """Returns a size symbol in `[lo, hi]`, divisible by `divisor`; prices assume the size
+    `typical`. A one-point range gives the constant."""
     if hi is not None and lo == hi:
         return const(lo)
     key = ("sym", name, lo, hi, divisor, typical)
@@ -167,7 +167,7 @@ def symbol(
 
 @lru_cache(1 << 14)
 def iterator(name: str, extent: IndexLike) -> Index:
-    """A loop iterator over `[0, extent)`.  It stays a variable even where the extent is one."""
+    """Returns a loop iterator over `[0, extent)`; it stays a variable even if the extent is one."""
     size = as_index(extent)
     top = bounds(size)[1]
     hi = None if top is None else max(top - 1, 0)
@@ -202,44 +202,44 @@ def mul(a: IndexLike, b: IndexLike) -> Index:
 @lru_cache(1 << 14)
 def floordiv(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
-    whole, rest = _divide(num, den)
-    if within(rest, den):
-        return whole
-    exact, left = _exact(rest, den)
-    if exact and rest is not exact[0]:
-        return sum((floordiv(part, den) for part in (*exact, left)), whole)
+    whole_part, remainder = _divide(num, den)
+    if within(remainder, den):
+        return whole_part
+    exact, inexact = _exact(remainder, den)
+    if exact and remainder is not exact[0]:
+        return sum((floordiv(part, den) for part in (*exact, inexact)), whole_part)
     if not den.terms:
-        # `(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: the constant below the common factor is lost.
-        factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
-        rest, den = scale_down(rest, factor), scale_down(den, factor)
-    digits = _digits(rest, den)
+        # `(4*i + 2*j + 1) // 8` is `(2*i + j) // 4`: a constant below the common factor is lost.
+        factor = math.gcd(den.const, *(coeff for _, coeff in remainder.terms))
+        remainder, den = scale_down(remainder, factor), scale_down(den, factor)
+    digits = _digits(remainder, den)
     if digits is not None:
         upper, _, size = digits
-        return add(whole, floordiv(upper, const(den.const // size)))
-    inner = _nested_quotient(rest, den)
+        return add(whole_part, floordiv(upper, const(den.const // size)))
+    inner = _nested_quotient(remainder, den)
     if inner is not None:
-        return add(whole, inner)
-    key = atom_text(f"({factor_text(rest)}//{factor_text(den)})")
-    quotient = of_atom(intern(("div", rest, den), lambda: Quotient(rest, den, key)))
-    return add(whole, quotient)
+        return add(whole_part, inner)
+    key = atom_text(f"({factor_text(remainder)}//{factor_text(den)})")
+    quotient = of_atom(intern(("div", remainder, den), lambda: Quotient(remainder, den, key)))
+    return add(whole_part, quotient)
 
 
 @lru_cache(1 << 14)
 def mod(a: IndexLike, b: IndexLike) -> Index:
     num, den = as_index(a), as_index(b)
-    _, rest = _exact(_divide(num, den)[1], den)
-    if within(rest, den):
-        return rest
-    digits = _digits(rest, den)
+    _, remainder = _exact(_divide(num, den)[1], den)
+    if within(remainder, den):
+        return remainder
+    digits = _digits(remainder, den)
     if digits is not None:
         upper, lower, size = digits
         return add(mul(mod(upper, const(den.const // size)), size), lower)
-    factor = math.gcd(den.const, *(coeff for _, coeff in rest.terms))
+    factor = math.gcd(den.const, *(coeff for _, coeff in remainder.terms))
     if factor > 1 and not den.terms:
-        upper = mod(scale_down(rest, factor), scale_down(den, factor))
-        return add(mul(upper, factor), rest.const % factor)
-    key = atom_text(f"({factor_text(rest)} % {factor_text(den)})")
-    return of_atom(intern(("mod", rest, den), lambda: Remainder(rest, den, key)))
+        upper = mod(scale_down(remainder, factor), scale_down(den, factor))
+        return add(mul(upper, factor), remainder.const % factor)
+    key = atom_text(f"({factor_text(remainder)} % {factor_text(den)})")
+    return of_atom(intern(("mod", remainder, den), lambda: Remainder(remainder, den, key)))
 
 
 def minimum(a: IndexLike, b: IndexLike) -> Index:
@@ -268,89 +268,89 @@ def _extremum(which: str, a: Index, b: Index) -> Index:
 
 
 def _divide(num: Index, den: Index) -> tuple[Index, Index]:
-    """Splits `num` into `den * whole + rest`, taking out every term that `den` divides."""
+    """Splits `num` into `den * quotient + remainder`, with all terms that `den` divides."""
     if den is const(1):
         return num, const(0)
-    whole: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
+    quotient: dict[Monomial, int] = {}
+    remainder: dict[Monomial, int] = {}
     pieces = den.terms if not den.const else (((), den.const),) if not den.terms else ()
     if len(pieces) != 1:
         return (const(1), const(0)) if num is den else (const(0), num)
     divisor, by = pieces[0]
     for monomial, coeff in (*num.terms, ((), num.const)):
-        left = _remove(monomial, divisor)
-        if left is None or (divisor and coeff % by):
-            rest[monomial] = coeff
+        cofactor = _remove(monomial, divisor)
+        if cofactor is None or (divisor and coeff % by):
+            remainder[monomial] = coeff
             continue
-        whole[left], rest[monomial] = divmod(coeff, by)
-    return _build(whole), _build(rest)
+        quotient[cofactor], remainder[monomial] = divmod(coeff, by)
+    return _build(quotient), _build(remainder)
 
 
 def _remove(monomial: Monomial, divisor: Monomial) -> Monomial | None:
-    left = list(monomial)
+    factors = list(monomial)
     for atom in divisor:
-        if atom not in left:
+        if atom not in factors:
             return None
-        left.remove(atom)
-    return tuple(left)
+        factors.remove(atom)
+    return tuple(factors)
 
 
-def within(rest: Index, den: Index) -> bool:
-    """Whether `0 <= rest < den` is certain, of a positive `den`."""
-    return nonnegative(rest) and (rest is const(0) or nonnegative(den - 1 - rest))
+def within(index: Index, den: Index) -> bool:
+    """True if `0 <= index < den` is certain, for a positive `den`."""
+    return nonnegative(index) and (index is const(0) or nonnegative(den - 1 - index))
 
 
-def _exact(rest: Index, den: Index) -> tuple[Indices, Index]:
-    """The terms of `rest` that `den` is known to divide, and what is left."""
+def _exact(index: Index, den: Index) -> tuple[Indices, Index]:
+    """Returns the terms of `index` that `den` certainly divides, and the sum of the other terms."""
     if den.terms:
-        return (), rest
-    terms = tuple(_sorted((term,), 0) for term in rest.terms)
+        return (), index
+    terms = tuple(_sorted((term,), 0) for term in index.terms)
     exact = tuple(term for term in terms if divisor_of(term) % den.const == 0)
-    return exact, rest - sum(exact, const(0))
+    return exact, index - sum(exact, const(0))
 
 
 def scale_down(index: Index, factor: int) -> Index:
-    """`index // factor`, where `factor` divides every coefficient; the constant is rounded down."""
+    """Returns `index // factor`; `factor` divides every coefficient, the constant rounds down."""
     return _sorted(tuple((m, c // factor) for m, c in index.terms), index.const // factor)
 
 
-def _digits(rest: Index, den: Index) -> tuple[Index, Index, int] | None:
-    """`64*i + j` over 256 as (i, j, 64), where `0 <= j < 64`: then `// 256` is `i // 4` and `% 256`
-    is `64*(i % 4) + j`."""
-    if den.terms or len(rest.terms) < 2:
+def _digits(index: Index, den: Index) -> tuple[Index, Index, int] | None:
+    """Splits `64*i + j` over 256 into (i, j, 64), where `0 <= j < 64`.  Then `// 256` is `i // 4`,
+    and `% 256` is `64*(i % 4) + j`."""
+    if den.terms or len(index.terms) < 2:
         return None
-    for size in sorted({abs(c) for _, c in rest.terms if den.const % c == 0}, reverse=True):
-        lower = _sorted(tuple(t for t in rest.terms if t[1] % size), rest.const % size)
-        if size > 1 and len(lower.terms) < len(rest.terms) and within(lower, const(size)):
-            return scale_down(rest - lower, size), lower, size
+    for size in sorted({abs(c) for _, c in index.terms if den.const % c == 0}, reverse=True):
+        lower = _sorted(tuple(t for t in index.terms if t[1] % size), index.const % size)
+        if size > 1 and len(lower.terms) < len(index.terms) and within(lower, const(size)):
+            return scale_down(index - lower, size), lower, size
     return None
 
 
-def _nested_quotient(rest: Index, den: Index) -> Index | None:
-    """`(x // a) // b` is `x // (a*b)` for constants."""
-    inner = None if den.terms or rest.const else sole_atom(rest)
+def _nested_quotient(index: Index, den: Index) -> Index | None:
+    """Returns `x // (a*b)` for `(x // a) // b` with constants, else None."""
+    inner = None if den.terms or index.const else sole_atom(index)
     if isinstance(inner, Quotient) and not inner.den.terms:
         return floordiv(inner.num, inner.den * den)
     return None
 
 
 def as_int(index: IndexLike) -> int | None:
-    """The value of a constant expression, else None."""
-    if isinstance(index, Index):  # asked some 10^5 times a compile
+    """Returns the value of a constant expression, else None."""
+    if isinstance(index, Index):  # called some 10^5 times a compile
         return None if index.terms else index.const
     return int(index)
 
 
 @lru_cache(1 << 16)
 def bounds(index: Index) -> _Bounds:
-    """Inclusive integer bounds from the facts of the variables; None where unbounded."""
+    """Returns inclusive integer bounds from the facts of the variables; None where unbounded."""
     lo: int | None = index.const
     hi: int | None = index.const
     for monomial, coeff in index.terms:
-        product: _Bounds = (1, 1)
+        span: _Bounds = (1, 1)
         for atom in monomial:
-            product = _mul_bounds(product, _atom_bounds(atom))
-        a, b = product if coeff > 0 else product[::-1]
+            span = _mul_bounds(span, _atom_bounds(atom))
+        a, b = span if coeff > 0 else span[::-1]
         lo = None if lo is None or a is None else lo + a * coeff
         hi = None if hi is None or b is None else hi + b * coeff
     return lo, hi
@@ -382,40 +382,40 @@ def _atom_bounds(atom: Atom) -> _Bounds:
                 tops.append(b)
             return 0, min(tops) if tops else None
         case Extremum():
-            # One part bounds a maximum from below and a minimum from above, both the other side.
+            # Either part bounds a maximum from below, both together from above; else in reverse.
             pick, needed = (max, (1, 2)) if atom.which == "max" else (min, (2, 1))
             pairs = zip(bounds(atom.a), bounds(atom.b), strict=True)
-            known = ([end for end in pair if end is not None] for pair in pairs)
+            finite_ends = ([end for end in pair if end is not None] for pair in pairs)
             low, high = (
-                pick(ends) if len(ends) >= least else None
-                for ends, least in zip(known, needed, strict=True)
+                pick(ends) if len(ends) >= count else None
+                for ends, count in zip(finite_ends, needed, strict=True)
             )
             return low, high
 
 
 def nonnegative(index: Index) -> bool:
-    """Whether `index >= 0` is certain wherever its iterators have a value."""
+    """True if `index >= 0` is certain wherever its iterators have a value."""
     if (low := bounds(index)[0]) is not None and low >= 0:
         return True
-    least = _limit(index, up=False, cancel=False)
+    lower = _limit(index, up=False, cancel=False)
     for _ in range(2):
-        low = None if least is None else bounds(least)[0]
+        low = None if lower is None else bounds(lower)[0]
         if low is not None and low >= 0:
             return True
-        least = None if least is None else _limit(least, up=False, cancel=True)
+        lower = None if lower is None else _limit(lower, up=False, cancel=True)
     return False
 
 
 @lru_cache(1 << 16)
 def _limit(index: Index, up: bool, cancel: bool) -> Index | None:
-    """An expression of sizes alone that `index` never exceeds (`up`) or never falls below.
+    """Returns an expression of sizes alone that `index` never exceeds (`up`) or never falls below.
 
-    It holds wherever the iterators of `index` have a value; None where none is known.  `cancel`
-    bounds `d * (x // d)` by x, which is right where x is what else the sum holds.
+    It holds wherever the iterators of `index` have a value; None where no expression is known.
+    `cancel` bounds `d * (x // d)` by x, which helps where the rest of the sum contains x.
     """
     limits = (_term_limit(m, c, up == (c > 0), cancel) for m, c in index.terms)
-    known = [limit for limit in limits if limit is not None]
-    return _sum(known, index.const) if len(known) == len(index.terms) else None
+    term_limits = [limit for limit in limits if limit is not None]
+    return _sum(term_limits, index.const) if len(term_limits) == len(index.terms) else None
 
 
 def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index | None:
@@ -425,21 +425,21 @@ def _term_limit(monomial: Monomial, coeff: int, up: bool, cancel: bool) -> Index
             lost = 0 if up or divisor_of(num) % den == 0 else den - 1
             top = _limit(num, up, cancel)
             return None if top is None else mul(add(top, -lost), coeff // den)
-    product = const(coeff)
+    limit = const(coeff)
     for atom in monomial:
         factor = _atom_limit(atom, up, cancel)
         # Limits of factors multiply only where no factor can be negative.
         if factor is None or (len(monomial) > 1 and not _nonnegative(atom, factor)):
             return None
-        product = mul(product, factor)
-    return product
+        limit = mul(limit, factor)
+    return limit
 
 
 def _nonnegative(atom: Atom, factor: Index) -> bool:
     if isinstance(atom, Var) and atom.extent is not None:
         return True  # an iterator that has a value is over at least one
-    low, least = _atom_bounds(atom)[0], bounds(factor)[0]
-    return low is not None and low >= 0 and least is not None and least >= 0
+    low, lower = _atom_bounds(atom)[0], bounds(factor)[0]
+    return low is not None and low >= 0 and lower is not None and lower >= 0
 
 
 def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
@@ -465,7 +465,7 @@ def _atom_limit(atom: Atom, up: bool, cancel: bool) -> Index | None:
 def divisor_of(
     index: Index, of: Callable[[Atom], int] = lambda a: a.divisor if isinstance(a, Var) else 1
 ) -> int:
-    """The largest integer known to divide `index`, of whose atoms `of` tells; 0 for zero."""
+    """Returns the largest known divisor of `index` (0 for zero); `of` returns that of an atom."""
     result = abs(index.const)
     for monomial, coeff in index.terms:
         result = math.gcd(result, coeff * math.prod(map(of, monomial)))
@@ -474,15 +474,15 @@ def divisor_of(
 
 @lru_cache(1 << 16)
 def atoms(index: Index) -> tuple[Atom, ...]:
-    """Every atom of `index`, nested ones included, each once, in a fixed order."""
-    found: dict[Atom, None] = {}
+    """Returns every atom of `index`, also nested ones, each once, in a fixed order."""
+    all_atoms: dict[Atom, None] = {}
     for atom in [atom for monomial, _ in index.terms for atom in monomial]:
-        found |= dict.fromkeys((atom, *[a for part in parts_of(atom) for a in atoms(part)]))
-    return tuple(found)
+        all_atoms |= dict.fromkeys((atom, *[a for part in parts_of(atom) for a in atoms(part)]))
+    return tuple(all_atoms)
 
 
 def parts_of(atom: Atom) -> Indices:
-    """The operands of an atom."""
+    """Returns the operands of an atom."""
     match atom:
         case Quotient() | Remainder():
             return atom.num, atom.den
@@ -494,13 +494,13 @@ def parts_of(atom: Atom) -> Indices:
 
 @lru_cache(1 << 16)
 def free_vars(*indices: Index) -> Vars:
-    """The variables of all `indices`, each once, in a fixed order."""
-    found = [atom for index in indices for atom in atoms(index) if isinstance(atom, Var)]
-    return tuple(dict.fromkeys(found))
+    """Returns the variables of all `indices`, each once, in a fixed order."""
+    variables = [atom for index in indices for atom in atoms(index) if isinstance(atom, Var)]
+    return tuple(dict.fromkeys(variables))
 
 
 def sole_atom(index: Index) -> Atom | None:
-    """The atom, if `index` is one atom and a constant."""
+    """Returns the atom if `index` is one atom and a constant, else None."""
     if len(index.terms) != 1:
         return None
     ((monomial, coeff),) = index.terms
@@ -508,49 +508,48 @@ def sole_atom(index: Index) -> Atom | None:
 
 
 def var_of(index: Index) -> Var | None:
-    """The variable, if `index` is one variable and nothing else."""
+    """Returns the variable if `index` is one variable and nothing else, else None."""
     atom = None if index.const else sole_atom(index)
     return atom if isinstance(atom, Var) else None
 
 
 @lru_cache(1 << 16)
 def factor_of(index: Index, atom: Atom) -> tuple[Index, Index]:
-    """`(factor, rest)` with `index == factor * atom + rest`, where no product of `rest` has the
-    atom."""
-    held = {left: c for m, c in index.terms if (left := _remove(m, (atom,))) is not None}
-    rest = tuple(term for term in index.terms if atom not in term[0])
-    return _build(held), _sorted(rest, index.const)
+    """Returns `(factor, rest)`: `index == factor * atom + rest`; `atom` is no factor in `rest`."""
+    cofactors = {part: c for m, c in index.terms if (part := _remove(m, (atom,))) is not None}
+    other_terms = tuple(term for term in index.terms if atom not in term[0])
+    return _build(cofactors), _sorted(other_terms, index.const)
 
 
 @lru_cache(1 << 16)
 def linear_in(index: Index, var: Var) -> tuple[Index, Index] | None:
-    """`(coeff, rest)` with `index == coeff * var + rest` and neither holding `var`, else None."""
+    """Returns `(coeff, rest)`: `index == coeff * var + rest`, `var` in neither; else None."""
     a, b = factor_of(index, var)
     return None if var in free_vars(a) or var in free_vars(b) else (a, b)
 
 
 @lru_cache(1 << 16)
 def step_in(index: Index, var: Var) -> tuple[int, Index] | None:
-    """`linear_in` where the coefficient is a number, else None."""
+    """Returns `linear_in` if the coefficient is a number, else None."""
     linear = linear_in(index, var)
     step = None if linear is None else as_int(linear[0])
     return None if linear is None or step is None else (step, linear[1])
 
 
 def substitute(index: Index, mapping: Substitution) -> Index:
-    """`index` with variables replaced, simplified again; itself where it holds none of them."""
-    taken = tuple([(v, mapping[v]) for v in free_vars(index) if v in mapping])
-    return _substituted(index, taken) if taken else index
+    """Returns `index` with variables replaced, simplified; itself if it has none of them."""
+    replacements = tuple([(v, mapping[v]) for v in free_vars(index) if v in mapping])
+    return _substituted(index, replacements) if replacements else index
 
 
-@lru_cache(1 << 16)  # parts occur many times, and passes ask for the same again and again
-def _substituted(index: Index, taken: tuple[tuple[Var, Index], ...]) -> Index:
-    mapping = dict(taken)
-    products = (
+@lru_cache(1 << 16)  # passes substitute in the same indices many times
+def _substituted(index: Index, replacements: tuple[tuple[Var, Index], ...]) -> Index:
+    mapping = dict(replacements)
+    terms = (
         reduce(mul, (_substitute_atom(atom, mapping) for atom in monomial), const(coeff))
         for monomial, coeff in index.terms
     )
-    return _sum(products, index.const)
+    return _sum(terms, index.const)
 
 
 def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
@@ -567,24 +566,24 @@ def _substitute_atom(atom: Atom, mapping: Substitution) -> Index:
 
 
 def evaluate(index: Index, values: Mapping[str, Any]) -> Any:
-    """The value of `index`, given a value (int or integer array) for each variable's name."""
+    """Returns the value of `index` for a value (int or integer array) of each variable's name."""
     return _evaluate(index, values, {})
 
 
-def _evaluate(index: Index, values: Mapping[str, Any], done: dict[Atom, Any]) -> Any:
-    """As `evaluate`; `done` holds the values of nested atoms, which may stand in many places."""
-    total: Any = index.const
-    for monomial, product in index.terms:
+def _evaluate(index: Index, values: Mapping[str, Any], atom_values: dict[Atom, Any]) -> Any:
+    """Evaluates `index`; `atom_values` caches the values of nested atoms, which may repeat."""
+    value: Any = index.const
+    for monomial, term in index.terms:
         for atom in monomial:
             if isinstance(atom, Var):
-                product = product * values[atom.name]
+                term = term * values[atom.name]
                 continue
-            if atom not in done:
-                parts = (_evaluate(part, values, done) for part in parts_of(atom))
-                done[atom] = _combined(atom, *parts)
-            product = product * done[atom]
-        total = total + product
-    return total
+            if atom not in atom_values:
+                parts = (_evaluate(part, values, atom_values) for part in parts_of(atom))
+                atom_values[atom] = _combined(atom, *parts)
+            term = term * atom_values[atom]
+        value = value + term
+    return value
 
 
 def _combined(atom: Quotient | Remainder | Extremum, a: Any, b: Any) -> Any:
@@ -594,6 +593,6 @@ def _combined(atom: Quotient | Remainder | Extremum, a: Any, b: Any) -> Any:
         case Remainder():
             return a % b
         case Extremum():
-            # Written without min/max so that arrays work too.
+            # Not written with min and max, so that arrays work too.
             smaller = a + (b - a) * (b < a)
             return smaller if atom.which == "min" else a + b - smaller

@@ -1,4 +1,4 @@
-"""Comparisons of formulas, as far as bounds decide them, and quotients without a rest."""
+"""Comparisons of indices, where bounds decide them, and exact quotients."""
 
 import math
 
@@ -6,13 +6,13 @@ from tcc.ir.index import Index, bounds, const, floordiv, of_atom
 
 
 def ends(index: Index) -> tuple[float, float]:
-    """The least and the largest value that `index` may have."""
+    """Returns the smallest and the largest value that `index` may have."""
     lo, hi = bounds(index)
     return -math.inf if lo is None else lo, math.inf if hi is None else hi
 
 
 def sign(index: Index) -> int | None:
-    """1, 0 or -1 where `index` is known to be positive, zero or negative; else None."""
+    """Returns 1, 0 or -1 if `index` is known to be positive, zero or negative; else None."""
     lo, hi = ends(index)
     if lo > 0 or hi < 0:
         return 1 if lo > 0 else -1
@@ -20,13 +20,14 @@ def sign(index: Index) -> int | None:
 
 
 def is_less(a: Index, b: Index) -> bool | None:
-    """True or False as `a < b` holds; None where it depends on the symbols' values."""
+    """Returns True or False if `a < b` is decided; None where it depends on the symbols' values."""
     lo, hi = ends(a - b)
     return True if hi < 0 else False if lo >= 0 else None
 
 
 def is_equal(a: Index, b: Index) -> bool | None:
-    """True or False as `a == b` holds; None where it depends on the symbols' values."""
+    """Returns True or False if `a == b` is decided; None where it depends on the symbols'
+    values."""
     if a is b:
         return True
     lo, hi = ends(a - b)
@@ -34,25 +35,27 @@ def is_equal(a: Index, b: Index) -> bool | None:
 
 
 def is_unequal(a: Index, b: Index) -> bool | None:
-    """True or False as `a != b` holds; None where it depends on the symbols' values."""
-    same = is_equal(a, b)
-    return None if same is None else not same
+    """Returns True or False if `a != b` is decided; None where it depends on the symbols'
+    values."""
+    equal = is_equal(a, b)
+    return None if equal is None else not equal
 
 
 def exact_quotient(num: Index, den: Index) -> Index:
-    """`num // den` where no rest is left; equal factors cancel even if they may be 0."""
+    """Returns `num // den` where the division leaves no remainder; equal factors cancel even if
+    they may be 0."""
     if den.const or len(den.terms) != 1:
         return floordiv(num, den)
     ((factors, by),) = den.terms
-    total = const(0)
+    quotient = const(0)
     for monomial, coeff in num.terms:
         factors_left = list(monomial)
         for atom in factors:
             if atom not in factors_left or coeff % by:
                 return floordiv(num, den)
             factors_left.remove(atom)
-        product = const(coeff // by)
+        term = const(coeff // by)
         for atom in factors_left:
-            product = product * of_atom(atom)
-        total = total + product
-    return floordiv(num, den) if num.const else total
+            term = term * of_atom(atom)
+        quotient = quotient + term
+    return floordiv(num, den) if num.const else quotient

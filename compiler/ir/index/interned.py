@@ -1,4 +1,4 @@
-"""One object for each value of the immutable types whose equality is identity."""
+"""Interning: one object for each value of the immutable types whose equality is identity."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,13 +8,13 @@ _T = TypeVar("_T")
 
 
 class _Entry(ref[Any]):
-    """A weak reference to an object that knows its key."""
+    """A weak reference to an object, with the object's key."""
 
     __slots__ = ("key",)
     key: Any
 
 
-# An object goes when nobody holds it, and its entry with it.
+# An object dies when nobody references it, and its entry with it.
 _INTERNED: dict[Any, _Entry] = {}
 
 
@@ -25,19 +25,20 @@ def _drop(entry: ref[Any]) -> None:
 
 
 def intern(key: tuple[Any, ...], make: Callable[[], _T]) -> _T:
-    """What `make` gave for this key while anybody holds it; the key's head names the type."""
+    """Returns the object that `make` once returned for this key, while it is alive; else a new one.
+    The key's first part names the type."""
     entry = _INTERNED.get(key)
     if entry is not None:
-        found = entry()
-        if found is not None:
-            kept: _T = found
-            return kept
-    made = make()
-    own = _Entry(made, _drop)
-    own.key = key
-    # Another thread may have made it meanwhile: the first one counts.
-    first = _INTERNED.setdefault(key, own)()
+        alive = entry()
+        if alive is not None:
+            existing: _T = alive
+            return existing
+    new_object = make()
+    new_entry = _Entry(new_object, _drop)
+    new_entry.key = key
+    # Another thread may have interned an equal object meanwhile: the first one counts.
+    first = _INTERNED.setdefault(key, new_entry)()
     if first is None:
-        _INTERNED[key], first = own, made
+        _INTERNED[key], first = new_entry, new_object
     result: _T = first
     return result

@@ -1,4 +1,4 @@
-"""Which sizes may be 1 where others are not."""
+"""Decides which sizes may be 1 where other sizes are not."""
 
 from functools import lru_cache
 from itertools import product
@@ -16,11 +16,11 @@ from tcc.ir.index import (
     symbol,
 )
 
-_TRIED = 256  # values of all symbols together
+_TRIED = 256  # combinations of symbols' values that are tried
 
 
 def if_one(size: Index, then: Index, other: Index) -> Index:
-    """`then` where `size`, which is at least 0, is 1, else `other`."""
+    """Returns `then` where `size`, which is at least 0, is 1, else `other`."""
     return other + (then - other) * maximum(2 - size, 0) * minimum(size, 1)
 
 
@@ -31,17 +31,20 @@ def may_be_one(size: Index) -> bool:
 
 
 @lru_cache(1 << 12)
-def one_apart(own: Index, other: Index) -> bool:
-    """Whether `own` may be 1 where `other`, which is no number if `own` is one, is not: so it is at
-    small values of their symbols, or what bounds `own` beyond these does not exclude it."""
-    if not may_be_one(own):
+def one_apart(size: Index, other: Index) -> bool:
+    """True if `size` may be 1 where `other` is not.
+
+    Small values of the symbols are tried; for larger ones the bounds of `size` must exclude 1.
+    `other` is no number if `size` is one.
+    """
+    if not may_be_one(size):
         return False
-    found = dict.fromkeys((*free_vars(own), *free_vars(other)))
-    count = round(_TRIED ** (1 / len(found)))
-    tried = np.array([*product(range(count), repeat=len(found))]).T
-    at = {var.name: var.lo + values for var, values in zip(found, tried, strict=True)}
+    variables = dict.fromkeys((*free_vars(size), *free_vars(other)))
+    count = round(_TRIED ** (1 / len(variables)))
+    trial_values = np.array([*product(range(count), repeat=len(variables))]).T
+    at = {var.name: var.lo + values for var, values in zip(variables, trial_values, strict=True)}
     with np.errstate(divide="ignore"):
-        if ((evaluate(own, at) == 1) & (evaluate(other, at) != 1)).any():
+        if ((evaluate(size, at) == 1) & (evaluate(other, at) != 1)).any():
             return True
-    beyond = ({var: symbol(var.name, var.lo + count)} for var in found)
-    return any(may_be_one(substitute(own, only)) for only in beyond)
+    beyond = ({var: symbol(var.name, var.lo + count)} for var in variables)
+    return any(may_be_one(substitute(size, only)) for only in beyond)

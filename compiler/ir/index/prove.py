@@ -1,9 +1,9 @@
 """Proofs about index expressions at every point of their iterators.
 
 `bounds` of `tcc.ir.index` knows integers only.  Here a limit may be symbolic: an iterator over `n`
-is at most `n - 1`, a remainder at most its divisor less one.  Every answer True is a proof; False
-says only that none was found.  A proof splits cases at minima and maxima, which may double with
-each, so there is a limit on cases: what is not proved is checked at run time.
+is at most `n - 1`, a remainder at most its divisor less one.  True is a proof; False says only that
+no proof was found.  A proof splits cases at minima and maxima, and each split may double the cases,
+so their number is limited.  The run checks what is not proved.
 """
 
 from collections.abc import Iterator
@@ -20,23 +20,23 @@ from tcc.ir.index import (
     sole_atom,
 )
 
-_MOST_CASES = 256  # of one proof; those of real models have some dozens
+_MOST_CASES = 256  # cases of one proof; proofs of real models have some dozens
 
 
 @lru_cache(1 << 14)
 def inside(index: Index, extent: IndexLike) -> bool:
-    """Whether `0 <= index < extent` wherever the iterators of `index` have a value."""
+    """True if `0 <= index < extent` is proved wherever the iterators of `index` have a value."""
     return at_most(const(0), index) and at_most(index, as_index(extent) - 1)
 
 
 @lru_cache(1 << 14)
 def at_most(a: Index, b: Index) -> bool:
-    """Whether `a <= b` wherever the iterators of both have a value."""
+    """True if `a <= b` is proved wherever the iterators of both have a value."""
     return _proved(a, b, iter(range(_MOST_CASES)))
 
 
 def _proved(a: Index, b: Index, cases: Iterator[int]) -> bool:
-    """As `at_most`, looking at no more `cases` than there are left."""
+    """Proves `a <= b` with at most the remaining `cases`."""
     if next(cases, None) is None:
         return False
     if nonnegative(b - a):
@@ -52,33 +52,40 @@ _Split = tuple[bool, tuple[tuple[Index, Index], ...]]
 
 
 def _split_side(a: Index, b: Index) -> _Split | None:
-    """`max(x, y) <= b` is both; `min(x, y) <= b` follows from either, or from their mean; and the
-    other way round with the extremum on the right."""
-    left, right = sole_atom(a), sole_atom(b)
-    if isinstance(left, Extremum):
-        x, y, edge = left.a, left.b, b - a.const
+    """Splits an inequality at an extremum on one side; returns True if all parts are needed, and
+    the parts.
+
+    `max(x, y) <= b` needs both parts; `min(x, y) <= b` follows from either part, or from their
+    mean. An extremum on the right is treated in reverse.
+    """
+    extremum_of_a, extremum_of_b = sole_atom(a), sole_atom(b)
+    if isinstance(extremum_of_a, Extremum):
+        x, y, edge = extremum_of_a.a, extremum_of_a.b, b - a.const
         pairs = (x, edge), (y, edge), (x + y, 2 * edge + 1)
-        every = left.which == "max"
-    elif isinstance(right, Extremum):
-        x, y, edge = right.a, right.b, a - b.const
+        every = extremum_of_a.which == "max"
+    elif isinstance(extremum_of_b, Extremum):
+        x, y, edge = extremum_of_b.a, extremum_of_b.b, a - b.const
         pairs = (edge, x), (edge, y), (2 * edge - 1, x + y)
-        every = right.which == "min"
+        every = extremum_of_b.which == "min"
     else:
         return None
     return every, pairs[:2] if every else pairs
 
 
 def _split_sum(index: Index) -> _Split | None:
-    """`0 <= 3*min(x, y) + rest` is both, `0 <= 3*max(x, y) + rest` follows from either, or from
-    their mean; the other way round where the factor is negative."""
+    """Splits `0 <= index` at an extremum in the sum.
+
+    `0 <= 3*min(x, y) + rest` needs both parts; `0 <= 3*max(x, y) + rest` follows from either part,
+    or from their mean.  A negative factor reverses it.
+    """
     if len(index.terms) < 2 and all(c == 1 for _, c in index.terms):
         return None
     for monomial, coeff in index.terms:
         atom = monomial[0]
         if len(monomial) == 1 and isinstance(atom, Extremum):
-            rest = index - coeff * of_atom(atom)
+            other_terms = index - coeff * of_atom(atom)
             every = (atom.which == "min") == (coeff > 0)
-            pairs = tuple((const(0), coeff * part + rest) for part in (atom.a, atom.b))
-            mean = const(-1), coeff * (atom.a + atom.b) + 2 * rest
+            pairs = tuple((const(0), coeff * part + other_terms) for part in (atom.a, atom.b))
+            mean = const(-1), coeff * (atom.a + atom.b) + 2 * other_terms
             return every, pairs if every else (*pairs, mean)
     return None

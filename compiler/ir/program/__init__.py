@@ -1,8 +1,8 @@
-"""Program: what the host runs, one form for every target, interpreted by the C runtime.
+"""Program: the code that the host runs, one form for every target, interpreted by the C runtime.
 
-A program is straight-line code with structured branches and loops over *registers* (int64, one
-per integer value: sizes, offsets, trip counts) and *buffers* (byte ranges).  It holds no names of
-kernels beyond an index into the artifact's kernel table, and no addresses.
+A program is straight-line code with structured branches and loops over *registers* (int64, one per
+integer value: sizes, offsets, trip counts) and *buffers* (byte ranges).  Kernels appear as indices
+into the artifact's kernel table; there are no addresses.
 
     program  = registers, buffers, ports, body
     instr    = Let | ReadInt | Check | Allocate | View | Launch | CallOp | Copy | Branch | Loop
@@ -11,13 +11,14 @@ kernels beyond an index into the artifact's kernel table, and no addresses.
 Semantics.  A register is written before it is read.  A buffer's address is fixed by its `Place`:
 arena and symmetric ranges live as long as the run; `Dynamic` ones from their `Allocate` to the end
 of the run or their next `Allocate`; `View`s are re-aimed by the `View` instruction.  Sizes and
-offsets are bytes.  Outside sizes nothing is computed on the host.
+offsets are bytes.  The host computes sizes and nothing else.
 
 The *prologue* is the body's leading `Let`s, `Check`s, `PlanArena`s and `ReadInt`s of inputs.  It
-writes all registers that the arenas need (size; offset and size of every range), which no later
-instruction changes: after it the arenas are made and their buffers get their addresses.  Kernels
-may count on 64-byte aligned arenas, state, scratch and dynamic memory, and on weights as aligned as
-their offsets; the caller's arrays are aligned to one element.  `verify_program` proves all this.
+writes all registers that the arenas need (size; offset and size of every range), and no later
+instruction changes them.  After the prologue the arenas are allocated and their buffers get
+addresses. Kernels may rely on 64-byte aligned arenas, state, scratch and dynamic memory, and on
+weights as aligned as their offsets; the caller's arrays are aligned to one element.
+`verify_program` proves all this.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class IntOp(Enum):
     MIN = 7
     MAX = 8
     RANK = 9  # this process's number in the comm, from 0 on
-    SEED = 10  # of the run, the same whenever it is asked for; all 64 bits count
+    SEED = 10  # the run's seed, constant during a run; all 64 bits count
 
 
 class Relation(Enum):
-    """What `Check` compares."""
+    """The relation that `Check` tests."""
 
     EQ = 0
     LE = 1
@@ -60,7 +61,8 @@ class Relation(Enum):
 
 
 class CollectiveKind(Enum):
-    """What the ranks of a comm do together; tcc_comm.h defines each function of this name."""
+    """The operations that the ranks of a comm do together; tcc_comm.h defines a function for
+    each."""
 
     ALL_REDUCE = 0
     REDUCE_SCATTER = 1
@@ -74,17 +76,17 @@ class CollectiveKind(Enum):
 
     @property
     def sends_blocks(self) -> bool:
-        """Whether a rank sends one block for each rank."""
+        """True if a rank sends one block for each rank."""
         return self in (CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
 
     @property
     def receives_blocks(self) -> bool:
-        """Whether a rank receives one block from each rank."""
+        """True if a rank receives one block from each rank."""
         return self in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL)
 
 
 class Reduction(Enum):
-    """How collectives combine the ranks' elements, with the numbers of tcc_comm_reduction."""
+    """The combination of the ranks' elements, with the numbers of tcc_comm_reduction."""
 
     SUM = 0
     PROD = 1
@@ -130,8 +132,9 @@ class Arena:
 
 @record
 class Symmetric:
-    """As `Arena`, in memory at the same place on all ranks, which ranks read and write for one
-    another: its ranges are planned by themselves, from offset 0 on."""
+    """A range of memory that lies at the same place on all ranks, for ranks to read and write each
+    other's. Its ranges are planned separately, from offset 0 on; both fields are registers, as of
+    `Arena`."""
 
     offset: Register
     size: Register
@@ -146,12 +149,12 @@ class State:
 
 @record
 class Dynamic:
-    """From the pool allocator, by `Allocate`."""
+    """Memory from the pool allocator, by `Allocate`."""
 
 
 @record
 class Alias:
-    """Part of another buffer, aimed by `View`; must not be used before."""
+    """A part of another buffer, aimed by `View`; invalid before its `View`."""
 
 
 Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | Symmetric
@@ -169,11 +172,11 @@ class Buffer:
 class Port:
     """An input or output as the caller sees it.
 
-    `dims[i]` is the register that holds the size of dimension i: for inputs it is what the body's
-    checks demand, written in the prologue; for outputs what the run produced, written before the
-    output's `Allocate`.  A size that is fixed is a register set by one CONST: so the port's shape
-    is known without a run.  `text` shows the symbolic shape to people.  `state` names the input
-    port whose caller array this output updates in place, or is -1.
+    `dims[i]` is the register with the size of dimension i.  For inputs it is the size that the
+    body's checks demand, written in the prologue; for outputs the size that the run computed,
+    written before the output's `Allocate`.  A fixed size is a register set by one CONST, so the
+    port's shape is known without a run.  `text` shows the symbolic shape to people.  `state` names
+    the input port whose caller array this output updates in place, or is -1.
     """
 
     name: str
@@ -188,8 +191,7 @@ class Port:
 
 @record
 class Let:
-    """`register[target] = op(a, b)`; for CONST and DIM the operands are immediates, RANK and SEED
-    have none."""
+    """`register[target] = op(a, b)`; CONST and DIM have immediates, RANK and SEED no operands."""
 
     target: Register
     op: IntOp
@@ -221,9 +223,9 @@ class Check:
 class Allocate:
     """Gives a `Dynamic` or `Output` buffer at least `size` bytes.
 
-    With `keep`, the bytes it had stay at its front (growing scan outputs).  For an `Output` this
-    is where the caller's array is checked or its allocator called; every output is allocated once
-    on every path before it is written.
+    With `keep`, its old bytes stay at its front (growing scan outputs).  For an `Output`, the
+    caller's array is checked here, or its allocator called; every output is allocated once on every
+    path before it is written.
     """
 
     buffer: BufferId
@@ -242,12 +244,12 @@ class View:
 
 @record
 class Launch:
-    """Runs kernel `kernel` over units `0 <= u < register[grid]`, split over the threads.
+    """Runs the tiles `0 <= t < register[grid]` of kernel `kernel`, split over the threads.
 
     The kernel gets the buffers' addresses and the registers' values in this order, and `scratch`
-    bytes of memory private to each thread.  `register[least]` units are worth a thread, one unit
-    where `least` is -1 or the register holds less: a launch runs on at most `register[grid]` over
-    that number of threads, and on the calling one alone below two.
+    bytes of memory private to each thread.  A thread needs at least `register[least]` tiles, or one
+    if `least` is -1 or the register holds less.  A launch runs on at most `register[grid]` divided
+    by this number of threads; below two, it runs on the calling thread alone.
     """
 
     kernel: int
@@ -259,7 +261,7 @@ class Launch:
 
 @record
 class TensorRef:
-    """A buffer seen as a contiguous row-major array, for `CallOp`."""
+    """A buffer as a contiguous row-major array, for `CallOp`."""
 
     buffer: BufferId
     dtype: DType
@@ -268,11 +270,12 @@ class TensorRef:
 
 @record
 class CallOp:
-    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which states operands.
+    """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which documents its
+    operands.
 
-    `results` are registers the function writes.  Where data decides a size, `<op>_count` with the
-    same inputs and ints computes it, and the outputs are allocated before `<op>` is called.  What
-    `thin` keeps may begin where its input does.
+    `results` are registers that the function writes.  For a data-dependent size, `<op>_count` with
+    the same inputs and ints computes the size, and the outputs are allocated before `<op>` is
+    called.  The output of `thin` may start at the address of its input.
     """
 
     op: str
@@ -295,7 +298,8 @@ class Copy:
 class Branch:
     """Runs `then` if the bool at the front of `condition` is true, else `otherwise`.
 
-    Where sizes decide, `condition` is -1 and `when` a register: `then` runs unless it holds 0.
+    For a condition on sizes, `condition` is -1 and `when` a register: `then` runs unless it holds
+    0.
     """
 
     condition: BufferId
@@ -320,11 +324,11 @@ class Loop:
 
 @record
 class PlanArena:
-    """Plans an arena for buffers whose sizes inputs decide.
+    """Plans an arena for buffers whose sizes the inputs decide.
 
     Buffer i has `register[sizes[i]]` bytes and lives from position `lives[3 * i]` to position
-    `lives[3 * i + 1]`, both included.  `register[offsets[i]]` becomes its offset, a multiple of 64,
-    which is that of buffer `lives[3 * i + 2]`, dead before it, unless that is -1.  Buffers that
+    `lives[3 * i + 1]`, both included.  `register[offsets[i]]` becomes its offset, a multiple of 64.
+    It is the offset of buffer `lives[3 * i + 2]`, dead before it, unless that is -1.  Buffers that
     live at one position get disjoint ranges below `register[end]`.  Equal sizes give equal plans.
     """
 
@@ -336,18 +340,20 @@ class PlanArena:
 
 @record
 class Collective:
-    """Starts one collective operation of all ranks of the instance's comm, or of a group of them.
+    """Starts one collective operation of all ranks of the instance's comm, or of a group of ranks.
 
-    It is done when `Wait` for `ticket` is.  Until then nothing else touches `send`, `receive` or
-    memory that these share with other buffers, and no other operation has the ticket.
-    `send` has `ranks` blocks for reduce_scatter and all_to_all, `receive` for all_gather and
-    all_to_all, and else one, one behind another in the order of the ranks.  `counts` are numbers of
-    elements: one number for every block, or, for all_gather and all_to_all, those of the blocks of
-    `send` and then of `receive`.  A rank receives from another as many as that one sends to it.
-    `ranks` is the size that the comm must have; 0 stands for any where no side has several blocks.
-    `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is broadcast.
-    With a `group`, the number of one, the operation is of that group's ranks alone: these are
-    `ranks`, and `root` counts among them.
+    `Wait` for `ticket` completes it.  Until then nothing else touches `send`, `receive` or memory
+    that they share with other buffers, and no other operation has the ticket.  For reduce_scatter
+    and all_to_all, `send` has `ranks` blocks, in the order of the ranks; for all_gather and
+    all_to_all, `receive` has; otherwise they have one block.  `counts` are numbers of elements: one
+    number for every block, or, for all_gather and all_to_all, the numbers of the blocks of `send`
+    and then of `receive`.  A rank receives from another rank as many elements as that rank sends to
+    it.
+
+    `ranks` is the size that the comm must have; 0 stands for any size where neither buffer has
+    several blocks.  `reduction` is SUM where nothing is reduced, and `root` 0 where nothing is
+    broadcast.  With a `group` number, the operation is among the ranks of a list of the group;
+    there are `ranks`, and `root` counts among them.
     """
 
     kind: CollectiveKind
@@ -364,9 +370,9 @@ class Collective:
 
 @record
 class Wait:
-    """Returns when the collective with this ticket, `send` and `receive` is done.
+    """Returns when the collective with this ticket, `send` and `receive` is complete.
 
-    A body ends with the same operations under way with which it began, the program with none.
+    A body ends with the same operations in progress with which it began, the program with none.
     """
 
     ticket: int
@@ -383,12 +389,11 @@ Body: TypeAlias = tuple[Instr, ...]
 
 @record
 class RankGroup:
-    """Ranks of the comm that have collectives of their own.
+    """Ranks of the comm that have their own collectives.
 
-    `members` are disjoint lists of ranks, all of one length.  A rank of the comm that runs the
-    program is in one of them: it takes part with the ranks of its list, which are numbered in the
-    order of the list.  A program for some ranks may leave out the lists of others.  `name` is for
-    people.
+    `members` are disjoint lists of ranks, all of one length.  A rank that runs the program is in
+    one of them.  It takes part with the ranks of its list, numbered in the order of the list.  A
+    program for some ranks may leave out the lists of other ranks.  `name` is for people.
     """
 
     name: str
@@ -411,7 +416,7 @@ class Program:
 
 
 def prologue_length(program: Program) -> int:
-    """How many instructions at the front of the body are the prologue."""
+    """Returns the number of instructions at the front of the body that are the prologue."""
     for number, instr in enumerate(program.body):
         at_entry = isinstance(instr, Let | Check | PlanArena) or (
             isinstance(instr, ReadInt) and isinstance(program.buffers[instr.buffer].place, Input)
@@ -422,7 +427,8 @@ def prologue_length(program: Program) -> int:
 
 
 def constant_registers(program: Program) -> dict[int, int]:
-    """Values of the registers that the program's front sets to constants."""
+    """Returns the registers that the program's top-level code sets to constants, with their
+    values."""
     constants: dict[int, int] = {}
     for instr in program.body:
         if isinstance(instr, Let) and instr.op is IntOp.CONST:

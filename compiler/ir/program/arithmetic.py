@@ -1,4 +1,4 @@
-"""What integer instructions and checks mean: values of registers that need no run."""
+"""The meaning of integer instructions and checks, and values of registers known without a run."""
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
@@ -23,11 +23,11 @@ MEANING: Mapping[IntOp | Relation, Callable[[int, int], int]] = MappingProxyType
     }
 )
 
-_LIMIT = 1 << 63  # registers hold what is below, and not below its negative
+_LIMIT = 1 << 63  # registers hold values in [-_LIMIT, _LIMIT)
 
 
 def require_register(value: int) -> None:
-    """Raises UserError for a number that no register holds."""
+    """Raises UserError for a number that no register can hold."""
     if not -_LIMIT <= value < _LIMIT:
         raise UserError(
             "a size of the model is too large",
@@ -39,8 +39,8 @@ def require_register(value: int) -> None:
 def let_value(
     let: Let, registers: Mapping[Register, int], dims: Mapping[tuple[int, int], int]
 ) -> int | None:
-    """What an instruction writes where these `registers` are known, and these `dims` of inputs by
-    port and axis; None where that is not enough to know it."""
+    """Returns the value that an instruction writes, from known `registers` and `dims` of inputs by
+    port and axis; None where these do not determine it."""
     if let.op is IntOp.CONST:
         return let.a
     if let.op is IntOp.DIM:
@@ -51,12 +51,12 @@ def let_value(
     if a is None or b is None or (let.op in (IntOp.FLOORDIV, IntOp.MOD) and b <= 0):
         return None
     value = MEANING[let.op](a, b)
-    return value if -_LIMIT <= value < _LIMIT else None  # a run ends there
+    return value if -_LIMIT <= value < _LIMIT else None  # a run ends at an overflow
 
 
 def let_values(body: Iterable[Instr], dims: Mapping[tuple[int, int], int]) -> dict[Register, int]:
-    """What registers hold behind instructions that run one after another, as far as their `Let`s
-    and these `dims` of inputs, by port and axis, are enough to know it."""
+    """Returns the known values of registers behind instructions that run one after the other;
+    `dims` are the inputs' sizes by port and axis."""
     registers: dict[Register, int] = {}
     for instr in body:
         if isinstance(instr, Let):

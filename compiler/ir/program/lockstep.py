@@ -1,14 +1,14 @@
 """Proves that the ranks of each group, or of the comm, issue the same collectives on it in the same
 order.
 
-Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all
-ranks that take part, and so is what is computed of these alone.  Elements of inputs may differ, and
-own blocks of reduce_scatter and all_to_all do, and so do the ranks' numbers.  No collective stands
+Sizes of inputs, weights, and results of all_reduce, all_gather and broadcast are equal on all ranks
+that take part, and so is everything computed from equal values alone.  Elements of inputs, the own
+blocks of reduce_scatter and all_to_all, and the ranks' numbers may differ.  No collective stands
 under a condition or trip count that may differ between its ranks.  That inputs have equal sizes on
-all ranks is the callers' promise; where they break it the comm reports a mismatch.
+all ranks is the callers' promise; where they break it, the comm reports a mismatch.
 
-Groups that share ranks cannot hold one another up: every rank issues its collectives in the order
-of the text, trip by trip, so the first of them that is not done has all its ranks.
+Groups that share ranks cannot deadlock: every rank issues its collectives in the order of the text,
+trip by trip, so the first collective that is not complete has all its ranks.
 """
 
 from collections.abc import Sequence
@@ -41,17 +41,17 @@ _MADE = (Kind.DEFINED, Kind.WRITTEN, Kind.AIMED)
 
 
 def check_lockstep(program: Program, results: Sequence[Sequence[int]]) -> None:
-    """Raises UserError where a collective stands under what may differ between ranks; `results`
-    are the positions of each kernel's results among its buffers."""
-    found = (i.group for i in walk_instructions(program.body) if isinstance(i, Collective))
-    for group in dict.fromkeys(found):
+    """Raises UserError where a collective stands under a condition that may differ between ranks;
+    `results` are the positions of each kernel's results among its buffers."""
+    groups = (i.group for i in walk_instructions(program.body) if isinstance(i, Collective))
+    for group in dict.fromkeys(groups):
         _Differing(program, results, group).check()
 
 
 @dataclass
 class _Differing:
-    """The registers and buffers that may differ between ranks of one group, -1 for all ranks, at
-    one point of the program."""
+    """The registers and buffers that may differ between the ranks of one group, -1 for all ranks,
+    at one point of the program."""
 
     program: Program
     results: Sequence[Sequence[int]]
@@ -61,9 +61,9 @@ class _Differing:
     shared: dict[_Value, set[_Value]] = field(default_factory=dict)
 
     def check(self) -> None:
-        """All runs: what one leaves in states the next one finds."""
-        for number, others in shared_memory(self.program).items():
-            self.shared["b", number] = {("b", other) for other in others}
+        """Checks all runs: a run may find states that an earlier run left."""
+        for number, sharing in shared_memory(self.program).items():
+            self.shared["b", number] = {("b", other) for other in sharing}
         states: set[_Value] = set()
         for number, buffer in enumerate(self.program.buffers):
             match buffer.place:
@@ -75,27 +75,27 @@ class _Differing:
                     states.add(("b", number))
                 case _:
                     pass
-        given: set[_Value] | None = None
-        while self.values != given:
-            given = set(self.values)
+        previous: set[_Value] | None = None
+        while self.values != previous:
+            previous = set(self.values)
             self._run(self.program.body, under=False)
-            self.values = given | (self.values & states)
+            self.values = previous | (self.values & states)
 
     def _run(self, body: Body, *, under: bool) -> None:
-        """Goes on behind `body`, of which all results differ if it is `under` a condition that
-        does."""
+        """Propagates differences through `body`; `under` a condition that may differ, all its
+        results do."""
         for instr in body:
             match instr:
                 case Loop():
                     self._loop(instr, under=under)
                 case Branch():
                     differs = self._decided(instr, under=under)
-                    before, sides = self.values, set[_Value]()
+                    before, after_branches = self.values, set[_Value]()
                     for side in bodies_of(instr):
                         self.values = set(before)
                         self._run(side, under=differs)
-                        sides |= self.values
-                    self.values = sides
+                        after_branches |= self.values
+                    self.values = after_branches
                 case Collective():
                     counts, sends = {("r", n) for n in instr.counts}, instr.kind.sends_blocks
                     equal = not sends and self.values.isdisjoint(counts)
@@ -108,17 +108,17 @@ class _Differing:
                 case Let(op=IntOp.RANK | IntOp.SEED):
                     self._mark([("r", instr.target)])
                 case _:
-                    read, made = self._operands(instr)
-                    if under or not self.values.isdisjoint(read):
-                        self._mark(made)
+                    operands_read, values_made = self._operands(instr)
+                    if under or not self.values.isdisjoint(operands_read):
+                        self._mark(values_made)
 
     def _covered(self, group: int) -> bool:
-        """Whether ranks that are together in this proof's group are together in `group`."""
+        """True if ranks that are together in this proof's group are together in `group`."""
         if group in (-1, self.group):
             return True
-        whole = [frozenset(ranks) for ranks in self.program.groups[group].members]
+        rank_lists = [frozenset(ranks) for ranks in self.program.groups[group].members]
         return self.group >= 0 and all(
-            any(ranks.issuperset(part) for ranks in whole)
+            any(ranks.issuperset(part) for ranks in rank_lists)
             for part in self.program.groups[self.group].members
         )
 
@@ -127,7 +127,7 @@ class _Differing:
             self.values |= self.shared.get(value, {value})
 
     def _loop(self, loop: Loop, *, under: bool) -> None:
-        """What any trip leaves, none included."""
+        """Joins the differences after any number of trips, also none."""
         before: set[_Value] | None = None
         while self.values != before:
             before = set(self.values)
@@ -135,23 +135,24 @@ class _Differing:
             self.values |= before
 
     def _decided(self, instr: Branch | Loop, *, under: bool) -> bool:
-        """Whether ranks may take different ways, which no collective may stand on."""
-        read, made = self._operands(instr)
-        if not (under or not self.values.isdisjoint(read)):
+        """True if ranks may take different ways, on which no collective may stand."""
+        operands_read, values_made = self._operands(instr)
+        if not (under or not self.values.isdisjoint(operands_read)):
             return False
         for inner in walk_instructions(bodies_of(instr)[0] + bodies_of(instr)[-1]):
             if isinstance(inner, Collective) and inner.group == self.group:
                 raise self._refusal(inner, instr)
-        self._mark(made)
+        self._mark(values_made)
         return True
 
     def _operands(self, instr: Instr) -> tuple[list[_Value], list[_Value]]:
-        """What an instruction itself reads, and what it makes of that."""
-        read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
-        made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
+        """Returns the values that an instruction itself reads, and those that it computes from
+        them."""
+        operands_read = [(k.letter, v) for k, v in operands(instr) if k.letter and k not in _MADE]
+        values_made = [(k.letter, v) for k, v in operands(instr) if k in _MADE]
         if isinstance(instr, Launch):
-            made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
-        return read, made
+            values_made = [("b", instr.buffers[n]) for n in self.results[instr.kernel]]
+        return operands_read, values_made
 
     def _refusal(self, collective: Collective, under: Branch | Loop) -> UserError:
         condition = ("b", under.condition) in self.values

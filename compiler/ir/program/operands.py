@@ -1,4 +1,4 @@
-"""What instructions name: registers, buffers and kernels, each with what is done to it."""
+"""The operands of instructions: registers, buffers and kernels, each with the way it is used."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -22,11 +22,12 @@ from tcc.ir.program import (
 from tcc.ir.program.table import Field, Form, Kind, row_of
 
 _USED = (Kind.USED, Kind.WHEN, Kind.LEAST)
-STEPS = (Launch, CallOp, Collective, Wait)  # what takes time of its own
+STEPS = (Launch, CallOp, Collective, Wait)  # instructions that take time of their own
 
 
 def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
-    """Every value of `node` in order of its fields, those of lists one by one; absent ones not."""
+    """Yields every value of `node` in order of its fields, each item of lists, without absent
+    ones."""
     for field in row_of(node).fields:
         kind, value = field.kind, getattr(node, field.name)
         match field.form:
@@ -41,27 +42,27 @@ def operands(node: Instr | Place) -> Iterator[tuple[Kind, Any]]:
 
 
 def buffers_of(instr: Instr) -> tuple[BufferId, ...]:
-    """The buffers an instruction itself names, those of bodies left out."""
+    """Returns the buffers that an instruction itself names, without those of its bodies."""
     return tuple(value for kind, value in operands(instr) if kind.letter == "b")
 
 
 def used_registers(instr: Instr) -> set[Register]:
-    """The registers that an instruction itself reads."""
+    """Returns the registers that an instruction itself reads."""
     return {value for kind, value in operands(instr) if kind in _USED}
 
 
 def defined_registers(instr: Instr) -> set[Register]:
-    """The registers that an instruction itself writes."""
+    """Returns the registers that an instruction itself writes."""
     return {value for kind, value in operands(instr) if kind is Kind.DEFINED}
 
 
 def bodies_of(instr: Instr) -> tuple[Body, ...]:
-    """The bodies of an instruction in order of the text."""
+    """Returns the bodies of an instruction in order of the text."""
     return tuple(value for kind, value in operands(instr) if kind is Kind.BODY)
 
 
 def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
-    """Every instruction in order of the text, those of bodies behind the one that has them."""
+    """Yields every instruction in order of the text; bodies follow their instruction."""
     for instr in body:
         yield instr
         for inner in bodies_of(instr):
@@ -69,8 +70,8 @@ def walk_instructions(body: Sequence[Instr]) -> Iterator[Instr]:
 
 
 def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
-    """Launches (their kernel's number), calls (their function's name), collectives (their kind's
-    name) and waits ("wait") in order of the text."""
+    """Returns launches (their kernel's number), calls (their function's name), collectives (their
+    kind's name) and waits ("wait") in order of the text."""
     return tuple(
         instr.kernel
         if isinstance(instr, Launch)
@@ -85,8 +86,8 @@ def steps_of(body: Sequence[Instr]) -> tuple[int | str, ...]:
 
 
 def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
-    """All buffers that lie in the memory of a buffer, itself too, for each where there are others:
-    views and their bases, and outputs that update inputs in place."""
+    """Returns for each buffer that shares memory all buffers in that memory, itself included: views
+    and their bases, and outputs that update inputs in place."""
     pairs = [(i.buffer, i.base) for i in walk_instructions(program.body) if isinstance(i, View)]
     ports = {b.place: n for n, b in enumerate(program.buffers) if isinstance(b.place, Input)}
     for number, buffer in enumerate(program.buffers):
@@ -95,14 +96,14 @@ def shared_memory(program: Program) -> dict[BufferId, frozenset[BufferId]]:
             pairs += [(number, updated)] if updated is not None else []
     shared: dict[BufferId, frozenset[BufferId]] = {}
     for pair in pairs:
-        joined = frozenset(pair).union(*(shared.get(end, ()) for end in pair))
-        shared |= dict.fromkeys(joined, joined)
+        connected = frozenset(pair).union(*(shared.get(end, ()) for end in pair))
+        shared |= dict.fromkeys(connected, connected)
     return shared
 
 
 def memory_of(instr: Instr, shared: Mapping[BufferId, frozenset[BufferId]]) -> set[BufferId]:
-    """The buffers that an instruction itself names, and those that share memory with them;
-    `shared` is as of `shared_memory`."""
+    """Returns the buffers that an instruction itself names, and those that share memory with them;
+    `shared` is the result of `shared_memory`."""
     return {other for b in buffers_of(instr) for other in shared.get(b, (b,))}
 
 
@@ -111,7 +112,8 @@ def renumbered(
     moves: Mapping[str, Callable[[int], int]],
     body: Callable[[Body], Body] = tuple,
 ) -> Instr:
-    """`instr` with other registers ("r"), buffers ("b") and kernels ("k"), and other bodies."""
+    """Returns `instr` with other registers ("r"), buffers ("b") and kernels ("k"), and other
+    bodies."""
 
     def number(kind: Kind, value: Any) -> Any:
         if kind is Kind.BODY:

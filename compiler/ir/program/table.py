@@ -1,12 +1,13 @@
 """The table of the host program's instructions and places.
 
 A row is the text of one instruction, in which `{field:kind}` stands for a field of its class.  The
-text, its parser in the tests, the bytes, the verifier, the passes' uses and definitions, and the C
-decoder (`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order
-of the rows is that of the codes in the bytes.
+text, its parser in the tests, the encoding, the verifier, the passes' uses and definitions, and the
+C decoder (`runtime/src/instructions.h`, which `scripts/gen_docs` writes) derive from it.  The order
+of the rows is that of their codes in the encoding.
 
-`kind*` is a list of numbers in parentheses, `kind[]` one of `TensorRef`s whose buffers are of that
-kind.  `{word field:kind}` is left out, with its word, where the field has the kind's absent value.
+`kind*` is a list of numbers in parentheses, `kind[]` a list of `TensorRef`s whose buffers are of
+that kind.  `{word field:kind}` is omitted, with its word, where the field has the kind's absent
+value.
 
 An instruction's words are its code and its fields in the order of the class: single ones first,
 then the counts of all lists, the items of all lists, and the bodies, each with its count.  A
@@ -53,7 +54,8 @@ from tcc.record import record
 
 
 class Kind(Enum):
-    """What a field holds: the letter that its numbers have in the text, and the absent value."""
+    """The kind of a field's values: the letter of their numbers in the text, and the absent
+    value."""
 
     def __init__(self, text: str, letter: str = "", absent: int | None = None) -> None:
         self.text, self.letter, self.absent = text, letter, absent
@@ -61,33 +63,33 @@ class Kind(Enum):
     USED = "used", "r"
     DEFINED = "defined", "r"
     READ = "read", "b"
-    WRITTEN = "written", "b"  # in memory that the program may write to
-    TOUCHED = "touched", "b"  # read or written, as the kernel does
+    WRITTEN = "written", "b"  # in memory that the program may write
+    TOUCHED = "touched", "b"  # read or written, by the kernel
     ALLOCATED = "allocated", "b"
     AIMED = "aimed", "b"
     CONDITION = "condition", "b", -1  # its first byte is read
-    WHEN = "when", "r", -1  # used where there is no condition; its complement in that word
+    WHEN = "when", "r", -1  # used without a condition; its complement is in the condition's word
     KERNEL = "kernel", "k"
     TICKET = "ticket", "t"
     GROUP = "group", "g", -1
-    PORT = "port"  # of an input
-    AXIS = "axis"  # of the port before it
+    PORT = "port"  # an input's
+    AXIS = "axis"  # an axis of the preceding port
     NUMBER = "number"
     ELEMENT = "element"
-    LEAST = "least", "r", -1  # used where there is one
+    LEAST = "least", "r", -1  # used if present
     FLAG = "flag", "", 0
     OPERATION = "operation"
     RELATION = "relation"
     COLLECTIVE = "collective"
     REDUCTION = "reduction"
     DTYPE = "dtype"
-    INTEGER = "integer"  # an element type that can hold sizes
+    INTEGER = "integer"  # an element type of sizes
     STRING = "string"
-    FUNCTION = "function"  # of runtime/src/ops
+    FUNCTION = "function"  # a function of runtime/src/ops
     BODY = "body"
 
 
-# What fields of these kinds hold: a word in the text, its number in the bytes.
+# Kinds whose values are enum members: a word in the text, a number in the encoding.
 ENUMS: Mapping[Kind, type[Enum]] = MappingProxyType(
     {
         Kind.OPERATION: IntOp,
@@ -99,7 +101,7 @@ ENUMS: Mapping[Kind, type[Enum]] = MappingProxyType(
 
 
 class Form(Enum):
-    """How many of its kind a field holds."""
+    """The number of values in a field."""
 
     ONE = ""
     MANY = "*"
@@ -118,7 +120,8 @@ class Field:
 
 @record
 class Row:
-    """One instruction or place: `name` in C, texts and fields in turns, fields as in the bytes."""
+    """One instruction or place: its C name, its text (literals and fields alternating), its fields
+    in encoding order."""
 
     name: str
     node: type
@@ -133,22 +136,22 @@ _PARTS = re.compile(r"(\{.*?\})")
 
 def _row(name: str, node: type, pattern: str, operation: IntOp | None = None) -> Row:
     text = tuple(_part(part) for part in _PARTS.split(pattern) if part)
-    known = {part.name: part for part in text if isinstance(part, Field)}
+    fields_by_name = {part.name: part for part in text if isinstance(part, Field)}
     hidden = {"op": Kind.OPERATION} if operation else {}
     listed = (f.name for f in fields(node))
-    all_fields = [known.get(n) or Field(n, hidden.get(n, Kind.NUMBER)) for n in listed]
-    return Row(name, node, text, tuple(sorted(all_fields, key=_turn)), operation)
+    all_fields = [fields_by_name.get(n) or Field(n, hidden.get(n, Kind.NUMBER)) for n in listed]
+    return Row(name, node, text, tuple(sorted(all_fields, key=_encoding_order)), operation)
 
 
 def _part(part: str) -> str | Field:
-    found = _SPEC.fullmatch(part)
-    if not found:
+    match = _SPEC.fullmatch(part)
+    if not match:
         return part
-    lead, name, kind, form = found.groups(default="")
+    lead, name, kind, form = match.groups(default="")
     return Field(name, Kind[kind.upper()], Form(form), lead)
 
 
-def _turn(field: Field) -> int:
+def _encoding_order(field: Field) -> int:
     return 2 if field.kind is Kind.BODY else field.form is not Form.ONE
 
 

@@ -28,7 +28,7 @@ from tcc.ir.program.table import ENUMS, Field, Form, Kind, row_of
 
 
 def program_text(program: Program) -> str:
-    """The text of a program; ends with a newline."""
+    """Returns the text of a program; ends with a newline."""
     sizes = f"registers {program.registers} scratch {program.scratch}"
     lines = [f"program {sizes} arena {_value(Kind.USED, program.arena)}"]
     lines += (f"  input {_port(p)}" for p in program.inputs)

@@ -1,10 +1,11 @@
-"""Proves of a program what the runtime takes for granted; the runtime checks only memory safety.
+"""Proves the properties of a program on which the runtime relies; the runtime itself checks memory
+safety alone.
 
-Along every path: registers are written before they are read, aliases aimed and dynamic buffers and
-outputs allocated before they are used, outputs allocated exactly once and after the registers of
-their shape.  Collectives are waited for before anything touches their buffers, and those of a
-group are for as many ranks as it has.  The arena's registers are written in the prologue and
-nowhere else.
+Along every path: registers are written before they are read; aliases are aimed, and dynamic buffers
+and outputs allocated, before they are used; outputs are allocated exactly once, after the registers
+of their shape are written.  Collectives are waited for before anything touches their buffers;
+collectives of a group have as many ranks as the group.  The arena's registers are written in the
+prologue and nowhere else.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ MAX_TICKETS = 1 << 16
 
 
 def verify_program(program: Program) -> None:
-    """Raises InternalError, with the instruction, at the first broken promise."""
+    """Raises InternalError, with the instruction, at the first violation."""
     state = _State(program, shared_memory(program))
     for group in program.groups:
         ranks = [rank for ranks in group.members for rank in ranks]
@@ -73,14 +74,14 @@ def _arena_registers(program: Program) -> Iterable[Register]:
 
 @dataclass
 class _State:
-    """What is known at one point of the program."""
+    """The facts at one point of the program."""
 
     program: Program
     shared: Mapping[BufferId, frozenset[BufferId]]
-    written: frozenset[Register] = frozenset()
+    defined: frozenset[Register] = frozenset()
     ready: frozenset[BufferId] = frozenset()
     frozen: frozenset[Register] = frozenset()
-    flying: Mapping[int, Wait] = field(default_factory=dict)  # what is due, by ticket
+    flying: Mapping[int, Wait] = field(default_factory=dict)  # the wait that is due, by ticket
     depth: int = 0
     at: Instr | None = field(default=None, repr=False)
 
@@ -113,17 +114,17 @@ class _State:
             self._use(kind, value, instr)
         for kind, value in named:
             self._make(kind, value)
-        sides = [self._run(body) for body in bodies_of(instr)]
+        after_bodies = [self._run(body) for body in bodies_of(instr)]
         if isinstance(instr, Branch):
-            self.written = sides[0].written & sides[1].written
-            self.ready = sides[0].ready & sides[1].ready
-            self._same_outputs(sides)
-        elif sides:
-            # no trip may run, so what the body makes is not there afterwards
-            self._same_outputs([self, *sides])
+            self.defined = after_bodies[0].defined & after_bodies[1].defined
+            self.ready = after_bodies[0].ready & after_bodies[1].ready
+            self._same_outputs(after_bodies)
+        elif after_bodies:
+            # No trip may run, so registers and buffers of the body are not available afterwards.
+            self._same_outputs([self, *after_bodies])
 
     def _use(self, kind: Kind, value: Any, instr: Instr) -> None:
-        """What an operand of this kind needs."""
+        """Checks the precondition of an operand of this kind."""
         match kind:
             case Kind.USED | Kind.WHEN | Kind.LEAST:
                 self.read(value)
@@ -143,7 +144,7 @@ class _State:
                     raise self.fail(f"dimension {value} of input {port}")
 
     def _make(self, kind: Kind, value: Any) -> None:
-        """What there is behind an operand of this kind."""
+        """Applies the effect of an operand of this kind."""
         match kind:
             case Kind.DEFINED:
                 self.write(value)
@@ -183,7 +184,7 @@ class _State:
         self.flying = {t: wait for t, wait in self.flying.items() if t != instr.ticket}
 
     def _untouched(self, instr: Instr) -> None:
-        """That it touches nothing that belongs to a collective under way."""
+        """Raises InternalError if an instruction touches a buffer of a collective in progress."""
         touched = memory_of(instr, self.shared)
         for wait in self.flying.values():
             if not touched.isdisjoint((wait.send, wait.receive)):
@@ -196,19 +197,19 @@ class _State:
         for port in (*self.program.inputs, *self.program.outputs):
             for register in port.dims:
                 self.read(register, f"the shape of {port.name} needs")
-        given = {
+        allocated_ports = {
             buffer.place.port
             for number, buffer in enumerate(self.program.buffers)
             if isinstance(buffer.place, Output) and number in self.ready
         }
         for number, port in enumerate(self.program.outputs):
-            if number not in given and port.state < 0:
+            if number not in allocated_ports and port.state < 0:
                 raise self.fail(f"output {port.name} is not allocated on every path")
 
     # ---- registers ---------------------------------------------------------------------------
 
     def read(self, register: Register, why: str = "reads") -> None:
-        if register not in self.written:
+        if register not in self.defined:
             raise self.fail(f"{why} register {register}, which no path has surely written")
 
     def write(self, register: Register) -> None:
@@ -216,7 +217,7 @@ class _State:
             raise self.fail(f"register {register} of {self.program.registers}")
         if register in self.frozen:
             raise self.fail(f"register {register} sizes the arena and is written again")
-        self.written |= {register}
+        self.defined |= {register}
 
     # ---- buffers -------------------------------------------------------------------------------
 
@@ -246,17 +247,18 @@ class _State:
 
     # ---- control ---------------------------------------------------------------------------------
 
-    def _same_outputs(self, sides: list[_State]) -> None:
-        """An output that only some paths allocate could be allocated again, or never."""
+    def _same_outputs(self, states: list[_State]) -> None:
+        """Checks that all paths allocate the same outputs; else one could be allocated twice, or
+        never."""
         for number, buffer in enumerate(self.program.buffers):
-            if isinstance(buffer.place, Output) and len({number in s.ready for s in sides}) > 1:
+            if isinstance(buffer.place, Output) and len({number in s.ready for s in states}) > 1:
                 raise self.fail(f"output {buffer.place.port} is allocated on some paths only")
 
     def _run(self, body: Body) -> _State:
         if self.depth == MAX_DEPTH:
             raise self.fail(f"more than {MAX_DEPTH} bodies in one another")
         inner = replace(self, depth=self.depth + 1)
-        inner.written, inner.ready = self.written, self.ready
+        inner.defined, inner.ready = self.defined, self.ready
         for instr in body:
             inner.step(instr)
         if inner.flying != self.flying:

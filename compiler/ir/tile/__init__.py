@@ -15,25 +15,26 @@
           %b: f32[2,64] = load %B[n, k+l0, l1]
           %d: f32[6,64] = contract %a[m,k] * %b[k,n] + %c[m,n]
           yield %d
-        }
+      }
         %y: f32[6,64] = compute(%sum) max(arg(0):f32, 0.0:f32)
         store %y to %C[6*m+l0, 64*n+l1]
-      }
+    }
 
 Blocks are SSA values of static shape.  A slice is a tuple of index expressions over the kernel's
-sizes, the loop variables around it and the block's *lane variables* l0, l1, ... (`lanes(shape)`),
-one for each axis of the block; an element of the block lies where the expressions say.  Data-
-dependent indices are variables bound to integer blocks (`indirect`), which broadcast to the
+sizes, the variables of enclosing loops and the block's *lane variables* l0, l1, ...
+(`lanes(shape)`), one for each axis of the block; the expressions give the position of each element.
+Data-dependent indices are variables bound to integer blocks (`indirect`), which broadcast to the
 block's shape.
 
 A `Guard` makes an access conditional, lane by lane: outside, a load gives `fill` and a store is
-dropped.  Guards are the only masks.  What remains of a loop is blocks of smaller shapes, or, of an
-open loop on targets that mask lanes, whole vectors whose guards turn off the lanes behind its end.
+dropped.  Guards are the only masks.  The remainder of a loop is blocks of smaller shapes.  On
+targets that mask lanes, the remainder of a loop of symbolic size is whole vectors, whose guards
+turn off the lanes behind the loop's end.
 
-Parallel axes are independent; their units may run in any order on any thread.  Within a unit,
-statements run in order.  `MemorySpace.LOCAL` buffers are private to a unit and uninitialised.
-Broadcasting between blocks follows NumPy for blocks of equal rank.  Reductions inside a statement
-have a fixed order, so a unit's result does not depend on how units were scheduled.
+A tile is one point of the parallel axes.  Tiles are independent; they may run in any order on any
+thread.  Within a tile, statements run in order.  `MemorySpace.LOCAL` buffers are private to a tile
+and uninitialised.  Broadcasting between blocks follows NumPy for blocks of equal rank.  Reductions
+inside a statement have a fixed order, so a tile's result does not depend on the schedule of tiles.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ from tcc.record import entity, record
 
 
 class MemorySpace(Enum):
-    """Where a buffer's bytes are."""
+    """The memory of a buffer's bytes."""
 
     INPUT = "input"  # global, only read
-    OUTPUT = "output"  # global, written (and read back only by the unit that wrote it)
-    LOCAL = "local"  # a unit's scratch: cache on a CPU, shared memory on a GPU
+    OUTPUT = "output"  # global, written (and read back only by the tile that wrote it)
+    LOCAL = "local"  # a tile's scratch: cache on a CPU, shared memory on a GPU
 
 
 @entity
@@ -85,7 +86,7 @@ class Guard:
 
 
 def guards_at(guards: Iterable[Guard], mapping: Substitution) -> tuple[Guard, ...]:
-    """`guards` with variables replaced."""
+    """Returns `guards` with variables replaced."""
     return tuple(Guard(substitute(g.index, mapping), substitute(g.extent, mapping)) for g in guards)
 
 
@@ -94,7 +95,7 @@ Indirect: TypeAlias = tuple[tuple[Var, Block], ...]
 
 @entity
 class Load:
-    """`out = buffer[indices]`; `fill` where a guard is not met."""
+    """`out = buffer[indices]`; `fill` where a guard fails."""
 
     out: Block
     buffer: TileBuffer
@@ -106,9 +107,9 @@ class Load:
 
 @entity
 class Store:
-    """`buffer[indices] = block`, dropped where a guard is not met.
+    """`buffer[indices] = block`, dropped where a guard fails.
 
-    Elements of one store go to different places.
+    Elements of one store go to different positions.
     """
 
     buffer: TileBuffer
@@ -120,17 +121,17 @@ class Store:
 
 @entity
 class Prefetch:
-    """A hint that the cache line holding `buffer[indices]` is wanted soon; changes no value.
+    """A hint that the cache line of `buffer[indices]` is needed soon; changes no value.
 
     The indices are over sizes, loop and indirect variables, the latter bound to blocks of one
-    element.  They may lie outside the buffer: such a hint has no effect and never faults.
+    element.  They may lie outside the buffer; then the hint has no effect and never faults.
     """
 
     buffer: TileBuffer
     indices: Indices
     indirect: Indirect = ()
-    level: int = 1  # of cache to bring the line into: 1 or 2
-    write: bool = False  # the line will be written
+    level: int = 1  # the cache level to load the line into: 1 or 2
+    write: bool = False  # True if the line will be written
 
 
 @entity
@@ -138,7 +139,7 @@ class Compute:
     """`out = body(args)` element by element.
 
     `body` is a scalar over `Arg(n)`, the elements of `args[n]`, and `IndexValue`s over sizes, loop
-    and lane variables; it holds no reads.
+    and lane variables; it contains no reads.
     """
 
     out: Block
@@ -152,8 +153,8 @@ class Contract:
 
     Every axis of a block has a label; equal labels are equal axes.  Labels in `a`, `b` and `out`
     are batch, in `a` and `out` m, in `b` and `out` n, in `a` and `b` only k.  Products and sums are
-    in the dtype of `acc`, fused or not; k runs in order.  Of bf16 operands a processor may sum
-    products in pairs and take denormals for zeros; bytes of either sign are multiplied in i32.
+    in the dtype of `acc`, fused or not; k runs in order.  For bf16 operands a processor may sum
+    products in pairs and treat denormals as zeros; i8 and u8 operands are multiplied in i32.
     """
 
     out: Block
@@ -167,7 +168,7 @@ class Contract:
 
 @entity
 class Reduce:
-    """Combines `blocks` (the components of `monoid`) along `axes`, which stay with size one."""
+    """Combines `blocks` (the components of `monoid`) along `axes`, which keep extent one."""
 
     outs: Blocks
     monoid: str
@@ -177,7 +178,7 @@ class Reduce:
 
 @entity
 class Broadcast:
-    """`block` repeated along axes of size one up to `out.shape` (equal rank)."""
+    """Repeats `block` along axes of extent one up to `out.shape` (equal rank)."""
 
     out: Block
     block: Block
@@ -185,7 +186,7 @@ class Broadcast:
 
 @entity
 class Relayout:
-    """`block` with its axes permuted by `order`, then reshaped to `out.shape`."""
+    """Permutes the axes of `block` by `order`, then reshapes it to `out.shape`."""
 
     out: Block
     block: Block
@@ -194,10 +195,10 @@ class Relayout:
 
 @entity
 class Loop:
-    """Serial: `for var in start, start + step, ... < stop`.
+    """A serial loop: `for var in start, start + step, ... < stop`.
 
     `stop - start` is a multiple of `step`.  `carried` blocks hold `inits` on the first trip and
-    `yields` after each; `results` are what they hold at the end.
+    `yields` after each trip; `results` are their values at the end.
     """
 
     var: Var
@@ -223,7 +224,7 @@ class If:
 
 @entity
 class Sync:
-    """Stores to LOCAL buffers before it are visible to loads after it, for all lanes of a unit."""
+    """Makes earlier stores to LOCAL buffers visible to later loads, for all lanes of a tile."""
 
 
 Stmt: TypeAlias = (
@@ -237,12 +238,13 @@ Blocks: TypeAlias = tuple[Block, ...]
 class TileKernel:
     """One kernel.
 
-    `buffers` in the order of the launch (LOCAL ones excluded: they are in `locals`); `sizes` the
-    size symbols whose values the launch passes, in order; `axes` the parallel axes with their
-    extents, outermost first: a launch has the product of the extents as its grid, and unit u is
-    the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
-    position in `buffers`, that a launch may give one memory.  `nontemporal`: results, by position,
-    that are stored past the caches where the target gains by it; each element is stored once.
+    `buffers` are in the order of the launch, without LOCAL ones, which are in `locals`.  `sizes`
+    are the size symbols whose values the launch passes, in order.  `axes` are the parallel axes
+    with their extents, outermost first; a launch's grid is the product of the extents, and tile t
+    is the row-major position of the axes' values.  `in_place`: pairs of an input and an output, by
+    position in `buffers`, that a launch may give the same memory.  `nontemporal`: results, by
+    position, whose stores bypass the caches where the target gains by it; each element is stored
+    once.
     """
 
     buffers: tuple[TileBuffer, ...]
@@ -255,12 +257,12 @@ class TileKernel:
 
     @property
     def results(self) -> tuple[int, ...]:
-        """Positions in `buffers` of what it writes."""
+        """The positions in `buffers` of the results."""
         return tuple(n for n, b in enumerate(self.buffers) if b.scope is MemorySpace.OUTPUT)
 
 
 def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
-    """The bodies of a statement, in order."""
+    """Returns the bodies of a statement, in order."""
     match node:
         case Loop():
             return (node.body,)
@@ -271,7 +273,7 @@ def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
 
 
 def walk_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Every statement of `body`, outer ones before what they hold."""
+    """Yields every statement of `body`, outer ones before inner ones."""
     for node in body:
         yield node
         for inner in inner_bodies(node):
@@ -279,7 +281,7 @@ def walk_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def defined_blocks(node: Stmt) -> Blocks:
-    """The blocks that a statement itself defines."""
+    """Returns the blocks that a statement itself defines."""
     match node:
         case Load() | Compute() | Contract() | Broadcast() | Relayout():
             return (node.out,)
@@ -292,5 +294,5 @@ def defined_blocks(node: Stmt) -> Blocks:
 
 
 def lanes(shape: tuple[int, ...]) -> Indices:
-    """The lane variables l0, l1, ... of a block of `shape`."""
+    """Returns the lane variables l0, l1, ... of a block of `shape`."""
     return tuple(iterator(f"l{axis}", size) for axis, size in enumerate(shape))

@@ -1,20 +1,20 @@
 """Tile group: the structure of one kernel before a schedule binds its sizes.
 
-A group is an expression whose operands and results have been given storage: every read is an
-offset into a flat buffer, with the guards under which it may touch memory.  Iterators are unified,
-so that a stage and its readers name the same loop by the same variable, and adjacent loops that
-run over storage as one are collapsed.
+A group is an expression whose operands and results have storage: every read is an offset into a
+flat buffer, with the guards under which it may touch memory.  Iterators are unified, so that a
+stage and its readers name the same loop by the same variable, and adjacent loops over contiguous
+storage are collapsed.
 
-    common     iterators of every stage: the loops a kernel can run in parallel; stages that are
-               cheap and no results may lack some, and are then repeated in every unit
-    inner      the other iterators of a stage
-    reduce     what its monoid combines
+    common  iterators of every stage: the loops that can run in parallel; cheap stages that are
+            no results may lack some, and are then recomputed in every tile
+    inner   the other iterators of a stage
+    reduce  the iterators that its monoid combines
 
 Where a stage reads an earlier one through a window (a convolution after another), the earlier one
-has loops of its own, and its rows follow a common loop: see `Strip`.
+has its own loops, and its rows follow a common loop: see `Strip`.
 
-A `Schedule` (see `tcc.schedule`) says how large the block along each iterator is and which loops
-are parallel; `tcc.passes.tile.cpu.lower` binds the two into a `TileKernel`.
+A `Schedule` (see `tcc.schedule`) has the block size along each iterator and the parallel loops;
+`tcc.passes.tile.cpu.lower` binds group and schedule into a `TileKernel`.
 """
 
 from collections.abc import Mapping
@@ -32,8 +32,8 @@ from tcc.record import entity, record
 class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
-    A `constant` one can be given any layout, so its strides do not speak for or against a loop.
-    A local one of open size lies in the buffer `place`, a result, element by element.
+    A `constant` buffer can get any layout, so its strides do not influence the choice of loops.  A
+    local buffer of symbolic size lies in the buffer `place`, a result, element by element.
     """
 
     dtype: DType
@@ -45,10 +45,10 @@ class GroupBuffer:
 
 @record
 class Access:
-    """Where a read or a store touches a buffer: an offset in elements, and its guards.
+    """The place of a read or a store in a buffer: an offset in elements, and its guards.
 
-    Local memory is of one unit; `along` are the common loops that choose the unit it is of.
-    `beyond`: borders of open size outside of which memory holds zeros, as the read has them there.
+    Local memory belongs to one tile; `along` are the common loops that select the tile.  `beyond`:
+    borders of symbolic size outside of which memory holds zeros, which are the read's fill.
     """
 
     buffer: int
@@ -60,13 +60,13 @@ class Access:
 
 @record
 class Strip:
-    """The rows of a stage that a unit makes for the rows it covers of the common loop `loop`.
+    """The rows of a stage that a tile computes for its rows of the common loop `loop`.
 
-    For rows `b .. b + n - 1` of `loop` later stages read the rows `scale*b + low` to
-    `scale*(b + n - 1) + high` of the stage's loop `rows`.  Local memory holds those rows one after
-    the other; a row has for each other loop, outermost first, the elements `(before, extent,
-    after)`.  Elements before and after, and rows outside `rows`, are the `fills` of the stage's
-    components (None: nobody looks there).
+    For rows `b .. b + n - 1` of `loop`, later stages read the rows `scale*b + low` to `scale*(b + n
+    - 1) + high` of the stage's loop `rows`.  Local memory holds these rows one after the other; a
+    row has for each other loop, outermost first, the elements `(before, extent, after)`.  Elements
+    before and after, and rows outside `rows`, are the `fills` of the stage's components (None:
+    nothing reads them).
     """
 
     loop: Var
@@ -79,17 +79,17 @@ class Strip:
 
     @property
     def width(self) -> int:
-        """Elements of a row with what is around it."""
+        """Elements of a row with its borders."""
         return prod(sum(axis) for axis in self.row)
 
     def count(self, size: int) -> int:
-        """The rows that `size` neighbouring rows of `loop` need."""
+        """Returns the number of rows that `size` neighbouring rows of `loop` need."""
         return self.scale * (size - 1) + self.high - self.low + 1
 
 
 @entity
 class GroupStage:
-    """One stage.  `accesses` gives the place of every read of an operand in `body`.
+    """One stage.  `accesses` has the place of every read of an operand in `body`.
 
     `stores` has for each component the results it is written to (often none or one).  With a
     `strip`, offsets into its local memory count rows from zero, so they may be negative.
@@ -110,14 +110,17 @@ class GroupStage:
 
     @property
     def written(self) -> tuple[Access, ...]:
-        """All that is in `stores`."""
+        """All stores of all components."""
         return tuple(chain.from_iterable(self.stores))
 
 
 @record
 class Rescale:
-    """How the sums so far of a stage follow when the total `state` changes: times `factor`, over
-    `Arg(0)`, the state before, and `Arg(1)`, after.  `state` is read at iterators of the stage."""
+    """Correction of a stage's running sums when the accumulator `state` changes.
+
+    The sums are multiplied by `factor`, over `Arg(0)`, the state before, and `Arg(1)`, the state
+    after. `state` is read at iterators of the stage.
+    """
 
     stage: int
     state: Read
@@ -125,16 +128,18 @@ class Rescale:
 
     @property
     def total(self) -> StageRef:
-        """The total that `state` reads."""
+        """The accumulator that `state` reads."""
         assert isinstance(self.state.source, StageRef)
         return self.state.source
 
 
 @record
 class StreamLoop:
-    """Stages that go along `loop` together, a block at a time: each of `stages` has it as an
-    iterator or reduces over it.  `before` are the stages they need that do not; all others come
-    after."""
+    """Stages that share the streaming loop `loop`, a block at a time.
+
+    Each of `stages` has the loop as an iterator or reduces over it.  `before` are the stages that
+    they need and that do not have the loop; all other stages come after.
+    """
 
     loop: Var
     before: tuple[int, ...]
@@ -146,7 +151,8 @@ class StreamLoop:
 class TileGroup:
     """Stages in order over `buffers`; `sizes` are the size symbols the kernel needs.
 
-    With a `stream`, units hold of the stages along its loop the results of one block."""
+    With a `stream`, a tile holds one block of the results of the stages along its loop.
+    """
 
     buffers: tuple[GroupBuffer, ...]
     stages: tuple[GroupStage, ...]
@@ -156,6 +162,5 @@ class TileGroup:
 
     @property
     def cut(self) -> Vars:
-        """The loops of which a unit holds a part: the common ones and that of the streaming
-        loop."""
+        """The loops of which a tile holds a part: the common ones and the streaming loop."""
         return self.common if self.stream is None else (*self.common, self.stream.loop)

@@ -1,10 +1,10 @@
-"""Whether a kernel may write a result over an operand: the two buffers are then one memory.
+"""Decides whether a kernel may write a result over an operand, so that both are one memory.
 
     %a = load %x[4*k+l0] ; %b = compute(%a) ... ; store %b to %y[4*k+l0]      y may lie where x does
 
-It may where every load of the operand stands before a store of the same lanes to the same places,
-in one body, and no element is stored twice: then an element is read in the one run of a body that
-replaces it, before it is replaced, whichever order and threads units run on.
+It may if every load of the operand precedes a store of the same lanes to the same positions in the
+same body, and no element is stored twice.  Then the trip of the body that replaces an element reads
+it before, and no other trip reads it, in whichever order and on whichever threads tiles run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,24 +20,24 @@ from tcc.known import all_known
 
 
 def overwrites(kernel: TileKernel, operand: int, result: int) -> bool:
-    """Whether buffer `operand` is only read where the same body then stores to buffer `result`.
+    """True if buffer `operand` is only read where the same body then stores to buffer `result`.
 
-    That each element is stored once is a fact of its own: `stored_once` tells.
+    `stored_once` tells separately that each element is stored once.
     """
     source, target = kernel.buffers[operand], kernel.buffers[result]
     if source.dtype is not target.dtype or source.sizes != target.sizes:
         return False
     loads = 0
     for body in _bodies(kernel.body):
-        stored: list[Store] = []
+        later_stores: list[Store] = []
         for node in reversed(body):
             if isinstance(node, Store) and node.buffer is target:
-                stored.append(node)
+                later_stores.append(node)
             elif isinstance(node, Load) and node.buffer is target:
                 return False
             elif isinstance(node, Load) and node.buffer is source:
                 loads += 1
-                if not any(_same_lanes(node, store) for store in stored):
+                if not any(_same_lanes(node, store) for store in later_stores):
                     return False
     return loads > 0
 
@@ -60,7 +60,8 @@ def _bodies(body: Sequence[Stmt]) -> Iterator[Sequence[Stmt]]:
 
 
 def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
-    """Whether units store no point of the group twice; different points lie at different places."""
+    """True if tiles store no point of the group twice; different points have different
+    positions."""
     points = const(0)
     for stage in group.stages:
         stores = sum(access.buffer == result for targets in stage.stores for access in targets)
@@ -69,8 +70,10 @@ def stored_once(kernel: TileKernel, group: TileGroup, result: int) -> bool:
 
 
 def stored_lanes(kernel: TileKernel, result: int) -> Index | None:
-    """How many elements all units together store to a buffer, guarded ones and repetitions
-    included, by sizes; None where more than sizes decides that."""
+    """Returns the number of elements that all tiles store to a buffer, as an index of sizes.
+
+    Guarded and repeated stores count too.  None where the number depends on more than sizes.
+    """
     ranges = {axis: (const(0), extent(axis)) for axis in kernel.axes}
     counts = all_known(_stores(kernel.body, kernel.buffers[result], ranges, const(1)))
     return None if counts is None else sum(counts, const(0))
@@ -82,8 +85,8 @@ _Ranges: TypeAlias = Mapping[Var, tuple[Index, Index]]
 def _stores(
     body: Sequence[Stmt], buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """The lanes of each store of `body`, which runs `trips` times for each unit with `axes`; None
-    where nobody knows how often it runs."""
+    """Yields the lanes of each store of `body`, which runs `trips` times for each tile with `axes`;
+    None where the number of runs is unknown."""
     for node in body:
         match node:
             case Store() if node.buffer is buffer:
@@ -103,7 +106,8 @@ def _stores(
 def _branch_stores(
     node: If, buffer: TileBuffer, axes: _Ranges, trips: Index | None
 ) -> Iterator[Index | None]:
-    """Branches on `axis < size` share the units; how often others run is not known."""
+    """Yields the stores in both branches.  Branches on `axis < size` divide the tiles; for other
+    conditions the number of runs is unknown."""
     var, limit = var_of(node.lhs), as_index(node.rhs)
     if var is None or var not in axes or not _of_sizes(limit):
         yield from _stores((*node.then, *node.otherwise), buffer, axes, None)

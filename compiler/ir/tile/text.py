@@ -1,7 +1,7 @@
 """Text of tile kernels; tests read it back to the same text.
 
-The types of results stand before what computes them, so that the lanes l0, l1, ... are known where
-they are used.  `tcc.ir.tile` shows an example.
+The types of results stand before the operation that computes them, so that the lanes l0, l1, ...
+are known where they are used.  `tcc.ir.tile` shows an example.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,8 @@ from tcc.ir.tile import (
 
 
 def kernel_text(kernel: TileKernel) -> str:
-    """The text of a kernel: the size symbols it names, then the kernel; ends with a newline."""
+    """Returns the text of a kernel: the size symbols it names, then the kernel; ends with a
+    newline."""
     sizes = dict.fromkeys(kernel.sizes)
     for buffer in kernel.buffers:
         sizes.update({v: None for n in buffer.sizes for v in free_vars(n) if v.extent is None})
@@ -137,7 +138,7 @@ class _Printer:
 
 
 def guards_text(node: Load | Store) -> str:
-    """` where 0 <= i < n` for the guards of an access; empty without any."""
+    """Returns ` where 0 <= i < n` for the guards of an access; empty without guards."""
     parts = ", ".join(f"0 <= {g.index.key} < {g.extent.key}" for g in node.guards)
     return f" where {parts}" if parts else ""
 

@@ -1,9 +1,9 @@
-"""The verifier of tile kernels: what every backend may rely on.
+"""The verifier of tile kernels: every backend may rely on these facts.
 
 A block is defined once, before its uses and in their scope; shapes and element types agree in every
-statement; indices use the variables in sight; a unit stores to OUTPUT and LOCAL buffers only; local
-buffers have static sizes.  Whether accesses are inside their buffers is proved by
-`tcc.ir.tile.access` as far as it goes; the claims left over are handed back.
+statement; indices use the variables in scope; a tile stores to OUTPUT and LOCAL buffers only; local
+buffers have static sizes.  `tcc.ir.tile.access` proves that accesses are inside their buffers;
+unproved claims are returned.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -41,7 +41,7 @@ from tcc.ir.types import I8, I32, U8
 
 
 def verify_kernel(kernel: TileKernel) -> tuple[str, ...]:
-    """The claims about accesses and loops that could not be proved, one sentence each.
+    """Returns the unproved claims about accesses and loops, one sentence each.
 
     Raises `InternalError` whose `why` lists every problem, one on each line.
     """
@@ -78,14 +78,16 @@ class _Verifier:
         for var in kernel.axes:
             self._ask(var.extent is not None, f"axis {var.key} is no iterator")
         for operand, result in kernel.in_place:
-            both = f"{kernel.buffers[operand].name} and {kernel.buffers[result].name}"
+            buffer_names = f"{kernel.buffers[operand].name} and {kernel.buffers[result].name}"
             scopes = (kernel.buffers[operand].scope, kernel.buffers[result].scope)
             self._ask(
                 scopes == (MemorySpace.INPUT, MemorySpace.OUTPUT),
-                f"{both} are no operand and result",
+                f"{buffer_names} are no operand and result",
             )
             fits = overwrites(kernel, operand, result)
-            self._ask(fits, f"{both} are one memory, and an element is read that may be replaced")
+            self._ask(
+                fits, f"{buffer_names} are one memory, and an element is read that may be replaced"
+            )
         self._body(kernel.body)
 
     def _ask(self, holds: bool, problem: str) -> None:
@@ -97,12 +99,12 @@ class _Verifier:
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
             self._statement(node)
-            if not isinstance(node, Loop):  # whose carried blocks are in its body's scope
+            if not isinstance(node, Loop):  # a loop defines its carried blocks in its body's scope
                 self._define(*defined_blocks(node))
 
     @contextmanager
     def _scope(self) -> Iterator[None]:
-        """What is defined inside is not seen after it."""
+        """Ends the scope of definitions inside the `with` statement."""
         visible, variables, facts = set(self._visible), set(self._vars), self._facts
         yield
         self._visible, self._vars, self._facts = visible, variables, facts
@@ -119,8 +121,8 @@ class _Verifier:
             self._ask(block in self._visible, f"{_name(block)} is used where it is not defined")
 
     def _indices(self, where: str, indices: Iterable[Index], extra: Iterable[Index] = ()) -> None:
-        known = {*self._vars, *(v for i in extra for v in free_vars(i))}
-        strange = dict.fromkeys(v for i in indices for v in free_vars(i) if v not in known)
+        in_scope = {*self._vars, *(v for i in extra for v in free_vars(i))}
+        strange = dict.fromkeys(v for i in indices for v in free_vars(i) if v not in in_scope)
         for var in strange:
             self.problems.append(f"{where} uses {var.key}, which is not in sight")
 
@@ -184,17 +186,18 @@ class _Verifier:
         self,
         node: Load | Store | Prefetch,
         where: str,
-        own: Indices = (),
+        lane_variables: Indices = (),
         guarded: Iterable[Index] = (),
     ) -> bool:
-        """Checks what a statement names; whether it has an index for each axis of its buffer."""
+        """Checks the names in a statement; returns True if it has an index for each axis of its
+        buffer."""
         buffer = node.buffer
         self._ask(buffer in self._buffers, f"{where}: {buffer.name} is no buffer of the kernel")
         fits = len(node.indices) == len(buffer.sizes)
         self._ask(fits, f"{where}: {len(node.indices)} indices for {len(buffer.sizes)} axes")
         self._use(*(block for _, block in node.indirect))
         bound = (of_atom(var) for var, _ in node.indirect)
-        self._indices(where, (*node.indices, *guarded), (*own, *bound))
+        self._indices(where, (*node.indices, *guarded), (*lane_variables, *bound))
         return fits
 
     def _spreads(self, block: Block, out: Block) -> None:
@@ -204,8 +207,8 @@ class _Verifier:
         self._ask(fits, f"{_name(block)} does not spread to {_name(out)}")
 
     def _same_type(self, out: Block, *blocks: Block) -> None:
-        same = all(b.dtype is out.dtype for b in blocks)
-        self._ask(same, f"{_name(out)} is made of another element type")
+        is_equal = all(b.dtype is out.dtype for b in blocks)
+        self._ask(is_equal, f"{_name(out)} is made of another element type")
 
     def _compute(self, node: Compute) -> None:
         where = f"compute of {_name(node.out)}"
@@ -221,8 +224,8 @@ class _Verifier:
             case Read():
                 self.problems.append(f"{where}: holds a read")
             case Arg():
-                given = scalar.number < len(node.args)
-                fits = given and node.args[scalar.number].dtype is scalar.dtype
+                is_bound = scalar.number < len(node.args)
+                fits = is_bound and node.args[scalar.number].dtype is scalar.dtype
                 self._ask(fits, f"{where}: arg({scalar.number}) is not given")
             case IndexValue():
                 self._indices(where, (scalar.index,), lanes(node.out.shape))
@@ -238,8 +241,8 @@ class _Verifier:
                 self.problems.append(f"{where}: labels {axes} do not fit {_name(block)}")
                 continue
             for label, size in zip(axes, block.shape, strict=True):
-                same = sizes.setdefault(label, size) == size
-                self._ask(same, f"{where}: axes {label} differ in size")
+                is_equal = sizes.setdefault(label, size) == size
+                self._ask(is_equal, f"{where}: axes {label} differ in size")
         a, b, out = set(node.a_axes), set(node.b_axes), set(node.out_axes)
         self._ask(out <= a | b, f"{where}: an axis of the result is in no operand")
         self._ask((a ^ b) <= out, f"{where}: an axis of one operand alone is not in the result")

@@ -1,7 +1,7 @@
-"""The verifier of block kernels: what a GPU backend may rely on beyond `verify_kernel`.
+"""The verifier of block kernels: the facts on which a GPU backend may rely beyond `verify_kernel`.
 
-Axes of blocks are powers of two; products are of matrices, maybe with one batch axis; there is no
-local memory, no hint and no barrier; every buffer is flat; conditions are over sizes alone.
+Axes of blocks are powers of two; contractions are matmuls with at most one batch axis; there is no
+local memory, prefetch or barrier; every buffer is flat; conditions are over sizes alone.
 """
 
 from collections.abc import Iterator
@@ -19,13 +19,13 @@ from tcc.ir.tile import (
     walk_statements,
 )
 
-# The most elements of a block, and the least side of a block that is multiplied as a matrix.
+# The maximum number of elements of a block, and the minimum extent of an axis of a matmul's blocks.
 LARGEST = 1 << 20
 SIDE = 16
 
 
 def verify_blocks(kernel: TileKernel) -> None:
-    """Checks the promises of a block kernel, which `verify_kernel` has passed.
+    """Checks a block kernel that `verify_kernel` has accepted.
 
     Raises `InternalError` whose `why` lists every problem, one on each line.
     """
@@ -64,6 +64,6 @@ def _contract(node: Contract) -> Iterator[str]:
     if node.a_axes[:-1] != (*batch, m) or node.b_axes != (*batch, node.a_axes[-1], n):
         yield f"{where}: {node.a_axes} x {node.b_axes} are no matrices for {node.out_axes}"
         return
-    sides = (*node.out.shape[-2:], node.a.shape[-1])
-    if min(sides) < SIDE:
-        yield f"{where}: a side is below {SIDE}: {sides}"
+    extents = (*node.out.shape[-2:], node.a.shape[-1])
+    if min(extents) < SIDE:
+        yield f"{where}: a side is below {SIDE}: {extents}"

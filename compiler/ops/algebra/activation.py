@@ -1,4 +1,4 @@
-"""Activation functions.  Formulas are those of the ONNX operators, arranged not to overflow."""
+"""Activation functions: the formulas of the ONNX operators, arranged not to overflow."""
 
 import math
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class SeluAttrs:
 
 @record
 class ThresholdedReluAttrs:
-    """`alpha`: up to here the result is zero."""
+    """`alpha`: the result is zero up to `alpha`."""
 
     alpha: float = 1.0
 
@@ -66,7 +66,7 @@ class SiluAttrs:
 
 @record
 class ShrinkAttrs:
-    """Zero within `lambd` of zero, outside moved towards zero by `bias`."""
+    """Zero within `lambd` of zero; outside moved towards zero by `bias`."""
 
     bias: float = 0.0
     lambd: float = 0.5
@@ -74,7 +74,7 @@ class ShrinkAttrs:
 
 @record
 class GeluAttrs:
-    """`approximate` is none (by erf) or tanh."""
+    """`approximate` is none (with erf) or tanh."""
 
     approximate: str = "none"
 
@@ -91,12 +91,12 @@ _TANH_CUBIC = 0.044715
 
 
 def sigmoid(x: Scalar) -> Scalar:
-    """1 / (1 + exp(-x)): where the exponential overflows the quotient is a clean 0."""
+    """Returns 1 / (1 + exp(-x)); where the exponential overflows, the quotient is exactly 0."""
     return 1.0 / (1.0 + fn("exp", -x))
 
 
 def softplus(x: Scalar) -> Scalar:
-    """log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|))."""
+    """Returns log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|))."""
     small = fn("log1p", fn("exp", -abs(x)))
     return fn("max", x, 0.0) + small
 
@@ -182,7 +182,8 @@ def _activation(
     onnx: OnnxBinding | None = None,
     exact: bool = False,
 ) -> OpSpec:
-    """The row of an activation: one float operand, compared as `ACTIVATION` unless `exact`."""
+    """Returns the row of an activation: one float operand, compared as `ACTIVATION` unless
+    `exact`."""
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
         tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,

@@ -82,7 +82,7 @@ def _binary(
     scalar: str = "",
     exact: bool = False,
 ) -> OpSpec:
-    """The row of one two-place function of the scalar table."""
+    """Returns the row of a binary function of the scalar table."""
     return pointwise_op(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=2, result=result,
@@ -108,12 +108,13 @@ def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
 
 
 def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
-    """A shift by the element's width or more gives 0, or -1 of a negative number to the right."""
+    """Shifts `x`; a shift by the element's width or more gives 0, or -1 for a negative number
+    shifted right."""
     function = "shift_left" if attrs.direction == "LEFT" else "shift_right"
-    rest: Scalar | int = 0
+    overshift: Scalar | int = 0
     if attrs.direction == "RIGHT" and x.dtype.kind is DTypeKind.INT:
-        rest = fn("shift_right", x, x.dtype.bits - 1)
-    return choose(y < x.dtype.bits, fn(function, x, y), rest)
+        overshift = fn("shift_right", x, x.dtype.bits - 1)
+    return choose(y < x.dtype.bits, fn(function, x, y), overshift)
 
 
 def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
@@ -122,8 +123,8 @@ def _shift_numpy(attrs: BitShiftAttrs, x: Array, y: Array) -> Array:
     by = np.where(inside, y, np.zeros_like(y))
     shifted = x << by if attrs.direction == "LEFT" else x >> by
     signs = attrs.direction == "RIGHT" and x.dtype.kind == "i"
-    rest = np.where(x < 0, -1, 0) if signs else 0
-    return np.where(inside, shifted, rest).astype(shifted.dtype)
+    overshift = np.where(x < 0, -1, 0) if signs else 0
+    return np.where(inside, shifted, overshift).astype(shifted.dtype)
 
 
 # ---- any number of operands ---------------------------------------------------------------------
@@ -161,7 +162,7 @@ _POW_BASES = (I32, I64, *FLOATS)
 
 
 def _pow_dtype(base: DType, exponent: DType) -> DType:
-    """The type in which a power is computed."""
+    """Returns the type in which a power is computed."""
     if base.is_integer:
         if exponent.is_float:
             return F64
@@ -198,7 +199,7 @@ def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 
 
 def _int_power(base: int, exponent: int, wrap: int) -> int:
-    """Modulo `wrap`; truncated towards zero for negative exponents."""
+    """Returns the power modulo `wrap`; truncated towards zero for negative exponents."""
     if exponent >= 0:
         return pow(base, exponent, wrap)
     return base ** (-exponent % 2) if abs(base) == 1 else 0

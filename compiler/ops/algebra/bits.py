@@ -1,4 +1,4 @@
-"""The bits of a tensor read as another element type."""
+"""Reinterprets the bits of a tensor as another element type."""
 
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import DType, TensorType
@@ -14,16 +14,16 @@ class BitCastAttrs:
     to: DType
 
 
-def _own_carrier(dtype: DType) -> bool:
-    """Whether NumPy has the type, so that its arrays hold the type's own bits."""
+def _has_numpy_type(dtype: DType) -> bool:
+    """True if NumPy has the type, so that its arrays hold the type's bits."""
     return bool(dtype.carrier.itemsize * 8 == dtype.bits)
 
 
 def _infer(types: Types, attrs: BitCastAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.dtype.bits == attrs.to.bits, f"{x} and {attrs.to} differ in width")
-    known = _own_carrier(x.dtype) and _own_carrier(attrs.to)
-    require(known, f"the bits of {x} cannot be read as {attrs.to}")
+    reinterpretable = _has_numpy_type(x.dtype) and _has_numpy_type(attrs.to)
+    require(reinterpretable, f"the bits of {x} cannot be read as {attrs.to}")
     return (TensorType(attrs.to, x.shape),)
 
 
@@ -34,7 +34,7 @@ def _reference(arrays: Arrays, attrs: BitCastAttrs) -> OutArrays:
 OPS = (
     OpSpec(
         "bit_cast", BitCastAttrs, 1, _infer, _reference,
-        tuple(d for d in COMMON if _own_carrier(d)),
+        tuple(d for d in COMMON if _has_numpy_type(d)),
         "The same bits as elements of another type of the same width.",
         call="bit_cast",
     ),

@@ -1,6 +1,6 @@
-"""Contraction: sums of products over shared axes.
+"""Contractions: sums of products over shared axes.
 
-f16 and bf16 operands are summed in f32 and rounded once, in a stage of its own after the sum.
+f16 and bf16 operands are summed in f32 and rounded once, in a separate stage after the sum.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 @record
 class GemmAttrs:
-    """`alpha * A' * B' + beta * C`, where a prime transposes if the flag says so."""
+    """`alpha * A' * B' + beta * C`, where a prime transposes if its flag is set."""
 
     alpha: float
     beta: float
@@ -62,7 +62,8 @@ class EinsumAttrs:
 
 
 def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
-    """`sums` in the type of `y`, which has their shape: the stage itself, or one that rounds it."""
+    """Returns `sums`, of the shape of `y`, in the dtype of `y`: the stage itself, or a stage that
+    rounds it."""
     i = b.point(y)
     value = b.read(sums, *i)
     return sums if value.dtype is y.dtype else b.stage(i, cast(value, y.dtype))
@@ -72,7 +73,7 @@ def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
 
 
 def matmul_shape(a: TensorType, c: TensorType) -> Shape:
-    """The shape of a matrix product; raises ValueError on operands that do not fit."""
+    """Returns the shape of a matmul; raises ValueError for operands that do not fit."""
     require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
     rows = a.shape[-2:-1]
@@ -93,7 +94,8 @@ def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 def matmul_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, term: Callable[[Any, Any], Scalar]
 ) -> StageRef:
-    """The stage of sums; `term` gets the indices at which each operand is read."""
+    """Appends the stage of sums of a matmul; `term` gets the indices at which each operand is
+    read."""
     shape = matmul_shape(a, c)
     i = b.iters(*shape)
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
@@ -135,8 +137,8 @@ def _gemm_infer(types: Types, attrs: GemmAttrs) -> OutTypes:
     bias = optional(types, 2)
     if bias is not None:
         check_broadcast(bias.shape, (m, n), 2)
-    whole = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
-    require(dtype.is_float or whole, f"gemm of {dtype} takes whole alpha and beta")
+    is_integral = float(attrs.alpha).is_integer() and float(attrs.beta).is_integer()
+    require(dtype.is_float or is_integral, f"gemm of {dtype} takes whole alpha and beta")
     return (TensorType(dtype, (m, n)),)
 
 
@@ -153,9 +155,9 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
     b = ExprBuilder(*types)
     i, j = b.iters(m, n)
     (k,) = b.iters(depth)
-    left = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
-    right = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
-    sums = b.sum((i, j), wide(left) * wide(right), over=(k,))
+    lhs = b.read(0, k, i) if attrs.trans_a else b.read(0, i, k)
+    rhs = b.read(1, j, k) if attrs.trans_b else b.read(1, k, j)
+    sums = b.sum((i, j), wide(lhs) * wide(rhs), over=(k,))
     bias = optional(types, 2)
     if attrs.alpha == 1.0 and bias is None:
         return b.done(rounded(b, sums, y))
@@ -173,8 +175,8 @@ def _gemm_expr(types: Types, attrs: GemmAttrs) -> Expr:
 
 
 def _einsum_dims(types: Types, attrs: EinsumAttrs) -> tuple[list[str], str, dict[str, Index]]:
-    left, arrow, output = attrs.equation.partition("->")
-    terms = left.split(",")
+    inputs, arrow, output = attrs.equation.partition("->")
+    terms = inputs.split(",")
     require(bool(arrow), f"the equation {attrs.equation} has no arrow")
     require(len(terms) == len(types), f"{attrs.equation} names {len(terms)} operands")
     extents: dict[str, Index] = {}

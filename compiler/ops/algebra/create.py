@@ -1,4 +1,4 @@
-"""Creation: tensors made from sizes, not from elements."""
+"""Ops that create tensors from sizes, not from elements."""
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -14,7 +14,7 @@ from tcc.record import record
 
 @record
 class RangeAttrs:
-    """`size` is the number of elements; the operand `limit` is what it was computed from."""
+    """`size` is the number of elements; it was computed from the operand `limit`."""
 
     size: Index
 
@@ -61,7 +61,7 @@ def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
 
 
 def _nth(values: Shape, place: Index) -> Scalar:
-    """The element of a vector of dims at a place."""
+    """Returns the element of a vector of dims at a position."""
     return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 

@@ -1,7 +1,7 @@
 """Running sums and products along one axis.
 
-The result at i combines x[i - k] over all k >= 0; what lies before the first element reads as the
-monoid's identity.  That is work of the square of the axis: long axes are left to a C function.
+The result at i combines x[i - k] over all k >= 0; elements before the first read as the monoid's
+identity.  The work is quadratic in the axis' size, so long axes use a C function.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 @record
 class CumSumAttrs:
-    """`exclusive` leaves the element itself out; `reverse` runs from the last element back."""
+    """`exclusive` excludes the element itself; `reverse` runs from the last element back."""
 
     axis: int
     exclusive: bool = False
@@ -61,12 +61,14 @@ def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
     return expr
 
 
-# Elements along the axis up to which the expression, which fuses with what is around it, pays.
+# Up to so many elements along the axis, the expression is faster, because it fuses with its
+# neighbours.
 _SHORT = 32
 
 
 def _is_long(types: Types, attrs: CumSumAttrs) -> bool:
-    """Whether the C function does it; halves are summed by the expression, in f32."""
+    """True if the C function computes it; f16 and bf16 are always summed by the expression, in
+    f32."""
     x = required(types, 0)
     size = as_int(x.shape[attrs.axis])
     return x.dtype.bytes >= 4 and (size is None or size > _SHORT)
@@ -77,8 +79,8 @@ def _running(numpy: Callable[..., Any], identity: int, x: Array, attrs: CumSumAt
     result = np.asarray(numpy(along, axis=attrs.axis, dtype=x.dtype))
     if attrs.exclusive and x.shape[attrs.axis]:
         first = np.full_like(np.take(result, [0], attrs.axis), identity)
-        rest = np.delete(result, -1, attrs.axis)
-        result = np.concatenate([first, rest], attrs.axis)
+        shifted = np.delete(result, -1, attrs.axis)
+        result = np.concatenate([first, shifted], attrs.axis)
     return np.flip(result, attrs.axis) if attrs.reverse else result
 
 

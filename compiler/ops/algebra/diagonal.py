@@ -1,4 +1,4 @@
-"""Matrices by their diagonals: triangles and identities."""
+"""Triangles of matrices, and identity matrices."""
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -13,7 +13,8 @@ from tcc.record import record
 
 @record
 class TriluAttrs:
-    """Keeps what lies on diagonal `k` and above (`upper`) or below it; 0 is the main diagonal."""
+    """Keeps the elements on diagonal `k` and above (`upper`) or below it; 0 is the main
+    diagonal."""
 
     upper: bool
     k: Index
@@ -35,8 +36,8 @@ def _trilu_infer(types: Types, _: TriluAttrs) -> OutTypes:
 
 def _trilu_element(b: ExprBuilder, at: Point, attrs: TriluAttrs) -> Scalar:
     diagonal = index_value(at[-1] - at[-2] - attrs.k, I64)
-    kept = fn("ge" if attrs.upper else "le", diagonal, 0)
-    return choose(kept, b.read(0, *at), 0)
+    is_inside = fn("ge" if attrs.upper else "le", diagonal, 0)
+    return choose(is_inside, b.read(0, *at), 0)
 
 
 def _trilu_reference(arrays: Arrays, attrs: TriluAttrs) -> OutArrays:

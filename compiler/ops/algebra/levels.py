@@ -1,4 +1,4 @@
-"""Matrix products whose right factor is narrow: levels, scaled by blocks, or floats of a byte."""
+"""Matmuls with a narrow right operand: levels scaled by blocks, or 8-bit floats."""
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -24,7 +24,7 @@ from tcc.record import record
 @record
 class LevelsAttrs:
     """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
-    those of 8 have one each.  So many levels of a `block` along the summed axis share a scale."""
+    levels of 8 bits have one byte each.  `block` levels along the summed axis share a scale."""
 
     bits: int = 8
     block: int = 0
@@ -37,16 +37,16 @@ class LevelsAttrs:
 
 
 def nibbles(levels: Array, axis: int) -> Array:
-    """Four-bit levels two to a byte along `axis`, whose length is even: i8."""
+    """Packs 4-bit levels two to a byte along `axis`, whose length is even; the result is i8."""
     bits = levels.view(np.uint8) & 0xF
     even = np.take(bits, np.arange(0, bits.shape[axis], 2), axis)
     odd = np.take(bits, np.arange(1, bits.shape[axis], 2), axis)
-    both: Array = (even | odd << 4).view(np.int8)
-    return both
+    packed: Array = (even | odd << 4).view(np.int8)
+    return packed
 
 
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
-    """Both factors as if each level had an element of its own."""
+    """Returns the types of both operands as if each level were one element."""
     x, levels = present(types, 2)
     check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
@@ -61,15 +61,15 @@ def _infer(types: Types, attrs: LevelsAttrs) -> OutTypes:
     if x.shape[-1] is not w.shape[0]:
         raise ValueError(f"{w.shape[0].key} levels along the sum, {x.shape[-1].key} are due")
     for number, what in ((2, "scales"), (3, "zero points")):
-        found = optional(types, number)
-        if found is None:
+        parameter = optional(types, number)
+        if parameter is None:
             continue
         if not attrs.block:
             raise ValueError(f"there are {what} and no block")
         floats = (F32, F16, BF16)
-        check_dtype(found.dtype, floats if number == 2 else (I8, *floats), f"the {what}")
+        check_dtype(parameter.dtype, floats if number == 2 else (I8, *floats), f"the {what}")
         blocks = -(-w.shape[0] // attrs.block)
-        agree_shapes(found.shape, (blocks, w.shape[1]), what)
+        agree_shapes(parameter.shape, (blocks, w.shape[1]), what)
     return (tensor(F32, *x.shape[:-1], w.shape[1]),)
 
 
@@ -77,7 +77,7 @@ def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
     x, w = _unpacked(types, attrs)
     b = ExprBuilder(*types)
 
-    def right(k: Index, j: Index) -> Scalar:
+    def rhs(k: Index, j: Index) -> Scalar:
         value = cast(_level(b, attrs, k, j), F32)
         if optional(types, 3) is not None:
             value -= cast(b.read(3, k // attrs.block, j), F32)
@@ -85,16 +85,16 @@ def _expr(types: Types, attrs: LevelsAttrs) -> Expr:
             value *= cast(b.read(2, k // attrs.block, j), F32)
         return value
 
-    sums = matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * right(kj[0], kj[1]))
+    sums = matmul_sum(b, x, w, lambda at, kj: cast(b.read(0, *at), F32) * rhs(kj[0], kj[1]))
     return b.done(sums)
 
 
 def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
     if attrs.bits == 8:
         return b.read(1, k, j)
-    both = cast(b.read(1, k // 2, j), I32)
-    # The wanted half goes to the top, and back with its sign.
-    raised = fn("shift_left", both, 28 - 4 * (k % 2))
+    byte = cast(b.read(1, k // 2, j), I32)
+    # The half is shifted to the top, and back with its sign.
+    raised = fn("shift_left", byte, 28 - 4 * (k % 2))
     return fn("shift_right", raised, 28)
 
 
@@ -105,9 +105,9 @@ def _reference(arrays: Arrays, attrs: LevelsAttrs) -> OutArrays:
         low, high = (levels << 4).astype(np.int8) >> 4, levels >> 4
         wide = np.stack([low, high], 1).reshape(-1, levels.shape[1]).astype(np.float32)
     for number in (3, 2):
-        found = optional(arrays, number)
-        if found is not None:
-            spread = np.repeat(found.astype(np.float32), attrs.block, 0)[: len(wide)]
+        parameter = optional(arrays, number)
+        if parameter is not None:
+            spread = np.repeat(parameter.astype(np.float32), attrs.block, 0)[: len(wide)]
             wide = wide - spread if number == 3 else wide * spread
     return (np.asarray(np.matmul(x.astype(np.float32), wide)),)
 

@@ -1,6 +1,6 @@
-"""Movement: ops that copy elements from one place to another.
+"""Movement: ops that copy elements to other positions.
 
-Each is one index map per output; `concat` and `pad` select between reads.
+Each op is one index map per output; `concat` and `pad` select between reads.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,8 +45,11 @@ class TransposeAttrs:
 
 @record
 class ExpandAttrs:
-    """`shape` broadcasts with the input's shape in both directions.  An axis of symbolic size that
-    is neither one nor of the size given has one element or so many: `require` checks it."""
+    """`shape` broadcasts with the input's shape in both directions.
+
+    An axis of symbolic size that differs from the size in `shape` has one element or as many;
+    `require` checks it.
+    """
 
     shape: Shape
 
@@ -103,9 +106,10 @@ def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
 
 
 def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]) -> Point:
-    """Where the element at `i` of `shape` lies in a tensor of the shape `before`.
+    """Returns the index, in a tensor of the shape `before`, of the element at `i` of `shape`.
 
-    Equal axes at either end keep their index: with them every size between would divide.
+    Equal axes at either end keep their index; otherwise every size between would appear in
+    divisions.
     """
     equal = [a is b for a, b in zip(shape, before, strict=False)]
     first = ([*equal, False]).index(False)
@@ -117,16 +121,16 @@ def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index
 
 
 def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
-    """The row-major position of `indices` in a tensor of `shape`."""
+    """Returns the row-major position of `indices` in a tensor of `shape`."""
     linear = const(0)
     for index, dim in zip(indices, shape, strict=True):
-        # An axis of extent one adds nothing; without its iterator the position stays simple.
+        # An axis of extent one adds nothing; without its iterator the formula stays simple.
         linear = linear if as_int(dim) == 1 else linear * dim + index
     return linear
 
 
 def delinearise(linear: Index, shape: Sequence[Index]) -> Point:
-    """The indices at row-major position `linear`; no extent may be the constant zero."""
+    """Returns the indices at row-major position `linear`; no extent may be the constant zero."""
     indices: list[Index] = []
     stride = const(1)
     for axis in reversed(range(len(shape))):
@@ -164,8 +168,8 @@ def _expand_infer(types: Types, attrs: ExpandAttrs) -> OutTypes:
     x = required(types, 0)
     rank = max(x.rank, len(attrs.shape))
     pairs = list(zip(_padded(x.shape, rank), _padded(attrs.shape, rank), strict=True))
-    for own, due in pairs:
-        require(not differ(own, due) or own is const(1), f"{own.key} is no {due.key}")
+    for size, due in pairs:
+        require(not differ(size, due) or size is const(1), f"{size.key} is no {due.key}")
     return (TensorType(x.dtype, tuple(due for _, due in pairs)),)
 
 
@@ -182,15 +186,15 @@ def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs) -> Scalar:
     x = required(b.params, 0)
     (y,) = _expand_infer(b.params, attrs)
     pairs = enumerate(zip(x.shape, y.shape[y.rank - x.rank :], strict=True))
-    open_axes = [axis for axis, (own, due) in pairs if own not in (const(1), due)]
+    open_axes = [axis for axis, (size, due) in pairs if size not in (const(1), due)]
 
     def element(at: tuple[IndexLike, ...], axes: Sequence[int]) -> Scalar:
         if not axes:
-            return b.read(0, *at)  # where it is outside, the select drops it
-        axis, *others = axes
-        first = element(replaced(at, axis, 0), others)
+            return b.read(0, *at)  # a read outside is dropped by the select
+        axis, *other_axes = axes
+        first = element(replaced(at, axis, 0), other_axes)
         is_one = fn("eq", index_value(x.shape[axis], I64), 1)
-        return choose(is_one, first, element(at, others))
+        return choose(is_one, first, element(at, other_axes))
 
     return element(aligned(x.shape, i), open_axes)
 
@@ -274,7 +278,7 @@ def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
     end = const(0)
     for number, part in enumerate(present(b.params)):
         at = replaced(i, attrs.axis, i[attrs.axis] - end)
-        reads.append(b.read(number, *at))  # where it is outside, the select drops it
+        reads.append(b.read(number, *at))  # a read outside is dropped by the select
         end = end + part.shape[attrs.axis]
         ends.append(end)
     body = reads[-1]
@@ -286,8 +290,8 @@ def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
 def _split_infer(types: Types, attrs: SplitAttrs) -> OutTypes:
     x = required(types, 0)
     require(attrs.axis < x.rank, f"axis {attrs.axis} is outside {x}")
-    total = sum(attrs.sizes, const(0))
-    agree(x.shape[attrs.axis], total, "the axis and the sum of its parts")
+    length = sum(attrs.sizes, const(0))
+    agree(x.shape[attrs.axis], length, "the axis and the sum of its parts")
     return tuple(TensorType(x.dtype, replaced(x.shape, attrs.axis, size)) for size in attrs.sizes)
 
 
@@ -321,7 +325,8 @@ def move_row(
     arity: Arity = 1,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """The row of an op that copies elements: infer, reference, and the element at a point."""
+    """Returns the row of an op that copies elements: infer, reference, and the element at a
+    point."""
     infer, reference, element = functions
     return by_element(
         name, attrs, arity, infer, reference, MOVED, doc,

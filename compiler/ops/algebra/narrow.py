@@ -1,4 +1,4 @@
-"""Narrow element types: rounding to them as ONNX has it, and elements that share bytes."""
+"""Narrow element types: ONNX's rounding to them, and elements that share bytes."""
 
 from functools import reduce
 
@@ -52,7 +52,7 @@ from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
-_LEAST, _MOST = 2.0**-127, 2.0**127  # of f8e8m0
+_LEAST, _MOST = 2.0**-127, 2.0**127  # the range of f8e8m0
 
 
 # ---- rounding -----------------------------------------------------------------------------------
@@ -62,9 +62,9 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # of f8e8m0
 class NarrowAttrs:
     """`to` is a narrow float type.
 
-    With `saturate`, what lies beyond its largest value becomes that one, infinities too; without,
-    it becomes what the type has there.  `rounding` counts for f8e8m0: "up" is away from zero,
-    "nearest" takes ties up.
+    With `saturate`, values beyond the largest value, and infinities, become the largest value;
+    otherwise they become the type's infinity or NaN.  `rounding` applies to f8e8m0 alone: "up" is
+    away from zero, "nearest" rounds ties up.
     """
 
     to: DType
@@ -77,7 +77,7 @@ class NarrowAttrs:
 
 
 def narrowed(value: Scalar, attrs: NarrowAttrs) -> Scalar:
-    """An f32 as an element of the narrow type."""
+    """Converts an f32 to the narrow type."""
     if attrs.to is F8E8M0:
         return _power(value, attrs)
     if attrs.saturate:
@@ -102,7 +102,7 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
 
 
 def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
-    """What `narrowed` computes, in NumPy."""
+    """Computes `narrowed` in NumPy."""
     with np.errstate(all="ignore"):
         value = x.astype(np.float32)
         if attrs.to is not F8E8M0:
@@ -120,8 +120,8 @@ def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
             exponent += mantissa > 0.5 if attrs.rounding == "up" else mantissa >= 0.75
         if attrs.saturate:
             exponent = np.minimum(exponent, 127)
-        held = finite & (exponent <= 127)
-        return np.where(held, np.ldexp(1.0, exponent), np.nan).astype(np.float32)
+        representable = finite & (exponent <= 127)
+        return np.where(representable, np.ldexp(1.0, exponent), np.nan).astype(np.float32)
 
 
 def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
@@ -142,7 +142,7 @@ class UnpackAttrs:
 
 @record
 class PackAttrs:
-    """Of each element the lowest `bits` are kept: 2 or 4."""
+    """The lowest `bits` of each element are kept: 2 or 4."""
 
     bits: int
 
@@ -178,7 +178,7 @@ def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs) -> Scalar:
 
 
 def _value(code: Scalar, to: DType) -> Scalar:
-    """The element that a code (u8) stands for."""
+    """Returns the element that a code (u8) stands for."""
     if to is not F4E2M1:
         return cast(code, to)
     size = cast(fn("bit_and", code, 7), I32)
@@ -214,13 +214,13 @@ def _pack_infer(types: Types, attrs: PackAttrs) -> OutTypes:
 def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs) -> Scalar:
     share = 8 // attrs.bits
     codes = (_code(b.read(0, at[0] * share + n, fill=0)) for n in range(share))
-    kept = (fn("bit_and", code, (1 << attrs.bits) - 1) for code in codes)
-    moved = (fn("shift_left", code, n * attrs.bits) for n, code in enumerate(kept))
-    return reduce(lambda byte, part: fn("bit_or", byte, part), moved)
+    masked = (fn("bit_and", code, (1 << attrs.bits) - 1) for code in codes)
+    shifted = (fn("shift_left", code, n * attrs.bits) for n, code in enumerate(masked))
+    return reduce(lambda byte, part: fn("bit_or", byte, part), shifted)
 
 
 def _code(element: Scalar) -> Scalar:
-    """The code (u8) of an element."""
+    """Returns the code (u8) of an element."""
     if element.dtype is not F4E2M1:
         return cast(element, U8)
     value = cast(element, F32)
@@ -228,7 +228,7 @@ def _code(element: Scalar) -> Scalar:
     above = fn("shift_right", halves, 1) + 2
     top = fn("shift_right", halves, 2) + 4
     size = choose(halves < 4, halves, choose(halves < 8, above, top))
-    negative = 1.0 / value < 0.0  # minus zero too
+    negative = 1.0 / value < 0.0  # also for minus zero
     return cast(choose(negative, size + 8, size), U8)
 
 

@@ -26,7 +26,7 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 @record
 class PadAttrs:
-    """One entry per axis; a negative one crops.  Cropping comes before padding."""
+    """One entry per axis; a negative entry crops.  Cropping comes before padding."""
 
     before: Shape
     after: Shape
@@ -53,16 +53,16 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
     before, after = sizes(attrs.before), sizes(attrs.after)
     if attrs.mode == "constant":
         return (surrounded(x, 0 if value is None else value.reshape(()), before, after),)
-    kept = tuple(
+    cropped = tuple(
         slice(max(-b, 0), n - max(-a, 0)) for b, a, n in zip(before, after, x.shape, strict=True)
     )
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
     mode: Any = attrs.mode  # NumPy's stubs want a literal
-    return (np.pad(x[kept], widths, mode=mode),)
+    return (np.pad(x[cropped], widths, mode=mode),)
 
 
 def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
-    """`x` in a larger or smaller tensor, which it may even lie outside of."""
+    """Returns `x` inside a larger or smaller tensor; `x` may lie outside of it completely."""
     y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
     spans = [
         (max(0, -b), min(n, size - b)) for b, n, size in zip(before, x.shape, y.shape, strict=True)
@@ -84,28 +84,28 @@ def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
     at = [k - before for k, before in zip(i, attrs.before, strict=True)]
     body: Scalar = b.read(0, *at, fill=0)
     if value is not None:
-        whole: Scalar = literal(True, BOOL)
+        is_inside: Scalar = literal(True, BOOL)
         for k, dim in zip(at, x.shape, strict=True):
-            whole &= inside(index_value(k, I64), dim)
-        body = choose(whole, body, b.read(1, *([0] * value.rank)))
+            is_inside &= inside(index_value(k, I64), dim)
+        body = choose(is_inside, body, b.read(1, *([0] * value.rank)))
     return body
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
-    """Where a padded axis reads: inside the cropped part of the input's axis."""
+    """Returns the index that a padded axis reads, inside the cropped part of the input's axis."""
     if before is const(0) and after is const(0):
         return index
     crop = maximum(-before, 0)
-    kept = dim - crop - maximum(-after, 0)
+    size = dim - crop - maximum(-after, 0)
     k = index - maximum(before, 0)
     if mode == "edge":
-        return crop + minimum(maximum(k, 0), kept - 1)
+        return crop + minimum(maximum(k, 0), size - 1)
     if mode == "wrap":
-        return crop + k % kept
-    # A reflection repeats after twice the axis less its two end points; one point has period 1.
+        return crop + k % size
+    # The period of a reflection is twice the axis less its two end points; one point has period 1.
     # Borders shorter than the axis are mirrored once.
-    period = maximum(2 * kept - 2, 1)
-    phase = maximum(k, -k) if nonnegative(kept - 1 - maximum(before, after)) else k % period
+    period = maximum(2 * size - 2, 1)
+    phase = maximum(k, -k) if nonnegative(size - 1 - maximum(before, after)) else k % period
     return crop + minimum(phase, period - phase)
 
 

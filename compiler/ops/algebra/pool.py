@@ -33,9 +33,8 @@ from tcc.record import record
 
 @record
 class PoolAttrs(WindowAttrs):
-    """`count_include_pad` is average_pool's, `p` lp_pool's, `storage_order` (0: row-major
-    positions, 1: column-major ones) max_pool_indices'.
-    """
+    """`count_include_pad` belongs to average_pool, `p` to lp_pool, `storage_order` (0: row-major
+    positions, 1: column-major ones) to max_pool_indices."""
 
     kernel: tuple[int, ...]
     ceil_mode: bool = False
@@ -77,17 +76,18 @@ def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
 
 
 def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
-    """[window elements, batch, channel, windows...], `fill` standing outside the image."""
+    """Returns the windows' elements, [window elements, batch, channel, windows...]; `fill` is
+    outside the image."""
     before, after = sizes(attrs.before), sizes(attrs.after)
     counts = sizes(_counts(dims(*x.shape[2:]), attrs))
-    reach = [
+    padding_after = [
         max((n - 1) * s + (k - 1) * d + 1 - size - b, a)
         for n, size, k, s, b, a, d in zip(
             counts, x.shape[2:], attrs.kernel, attrs.strides, before, after, attrs.dilations,
             strict=True,
         )
     ]  # fmt: skip
-    widths = ((0, 0), (0, 0), *zip(before, reach, strict=True))
+    widths = ((0, 0), (0, 0), *zip(before, padding_after, strict=True))
     padded = np.pad(x, widths, constant_values=fill)
     elements = np.ndindex(*attrs.kernel)
     return np.stack([patch(padded, k, counts, attrs) for k in elements])
@@ -96,7 +96,8 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
 def _window(
     b: ExprBuilder, x: TensorType, attrs: PoolAttrs, outside: float
 ) -> tuple[Point, Point, Scalar, list[Index]]:
-    """Iterators of the output and of the window, an element of the window, and where it lies."""
+    """Returns iterators of the output and of the window, an element of the window, and its
+    position."""
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
     at = window_places(i[2:], k, attrs)
@@ -145,7 +146,7 @@ def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
     values = _patches(x, attrs, _lowest_of(x))
-    # The first of the largest inside the image wins, NaN before all.
+    # The first of the largest elements inside the image wins; NaN wins over all.
     top = values.max(axis=0)
     largest = (values == top) | (np.isnan(values) & np.isnan(top))
     best = np.argmax(largest & (positions >= 0), axis=0)[None]
@@ -176,15 +177,15 @@ def _indices_expr(types: Types, attrs: PoolAttrs) -> Expr:
 @in_f32
 def _average_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     x = required(arrays, 0)
-    total = _patches(x, attrs, 0).sum(axis=0)
+    window_sum = _patches(x, attrs, 0).sum(axis=0)
     counted, spans = np.ones(x.shape), attrs
     if attrs.count_include_pad:
         before, after = sizes(attrs.before), sizes(attrs.after)
         counted = surrounded(counted, 1, (0, 0, *before), (0, 0, *after))
         none = (0,) * len(before)
         spans = replace(attrs, before=none, after=none)
-    counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, total.shape))]
-    return ((total / counts).astype(x.dtype),)
+    counts = _patches(counted, spans, 0).sum(axis=0)[tuple(map(slice, window_sum.shape))]
+    return ((window_sum / counts).astype(x.dtype),)
 
 
 def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
@@ -193,16 +194,16 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
     i, k, value, _ = _window(b, x, attrs, 0)
     sums = b.sum(i, wide(value), over=k)
     i = b.iters(*_shape(x, attrs))
-    total = b.read(sums, *i)
-    count = index_value(_counted(i[2:], x, attrs), total.dtype)
-    return b.finish(i, cast(total / count, x.dtype))
+    window_sum = b.read(sums, *i)
+    count = index_value(_counted(i[2:], x, attrs), window_sum.dtype)
+    return b.finish(i, cast(window_sum / count, x.dtype))
 
 
 def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
-    """How many elements of the window at `o` count, as arithmetic of the indices."""
-    whole = prod(attrs.kernel)
+    """Returns the number of counted elements of the window at `o`, as an index."""
+    window_size = prod(attrs.kernel)
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
-        return const(whole)
+        return const(window_size)
     count = const(1)
     for p, size, kernel, stride, before, after, dilation in zip(
         o, x.shape[2:], attrs.kernel, *attrs.lists, strict=True
@@ -217,8 +218,8 @@ def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
 
 @in_f32
 def _lp_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
-    total = (np.abs(_patches(required(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
-    return (total ** (1 / attrs.p),)
+    power_sum = (np.abs(_patches(required(arrays, 0), attrs, 0)) ** attrs.p).sum(axis=0)
+    return (power_sum ** (1 / attrs.p),)
 
 
 def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
@@ -234,8 +235,8 @@ def _lp_expr(types: Types, attrs: PoolAttrs) -> Expr:
     if attrs.p == 1:
         return b.done(rounded(b, sums, TensorType(x.dtype, _shape(x, attrs))))
     i = b.iters(*_shape(x, attrs))
-    total = b.read(sums, *i)
-    root = fn("sqrt", total) if attrs.p == 2 else fn("pow", total, 1.0 / attrs.p)
+    power_sum = b.read(sums, *i)
+    root = fn("sqrt", power_sum) if attrs.p == 2 else fn("pow", power_sum, 1.0 / attrs.p)
     return b.finish(i, cast(root, x.dtype))
 
 

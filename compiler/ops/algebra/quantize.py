@@ -1,4 +1,4 @@
-"""Quantisation: floats to narrow integers and back, by tensor, by axis or by block."""
+"""Quantisation: floats to narrow integers and back, per tensor, per axis or per block."""
 
 import numpy as np
 from tcc.ir.expr import Expr, ExprBuilder
@@ -54,7 +54,7 @@ from tcc.record import record
 
 _NARROW = (I8, U8, I16, U16)
 _PACKED = (I2, I4, U2, U4)
-_LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # what floats are quantised to
+_LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # the types of quantised values
 _SCALES = (F32, F16, BF16)
 
 
@@ -63,7 +63,8 @@ class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
     The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a
-    `block_size` above 0 the scale has x's rank and one element for so many elements along `axis`.
+    `block_size` above 0, the scale has x's rank, and one element for `block_size` elements along
+    `axis`.
     """
 
     to: DType
@@ -75,8 +76,8 @@ class QuantizeAttrs:
 
 @record
 class DequantizeAttrs:
-    """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, None that of the
-    scale."""
+    """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, by default the
+    scale's."""
 
     axis: int = 1
     block_size: int = 0
@@ -96,14 +97,14 @@ def _check_scale(x: TensorType, types: Types, attrs: QuantAttrs) -> None:
     if attrs.block_size:
         check_axis(attrs.axis, x.rank)
         blocks = -(-x.shape[attrs.axis] // attrs.block_size)
-        wanted = replaced(x.shape, attrs.axis, blocks)
-        agree_shapes(scale.shape, wanted, "blocks of the scale")
+        due_shape = replaced(x.shape, attrs.axis, blocks)
+        agree_shapes(scale.shape, due_shape, "blocks of the scale")
     elif scale.rank == 1 and scale.shape[0] is not const(1):
         check_axis(attrs.axis, x.rank)
-        own, due = scale.shape[0], x.shape[attrs.axis]
-        if own is not due:
+        size, due = scale.shape[0], x.shape[attrs.axis]
+        if size is not due:
             last = dict.fromkeys(range(1, len(types)), (-1,))
-            raise UnequalDimsError(own, due, "scales along the axis", last, narrow=True)
+            raise UnequalDimsError(size, due, "scales along the axis", last, narrow=True)
     elif scale.rank > 1:
         raise ValueError(f"the scale has rank {scale.rank} and there is no block size")
 
@@ -117,7 +118,7 @@ def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLik
 
 
 def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
-    """The scale or zero point of every element of `x`."""
+    """Returns the scale or zero point of every element of `x`."""
     if attrs.block_size:
         repeated = np.repeat(values, attrs.block_size, attrs.axis)
         return np.take(repeated, np.arange(x.shape[attrs.axis]), attrs.axis)
@@ -147,13 +148,13 @@ def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar
     level = ratio if attrs.to.is_float else fn("round", ratio)
     if optional(b.params, 2) is not None:
         zero = cast(b.read(2, *where), F32)
-        # Where it is zero, a negative zero stays one.
-        added = level - (0.0 - zero)
-        level = added if attrs.to.is_float else level + zero
+        # Adding a zero point of zero this way keeps negative zeros.
+        shifted = level - (0.0 - zero)
+        level = shifted if attrs.to.is_float else level + zero
     if attrs.to.is_float:
         return narrowed(level, NarrowAttrs(attrs.to, attrs.saturate))
     low = float(integer_limits(attrs.to)[0])
-    # The cast to levels saturates, and makes 0 of NaN, not the least level.
+    # The cast to levels saturates and turns NaN into 0; NaN must become the lowest level.
     return choose(level > low, level, low) if low else level
 
 

@@ -1,4 +1,4 @@
-"""Contractions of quantised integers: sums in i32, zero points subtracted on the way in.
+"""Contractions of quantised integers: zero points are subtracted from operands, sums are i32.
 
 The q-linear ops scale the sums in f32, round to nearest even, add the zero point and saturate.
 """
@@ -44,19 +44,19 @@ def _check_bytes(*types: TensorType) -> None:
 
 
 def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
-    """Operand `number` at `at` less its zero point, operand `point`, in i32."""
+    """Returns operand `number` at `at` minus its zero point, operand `point`, in i32."""
     value = cast(b.read(number, *at), I32)
     zero = _parameter(b, point, row)
     return value if zero is None else value - cast(zero, I32)
 
 
 def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
-    """A scale or zero point: one for all, or one for each `place`."""
-    found = optional(b.params, number)
-    if found is None:
+    """Returns a scale or zero point: a single one, or that of `place`."""
+    type_ = optional(b.params, number)
+    if type_ is None:
         return None
-    if found.rank == 0 or place is None or found.static_shape == (1,):
-        return b.read(number, *([0] * found.rank))
+    if type_.rank == 0 or place is None or type_.static_shape == (1,):
+        return b.read(number, *([0] * type_.rank))
     return b.read(number, place)
 
 
@@ -91,17 +91,17 @@ def _columns(c: TensorType) -> Index:
 
 
 def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> None:
-    """These scales of `x` and zero points of its type are one number each, or `count`."""
+    """Checks that scales of `x` and zero points of its type have one element, or `count`."""
     for number in numbers:
-        found = optional(types, number)
-        if found is not None:
-            right = found.dtype.is_float or found.dtype is x.dtype
-            require(right and found.rank < 2, f"{found} is no scale or zero point of {x}")
-            check_broadcast(found.shape, (count,), number)
+        type_ = optional(types, number)
+        if type_ is not None:
+            matches_type = type_.dtype.is_float or type_.dtype is x.dtype
+            require(matches_type and type_.rank < 2, f"{type_} is no scale or zero point of {x}")
+            check_broadcast(type_.shape, (count,), number)
 
 
 def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
-    """`x` less its zero point, a vector of them standing along an axis."""
+    """Returns `x` minus its zero point; a vector of zero points runs along `axis`."""
     wide = x.astype(np.int32)
     if zero is None:
         return wide
@@ -120,7 +120,8 @@ def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 def _integer_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, numbers: tuple[int, int, int, int]
 ) -> StageRef:
-    """`numbers` are the operands a, its zero point, c, its zero point."""
+    """Appends the stage of an integer matmul; `numbers` are the operands a, its zero point, c, its
+    zero point."""
     return matmul_sum(
         b,
         a,
@@ -142,8 +143,8 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
 
 @record
 class ConvIntegerAttrs(ConvAttrs):
-    """`border` is what lies around an image without a zero point; with one it is 0, and the border
-    holds the zero point."""
+    """`border` is the value around an image without a zero point; with a zero point it is 0, and
+    the border holds the zero point."""
 
     border: int = 0
 
@@ -162,16 +163,17 @@ def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
 def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
     x = _less_zero(required(arrays, 0), optional(arrays, 2), 0)
     w = _less_zero(required(arrays, 1), optional(arrays, 3), 0)
-    # Less its border, which `convolve` takes for zeros.
-    found = convolve(x - np.int32(attrs.border), w, attrs)
-    whole = w.reshape(len(w), -1).sum(1, dtype=np.int32)
-    return (with_bias(found, attrs.border * whole),)
+    # The border is subtracted, because `convolve` pads with zeros.
+    sums = convolve(x - np.int32(attrs.border), w, attrs)
+    weight_sums = w.reshape(len(w), -1).sum(1, dtype=np.int32)
+    return (with_bias(sums, attrs.border * weight_sums),)
 
 
 def _conv_sum(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs, numbers: tuple[int, ...]
 ) -> StageRef:
-    """Sums of (x - zero) * (w - zero); `numbers` are the operands x, its zero, w, its zero.
+    """Appends the stage of sums of (x - zero) * (w - zero); `numbers` are the operands x, its zero,
+    w, its zero.
 
     The border holds x's zero point, so that it adds nothing.
     """
@@ -183,11 +185,12 @@ def _conv_sum(
     if zero is not None:
         pixel -= cast(zero, I32)
     if zero is not None and fill is not None:
-        # A read outside gives 0, which must not be shifted.
+        # A read outside returns 0, from which the zero point must not be subtracted.
         image = zip(at_x[2:], x.shape[2:], strict=True)
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
-    # Channels last: neighbours in storage, of which targets multiply several at once.
+    # Channels are the innermost loop: they are neighbours in storage, and targets multiply several
+    # at once.
     return b.sum(i, pixel * weight, over=(*over[1:], over[0]))
 
 
@@ -225,19 +228,19 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
     i = b.point(y)
     row = i[-1 - (c.rank > 1)] if a.rank > 1 else None
     factor = _factor(b, (1, row), (4, i[-1] if c.rank > 1 else None), 6)
-    return b.finish(i, _requantised(b.read(sums, *i), factor, _known(_parameter(b, 7, None))))
+    return b.finish(i, _requantised(b.read(sums, *i), factor, _not_none(_parameter(b, 7, None))))
 
 
-def _known(scalar: Scalar | None) -> Scalar:
+def _not_none(scalar: Scalar | None) -> Scalar:
     assert scalar is not None  # infer has required the operand
     return scalar
 
 
 def _factor(
-    b: ExprBuilder, left: tuple[int, Index | None], right: tuple[int, Index | None], result: int
+    b: ExprBuilder, lhs: tuple[int, Index | None], rhs: tuple[int, Index | None], result: int
 ) -> Scalar:
-    """left scale * right scale / result scale, in f32."""
-    scales = [cast(_known(_parameter(b, *p)), F32) for p in (left, right, (result, None))]
+    """Returns lhs scale * rhs scale / result scale, in f32."""
+    scales = [cast(_not_none(_parameter(b, *p)), F32) for p in (lhs, rhs, (result, None))]
     return scales[0] * scales[1] / scales[2]
 
 
@@ -267,11 +270,11 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     b = ExprBuilder(*types)
     sums = _conv_sum(b, required(types, 0), required(types, 3), attrs, (0, 2, 3, 5))
     i = b.point(y)
-    total: Scalar = b.read(sums, *i)
+    accumulator: Scalar = b.read(sums, *i)
     if optional(types, 8) is not None:
-        total += b.read(8, i[1])
+        accumulator += b.read(8, i[1])
     factor = _factor(b, (1, None), (4, i[1]), 6)
-    return b.finish(i, _requantised(total, factor, _known(_parameter(b, 7, None))))
+    return b.finish(i, _requantised(accumulator, factor, _not_none(_parameter(b, 7, None))))
 
 
 # ---- rows ----------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Reductions along axes, and the positions of extrema.
 
-A row is a `_Reduction`: what happens to an element, the monoid, and what happens to the total.
+A row is a `_Reduction`: a function of each element, the monoid, and a function of the accumulator.
 f16 and bf16 accumulate in f32.
 """
 
@@ -56,7 +56,7 @@ from tcc.record import record
 
 @record
 class ReduceAttrs:
-    """`axes` (distinct; none means no reduction), kept as ones where `keepdims`."""
+    """`axes` are distinct; empty means no reduction.  `keepdims` keeps them with extent one."""
 
     axes: tuple[int, ...]
     keepdims: bool
@@ -64,7 +64,7 @@ class ReduceAttrs:
 
 @record
 class ArgAttrs:
-    """Of equal extrema along `axis` the first counts, the last where `select_last`."""
+    """Among equal extrema along `axis` the first one counts, with `select_last` the last one."""
 
     axis: int
     keepdims: bool
@@ -79,8 +79,8 @@ Finish = Callable[[Scalar, Index], Scalar]
 
 @record
 class _Reduction:
-    """`finish` gets the total and how many elements it combines; `real` says that it needs f64
-    for integer operands."""
+    """`finish` gets the accumulator and the number of combined elements; `real`: it needs f64 for
+    integer operands."""
 
     monoid: str
     element: Callable[[Scalar], Scalar] | None = None
@@ -91,12 +91,12 @@ class _Reduction:
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
 ) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    """Iterators over the result and over the reduced axes, and where to read."""
+    """Returns iterators over the result and over the reduced axes, and the indices to read."""
     axes = attrs.axes
     at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
     over = b.iters(*(shape[n] for n in axes))
-    kept = [n for n in range(len(shape)) if attrs.keepdims or n not in axes]
-    place = dict(zip((*kept, *axes), (*at, *over), strict=True))
+    result_axes = [n for n in range(len(shape)) if attrs.keepdims or n not in axes]
+    place = dict(zip((*result_axes, *axes), (*at, *over), strict=True))
     return at, over, tuple(place[n] for n in range(len(shape)))
 
 
@@ -111,17 +111,17 @@ def _reduce_expr(rule: _Reduction) -> Callable[[Types, Any], Expr]:
         monoid = rule.monoid if over else None
         if rule.finish is None and element.dtype is x.dtype:
             return b.finish(at, element, over=over, monoid=monoid)
-        total = b.stage(at, element, over=over, monoid=monoid)
-        return _finish(b, rule, x, attrs, total)
+        accumulator = b.stage(at, element, over=over, monoid=monoid)
+        return _finish(b, rule, x, attrs, accumulator)
 
     return expr
 
 
 def _finish(
-    b: ExprBuilder, rule: _Reduction, x: TensorType, attrs: ReduceAttrs, total: StageRef
+    b: ExprBuilder, rule: _Reduction, x: TensorType, attrs: ReduceAttrs, accumulator: StageRef
 ) -> Expr:
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value: Scalar = b.read(total, *at)
+    value: Scalar = b.read(accumulator, *at)
     if rule.real and x.dtype.is_integer:
         value = cast(value, F64)
     if rule.finish is not None:
@@ -131,7 +131,7 @@ def _finish(
 
 
 def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
-    """The largest element is subtracted first, so that no exponential overflows."""
+    """Subtracts the largest element first, so that no exponential overflows."""
     x = required(types, 0)
     dtype = F64 if x.dtype.is_integer else widened(x.dtype)
     b = ExprBuilder(x)
@@ -139,14 +139,14 @@ def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
     top = b.stage(at, cast(b.read(0, *where), dtype), over=over, monoid="max" if over else None)
     at, over, where = _axes_iters(b, x.shape, attrs)
     shifted = cast(b.read(0, *where), dtype) - _finite(b.read(top, *at))
-    total = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
+    exponential_sum = b.stage(at, fn("exp", shifted), over=over, monoid="sum" if over else None)
     at = b.iters(*reduced_shape(x.shape, attrs.axes, attrs.keepdims))
-    value = fn("log", b.read(total, *at)) + _finite(b.read(top, *at))
+    value = fn("log", b.read(exponential_sum, *at)) + _finite(b.read(top, *at))
     return b.finish(at, cast(value, x.dtype))
 
 
 def _finite(top: Scalar) -> Scalar:
-    """Zero in place of an infinity: subtracting that would give NaN for equal infinities."""
+    """Replaces an infinity by zero: subtracting equal infinities would give NaN."""
     return choose(fn("is_inf", top), 0.0, top)
 
 
@@ -159,8 +159,8 @@ def _infer(dtypes: Sequence[DType]) -> Infer:
     return infer
 
 
-def _mean_finish(total: Scalar, count: Index) -> Scalar:
-    return total / index_value(count, total.dtype)
+def _mean_finish(accumulator: Scalar, count: Index) -> Scalar:
+    return accumulator / index_value(count, accumulator.dtype)
 
 
 def _reduce(
@@ -172,7 +172,7 @@ def _reduce(
     dtypes: Sequence[DType] = SUMMABLE,
     expr: Callable[[Types, Any], Expr] | None = None,
 ) -> OpSpec:
-    """The row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
+    """Returns the row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
     @in_f32
     def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:
@@ -195,12 +195,12 @@ def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
-    total = _sum(x, axes, keepdims)
+    sums = _sum(x, axes, keepdims)
     count = prod(x.shape[n] for n in axes)
     if x.dtype.kind in "iu":
-        whole = [abs(int(v)) // max(count, 1) * (1 if v > 0 else -1) for v in total.ravel()]
-        return np.array(whole, x.dtype).reshape(total.shape)
-    return total / np.asarray(count, x.dtype)
+        quotients = [abs(int(v)) // max(count, 1) * (1 if v > 0 else -1) for v in sums.ravel()]
+        return np.array(quotients, x.dtype).reshape(sums.shape)
+    return sums / np.asarray(count, x.dtype)
 
 
 def _extremum(largest: bool) -> Callable[[Array, tuple[int, ...], bool], Any]:
@@ -221,8 +221,8 @@ def _log_sum_exp(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     wide = x.astype(np.float64)
     top = np.max(wide, axis=axes, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
-    found = np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top
-    return found if keepdims else np.squeeze(found, axes)
+    result = np.log(np.sum(np.exp(wide - top), axis=axes, keepdims=True)) + top
+    return result if keepdims else np.squeeze(result, axes)
 
 
 # ---- positions ----------------------------------------------------------------------------------
@@ -243,8 +243,8 @@ def _arg_expr(monoid: str) -> Callable[[Types, Any], Expr]:
         at, (k,), where = _axes_iters(b, x.shape, axes)
         last = x.shape[attrs.axis] - 1
         place = index_value(last - k if attrs.select_last else k, I64)
-        found = b.stage(at, b.read(0, *where), place, over=(k,), monoid=monoid)
-        position = StageRef(found.stage, 1)
+        extremum = b.stage(at, b.read(0, *where), place, over=(k,), monoid=monoid)
+        position = StageRef(extremum.stage, 1)
         if not attrs.select_last:
             return b.done(position)
         at = b.iters(*reduced_shape(x.shape, axes.axes, axes.keepdims))

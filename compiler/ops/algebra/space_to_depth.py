@@ -111,7 +111,7 @@ def _reverse_sequence_element(b: ExprBuilder, i: Point, attrs: ReverseSequenceAt
     extent = required(b.params, 0).shape[attrs.time_axis]
     at, binding = b.position(choose(step < length, back, step), extent)
     indices = replaced(i, attrs.time_axis, at)
-    # Lengths past the extent would read outside: the fill keeps such data harmless.
+    # Lengths beyond the extent would read outside; the fill keeps them harmless.
     return b.read(0, *indices, fill=0, indirect=(binding,))
 
 

@@ -51,7 +51,7 @@ class CastAttrs:
 
 @record
 class IsInfAttrs:
-    """Which infinities count."""
+    """The infinities that count."""
 
     detect_negative: bool = True
     detect_positive: bool = True
@@ -67,7 +67,8 @@ def _function(
     exact: bool = False,
     scalar: str = "",
 ) -> OpSpec:
-    """The row of one function of the scalar table, `scalar` if its name there is another."""
+    """Returns the row of a function of the scalar table; `scalar` is its name there if it
+    differs."""
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
         tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=OnnxBinding(onnx),

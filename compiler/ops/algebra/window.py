@@ -1,7 +1,7 @@
 """Windows with weights: convolution, its transpose, and col2im.
 
-Tensors are [batch, channel, spatial...].  Every read outside the image gives zero, so padding
-needs no copy; a transposed convolution asks which inputs reach an output instead of inserting
+Tensors are [batch, channel, spatial...].  Every read outside the image gives zero, so padding needs
+no copy.  A transposed convolution selects the inputs that reach an output, instead of inserting
 zeros.
 """
 
@@ -38,7 +38,7 @@ from tcc.record import record
 
 @record
 class WindowAttrs:
-    """One entry per spatial axis; `before` and `after` are what lies around the image."""
+    """One entry per spatial axis; `before` and `after` are the padding of the image."""
 
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
@@ -47,18 +47,18 @@ class WindowAttrs:
 
     @property
     def lists(self) -> tuple[Sequence[Any], ...]:
-        """What `window_count` takes of each axis behind the sizes of image and kernel."""
+        """The arguments of `window_count` for each axis after the sizes of image and kernel."""
         return self.strides, self.before, self.after, self.dilations
 
     @property
     def border_fill(self) -> int | None:
-        """The fill of reads of the image: none where no window leaves it."""
+        """The fill of reads of the image; None where no window leaves the image."""
         return 0 if any(as_index(p) is not const(0) for p in (*self.before, *self.after)) else None
 
 
 @record
 class ConvAttrs(WindowAttrs):
-    """Zeros lie around the image."""
+    """A convolution, with zeros around the image."""
 
     group: int
 
@@ -88,9 +88,10 @@ def window_count(
     dilation: int,
     ceil_mode: bool = False,
 ) -> Index:
-    """How many windows fit along an axis; in ceil mode a last partial one that starts inside."""
-    reach = dilation * (as_index(kernel) - 1) + 1
-    room = extent + before + after - reach
+    """Returns the number of windows along an axis; ceil mode adds a last partial window that starts
+    inside."""
+    span = dilation * (as_index(kernel) - 1) + 1
+    room = extent + before + after - span
     if not ceil_mode:
         return room // stride + 1
     return minimum(ceildiv(room, stride) + 1, ceildiv(extent + before, stride))
@@ -105,28 +106,29 @@ def transposed_count(
     dilation: int,
     extra: int,
 ) -> Index:
-    """The rows of a transposed convolution along an axis."""
-    reach = dilation * (as_index(kernel) - 1) + 1
-    return (extent - 1) * stride + reach + extra - before - after
+    """Returns the number of rows of a transposed convolution along an axis."""
+    span = dilation * (as_index(kernel) - 1) + 1
+    return (extent - 1) * stride + span + extra - before - after
 
 
 def reaching_taps(
     extent: int, kernel: int, stride: int, before: int, after: int, dilation: int
 ) -> range:
-    """From the first to the last tap of a kernel that lies inside of the image in some window."""
+    """Returns the range from the first to the last kernel element that lies inside the image in
+    some window."""
     windows = (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
     first = -(((windows - 1) * stride - before) // dilation)
     return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))
 
 
 def window_places(o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs) -> list[Index]:
-    """Where element `k` of the window at `o` lies in the image."""
+    """Returns the position in the image of element `k` of the window at `o`."""
     axes = zip(o, k, attrs.strides, attrs.dilations, attrs.before, strict=True)
     return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
 
 
 def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowAttrs) -> Array:
-    """Element `k` of every window of `padded` [batch, channel, ...]; a view."""
+    """Returns a view of element `k` of every window of `padded` [batch, channel, ...]."""
     picks = (
         slice(q * d, q * d + (n - 1) * s + 1 if n else q * d, s)
         for q, n, s, d in zip(k, counts, attrs.strides, attrs.dilations, strict=True)
@@ -134,32 +136,33 @@ def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowA
     return padded[(slice(None), slice(None), *picks)]
 
 
-def group_channel(m: Index, c: Index, filters: Index, each: Index, group: int) -> Index:
-    """The channel that filter `m` of `filters` reads as number `c` of the `each` of its group."""
-    return c if group == 1 else m // (filters // group) * each + c
+def group_channel(m: Index, c: Index, filters: Index, channels: Index, group: int) -> Index:
+    """Returns the channel that filter `m` of `filters` reads as number `c` of its group's
+    `channels`."""
+    return c if group == 1 else m // (filters // group) * channels + c
 
 
 # ---- conv ----------------------------------------------------------------------------------------
 
 
-def _whole_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
-    """Raises ValueError where `groups` do not divide an axis of `x`, and `UnequalDimsError` where
+def _check_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
+    """Raises ValueError where `groups` does not divide an axis of `x`, and `UnequalDimsError` where
     only a run knows."""
     size = x.shape[axis]
-    known = as_int(size)
+    number = as_int(size)
     require(
-        known is None or known % groups == 0, f"{groups} groups do not divide the {what} of {x}"
+        number is None or number % groups == 0, f"{groups} groups do not divide the {what} of {x}"
     )
     agree(size, size // groups * groups, f"the {what} and those of groups")
 
 
 def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
-    """The output shape of a convolution; raises ValueError on operands that do not fit."""
+    """Returns the output shape of a convolution; raises ValueError for operands that do not fit."""
     spatial = x.rank - 2
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
     require(all(len(v) == spatial for v in attrs.lists), f"conv attributes do not fit {x}")
     agree(x.shape[1], w.shape[1] * attrs.group, "the channels of the image and of all groups")
-    _whole_groups(attrs.group, w, 0, "filters")
+    _check_groups(attrs.group, w, 0, "filters")
     image = tuple(map(window_count, x.shape[2:], w.shape[2:], *attrs.lists))
     none_negative(image, f"the kernel of {w} is larger than the padded image of {x}")
     return (x.shape[0], w.shape[0], *image)
@@ -180,7 +183,7 @@ def _check_bias(bias: TensorType, channels: Index) -> None:
 
 
 def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
-    """The convolution in the type of `x`, one kernel element at a time."""
+    """Computes the convolution in the type of `x`, one kernel element at a time."""
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
@@ -202,14 +205,15 @@ def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
-    """`y` plus a number for each channel."""
+    """Adds to `y` a number for each channel."""
     return y if bias is None else y + bias.reshape(-1, *([1] * (y.ndim - 2)))
 
 
 def conv_indices(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs
 ) -> tuple[Point, Point, Point, Point]:
-    """Iterators of the output, of the sum, and where the sum reads the image and the weights."""
+    """Returns iterators of the output and of the sum, and the indices in the image and the
+    weights."""
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
@@ -227,7 +231,7 @@ def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """`sums` plus operand `bias`, one element per channel, in the type of `y`."""
+    """Returns `sums` plus operand `bias`, one element per channel, in the type of `y`."""
     if optional(b.params, bias) is None:
         return rounded(b, sums, y)
     i = b.point(y)
@@ -247,7 +251,7 @@ def _transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> OutTypes:
     (x, w), bias = present(types, 2), optional(types, 2)
     require(x.rank >= 3 and w.rank == x.rank, f"conv_transpose of {x} with {w}")
     agree(x.shape[1], w.shape[0], "the channels of image and filters")
-    _whole_groups(attrs.group, x, 1, "channels")
+    _check_groups(attrs.group, x, 1, "channels")
     image = _transposed(x.shape[2:], w.shape[2:], attrs)
     shape = (x.shape[0], w.shape[1] * attrs.group, *image)
     if bias is not None:
@@ -260,19 +264,19 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
     x, w = present(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
-    # The whole result of the sums, which may have no elements, and the part of it that is kept.
+    # The complete result of the sums, which may be empty, and the part of it that is kept.
     bare = replace(attrs, before=none, after=none, output_padding=none)
-    whole, kept = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
-    whole = tuple(max(n, 0) for n in whole)
+    full_sizes, result_sizes = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
+    full_sizes = tuple(max(n, 0) for n in full_sizes)
     groups = attrs.group
-    y = np.zeros((x.shape[0], groups * w.shape[1], *whole), x.dtype)
+    y = np.zeros((x.shape[0], groups * w.shape[1], *full_sizes), x.dtype)
     grouped_x = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:])
     grouped_w = w.reshape(groups, -1, *w.shape[1:])
     for k in np.ndindex(*w.shape[2:]):
         term = np.einsum("ngc...,gcm->ngm...", grouped_x, grouped_w[(..., *k)])
         spots = patch(y, k, x.shape[2:], attrs)
         spots += term.reshape(spots.shape)
-    behind = (b + n - size for b, n, size in zip(before, kept, whole, strict=True))
+    behind = (b + n - size for b, n, size in zip(before, result_sizes, full_sizes, strict=True))
     y = surrounded(y, 0, (0, 0, *(-b for b in before)), (0, 0, *behind))
     return (with_bias(y, optional(arrays, 2)),)
 
@@ -283,8 +287,8 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
     b = ExprBuilder(*types)
     n, m, *o = i = b.point(y)
     c, *k = over = b.iters(w.shape[0] // attrs.group, *w.shape[2:])
-    each = w.shape[0] // attrs.group
-    channel = group_channel(m, c, w.shape[1] * attrs.group, each, attrs.group)
+    group_channels = w.shape[0] // attrs.group
+    channel = group_channel(m, c, w.shape[1] * attrs.group, group_channels, attrs.group)
     at, hits = sources(o, k, attrs)
     pixel = wide(b.read(0, n, channel, *at, fill=0))
     weight = wide(b.read(1, channel, m % w.shape[1] if attrs.group > 1 else m, *k))
@@ -296,19 +300,19 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
 def sources(
     o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs
 ) -> tuple[list[Index], list[Scalar]]:
-    """Which window puts its element `k` at `o`, and the conditions that it exists at all."""
+    """Returns the window whose element `k` lies at `o`, and the conditions that it exists."""
     axes = zip(o, k, attrs.dilations, attrs.before, strict=True)
-    reach = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
-    hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in reach if s > 1]
-    return [r // s for r, s in reach], hits
+    positions = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
+    hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in positions if s > 1]
+    return [r // s for r, s in positions], hits
 
 
 def when(conditions: Sequence[Scalar], value: Scalar) -> Scalar:
-    """`value` where all conditions hold, else zero."""
+    """Returns `value` where all conditions hold, else zero."""
     if not conditions:
         return value
-    both = reduce(and_, conditions)
-    return choose(both, value, 0)
+    condition = reduce(and_, conditions)
+    return choose(condition, value, 0)
 
 
 # ---- col2im --------------------------------------------------------------------------------------
@@ -322,8 +326,8 @@ def _col2im_infer(types: Types, attrs: Col2ImAttrs) -> OutTypes:
     x = required(types, 0)
     require(x.rank == 3, f"col2im takes [batch, channel * block, columns], not {x}")
     agree(x.shape[2], element_count(_col2im_counts(attrs)), "the columns")
-    each = element_count(tuple(map(as_index, attrs.block)))
-    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // each, *attrs.image)),)
+    block_size = element_count(tuple(map(as_index, attrs.block)))
+    return (TensorType(x.dtype, (x.shape[0], x.shape[1] // block_size, *attrs.image)),)
 
 
 @in_f32
@@ -332,13 +336,13 @@ def _col2im_reference(arrays: Arrays, attrs: Col2ImAttrs) -> OutArrays:
     before, after, image = sizes(attrs.before), sizes(attrs.after), sizes(attrs.image)
     counts, block = sizes(_col2im_counts(attrs)), sizes(attrs.block)
     columns = x.reshape(x.shape[0], x.shape[1] // prod(block), *block, *counts)
-    whole = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
-    y = np.zeros((*columns.shape[:2], *whole), columns.dtype)
+    padded_sizes = [b + n + a for b, n, a in zip(before, image, after, strict=True)]
+    y = np.zeros((*columns.shape[:2], *padded_sizes), columns.dtype)
     for k in np.ndindex(*block):
         spots = patch(y, k, counts, attrs)
         spots += columns[(slice(None), slice(None), *k)]
-    kept = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
-    return (y[(slice(None), slice(None), *kept)],)
+    interior = tuple(slice(b, b + n) for b, n in zip(before, image, strict=True))
+    return (y[(slice(None), slice(None), *interior)],)
 
 
 def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:

@@ -1,7 +1,7 @@
-"""Attention and rotary position embedding, whole.
+"""Attention and rotary position embedding as single ops.
 
-Both are many small ops in most models; a model that holds them as one operator gets them as one
-expression, in the stages that the small ops would make.
+In most models both are many small ops.  A model that has them as one operator gets one expression,
+with the stages that the small ops would have.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ from tcc.record import record
 
 @record
 class AttentionAttrs:
-    """`softcap` 0 is none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
+    """`softcap` 0 means none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
     come before the first query."""
 
     scale: float
@@ -32,8 +32,8 @@ class AttentionAttrs:
 
 @record
 class RotaryEmbeddingAttrs:
-    """The first `rotary_dim` elements of each head turn; `interleaved` pairs neighbours, else
-    element `k` pairs with `k + rotary_dim // 2`."""
+    """The first `rotary_dim` elements of each head are rotated; `interleaved` pairs neighbours,
+    otherwise element `k` pairs with `k + rotary_dim // 2`."""
 
     interleaved: bool
     rotary_dim: int
@@ -59,7 +59,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
 
 
 def _sharing(q: TensorType, k: TensorType) -> int:
-    """How many query heads share a key head."""
+    """Returns the number of query heads that share a key head."""
     many, few = as_int(q.shape[1]), as_int(k.shape[1])
     if many is None or few is None:
         require(q.shape[1] is k.shape[1], f"the heads of {q} and {k} must be known")
@@ -84,16 +84,16 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     at = b.iters(*space)
     scores = b.stage(at, _masked(b, b.read(scores, *at), at, optional(types, 3), attrs))
 
-    powers, total = shares(b, space, 3, lambda at: b.read(scores, *at))
+    powers, share_sum = shares(b, space, 3, lambda at: b.read(scores, *at))
 
     n, h, i, e = at = b.point(y)
     (j,) = b.iters(keys)
     term = b.read(powers, n, h, i, j) * wide(b.read(2, n, h // share, j, e))
     mixed = b.sum(at, term, over=(j,))
 
-    # Once a result, not once a key: then keys may be taken a run at a time.
+    # The division is per result, not per key, so that keys can be processed in blocks.
     n, h, i, _ = at = b.point(y)
-    shared = b.read(mixed, *at) * (1.0 / b.read(total, n, h, i))
+    shared = b.read(mixed, *at) * (1.0 / b.read(share_sum, n, h, i))
     return b.finish(at, cast(shared, y.dtype))
 
 
@@ -104,14 +104,14 @@ def _masked(
     mask: TensorType | None,
     attrs: AttentionAttrs,
 ) -> Scalar:
-    """The score, scaled and capped; minus infinity where the query must not look."""
+    """Returns the score, scaled and capped; minus infinity where the mask hides the key."""
     value = score * attrs.scale
     if attrs.softcap:
         value = fn("tanh", value / attrs.softcap) * attrs.softcap
     if mask is not None:
-        given = read_aligned(b, 3, mask, at)
-        shown = mask.dtype is BOOL
-        value = choose(given, value, float("-inf")) if shown else value + wide(given)
+        mask_value = read_aligned(b, 3, mask, at)
+        is_bool = mask.dtype is BOOL
+        value = choose(mask_value, value, float("-inf")) if is_bool else value + wide(mask_value)
     if attrs.is_causal:
         last = index_value(at[2] + attrs.offset, I64)
         value = choose(index_value(at[3], I64) <= last, value, float("-inf"))
@@ -168,12 +168,12 @@ def _rotary_element(b: ExprBuilder, at: Point, attrs: RotaryEmbeddingAttrs) -> S
     else:
         angle, partner = e % half, (e + half) % rotated
         leading = index_value(e, I64) < half
-    own, other = wide(b.read(0, *at)), wide(b.read(0, n, h, s, partner, fill=fill))
+    element, other = wide(b.read(0, *at)), wide(b.read(0, n, h, s, partner, fill=fill))
     cos, sin = (wide(_angle(b, number, n, s, angle, fill)) for number in (1, 2))
-    turn, straight = other * sin, own * cos
+    turn, straight = other * sin, element * cos
     value = choose(leading, straight - turn, straight + turn)
     if fill is not None:
-        value = choose(index_value(e, I64) < rotated, value, own)
+        value = choose(index_value(e, I64) < rotated, value, element)
     return value
 
 
@@ -198,10 +198,10 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
     halves = slice(rotated // 2), slice(rotated // 2, rotated)
     if attrs.interleaved:
         halves = slice(0, rotated, 2), slice(1, rotated, 2)
-    left, right = (x[..., half] for half in halves)
+    first, second = (x[..., half] for half in halves)
     y = x.copy()
-    y[..., halves[0]] = left * cos - right * sin
-    y[..., halves[1]] = left * sin + right * cos
+    y[..., halves[0]] = first * cos - second * sin
+    y[..., halves[1]] = first * sin + second * cos
     return (y,)
 
 

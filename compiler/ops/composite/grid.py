@@ -1,7 +1,7 @@
-"""Sampling at places that data gives: grid_sample, affine_grid, deform_conv.
+"""Sampling at data-dependent positions: grid_sample, affine_grid, deform_conv.
 
-A place is a float coordinate; the elements around it are read through clamped indices and mixed by
-their distances, so every read stays inside and the ops are expressions.
+A position is a float coordinate.  The elements around it are read through clamped indices and
+weighted by their distances, so every read stays inside and the ops are expressions.
 """
 
 from collections.abc import Sequence
@@ -62,7 +62,7 @@ class DeformConvAttrs:
 
 _LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
-Tap = tuple[Scalar, Scalar | None, Scalar | None]  # place (i64, inside), weight, condition
+Tap = tuple[Scalar, Scalar | None, Scalar | None]  # position (i64, inside), weight, condition
 
 
 # ---- grid_sample ---------------------------------------------------------------------------------
@@ -79,19 +79,19 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
 
 
 def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """`x` mirrored at both bounds until it lies between them; `low` where they are equal."""
+    """Mirrors `x` at both bounds until it lies between them; returns `low` where they are equal."""
     period = (high - low) * 2.0
     phase = fn("mod", x - low, fn("max", period, 1.0))
     return low + fn("max", fn("min", phase, period - phase), 0.0)
 
 
 def _coordinate(value: Scalar, dtype: DType) -> Scalar:
-    """A coordinate in the image of `dtype`, whose precision its weights need."""
+    """Returns a coordinate in the precision that the image's dtype needs for weights."""
     return cast(value, F64) if dtype is F64 else wide(value)
 
 
 def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
-    """The input elements around the normalised coordinate `x` along one axis."""
+    """Returns the input elements around the normalised coordinate `x` along one axis."""
     size = cast(index_value(extent, I64), x.dtype)
     if attrs.align_corners:
         low, high = literal(0.0, x.dtype), size - 1.0
@@ -104,21 +104,23 @@ def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
     if attrs.mode != "cubic":
         at = _padded(at, size, low, high, attrs.padding_mode)
     base = fn("floor", at)
-    rest = at - base
+    fraction = at - base
     weights: list[Scalar | None]
     if attrs.mode == "nearest":
         places, weights = [fn("round", at)], [None]
     elif attrs.mode == "linear":
-        places, weights = [base, base + 1.0], [1.0 - rest, rest]
+        places, weights = [base, base + 1.0], [1.0 - fraction, fraction]
     else:
         places = [base + float(n) for n in (-1, 0, 1, 2)]
-        weights = [*cubic_weights(rest, _ALPHA)]
+        weights = [*cubic_weights(fraction, _ALPHA)]
     taps: list[Tap] = []
     for place, weight in zip(places, weights, strict=True):
         zeros = attrs.padding_mode == "zeros"
-        whole = cast(place if zeros else _padded(place, size, low, high, attrs.padding_mode), I64)
-        hit = inside(whole, extent) if zeros else None
-        taps.append((clamped(whole, extent), weight, hit))
+        position = cast(
+            place if zeros else _padded(place, size, low, high, attrs.padding_mode), I64
+        )
+        hit = inside(position, extent) if zeros else None
+        taps.append((clamped(position, extent), weight, hit))
     return taps
 
 
@@ -131,12 +133,13 @@ def _padded(x: Scalar, size: Scalar, low: Scalar, high: Scalar, mode: str) -> Sc
 def _mixed(
     b: ExprBuilder, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], extents: Sequence[Index]
 ) -> Scalar:
-    """The sum over all combinations of taps of operand 0, at `lead` before the spatial axes."""
+    """Returns the sum over all combinations of taps of operand 0, at `lead` before the spatial
+    axes."""
     terms: list[Scalar] = []
     for combination in product(*taps):
         places = zip(combination, extents, strict=True)
-        found = [b.position(place, extent) for (place, _, _), extent in places]
-        at, bindings = zip(*found, strict=True)
+        bound_positions = [b.position(place, extent) for (place, _, _), extent in places]
+        at, bindings = zip(*bound_positions, strict=True)
         value = wide(b.read(0, *lead, *at, indirect=bindings))
         for _, weight, _ in combination:
             value = value if weight is None else value * cast(weight, value.dtype)
@@ -147,7 +150,7 @@ def _mixed(
 def _sample_element(b: ExprBuilder, i: Point, attrs: GridSampleAttrs) -> Scalar:
     x = required(b.params, 0)
     spatial = x.rank - 2
-    # The grid holds coordinates innermost axis first.
+    # The grid's coordinates start with the innermost axis.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
@@ -187,14 +190,14 @@ def _place_taps(at: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int,
 
 
 def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array:
-    """An image [..., spatial...] at a place between its elements."""
+    """Samples an image [..., spatial...] at a position between its elements."""
     lead = image.ndim - len(at)
-    total = np.zeros(image.shape[:lead])
+    weighted_sum = np.zeros(image.shape[:lead])
     pairs = zip(at, image.shape[lead:], strict=True)
     for combination in product(*(_place_taps(p, n, attrs) for p, n in pairs)):
         places, weights = zip(*combination, strict=True)
-        total = total + image[(..., *places)] * np.prod(weights)
-    return total
+        weighted_sum = weighted_sum + image[(..., *places)] * np.prod(weights)
+    return weighted_sum
 
 
 def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
@@ -216,24 +219,24 @@ def _sample_reference(arrays: Arrays, attrs: GridSampleAttrs) -> OutArrays:
 def _affine_infer(types: Types, attrs: AffineGridAttrs) -> OutTypes:
     theta = required(types, 0)
     spatial = len(attrs.size) - 2
-    wanted = dims(spatial, spatial + 1)
+    due_shape = dims(spatial, spatial + 1)
     require(theta.rank == 3, f"theta {theta} must be [batch, {spatial}, {spatial + 1}]")
-    agree_shapes(theta.shape[1:], wanted, "the matrices theta")
+    agree_shapes(theta.shape[1:], due_shape, "the matrices theta")
     image = attrs.size[2:]
     return (TensorType(theta.dtype, (attrs.size[0], *image, *dims(spatial))),)
 
 
 def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs) -> Scalar:
     n, *o, axis = i
-    total = wide(b.read(0, n, axis, len(o)))
+    coordinate = wide(b.read(0, n, axis, len(o)))
     for column, (p, size) in enumerate(zip(reversed(o), reversed(attrs.size[2:]), strict=True)):
-        at = _normalised(p, size, attrs.align_corners, total.dtype)
-        total = total + wide(b.read(0, n, axis, column)) * at
-    return total
+        at = _normalised(p, size, attrs.align_corners, coordinate.dtype)
+        coordinate = coordinate + wide(b.read(0, n, axis, column)) * at
+    return coordinate
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
-    """The coordinate in [-1, 1] of element `o` of an axis."""
+    """Returns the coordinate in [-1, 1] of element `o` of an axis."""
     if not align:
         return index_value(2 * o + 1, dtype) / index_value(size, dtype) - 1.0
     if as_int(size) == 1:
@@ -265,8 +268,8 @@ def _deform_infer(types: Types, attrs: DeformConvAttrs) -> OutTypes:
     kernel = w.shape[2] * w.shape[3] * attrs.offset_group
     for operand, channels in ((offset, kernel * 2), (optional(types, 4), kernel)):
         if operand is not None:
-            wanted = (x.shape[0], channels, *shape[2:])
-            agree_shapes(operand.shape, wanted, f"{operand} should have shape {list(wanted)}")
+            due_shape = (x.shape[0], channels, *shape[2:])
+            agree_shapes(operand.shape, due_shape, f"{operand} should have shape {list(due_shape)}")
     return (TensorType(x.dtype, shape),)
 
 
@@ -295,9 +298,9 @@ def _deform_expr(types: Types, attrs: DeformConvAttrs) -> Expr:
 
 def _linear_taps(at: Scalar, extent: Index) -> list[Tap]:
     base = fn("floor", at)
-    rest = at - base
+    fraction = at - base
     first = cast(base, I64)
-    pairs = ((first, 1.0 - rest), (first + 1, rest))
+    pairs = ((first, 1.0 - fraction), (first + 1, fraction))
     return [(clamped(p, extent), weight, inside(p, extent)) for p, weight in pairs]
 
 

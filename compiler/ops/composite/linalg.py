@@ -1,6 +1,6 @@
 """Linear algebra on the last two axes: factorizations and triangular systems.
 
-Solving, inverting, determinants and pseudo-inverses are made of these and of products.
+Importers compose solving, inverting, determinants and pseudo-inverses of these ops and matmuls.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,8 @@ from tcc.record import record
 
 @record
 class TriangleAttrs:
-    """Which triangle holds the matrix; with `unit` its diagonal counts as one and is not read."""
+    """The triangle that holds the matrix; with `unit` its diagonal counts as one and is not
+    read."""
 
     upper: bool
     unit: bool
@@ -36,7 +37,7 @@ class TriangleAttrs:
 
 @record
 class RowsAttrs:
-    """How many rows there are."""
+    """The number of rows."""
 
     rows: Index
 
@@ -54,7 +55,7 @@ def _square(types: Types, number: int = 0) -> TensorType:
 
 
 def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
-    """The indices of what lies before the last `count` axes."""
+    """Yields the indices of the axes before the last `count`."""
     yield from np.ndindex(x.shape[: x.ndim - count])
 
 
@@ -117,8 +118,8 @@ def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
 
 def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
     a, b = _square(types, 0), _matrices(types, 1)
-    same = a.rank == b.rank and a.dtype is b.dtype
-    require(same, f"{a} is no system of equations for {b}")
+    compatible = a.rank == b.rank and a.dtype is b.dtype
+    require(compatible, f"{a} is no system of equations for {b}")
     agree_shapes(a.shape[:-1], b.shape[:-1], "matrices and right sides")
     return (b,)
 
@@ -126,11 +127,11 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
     a, b = required(arrays, 0).astype(np.float64), required(arrays, 1)
     x, rows = b.astype(np.float64), range(a.shape[-1])
-    with np.errstate(all="ignore"):  # of singular matrices
+    with np.errstate(all="ignore"):  # singular matrices divide by zero
         for row in reversed(rows) if attrs.upper else rows:
-            known = slice(row + 1, None) if attrs.upper else slice(0, row)
-            taken = a[..., row : row + 1, known] @ x[..., known, :]
-            x[..., row, :] -= taken[..., 0, :]
+            solved = slice(row + 1, None) if attrs.upper else slice(0, row)
+            products = a[..., row : row + 1, solved] @ x[..., solved, :]
+            x[..., row, :] -= products[..., 0, :]
             if not attrs.unit:
                 x[..., row, :] /= a[..., row, row, None]
         return (x.astype(b.dtype),)
@@ -192,10 +193,11 @@ def _svd_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     x = required(arrays, 0)
-    whole = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
-    u, s, vt = np.linalg.svd(np.where(whole, x, 0).astype(np.float64), full_matrices=False)
+    is_finite = np.asarray(np.isfinite(x).all((-1, -2), keepdims=True))
+    u, s, vt = np.linalg.svd(np.where(is_finite, x, 0).astype(np.float64), full_matrices=False)
     u, s, vt = (
-        np.where(w, part, np.nan) for w, part in ((whole, u), (whole[..., 0], s), (whole, vt))
+        np.where(w, part, np.nan)
+        for w, part in ((is_finite, u), (is_finite[..., 0], s), (is_finite, vt))
     )
     if u.size:
         at = np.argmax(np.abs(u), axis=-2, keepdims=True)
@@ -216,7 +218,7 @@ def _factorization(
     doc: str,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """A row of one operand without attributes."""
+    """Returns a row of one operand without attributes."""
     return OpSpec(
         name, NoAttrs, 1, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE,
         call=name, onnx=onnx,

@@ -40,7 +40,7 @@ from tcc.record import record
 class LossAttrs:
     """`reduction` is none, sum or mean (weighted by the labels' weights).
 
-    Labels equal to `ignore_index` have weight 0.  With two `outputs` the second one holds the
+    Labels equal to `ignore_index` have weight 0.  With two `outputs`, the second one has the
     logarithms of the probabilities (softmax cross entropy only).
     """
 
@@ -70,12 +70,12 @@ def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
 
 
 def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
-    """Appends the stages of the loss; `logs` holds the logarithms of the probabilities."""
+    """Appends the stages of the loss; `logs` has the logarithms of the probabilities."""
     x, labels = present(types, 2)
     weighted = optional(types, 2) is not None
 
     def term(at: Point) -> tuple[Scalar, Scalar]:
-        """The weighted loss and the weight at one point of the labels."""
+        """Returns the weighted loss and the weight at one point of the labels."""
         label: Scalar = b.read(1, *at)
         if attrs.ignore_index is not None:
             ignored = fn("eq", label, attrs.ignore_index)
@@ -138,8 +138,8 @@ def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:
         loss[at] = -logs[(at[0], label, *at[1:])] * weight[at]
     if attrs.reduction == "none":
         return loss
-    total = np.sum(loss)
-    return np.asarray(total / np.sum(weight) if attrs.reduction == "mean" else total)
+    loss_sum = np.sum(loss)
+    return np.asarray(loss_sum / np.sum(weight) if attrs.reduction == "mean" else loss_sum)
 
 
 @in_f32

@@ -135,8 +135,8 @@ def _lrn_expr(types: Types, attrs: LrnAttrs) -> Expr:
     at = b.point(x)
     (k,) = b.iters(attrs.size)
     channel = at[1] + k - (attrs.size - 1) // 2
-    near = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
-    squares = b.sum(at, near * near, over=(k,))
+    neighbour = wide(b.read(0, at[0], channel, *at[2:], fill=0.0))
+    squares = b.sum(at, neighbour * neighbour, over=(k,))
     at = b.point(x)
     sums = b.read(squares, *at) * (attrs.alpha / attrs.size)
     base = sums + attrs.bias

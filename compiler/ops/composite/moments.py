@@ -1,4 +1,4 @@
-"""What normalisations share: means and variances in two passes, checks, the form of a row."""
+"""Shared parts of normalisations: means and variances in two passes, checks, the row."""
 
 from collections.abc import Callable
 from math import prod
@@ -23,8 +23,8 @@ from tcc.record import record
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
-    `outputs` above one asks for the mean and the reciprocal deviation too, as f32 of the reduced
-    shape with ones (layer normalisation only).
+    With more than one `outputs`, the mean and the reciprocal deviation are outputs too, as f32 of
+    the reduced shape with ones (layer normalisation only).
     """
 
     axis: int
@@ -37,7 +37,7 @@ class NormAttrs:
 
 @record
 class Moments:
-    """The stages of the sum and of the sum of centred squares, and how many elements they join."""
+    """The stages of the sum and of the sum of centred squares, and the number of elements."""
 
     b: ExprBuilder
     sums: StageRef
@@ -51,14 +51,14 @@ class Moments:
         return self.b.read(self.squares, *at) / self.count
 
     def normal(self, value: Scalar, at: Point, epsilon: float) -> Scalar:
-        """`value` centred and scaled to deviation 1."""
+        """Returns `value` centred and scaled to deviation 1."""
         return (value - self.mean(at)) * reciprocal_root(self.variance(at), epsilon)
 
 
 def moments_of(
     b: ExprBuilder, shape: Point, axes: tuple[int, ...], element: Callable[[Point], Scalar]
 ) -> Moments:
-    """Moments of `element` over `axes` of `shape`."""
+    """Appends the stages of the moments of `element` over `axes` of `shape`."""
     sums = total(b, shape, axes, "sum", element)
     dtype = b.read(sums, *outside(shape, axes)).dtype
     count = index_value(element_count(tuple(shape[n] for n in axes)), dtype)
@@ -72,18 +72,18 @@ def moments_of(
 
 
 def reciprocal_root(value: Scalar, epsilon: float) -> Scalar:
-    """1 / sqrt(value + epsilon)."""
+    """Returns 1 / sqrt(value + epsilon)."""
     return 1.0 / fn("sqrt", value + epsilon)
 
 
 def scaled(value: Scalar, scale: Scalar, bias: Scalar | None) -> Scalar:
-    """value * scale + bias."""
-    product = value * scale
-    return product if bias is None else product + bias
+    """Returns value * scale + bias."""
+    scaled_value = value * scale
+    return scaled_value if bias is None else scaled_value + bias
 
 
 def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
-    """Reads the first operand, widened."""
+    """Returns a function that reads the first operand, widened."""
     return lambda at: wide(b.read(0, *at))
 
 
@@ -91,13 +91,13 @@ def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
 
 
 def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
-    """The mean over `axes`, which stay as ones; NaN over nothing."""
+    """Returns the mean over `axes`, which stay as ones; NaN for no elements."""
     count = prod(x.shape[n] for n in axes)
     return np.asarray(np.sum(x, axis=axes, keepdims=True) / np.asarray(count, x.dtype))
 
 
 def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
-    """Centred and scaled x, the mean and the reciprocal deviation."""
+    """Returns x centred and scaled, the mean and the reciprocal deviation."""
     mean = mean_of(x, axes)
     variance = mean_of((x - mean) ** 2, axes)
     root = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
@@ -108,7 +108,7 @@ def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array
 
 
 def last_axes(axis: int, rank: int) -> tuple[int, ...]:
-    """`axis` and all after it."""
+    """Returns `axis` and all axes after it."""
     return tuple(range(axis, rank))
 
 
@@ -130,7 +130,7 @@ def normalization_op(
     trait: Trait = Trait.REDUCTION,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """A row from its (infer, reference, expr)."""
+    """Returns a row from its (infer, reference, expr)."""
     infer, reference, expr = functions
     return OpSpec(
         name, attrs, arity, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,

@@ -50,7 +50,7 @@ from tcc.record import record
 
 @record
 class GroupNormAttrs:
-    """Axis 1 is cut into `num_groups` equal groups."""
+    """Axis 1 is divided into `num_groups` equal groups."""
 
     num_groups: int
     epsilon: float = 1e-5
@@ -58,7 +58,7 @@ class GroupNormAttrs:
 
 @record
 class EpsilonAttrs:
-    """What is added to a variance before its root is taken."""
+    """`epsilon` is added to a variance before the root."""
 
     epsilon: float = 1e-5
 
@@ -127,7 +127,7 @@ def _by_channel(values: Array, rank: int) -> Array:
 
 
 def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
-    """The first operand, whose axis 1 the vectors `operands` run along."""
+    """Checks and returns the first operand; the vectors `operands` run along its axis 1."""
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_rank(x)
@@ -222,7 +222,7 @@ def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     return (((x - mean) / root * scale + bias).astype(x.dtype),)
 
 
-# The operator's text adds this to the deviation itself.
+# The operator's definition adds it to the deviation itself.
 _DEVIATION_EPSILON = 1e-9
 
 

@@ -1,13 +1,14 @@
 """Resize: interpolation along each axis in turn.
 
-The place of an output element in the input is computed in f32 inside the scalar body, so the op is
-an expression whatever the sizes.  Nearest neighbours at a whole scale are quotients of indices.
+The scalar body computes the position of an output element in the input, in f32, so the op is an
+expression for any sizes.  Nearest neighbours at an integer scale are quotients of indices.
 
-ONNX has two readings of align_corners and tf_crop_and_resize where a scale gives no whole size.  Of
-7 elements at scale 0.7, the last of 4 outputs lies over the last input at place 3, or the corner
-would be at place 3.9.  ONNX Runtime and PyTorch read the first; the reference and the suite of ONNX
-read the second (`fractional`).  PyTorch's linear modes leave an axis whose size stays as it is
-whatever the scale (kept_half_pixel), and so does antialiasing.
+ONNX has two readings of align_corners and tf_crop_and_resize where a scale gives no integer size.
+Example: 7 elements at scale 0.7 give 4 outputs.  Either the last output lies at the last input,
+position 3 of the output, or the corner would be at position 3.9.  ONNX Runtime and PyTorch use the
+first reading; the reference and the test suite of ONNX use the second one (`fractional`).
+PyTorch's linear modes copy an axis whose size does not change, whatever the scale
+(kept_half_pixel), and so does antialiasing.
 """
 
 from collections.abc import Sequence
@@ -46,16 +47,15 @@ MODES = ("nearest", "linear", "cubic")
 
 @record
 class ResizeAttrs:
-    """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from
-    the sizes or is in operand 1 (f64, one per axis; rounded to f32).
+    """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from the
+    sizes or is in operand 1 (f64, one per axis; rounded to f32).
 
-    Where it is `fractional`, align_corners and tf_crop_and_resize spread the corners over extent
-    times scale, which need not be whole; else over the elements that there are.  `roi` (per axis:
-    start, end, as fractions; or operand 2: all starts, then all ends) and
-    `extrapolation_value` are tf_crop_and_resize's; `cubic_coeff_a` and `exclude_outside` belong to
-    mode cubic, `nearest_mode` to mode nearest.  Where there are `taps`, linear and cubic
-    interpolation to a smaller size widen their kernel by the scale; it then spans at most so many
-    input elements, an even number.
+    If `fractional`, align_corners and tf_crop_and_resize spread the corners over extent times
+    scale, which may be a fraction; else over the elements.  `roi` (per axis: start, end, as
+    fractions; or operand 2: all starts, then all ends) and `extrapolation_value` belong to
+    tf_crop_and_resize; `cubic_coeff_a` and `exclude_outside` to mode cubic, `nearest_mode` to mode
+    nearest.  With `taps`, linear and cubic interpolation to a smaller size widen their kernel by
+    the scale; it then spans at most `taps` input elements, an even number.
     """
 
     sizes: Shape
@@ -80,7 +80,7 @@ Amount = float | Scalar  # a number, or one that an operand holds
 
 @record
 class _Axis:
-    """One axis to interpolate: extents, scale, and the part of the input that `roi` keeps."""
+    """One axis to interpolate: extents, scale, and the part of the input in `roi`."""
 
     number: int
     extent: Index
@@ -114,14 +114,14 @@ def _axes(
     scales: Sequence[Amount | None],
     roi: Sequence[tuple[Amount, Amount]],
 ) -> list[_Axis]:
-    """The axes that change."""
-    whole = roi or ((0.0, 1.0),) * x.rank
-    axes = (_Axis(n, x.shape[n], attrs.sizes[n], scales[n], whole[n]) for n in range(x.rank))
-    return [a for a in axes if not _kept(a, attrs)]
+    """Returns the axes that change."""
+    spans = roi or ((0.0, 1.0),) * x.rank
+    axes = (_Axis(n, x.shape[n], attrs.sizes[n], scales[n], spans[n]) for n in range(x.rank))
+    return [a for a in axes if not _is_unchanged(a, attrs)]
 
 
 def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
-    """As `_axes`, with what is in operands."""
+    """Returns `_axes`, with scales and roi read from operands."""
     x = required(types, 0)
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
@@ -133,14 +133,14 @@ def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]
     return _axes(x, attrs, scales, roi)
 
 
-def _kept(axis: _Axis, attrs: ResizeAttrs) -> bool:
-    whole = not attrs.crops or axis.roi == (0.0, 1.0)
-    kept = axis.scale in (None, 1.0) or _keeps(attrs)
-    return axis.extent is axis.size and kept and whole
+def _is_unchanged(axis: _Axis, attrs: ResizeAttrs) -> bool:
+    is_whole = not attrs.crops or axis.roi == (0.0, 1.0)
+    keeps_scale = axis.scale in (None, 1.0) or _copies_equal_sizes(attrs)
+    return axis.extent is axis.size and keeps_scale and is_whole
 
 
-def _keeps(attrs: ResizeAttrs) -> bool:
-    """Whether equal sizes leave an axis as it is, whatever the scale."""
+def _copies_equal_sizes(attrs: ResizeAttrs) -> bool:
+    """True if an axis of unchanged size is copied, whatever the scale."""
     return attrs.taps is not None or attrs.coordinate_mode == "kept_half_pixel"
 
 
@@ -153,30 +153,30 @@ def _number(index: Index) -> Scalar:
 
 
 def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
-    """`at` over the scale; where that follows from the sizes, with a single rounding."""
+    """Returns `at` over the scale; if the scale follows from the sizes, with a single rounding."""
     if axis.scale is not None:
         return at / _rounded(axis.scale)
     return at * _number(axis.extent) / _number(axis.size)
 
 
 def _rounded(amount: Amount) -> Amount:
-    """A scale in f32."""
+    """Returns a scale in f32."""
     return float(np.float32(amount)) if isinstance(amount, int | float) else amount
 
 
 def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
-    """Where output element `o` lies in the input, in f32."""
+    """Returns the position in the input of output element `o`, in f32."""
     at = index_value(o, F32)
     size, extent = _number(axis.size), _number(axis.extent)
-    x = _moved(axis, at, size, extent, attrs)
-    known = as_int(axis.size) is not None and as_int(axis.extent) is not None
-    if known or axis.scale is None or attrs.crops or not _keeps(attrs):
+    x = _mapped(axis, at, size, extent, attrs)
+    is_static = as_int(axis.size) is not None and as_int(axis.extent) is not None
+    if is_static or axis.scale is None or attrs.crops or not _copies_equal_sizes(attrs):
         return x
     return choose(fn("eq", size, extent), at, x)
 
 
-def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
-    """As `_coordinate`, of an axis whose size may change."""
+def _mapped(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
+    """Returns `_coordinate` of an axis whose size may change."""
     last_in = _number(axis.extent - 1)
     width = size
     if attrs.fractional and axis.scale is not None:
@@ -196,8 +196,8 @@ def _moved(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeA
             return choose(several, half, 0.0)
         case "half_pixel_symmetric":
             center = extent / 2.0
-            used = _unscaled(size, axis) / extent
-            return center * (1.0 - used) + half
+            used_part = _unscaled(size, axis) / extent
+            return center * (1.0 - used_part) + half
         case "align_corners":
             spread = at * last_in / last_out
             return choose(wider, spread, 0.0)
@@ -214,18 +214,18 @@ def _scalar(amount: Amount) -> Scalar:
     return literal(amount, F32) if isinstance(amount, int | float) else amount
 
 
-def _known(amount: Amount) -> float:
-    """A number that the reference has."""
+def _as_float(amount: Amount) -> float:
+    """Returns a constant amount; the reference has no others."""
     if not isinstance(amount, int | float):
         raise TypeError(f"{amount} is no number")
     return amount
 
 
 def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
-    """As `_coordinate`, of plain numbers, for the reference."""
+    """Computes `_coordinate` with plain numbers, for the reference."""
     f, mode = np.float32, attrs.coordinate_mode
-    (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_known, axis.roi)
-    scale = None if axis.scale is None else f(_known(axis.scale))
+    (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_as_float, axis.roi)
+    scale = None if axis.scale is None else f(_as_float(axis.scale))
     # The scale as a fraction; one that follows from the sizes is exact.
     over, under = (f(1), scale) if scale is not None else (f(n), f(m))
     half = (f(o) + f(0.5)) * over / under - f(0.5)
@@ -251,16 +251,17 @@ def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
 
 
 def cubic_kernel(distance: Scalar, a: float) -> Scalar:
-    """Keys' kernel for distances below 2."""
+    """Returns Keys' kernel for distances below 2."""
     d = distance
-    near = (d * (a + 2) - (a + 3)) * d * d + 1.0
-    far = ((d - 5.0) * d + 8.0) * d - 4.0
-    return choose(d <= 1.0, near, far * a)
+    inner = (d * (a + 2) - (a + 3)) * d * d + 1.0
+    outer = ((d - 5.0) * d + 8.0) * d - 4.0
+    return choose(d <= 1.0, inner, outer * a)
 
 
-def cubic_weights(rest: Scalar, a: float) -> list[Scalar]:
-    """The weights of the four elements around a place, which is `rest` behind the second."""
-    return [cubic_kernel(d, a) for d in (rest + 1.0, rest, 1.0 - rest, 2.0 - rest)]
+def cubic_weights(fraction: Scalar, a: float) -> list[Scalar]:
+    """Returns the weights of the four elements around a position, which is `fraction` behind the
+    second."""
+    return [cubic_kernel(d, a) for d in (fraction + 1.0, fraction, 1.0 - fraction, 2.0 - fraction)]
 
 
 def cubic_weight(d: float, a: float) -> float:
@@ -270,23 +271,23 @@ def cubic_weight(d: float, a: float) -> float:
 
 
 def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scalar]]:
-    """Position (i64, maybe outside) and weight (f32) of each input element that counts."""
+    """Returns position (i64, maybe outside) and weight (f32) of each input element that counts."""
     x = _coordinate(axis, o, attrs)
     if attrs.mode == "linear":
         x = fn("max", 0.0, fn("min", x, _number(axis.extent - 1)))
     base = fn("floor", x)
-    rest = x - base
+    fraction = x - base
     first = cast(base, I64)
     if attrs.mode == "linear":
-        return [(first, 1.0 - rest), (first + 1, rest)]
+        return [(first, 1.0 - fraction), (first + 1, fraction)]
     a = attrs.cubic_coeff_a
     places = [first + n for n in (-1, 0, 1, 2)]
-    weights = cubic_weights(rest, a)
+    weights = cubic_weights(fraction, a)
     if attrs.exclude_outside:
         inner = (inside(place, axis.extent) for place in places)
         weights = [choose(hit, w, 0.0) for hit, w in zip(inner, weights, strict=True)]
-        total = reduce(add, weights)
-        weights = [w / total for w in weights]
+        weight_sum = reduce(add, weights)
+        weights = [w / weight_sum for w in weights]
     return list(zip(places, weights, strict=True))
 
 
@@ -294,22 +295,24 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
     x, (n, m) = float(_place(axis, o, attrs)), sizes((axis.extent, axis.size))
     if attrs.mode == "nearest":
         return [(_nearest_place(x, attrs.nearest_mode), 1.0)]
-    reach, scale = (1 if attrs.mode == "linear" else 2), 1.0
+    radius, scale = (1 if attrs.mode == "linear" else 2), 1.0
     if attrs.taps is not None:
-        reach = sizes((attrs.taps,))[0] // 2
-        scale = min(m / n if axis.scale is None else _known(axis.scale), 1.0)
+        radius = sizes((attrs.taps,))[0] // 2
+        scale = min(m / n if axis.scale is None else _as_float(axis.scale), 1.0)
     elif attrs.mode == "linear":
         x = min(max(x, 0), n - 1)
     base = int(np.floor(x))
-    places = range(base + 1 - reach, base + 1 + reach)
+    places = range(base + 1 - radius, base + 1 + radius)
     weights = [
         _reference_kernel(abs(place - x) * scale, attrs)
         if not attrs.exclude_outside or 0 <= place < n
         else 0.0
         for place in places
     ]
-    total = sum(weights)  # 0 where no element is inside
-    return [(p, w / total if total else np.nan) for p, w in zip(places, weights, strict=True)]
+    weight_sum = sum(weights)  # 0 where no element is inside
+    return [
+        (p, w / weight_sum if weight_sum else np.nan) for p, w in zip(places, weights, strict=True)
+    ]
 
 
 def _reference_kernel(distance: float, attrs: ResizeAttrs) -> float:
@@ -343,7 +346,7 @@ def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
 
 
 def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
-    """The scale s of an axis that nearest interpolation reads at `o // s`, if it is one."""
+    """Returns the scale s of an axis that nearest interpolation reads at `o // s`, else None."""
     n, m = as_int(axis.extent), as_int(axis.size)
     scale = axis.scale if axis.scale is not None else (m / n if n and m else 0.5)
     if not isinstance(scale, int | float):
@@ -351,18 +354,18 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
     if scale < 1 or not float(scale).is_integer() or axis.size is not axis.extent * int(scale):
         return None
     mode, rounding = attrs.coordinate_mode, attrs.nearest_mode
-    # (o + 1/2) / s - 1/2 lies less than 1/2 from o // s, so both ways of rounding find it.
+    # (o + 1/2) / s - 1/2 lies less than 1/2 from o // s, so both roundings give o // s.
     half = mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
     from_floor = mode in ("asymmetric", "tf_half_pixel_for_nn") and rounding == "floor"
-    found = rounding.startswith("round") if half else from_floor
-    return int(scale) if found else None
+    rounds_down = rounding.startswith("round") if half else from_floor
+    return int(scale) if rounds_down else None
 
 
 # ---- the op --------------------------------------------------------------------------------------
 
 
 def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
-    """Whether tf_crop_and_resize looks outside the input."""
+    """Returns a condition: tf_crop_and_resize reads outside the input."""
     result: Scalar = literal(False, BOOL)
     for axis in axes:
         x = _coordinate(axis, i[axis.number], attrs)
@@ -412,7 +415,8 @@ def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttr
 def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
 ) -> tuple[Point, Scalar]:
-    """Iterators over `shape`, and the element of `source` interpolated along `axis` there."""
+    """Returns iterators over `shape`, and the element of `source` interpolated along `axis`
+    there."""
     if attrs.taps is None:
         i = b.iters(*shape)
         return i, _weighted(b, source, i, axis, attrs)
@@ -422,13 +426,13 @@ def _mixed(
     place, weight = _wide_tap(axis, i[axis.number], t, attrs)
     sums = b.sum(i, _term(b, source, i, axis, (place, weight)), over=(t,))
     i = b.iters(*shape)
-    total = b.read(sums, *i)
-    return i, total / cast(b.read(norm, i[axis.number]), total.dtype)
+    weighted_sum = b.read(sums, *i)
+    return i, weighted_sum / cast(b.read(norm, i[axis.number]), weighted_sum.dtype)
 
 
 def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
-    """Position and weight of the kernel's element `t`, the kernel being as wide as the scale says;
-    weights do not add up to one."""
+    """Returns position and weight of element `t` of the kernel widened by the scale; the weights do
+    not add up to one."""
     x = _coordinate(axis, o, attrs)
     base = fn("floor", x)
     assert attrs.taps is not None
@@ -438,8 +442,8 @@ def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scal
     if scale is None:
         scale = _number(axis.size) / _number(axis.extent)
     shrunk = fn("min", _scalar(_rounded(scale)), 1.0)
-    apart = index_value(offset, F32) - (x - base)
-    weight = _kernel(abs(apart * shrunk), attrs)
+    distance = index_value(offset, F32) - (x - base)
+    weight = _kernel(abs(distance * shrunk), attrs)
     if attrs.exclude_outside:
         weight = choose(inside(place, axis.extent), weight, 0.0)
     return place, weight
@@ -458,7 +462,7 @@ def _term(
     axis: _Axis,
     tap: tuple[Scalar, Scalar],
 ) -> Scalar:
-    """One element of `source`, clamped to its extent, times its weight."""
+    """Returns one element of `source`, clamped to its extent, times its weight."""
     place, weight = tap
     at, binding = b.position(clamped(place, axis.extent), axis.extent)
     value = wide(b.read(source, *replaced(i, axis.number, at), indirect=(binding,)))
@@ -485,8 +489,8 @@ def _reference(arrays: Arrays, attrs: ResizeAttrs) -> OutArrays:
         taps = [_reference_taps(axis, o, attrs) for o in range(size)]
         y = _apply_taps(y, axis.number, taps, attrs.mode)
         places = [_place(axis, o, attrs) for o in range(size)]
-        far = np.array([p < 0 or p > x.shape[axis.number] - 1 for p in places], np.bool_)
-        outside |= far.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
+        is_outside = np.array([p < 0 or p > x.shape[axis.number] - 1 for p in places], np.bool_)
+        outside |= is_outside.reshape(-1, *([1] * (y.ndim - axis.number - 1)))
     if attrs.crops:
         y = np.where(outside, y.dtype.type(attrs.extrapolation_value), y)
     return (y,)

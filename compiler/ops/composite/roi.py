@@ -1,6 +1,6 @@
 """Pooling over regions of interest.
 
-How many elements a region averages depends on its size, which is data: these are C functions.
+The number of elements that a region averages is data-dependent, so the ops are C functions.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class MaxRoiPoolAttrs:
 
 
 def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> None:
-    """Raises ValueError on what the C functions refuse: coordinates and batches of no place."""
+    """Raises ValueError where the C functions refuse coordinates and batches."""
     if not np.all(np.abs(corners.astype(np.float64) * scale) <= 2.0**31):
         raise ValueError("a region's coordinate is not finite or too large")
     if not np.all((batches >= 0) & (batches < x.shape[0])):
@@ -67,7 +67,7 @@ def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
 
 
 def _cells(x: TensorType, rois: TensorType, numbers: int, cells: Sequence[int]) -> TensorType:
-    """The result for regions of so many `numbers`."""
+    """Returns the result's type for regions of `numbers` numbers each."""
     require(x.rank == 4, f"regions lie in [batch, channel, height, width], not in {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, {numbers}]")
     agree(rois.shape[1], const(numbers), "the numbers of a region")
@@ -81,8 +81,8 @@ def _corner_weights(at: float, size: int) -> list[tuple[int, float]]:
     at = max(at, 0.0)
     low = min(int(at), size - 1)
     high = min(low + 1, size - 1)
-    rest = 0.0 if low == size - 1 else at - low
-    return [(low, 1 - rest), (high, rest)]
+    fraction = 0.0 if low == size - 1 else at - low
+    return [(low, 1 - fraction), (high, fraction)]
 
 
 def _align_reference(arrays: Arrays, attrs: RoiAlignAttrs) -> OutArrays:
@@ -128,7 +128,7 @@ def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
 
 
 def _round(x: float) -> int:
-    """To the nearest, halves away from zero."""
+    """Rounds to the nearest integer, halves away from zero."""
     return int(copysign(floor(abs(x) + 0.5), x))
 
 
@@ -138,7 +138,7 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
     for r, c, ph, pw in np.ndindex(*y.shape):
-        # Rounded to the regions' type before that to pixels, which halves depend on.
+        # Rounded to the regions' type first, because halves depend on it when rounding to pixels.
         scaled = (rois[r, 1:].astype(np.float64) * attrs.spatial_scale).astype(rois.dtype)
         x1, y1, x2, y2 = (_round(float(v)) for v in scaled)
         spans = []

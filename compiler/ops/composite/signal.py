@@ -32,7 +32,7 @@ from tcc.record import record
 
 @record
 class WindowAttrs:
-    """`size` elements of type `to`; a periodic window leaves out its last element."""
+    """`size` elements of type `to`; a periodic window omits its last element."""
 
     size: Index
     periodic: bool
@@ -43,7 +43,8 @@ class WindowAttrs:
 class DftAttrs:
     """Transforms `length` elements of `axis`, cut or padded with zeros.
 
-    `onesided` gives the first half of the spectrum (of a real signal), or for `inverse` takes it.
+    `onesided` returns the first half of the spectrum (of a real signal); with `inverse` it reads
+    the first half.
     """
 
     axis: int
@@ -54,7 +55,8 @@ class DftAttrs:
 
 @record
 class StftAttrs:
-    """Frames of `length` elements, `step` apart; `onesided` gives the first half of the spectra."""
+    """Frames of `length` elements, `step` apart; `onesided` returns the first half of the
+    spectra."""
 
     step: Index
     length: Index
@@ -79,7 +81,8 @@ def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
 
 
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
-    """A sum of cosines: c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N)."""
+    """Returns the row of a window, a sum of cosines: c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n /
+    N)."""
 
     def element(_: ExprBuilder, at: Point, attrs: WindowAttrs) -> Scalar:
         dtype = F64 if attrs.to is F64 else F32
@@ -124,7 +127,8 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
 
 
 def _complex(x: Array) -> Array:
-    """Numbers whose real and, where there are any, imaginary parts lie along the last axis."""
+    """Returns complex numbers whose real and, if present, imaginary parts lie along the last
+    axis."""
     real = x[..., 0].astype(np.complex128)
     return real + 1j * x[..., 1] if x.shape[-1] == 2 else real
 
@@ -147,16 +151,17 @@ def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
     return (_parts(spectrum, x),)
 
 
-def _turned(
+def _rotated(
     b: ExprBuilder, x: TensorType, at: Sequence[Index], turn: tuple[Index, Index], back: bool
 ) -> tuple[Scalar, Scalar]:
-    """Both parts of a number of `x` turned by minus 2 pi turn[0] / turn[1], by plus for `back`.
+    """Returns both parts of an element of `x`, rotated by minus 2 pi turn[0] / turn[1], by plus for
+    `back`.
 
-    Zeros of a spectrum are sums of large terms: rounded to f32 they would not come out small.
+    It computes in f64: zeros of a spectrum are sums of large terms, which f32 would not cancel.
     """
-    product, length = turn
+    numerator, length = turn
     real = cast(b.read(0, *at, *([0] * (x.rank - len(at)))), F64)
-    angle = index_value(product % length, F64) / length * (2 * pi)  # less whole turns
+    angle = index_value(numerator % length, F64) / length * (2 * pi)  # without full rotations
     cos, sin = fn("cos", angle), fn("sin", angle)
     sin = sin if back else -sin
     re, im = real * cos, real * sin
@@ -176,10 +181,10 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     (y,) = _dft_infer(types, attrs)
     b = ExprBuilder(x)
     *i, part = outer = b.point(y)
-    # Past the end of a shorter signal stand zeros, so those terms need not be summed.
-    (n,) = b.iters(minimum(x.shape[attrs.axis], _taken(attrs)))
+    # A shorter signal is padded with zeros, whose terms need not be summed.
+    (n,) = b.iters(minimum(x.shape[attrs.axis], _input_length(attrs)))
     at = replaced(i, attrs.axis, n)
-    re, im = _turned(b, x, at, (n * i[attrs.axis], attrs.length), attrs.inverse)
+    re, im = _rotated(b, x, at, (n * i[attrs.axis], attrs.length), attrs.inverse)
     if attrs.onesided and attrs.inverse:
         term = re * _mirrored(n, attrs.length, re.dtype)
     else:
@@ -188,13 +193,13 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     return b.done(_scaled(b, sums, y, attrs))
 
 
-def _taken(attrs: DftAttrs) -> Index:
-    """How many input elements count at most."""
+def _input_length(attrs: DftAttrs) -> Index:
+    """Returns the largest number of input elements that count."""
     return attrs.length // 2 + 1 if attrs.onesided and attrs.inverse else attrs.length
 
 
 def _mirrored(n: Index, length: Index, dtype: DType) -> Scalar:
-    """How often a half spectrum's element `n` stands in the whole one: once or twice."""
+    """Returns how often element `n` of a half spectrum occurs in the full one: once or twice."""
     twice = fn("ne", index_value((2 * n) % length, I64), 0)
     return choose(twice, number(2.0, dtype), 1.0)
 
@@ -203,8 +208,8 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
     if not attrs.inverse:
         return rounded(b, sums, y)
     i = b.point(y)
-    total = b.read(sums, *i)
-    return b.stage(i, cast(total / index_value(attrs.length, total.dtype), y.dtype))
+    sums_of_terms = b.read(sums, *i)
+    return b.stage(i, cast(sums_of_terms / index_value(attrs.length, sums_of_terms.dtype), y.dtype))
 
 
 # ---- stft ----------------------------------------------------------------------------------------
@@ -213,8 +218,8 @@ def _scaled(b: ExprBuilder, sums: StageRef, y: TensorType, attrs: DftAttrs) -> S
 def _stft_infer(types: Types, attrs: StftAttrs) -> OutTypes:
     x, window = required(types, 0), optional(types, 1)
     require(x.rank in (2, 3), f"stft takes [batch, signal, 1 or 2], not {x}")
-    known = [as_int(attrs.step), as_int(attrs.length)]
-    require(all(n is None or n >= 1 for n in known), "frames have a positive length and step")
+    numbers = [as_int(attrs.step), as_int(attrs.length)]
+    require(all(n is None or n >= 1 for n in numbers), "frames have a positive length and step")
     complex_ = x.rank == 3 and as_int(x.shape[2]) == 2
     require(not (complex_ and attrs.onesided), "a one-sided spectrum belongs to a real signal")
     if window is not None:
@@ -244,7 +249,7 @@ def _stft_expr(types: Types, attrs: StftAttrs) -> Expr:
     batch, frame, frequency, part = outer = b.point(y)
     (n,) = b.iters(attrs.length)
     at = (batch, frame * attrs.step + n)
-    term = _either(part, *_turned(b, x, at, (n * frequency, attrs.length), False))
+    term = _either(part, *_rotated(b, x, at, (n * frequency, attrs.length), False))
     if optional(types, 1) is not None:
         term *= cast(b.read(1, n), F64)
     sums = b.sum(outer, term, over=(n,))
@@ -279,7 +284,8 @@ def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
 
 
 def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
-    """The frequencies where bands begin, peak and end, as places in the spectrum."""
+    """Appends a stage with the frequencies where bands begin, peak and end, as positions in the
+    spectrum."""
     (n,) = b.iters(attrs.bins + 2)
     rate = b.read(0)
     low, high = (fn("log", b.read(k) / 700.0 + 1.0) for k in (1, 2))
@@ -305,9 +311,9 @@ def _mel_expr(types: Types, attrs: MelAttrs) -> Expr:
     return b.finish((i, j), cast(value, attrs.to))
 
 
-def _share(part: Scalar, whole: Scalar, dtype: DType) -> Scalar:
-    quotient = cast(part, dtype) / fn("max", cast(whole, dtype), 1.0)
-    return choose(fn("eq", whole, 0), 1.0, quotient)
+def _share(part: Scalar, width: Scalar, dtype: DType) -> Scalar:
+    quotient = cast(part, dtype) / fn("max", cast(width, dtype), 1.0)
+    return choose(fn("eq", width, 0), 1.0, quotient)
 
 
 # ---- rows ----------------------------------------------------------------------------------------

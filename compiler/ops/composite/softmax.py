@@ -1,4 +1,4 @@
-"""Softmax and its relatives along one axis.  The largest element is subtracted first."""
+"""Softmax and related ops along one axis; the largest element is subtracted first."""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +30,11 @@ def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     return (x,)
 
 
-Element = Callable[[Point], Scalar]  # what softmax is taken of, at a point
+Element = Callable[[Point], Scalar]  # the operand of softmax at a point
 
 
 def shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> tuple[StageRef, StageRef]:
-    """The stages of exp(x - largest along `axis`) and of its sum."""
+    """Appends the stages of exp(x - largest along `axis`) and of its sum."""
     below = _below(b, shape, axis, element)
     at = b.iters(*shape)
     share = b.stage(at, fn("exp", below(at)))
@@ -47,7 +47,7 @@ def _below(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element
 
 
 def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
-    """The logarithm of softmax."""
+    """Returns the logarithm of softmax at a point."""
     below = _below(b, shape, axis, element)
     norm = total(b, shape, (axis,), "sum", lambda at: fn("exp", below(at)))
     return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))
@@ -58,9 +58,9 @@ def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     b = ExprBuilder(x)
     share, norm = shares(b, x.shape, attrs.axis, reader(b))
     at = b.point(x)
-    whole = b.read(norm, *outside(at, (attrs.axis,)))
-    # One division a row, not one an element: a division takes as long as the exponential.
-    part = b.read(share, *at) * (1.0 / whole)
+    row_sum = b.read(norm, *outside(at, (attrs.axis,)))
+    # One division per row, not one per element: a division takes as long as the exponential.
+    part = b.read(share, *at) * (1.0 / row_sum)
     return b.finish(at, cast(part, x.dtype))
 
 
@@ -76,7 +76,7 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     x = required(types, 0)
     b = ExprBuilder(x)
     axis = attrs.axis
-    found = total(
+    extremum = total(
         b,
         x.shape,
         (axis,),
@@ -85,7 +85,7 @@ def _hardmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
         lambda at: index_value(at[axis], I64),
     )
     at = b.point(x)
-    place = b.read(StageRef(found.stage, 1), *outside(at, (axis,)))
+    place = b.read(StageRef(extremum.stage, 1), *outside(at, (axis,)))
     here = fn("eq", at[axis], place)
     return b.finish(at, choose(here, literal(1, x.dtype), 0))
 

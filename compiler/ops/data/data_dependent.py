@@ -1,7 +1,7 @@
-"""Ops whose loops data decides: sorting, selection, suppression.
+"""Ops with data-dependent loops: sorting, selection, suppression.
 
-They have no tensor expression; each is a C function of the runtime.  Where data decides a size
-too, `size` in the attributes is a symbol that the op binds when it runs; results count in it.
+They have no tensor expression; each is a C function of the runtime.  For a data-dependent size,
+`size` in the attributes is a symbol that the op binds when it runs.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ from tcc.record import record
 
 @record
 class TopKAttrs:
-    """The `k` largest (or smallest) along `axis`; equal elements keep their order."""
+    """The `k` largest (or smallest) elements along `axis`; equal elements keep their order."""
 
     axis: int
     k: Index
@@ -75,8 +75,8 @@ class NonMaxSuppressionAttrs:
 
 @record
 class BindSizeAttrs:
-    """`symbol` gets the value of element `element` (row-major) of the operand, which must
-    be in its range; where it is `signed`, numbers below zero are taken too."""
+    """`symbol` gets the value of element `element` (row-major) of the operand, which must be in the
+    symbol's range; if `signed`, numbers below zero are allowed too."""
 
     symbol: Index
     element: int
@@ -99,7 +99,8 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
     x = required(arrays, 0)
     (k,) = sizes((attrs.k,))
     if attrs.largest:
-        # A stable ascending sort of the reversed axis, read backwards, keeps equal ones in order.
+        # A stable ascending sort of the reversed axis, read backwards, keeps equal elements in
+        # order.
         back = np.argsort(np.flip(x, attrs.axis), axis=attrs.axis, kind="stable")
         order = x.shape[attrs.axis] - 1 - np.flip(back, attrs.axis)
     else:
@@ -130,7 +131,7 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
 
 
 def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
-    """`size` elements of `x`, or slices along an axis."""
+    """Returns the type of `size` elements of `x`, or of slices along an axis."""
     if attrs.axis is None:
         return TensorType(x.dtype, (attrs.size,))
     check_axis(attrs.axis, x.rank)
@@ -184,7 +185,7 @@ def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
 
 
 def _corners(boxes: Array, center_point_box: int) -> Array:
-    """Boxes as (low y, low x, high y, high x)."""
+    """Returns boxes as (low y, low x, high y, high x)."""
     if center_point_box:
         x, y, w, h = boxes.T
         return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
@@ -193,7 +194,7 @@ def _corners(boxes: Array, center_point_box: int) -> Array:
 
 
 def _smaller(a: Array, b: Array) -> Array:
-    """As C code says it: the second where one is NaN."""
+    """Returns the smaller number as C code does: the second where one is NaN."""
     return np.where(a < b, a, b)
 
 
@@ -202,35 +203,35 @@ def _larger(a: Array, b: Array) -> Array:
 
 
 def _overlap(a: Array, b: Array) -> float:
-    """Intersection over union."""
-    sides = _smaller(a[2:], b[2:]) - _larger(a[:2], b[:2])
-    if (sides <= 0).any():
+    """Returns intersection over union."""
+    lengths = _smaller(a[2:], b[2:]) - _larger(a[:2], b[:2])
+    if (lengths <= 0).any():
         return 0.0
-    common = float(np.prod(sides))
+    common = float(np.prod(lengths))
     areas = [float(np.prod(box[2:] - box[:2])) for box in (a, b)]
     return 0.0 if min(areas) <= 0 else common / (sum(areas) - common)
 
 
 def _limit(arrays: Arrays, number: int, default: float) -> float:
-    found = optional(arrays, number)
-    return default if found is None else float(found.reshape(()))
+    limit = optional(arrays, number)
+    return default if limit is None else float(limit.reshape(()))
 
 
 def _nms_reference(arrays: Arrays, attrs: NonMaxSuppressionAttrs) -> OutArrays:
     boxes, scores = present(arrays, 2)
-    most, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
-    least = _limit(arrays, 4, -np.inf)
+    max_boxes, iou = max(int(_limit(arrays, 2, 0)), 0), _limit(arrays, 3, 0.0)
+    min_score = _limit(arrays, 4, -np.inf)
     picked: list[tuple[int, int, int]] = []
     for batch, kind in np.ndindex(*scores.shape[:2]):
         corners = _corners(boxes[batch], attrs.center_point_box)
-        kept: list[int] = []
+        selected: list[int] = []
         for box in np.argsort(-scores[batch, kind], kind="stable"):
-            if len(kept) == most or not scores[batch, kind, box] > least:
+            if len(selected) == max_boxes or not scores[batch, kind, box] > min_score:
                 break
-            overlaps = [_overlap(corners[box], corners[other]) for other in kept]
+            overlaps = [_overlap(corners[box], corners[other]) for other in selected]
             if not any(o > iou and o > 0 for o in overlaps):
-                kept.append(int(box))
-        picked.extend((batch, kind, box) for box in kept)
+                selected.append(int(box))
+        picked.extend((batch, kind, box) for box in selected)
     return (np.array(picked, np.int64).reshape(-1, 3),)
 
 

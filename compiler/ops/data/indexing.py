@@ -1,4 +1,4 @@
-"""Indexing: elements chosen by index tensors.
+"""Indexing: elements selected by index tensors.
 
 Negative indices count from the end.  An index outside its axis is the model's fault and gives an
 unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
@@ -64,7 +64,7 @@ class ScatterNdAttrs:
 
 @record
 class UpdateSliceAttrs:
-    """The update's rows stand from `start` on along `axis`."""
+    """The update's rows replace those from `start` on along `axis`."""
 
     axis: int
     start: Index
@@ -72,7 +72,7 @@ class UpdateSliceAttrs:
 
 @record
 class OneHotAttrs:
-    """`axis` is where the new axis of extent `depth` stands in the output."""
+    """`axis` is the position of the new axis of extent `depth` in the output."""
 
     axis: int
     depth: Index
@@ -80,14 +80,15 @@ class OneHotAttrs:
 
 @record
 class TensorScatterAttrs:
-    """`mode` is linear, or circular where writing past the end goes on at the front."""
+    """`mode` is linear, or circular, where writes past the end continue at the front."""
 
     axis: int
     mode: str
 
 
 def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
-    """The place in an axis of extent `size` that the tensor element `index` names, kept inside."""
+    """Returns the position in an axis of extent `size` for a tensor element `index`, clamped
+    inside."""
     return b.position(clamped(wrapped(index, size), size), size)
 
 
@@ -185,7 +186,7 @@ def _nd_element(b: ExprBuilder, i: Point, attrs: GatherNdAttrs) -> Scalar:
 
 # ---- scatter -------------------------------------------------------------------------------------
 
-# Their places are what the C functions know them by.
+# The C functions know the reductions by their positions here.
 REDUCTIONS = ("none", "add", "mul", "max", "min")
 
 
@@ -195,7 +196,7 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
 
 
 def _scattered(types: Types, reduction: str) -> OutTypes:
-    """x, indices and updates, checked as far as both scatters do."""
+    """Checks and returns x, indices and updates, as far as both scatters need."""
     x, indices, updates = operands = present(types, 3)
     _check_indices(indices)
     require(reduction in REDUCTIONS, f"unknown reduction {reduction}")
@@ -253,7 +254,7 @@ def _scatter_rows_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
 
 
 def _updated(types: Types, axis: int) -> OutTypes:
-    """x and its update, which may differ in the size of one axis."""
+    """Checks and returns x and its update, which may differ in the size of one axis."""
     x, update = operands = present(types, 2)
     check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")

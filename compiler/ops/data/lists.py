@@ -1,9 +1,9 @@
-"""Lists: sequences and optionals of tensors, whose number and sizes the run decides.
+"""Lists: sequences and optionals of tensors, whose number and sizes are data-dependent.
 
-Each op is a C function of the runtime on handles.  Lists never change: an op that inserts or erases
-gives another.  `item` in the attributes is the element type of the entries and `type` that of the
-tensor that comes out; its dimensions that are symbols are bound when the op runs, others are
-checked.  A position counts from the end where it is negative; without one it is the last place.
+Each op is a C function of the runtime on handles.  Lists are immutable: an op that inserts or
+erases returns another list.  In the attributes, `item` is the element type of the entries, and
+`type` that of a resulting tensor; dimensions of `type` that are symbols are bound when the op runs,
+others are checked.  A negative position counts from the end; an absent position is the last.
 """
 
 from collections.abc import Sequence
@@ -48,21 +48,21 @@ class ListItemAttrs:
 
 @record
 class ListAtAttrs:
-    """`type` is that of the entry."""
+    """`type` is the type of the entry."""
 
     type: TensorType
 
 
 @record
 class ListExpectAttrs:
-    """`type` is what every entry must fit."""
+    """`type` is the type that every entry must have."""
 
     type: DType
 
 
 @record
 class ListConcatAttrs:
-    """Entries are joined along `axis` of the result, which is new where `new_axis`."""
+    """Entries are joined along `axis` of the result; with `new_axis` they are stacked."""
 
     axis: int
     new_axis: bool
@@ -71,8 +71,9 @@ class ListConcatAttrs:
 
 @record
 class ListSplitAttrs:
-    """x is cut along `axis` into pieces of the sizes in the second operand (a scalar: the last
-    piece may be smaller); `keep` False drops that axis of pieces of one."""
+    """x is split along `axis` into pieces of the sizes in the second operand.  A scalar is the size
+    of all pieces, and the last one may be smaller.  `keep` False drops the axis of pieces of size
+    one."""
 
     axis: int
     keep: bool
@@ -83,11 +84,11 @@ class ListSplitAttrs:
 
 
 def list_type(types: Types, number: int = 0) -> ListType:
-    """The list type of an operand; raises ValueError where it is no list."""
-    found = required(types, number).dtype
-    if not isinstance(found, ListType):
-        raise ValueError(f"operand {number} is {found.name}, not a sequence or an optional")
-    return found
+    """Returns the list type of an operand; raises ValueError if it is no list."""
+    dtype = required(types, number).dtype
+    if not isinstance(dtype, ListType):
+        raise ValueError(f"operand {number} is {dtype.name}, not a sequence or an optional")
+    return dtype
 
 
 def _scalar(dtype: DType) -> TensorType:
@@ -95,37 +96,37 @@ def _scalar(dtype: DType) -> TensorType:
 
 
 def _position(types: Types, number: int) -> None:
-    found = optional(types, number)
-    fits = found is None or (found.dtype is I64 and found.rank == 0)
-    require(fits, f"the position {found!r} must be one i64")
+    type_ = optional(types, number)
+    fits = type_ is None or (type_.dtype is I64 and type_.rank == 0)
+    require(fits, f"the position {type_!r} must be one i64")
 
 
 def _make_infer(types: Types, attrs: ListMakeAttrs) -> OutTypes:
     require(not attrs.optional or len(types) <= 1, "an optional has one entry at most")
     make = optional_of if attrs.optional else sequence_of
-    found: DType = make(attrs.item, NOTHING)
+    kind: DType = make(attrs.item, NOTHING)
     for number in range(len(types)):
-        own = required(types, number)
-        wider = joined(found, make(own.dtype, dims_of(own)))
-        require(wider is not None, f"{own!r} cannot be an entry of {found.name}")
-        found = wider or found
-    return (_scalar(found),)
+        entry = required(types, number)
+        wider = joined(kind, make(entry.dtype, dims_of(entry)))
+        require(wider is not None, f"{entry!r} cannot be an entry of {kind.name}")
+        kind = wider or kind
+    return (_scalar(kind),)
 
 
 def _insert_infer(types: Types, attrs: ListItemAttrs) -> OutTypes:
-    own, x = list_type(types), required(types, 1)
+    kind, x = list_type(types), required(types, 1)
     _position(types, 2)
-    found = joined(own, sequence_of(x.dtype, dims_of(x)))
-    require(found is not None, f"{x!r} cannot be an entry of {own.name}")
-    require(own.item is attrs.item, f"entries of {own.name} are not {attrs.item.name}")
-    return (_scalar(found or own),)
+    wider = joined(kind, sequence_of(x.dtype, dims_of(x)))
+    require(wider is not None, f"{x!r} cannot be an entry of {kind.name}")
+    require(kind.item is attrs.item, f"entries of {kind.name} are not {attrs.item.name}")
+    return (_scalar(wider or kind),)
 
 
 def _erase_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
-    own = list_type(types)
+    kind = list_type(types)
     _position(types, 1)
-    require(not own.optional, f"nothing can be taken out of {own.name}")
-    return (_scalar(own),)
+    require(not kind.optional, f"nothing can be taken out of {kind.name}")
+    return (_scalar(kind),)
 
 
 def _length_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
@@ -134,34 +135,34 @@ def _length_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
 
 
 def _at_infer(types: Types, attrs: ListAtAttrs) -> OutTypes:
-    own = list_type(types)
+    kind = list_type(types)
     _position(types, 1)
-    require(fits(own.item, attrs.type.dtype), f"an entry of {own.name} is no {attrs.type!r}")
-    known = own.dims is not None and own.dims != NOTHING
-    require(not known or len(own.dims or ()) == attrs.type.rank, f"{own.name} has other ranks")
+    require(fits(kind.item, attrs.type.dtype), f"an entry of {kind.name} is no {attrs.type!r}")
+    has_rank = kind.dims is not None and kind.dims != NOTHING
+    require(not has_rank or len(kind.dims or ()) == attrs.type.rank, f"{kind.name} has other ranks")
     return (attrs.type,)
 
 
 def _expect_infer(types: Types, attrs: ListExpectAttrs) -> OutTypes:
-    own = list_type(types)
-    require(fits(own, attrs.type), f"{own.name} is not {attrs.type.name}")
+    kind = list_type(types)
+    require(fits(kind, attrs.type), f"{kind.name} is not {attrs.type.name}")
     return (_scalar(attrs.type),)
 
 
 def _concat_infer(types: Types, attrs: ListConcatAttrs) -> OutTypes:
-    own, rank = list_type(types), attrs.type.rank
-    require(own.item is attrs.type.dtype, f"entries of {own.name} do not make {attrs.type!r}")
-    known = own.dims is not None and own.dims != NOTHING
-    fitting = not known or len(own.dims or ()) + attrs.new_axis == rank
-    require(fitting, f"entries of {own.name} have another rank than {attrs.type!r}")
+    kind, rank = list_type(types), attrs.type.rank
+    require(kind.item is attrs.type.dtype, f"entries of {kind.name} do not make {attrs.type!r}")
+    has_rank = kind.dims is not None and kind.dims != NOTHING
+    fitting = not has_rank or len(kind.dims or ()) + attrs.new_axis == rank
+    require(fitting, f"entries of {kind.name} have another rank than {attrs.type!r}")
     require(0 <= attrs.axis < rank, f"axis {attrs.axis} of rank {rank}")
     return (attrs.type,)
 
 
 def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
-    x, cut = present(types, 2)
+    x, lengths = present(types, 2)
     require(0 <= attrs.axis < x.rank, f"{x!r} has no axis {attrs.axis}")
-    require(cut.dtype is I64 and cut.rank <= 1, f"the sizes {cut!r} must be i64")
+    require(lengths.dtype is I64 and lengths.rank <= 1, f"the sizes {lengths!r} must be i64")
     require(x.dtype is attrs.item, f"pieces of {x!r} are no {attrs.item.name}")
     dims = list(dims_of(x))
     dims[attrs.axis] = None
@@ -174,23 +175,23 @@ def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
 
 
 def pack(entries: Sequence[Array]) -> Array:
-    """A list as it is carried: an object scalar that holds a tuple."""
+    """Returns a list in its carrier: an object scalar that holds a tuple."""
     out = np.empty((), object)
     out[()] = tuple(entries)
     return out
 
 
 def entries_of(arrays: Arrays) -> OutArrays:
-    """The entries of the first operand, a list."""
-    found: Any = required(arrays, 0)[()]
-    return tuple(found)
+    """Returns the entries of the first operand, a list."""
+    entries: Any = required(arrays, 0)[()]
+    return tuple(entries)
 
 
-def _place(arrays: Arrays, number: int, count: int, most: int) -> int:
-    given = optional(arrays, number)
-    at = most if given is None else int(given)
+def _place(arrays: Arrays, number: int, count: int, last: int) -> int:
+    position = optional(arrays, number)
+    at = last if position is None else int(position)
     at += count if at < 0 else 0
-    if not 0 <= at <= most:
+    if not 0 <= at <= last:
         raise IndexError(f"position {at} of {count} entries")
     return at
 
@@ -200,15 +201,15 @@ def _make_reference(arrays: Arrays, _attrs: ListMakeAttrs) -> OutArrays:
 
 
 def _insert_reference(arrays: Arrays, _attrs: ListItemAttrs) -> OutArrays:
-    found = list(entries_of(arrays))
-    found.insert(_place(arrays, 2, len(found), len(found)), required(arrays, 1))
-    return (pack(found),)
+    entries = list(entries_of(arrays))
+    entries.insert(_place(arrays, 2, len(entries), len(entries)), required(arrays, 1))
+    return (pack(entries),)
 
 
 def _erase_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
-    found = list(entries_of(arrays))
-    del found[_place(arrays, 1, len(found), len(found) - 1)]
-    return (pack(found),)
+    entries = list(entries_of(arrays))
+    del entries[_place(arrays, 1, len(entries), len(entries) - 1)]
+    return (pack(entries),)
 
 
 def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
@@ -216,13 +217,13 @@ def _length_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 
 
 def _at_reference(arrays: Arrays, attrs: ListAtAttrs) -> OutArrays:
-    found = entries_of(arrays)
-    entry = found[_place(arrays, 1, len(found), len(found) - 1)]
-    known = [as_int(d) for d in attrs.type.shape]
-    same = len(known) == entry.ndim and all(
-        n in (None, size) for n, size in zip(known, entry.shape, strict=True)
+    entries = entries_of(arrays)
+    entry = entries[_place(arrays, 1, len(entries), len(entries) - 1)]
+    declared = [as_int(d) for d in attrs.type.shape]
+    matches_type = len(declared) == entry.ndim and all(
+        n in (None, size) for n, size in zip(declared, entry.shape, strict=True)
     )
-    require(same, f"an entry of shape {entry.shape} is no {attrs.type!r}")
+    require(matches_type, f"an entry of shape {entry.shape} is no {attrs.type!r}")
     return (entry,)
 
 
@@ -232,13 +233,13 @@ def _concat_reference(arrays: Arrays, attrs: ListConcatAttrs) -> OutArrays:
 
 
 def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
-    x, cut = present(arrays, 2)
+    x, lengths = present(arrays, 2)
     extent = x.shape[attrs.axis]
-    if cut.ndim:
-        sizes = [int(n) for n in cut]
+    if lengths.ndim:
+        sizes = [int(n) for n in lengths]
     else:
-        require(int(cut) > 0, "pieces have at least one element")
-        sizes = [min(int(cut), extent - at) for at in range(0, extent, int(cut))]
+        require(int(lengths) > 0, "pieces have at least one element")
+        sizes = [min(int(lengths), extent - at) for at in range(0, extent, int(lengths))]
     require(min(sizes, default=0) >= 0 and sum(sizes) == extent, f"pieces {sizes} of {extent}")
     ends = np.cumsum(sizes)[:-1]
     pieces = np.split(x, ends, attrs.axis) if sizes else []

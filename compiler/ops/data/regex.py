@@ -1,10 +1,10 @@
-"""Regular expressions of RE2's syntax as automata over the bytes of UTF-8.
+"""Compiles regular expressions of RE2's syntax to automata over the bytes of UTF-8.
 
     "[a-c]+x?"    state 0 -a..c-> 1,  1 -a..c-> 1,  1 -x-> 2;  1 and 2 accept
 
-An automaton reads each byte once, so no text takes longer than its length.  Back references,
-looking around and lines by `(?m)` are refused, and so are patterns that need more states or work
-than the budgets below.
+An automaton reads each byte once, so matching takes time linear in the text.  Back references,
+lookaround and `(?m)` are refused, and so are patterns that need more states or work than the
+budgets below.
 """
 
 from collections.abc import Iterator, Set
@@ -39,8 +39,8 @@ _BOUNDS = (BOUNDARY, INSIDE)
 
 @record
 class Automaton:
-    """`classes` u8[256] groups bytes; `moves` i32[states, groups] leads on, -1 nowhere; `accepts`
-    u8[states].  State 0 is the first."""
+    """A deterministic automaton.  `classes` u8[256] groups bytes; `moves` i32[states, groups] has
+    the next state, or -1; `accepts` is u8[states].  State 0 is the first."""
 
     classes: Array
     moves: Array
@@ -49,9 +49,10 @@ class Automaton:
 
 @lru_cache(maxsize=64)
 def compile_pattern(pattern: str) -> Automaton:
-    """The automaton that accepts exactly the texts that `pattern` matches as a whole.
+    """Returns the automaton that accepts exactly the texts that `pattern` matches as a whole.
 
-    Raises ValueError, with what and where, for a pattern that is malformed, refused or too large.
+    Raises ValueError, with problem and position, for a pattern that is malformed, refused or too
+    large.
     """
     net = _Net()
     first, last = net.build(parse_pattern(pattern))
@@ -59,7 +60,7 @@ def compile_pattern(pattern: str) -> Automaton:
 
 
 def matches(automaton: Automaton, text: bytes) -> bool:
-    """Whether the automaton accepts `text`."""
+    """True if the automaton accepts `text`."""
     state = 0
     for byte in text:
         state = int(automaton.moves[state, automaton.classes[byte]])
@@ -68,7 +69,7 @@ def matches(automaton: Automaton, text: bytes) -> bool:
     return bool(automaton.accepts[state])
 
 
-# Code points that take one to four bytes, without the surrogates.
+# Code points of one to four bytes, without the surrogates.
 _LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE))
 
 
@@ -77,7 +78,8 @@ _LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x1000
 
 @dataclass(slots=True)
 class _Net:
-    """Places joined by bytes (`steps`), freely (`free`), or at one end of the text (`marks`)."""
+    """A nondeterministic automaton: places connected by bytes (`steps`), by empty moves (`free`),
+    or by conditions on the position in the text (`marks`)."""
 
     steps: list[list[tuple[int, int, int]]] = field(default_factory=list)
     free: list[list[int]] = field(default_factory=list)
@@ -92,7 +94,7 @@ class _Net:
         return len(self.steps) - 1
 
     def build(self, node: Node) -> tuple[int, int]:
-        """First and last place of a part."""
+        """Builds a part; returns its first and last place."""
         match node:
             case Chars(ranges):
                 return self._chars(ranges)
@@ -116,16 +118,16 @@ class _Net:
                 return self._repeat(part, least, most)
 
     def _append(self, last: int, part: Node) -> int:
-        """Joins a part to a place, and gives its own last one."""
+        """Connects a part to the place `last`, and returns the part's last place."""
         start, end = self.build(part)
         self.free[last].append(start)
         return end
 
-    def _repeat(self, part: Node, least: int, most: int | None) -> tuple[int, int]:
+    def _repeat(self, part: Node, minimum: int, maximum: int | None) -> tuple[int, int]:
         first = last = self.place()
-        for _ in range(least):
+        for _ in range(minimum):
             last = self._append(last, part)
-        if most is None:
+        if maximum is None:
             start, end = self.build(part)
             again, behind = self.place(), self.place()
             self.free[last].append(again)
@@ -133,7 +135,7 @@ class _Net:
             self.free[end].append(again)
             return first, behind
         behind = self.place()
-        for _ in range(most - least):
+        for _ in range(maximum - minimum):
             start, end = self.build(part)
             self.free[last] += (start, behind)
             last = end
@@ -154,7 +156,7 @@ class _Net:
 
 
 def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """The UTF-8 forms of code points low to high, as sequences of ranges of bytes."""
+    """Yields the UTF-8 forms of code points low to high, as sequences of ranges of bytes."""
     for start, end in _LENGTHS:
         a, b = max(low, start), min(high, end)
         if a <= b:
@@ -162,10 +164,10 @@ def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """As `_byte_ranges`, where both ends take as many bytes."""
+    """Yields `_byte_ranges` where both ends take the same number of bytes."""
     first, last = chr(low).encode(), chr(high).encode()
     for tail in range(1, len(first)):
-        # Cut so that everything behind the lead is either one value or the whole range.
+        # Split so that the bytes behind the lead are one value or the whole range.
         mask = (1 << (6 * tail)) - 1
         if low & ~mask != high & ~mask:
             if low & mask:
@@ -184,7 +186,8 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 @record
 class _State:
-    """Where the net may be; `word`: behind a character of a word, `first`: before all others."""
+    """A set of places of the net; `word`: after a character of a word, `first`: at the text's
+    start."""
 
     places: frozenset[int]
     word: bool
@@ -201,12 +204,12 @@ class _Builder:
         self.order: list[_State] = []
 
     def number(self, state: _State) -> int:
-        found = self.numbers.setdefault(state, len(self.order))
-        if found == len(self.order):
-            if found == _MOST_STATES:
+        index = self.numbers.setdefault(state, len(self.order))
+        if index == len(self.order):
+            if index == _MOST_STATES:
                 raise ValueError(f"the pattern needs more than {_MOST_STATES} states")
             self.order.append(state)
-        return found
+        return index
 
     def _spend(self, amount: int) -> None:
         self.left -= amount
@@ -214,27 +217,28 @@ class _Builder:
             raise ValueError("the pattern takes too long to become an automaton")
 
     def closure(self, places: Set[int], marks: tuple[str, ...] = ()) -> frozenset[int]:
-        """All places that are reached without a byte."""
-        found, waiting = set(places), list(places)
+        """Returns all places that are reached without a byte."""
+        reached, waiting = set(places), list(places)
         while waiting:
             place = waiting.pop()
-            joined = (to for kind, to in self.net.marks[place] if kind in marks)
-            ahead = [*self.net.free[place], *joined]
+            marked = (to for kind, to in self.net.marks[place] if kind in marks)
+            ahead = [*self.net.free[place], *marked]
             self._spend(1 + len(ahead))
-            new = [to for to in ahead if to not in found]
-            found.update(new)
+            new = [to for to in ahead if to not in reached]
+            reached.update(new)
             waiting += new
-        return frozenset(found)
+        return frozenset(reached)
 
     def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
-        """Where the net is when it is known whether a character of a word comes next."""
+        """Returns the places of the net once it is known whether the next character belongs to a
+        word."""
         bound = BOUNDARY if word != state.word else INSIDE
         kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
         return self.closure(state.places, kinds) if kinds else state.places
 
     def row(self, state: _State, samples: list[int]) -> list[int]:
         ready = [self.ready(state, word) for word in ((False, True) if self.bounded else (False,))]
-        found = []
+        targets = []
         for byte in samples:
             word = self.bounded and _in_word(byte)
             reached: set[int] = set()
@@ -243,8 +247,8 @@ class _Builder:
                 self._spend(1 + len(steps))
                 reached |= {to for low, high, to in steps if low <= byte <= high}
             places = self.closure(reached)
-            found.append(self.number(_State(places, word, False)) if places else -1)
-        return found
+            targets.append(self.number(_State(places, word, False)) if places else -1)
+        return targets
 
 
 def _determine(net: _Net, first: int, last: int) -> Automaton:
@@ -252,7 +256,7 @@ def _determine(net: _Net, first: int, last: int) -> Automaton:
     classes, samples = _byte_classes(net, builder.bounded)
     builder.number(_State(builder.closure({first}), False, True))
     moves, accepts = [], []
-    for state in builder.order:  # grows while it is walked
+    for state in builder.order:  # grows during the loop
         accepts.append(last in builder.ready(state, False, END))
         moves.append(builder.row(state, samples))
     table = np.array(moves, np.int32).reshape(len(moves), len(samples))
@@ -264,8 +268,9 @@ def _in_word(byte: int) -> bool:
 
 
 def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
-    """Bytes that no step tells apart are one class; and a byte of each."""
-    cuts = {0, *(cut for low, high in WORD if bounded for cut in (low, high + 1))}
+    """Returns the class of each byte, where no step distinguishes bytes of one class, and a byte of
+    each class."""
+    cuts = {0, *(boundary for low, high in WORD if bounded for boundary in (low, high + 1))}
     for steps in net.steps:
         for low, high, _ in steps:
             cuts |= {low, high + 1}

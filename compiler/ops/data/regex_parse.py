@@ -1,6 +1,6 @@
-"""Reads regular expressions of RE2's syntax: a tree of sets of characters, choices and repeats.
+"""Parses regular expressions of RE2's syntax to a tree of character sets, choices and repeats.
 
-Whether repeats are lazy makes no difference where a text is matched as a whole.
+Lazy repeats need no difference, because a text is matched as a whole.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @record
 class Chars:
-    """One character of a set: ranges of code points that rise and do not meet."""
+    """One character of a set: ascending ranges of code points with gaps between them."""
 
     ranges: Ranges
 
 
 @record
 class Mark:
-    """Nothing, but only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE` of
-    words or of what is between them."""
+    """The empty text, only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE`,
+    where no boundary is."""
 
     kind: str
 
@@ -51,11 +51,11 @@ class Choice:
 
 @record
 class Repeat:
-    """`most` None: any number."""
+    """Repeats `part` from `minimum` to `maximum` times; None is any number."""
 
     part: Node
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
 
 
 Node: TypeAlias = Chars | Mark | Concatenation | Choice | Repeat
@@ -87,7 +87,7 @@ _POSIX: dict[str, Ranges] = {
 
 
 def parse_pattern(pattern: str) -> Node:
-    """The tree of a pattern; raises ValueError with what is wrong and where."""
+    """Returns the tree of a pattern; raises ValueError with problem and position."""
     if len(pattern) > _LONGEST:
         raise ValueError(f"the pattern is longer than {_LONGEST} characters")
     reader = _Reader(pattern)
@@ -98,29 +98,29 @@ def parse_pattern(pattern: str) -> Node:
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """The same characters as ranges that rise and do not meet."""
-    found: list[tuple[int, int]] = []
+    """Returns the same characters as ascending ranges with gaps between them."""
+    merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
-        if found and low <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], max(found[-1][1], high))
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
         else:
-            found.append((low, high))
-    return tuple(found)
+            merged.append((low, high))
+    return tuple(merged)
 
 
 def _without(ranges: Ranges) -> Ranges:
-    """All other characters."""
-    found, start = [], 0
+    """Returns all other characters."""
+    complement, start = [], 0
     for low, high in joined_ranges(ranges):
         if start < low:
-            found.append((start, low - 1))
+            complement.append((start, low - 1))
         start = high + 1
-    return (*found, *(((start, LAST_CODE),) if start <= LAST_CODE else ()))
+    return (*complement, *(((start, LAST_CODE),) if start <= LAST_CODE else ()))
 
 
 @cache
 def _case_partners() -> dict[int, tuple[int, ...]]:
-    """The other cases of each character that has some."""
+    """Returns the other cases of each character that has some."""
     groups: dict[str, list[int]] = {}
     for code in range(LAST_CODE + 1):
         folded = chr(code).casefold()
@@ -131,27 +131,30 @@ def _case_partners() -> dict[int, tuple[int, ...]]:
 
 @cache
 def _categories() -> tuple[tuple[str, int, int], ...]:
-    """Runs of characters of one general category of Unicode: its two letters, the first, the last.
+    """Returns runs of characters of one general category of Unicode: its two letters, the first,
+    the last.
 
-    All are found at once, so that no pattern takes the time again for each that it names.
+    All runs are computed at once and cached, because one pass over Unicode takes long.
     """
-    found, first = [], 0
+    runs, first = [], 0
     names = groupby(map(unicodedata.category, map(chr, range(LAST_CODE + 1))))
-    for name, run in names:
-        after = first + sum(1 for _ in run)
-        found.append((name, first, after - 1))
+    for name, characters in names:
+        after = first + sum(1 for _ in characters)
+        runs.append((name, first, after - 1))
         first = after
-    return tuple(found)
+    return tuple(runs)
 
 
 @cache
 def _category(name: str) -> Ranges:
-    """The characters of a general category of Unicode, by its one or two letters."""
-    return joined_ranges((low, high) for own, low, high in _categories() if own.startswith(name))
+    """Returns the characters of a general category of Unicode, by its one or two letters."""
+    return joined_ranges(
+        (low, high) for letters, low, high in _categories() if letters.startswith(name)
+    )
 
 
 class _Reader:
-    """A place in a pattern, and the flags there: `i` takes both cases, `s` line ends for a dot."""
+    """A position in a pattern, and its flags: `i` ignores case, `s` lets a dot match line ends."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -164,9 +167,9 @@ class _Reader:
         return self.text[self.at] if self.at < len(self.text) else ""
 
     def take(self, text: str) -> bool:
-        found = self.text.startswith(text, self.at)
-        self.at += len(text) if found else 0
-        return found
+        matches = self.text.startswith(text, self.at)
+        self.at += len(text) if matches else 0
+        return matches
 
     def next(self) -> str:
         if self.at >= len(self.text):
@@ -178,8 +181,8 @@ class _Reader:
         stop = self.text.find(end, self.at)
         if stop < 0:
             raise self.error(f"{end!r} is missing")
-        found, self.at = self.text[self.at : stop], stop + len(end)
-        return found
+        text, self.at = self.text[self.at : stop], stop + len(end)
+        return text
 
     # ---- structure
 
@@ -212,24 +215,24 @@ class _Reader:
             bounds = self._bounds()
             if bounds is None:
                 return part
-            least, most = bounds
+            minimum, maximum = bounds
             count += 1
-            if max(least, most or 0) > _MOST_REPEATS or count > 4:
+            if max(minimum, maximum or 0) > _MOST_REPEATS or count > 4:
                 raise self.error(f"more than {_MOST_REPEATS} repeats")
-            if most is not None and most < least:
-                raise self.error(f"repeats from {least} to {most}")
+            if maximum is not None and maximum < minimum:
+                raise self.error(f"repeats from {minimum} to {maximum}")
             self.take("?")
-            part = Repeat(part, least, most)
+            part = Repeat(part, minimum, maximum)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for mark, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self.take(mark):
                 return bounds
-        found = _BOUNDS.match(self.text, self.at)
-        if found is None:
-            return None  # RE2 takes a brace of another form as it stands
-        self.at = found.end()
-        low, comma, high = found.groups()
+        match = _BOUNDS.match(self.text, self.at)
+        if match is None:
+            return None  # RE2 takes other braces literally
+        self.at = match.end()
+        low, comma, high = match.groups()
         return int(low), (int(high) if high else None) if comma else int(low)
 
     def item(self, depth: int) -> Node | None:
@@ -265,11 +268,11 @@ class _Reader:
             char = self.next()
             match char:
                 case ")":
-                    return None  # holds to the end of the group around it
+                    return None  # the flags hold to the end of the enclosing group
                 case ":":
-                    found = self._inside(depth)
+                    node = self._inside(depth)
                     self.flags = outer
-                    return found
+                    return node
                 case "-":
                     on = False
                 case "i" | "s" | "U":
@@ -278,10 +281,10 @@ class _Reader:
                     raise self.error(f"'(?{char}' is not supported")
 
     def _inside(self, depth: int) -> Node:
-        found = self.choice(depth + 1)
+        node = self.choice(depth + 1)
         if not self.take(")"):
             raise self.error("a group is not closed")
-        return found
+        return node
 
     # ---- characters
 
@@ -307,11 +310,11 @@ class _Reader:
         return self._set(self._escaped())
 
     def _escaped(self) -> Ranges:
-        """The characters of an escape, behind its backslash."""
+        """Returns the characters of an escape, after its backslash."""
         char = self.next()
         if char.lower() in _SETS:
-            found = _SETS[char.lower()]
-            return _without(found) if char.isupper() else found
+            characters = _SETS[char.lower()]
+            return _without(characters) if char.isupper() else characters
         if char in ("p", "P"):
             return self._unicode(char == "P")
         if char == "x":
@@ -340,33 +343,33 @@ class _Reader:
         name = self.until("}") if self.take("{") else self.next()
         if name.startswith("^"):
             name, negated = name[1:], not negated
-        found = _ALL if name == "Any" else _category(name) if 1 <= len(name) <= 2 else ()
-        if not found:
+        characters = _ALL if name == "Any" else _category(name) if 1 <= len(name) <= 2 else ()
+        if not characters:
             raise self.error(f"the class of characters {name[:20]!r} is not supported")
-        return _without(found) if negated else found
+        return _without(characters) if negated else characters
 
     def _class(self) -> Ranges:
-        """The characters of a bracket, behind its beginning."""
+        """Returns the characters of a bracket expression, after its opening."""
         negated = self.take("^")
-        found: list[tuple[int, int]] = []
+        items: list[tuple[int, int]] = []
         first = True
         while first or self.peek() != "]":
             first = False
             if self.take("[:"):
-                found += self._posix()
+                items += self._posix()
                 continue
             low = self._class_item()
             if self.peek() == "-" and self.text[self.at + 1 : self.at + 2] not in ("]", ""):
                 self.at += 1
-                found.append(self._range(low, self._class_item()))
+                items.append(self._range(low, self._class_item()))
             else:
-                found += low
+                items += low
         self.at += 1
-        ranges = self._set(tuple(found)).ranges  # other cases come before the negation
+        ranges = self._set(tuple(items)).ranges  # cases are folded before the negation
         return _without(ranges) if negated else ranges
 
     def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:
-        """From one character to another."""
+        """Returns the range from one character to another."""
         (start, first), (last, end) = low[0], high[0]
         if len(low) > 1 or len(high) > 1 or start != first or last != end or last < start:
             raise self.error("a range of characters is no range")
@@ -378,7 +381,7 @@ class _Reader:
 
     def _posix(self) -> Ranges:
         name = self.until(":]")
-        found = _POSIX.get(name.removeprefix("^"))
-        if found is None:
+        characters = _POSIX.get(name.removeprefix("^"))
+        if characters is None:
             raise self.error(f"the class of characters [:{name[:20]}:] is not supported")
-        return _without(found) if name.startswith("^") else found
+        return _without(characters) if name.startswith("^") else characters

@@ -1,11 +1,11 @@
-"""Expressions that sort updates by their places, and find where those of a place begin.
+"""Expressions that sort updates by their positions, and find where those of each position begin.
 
     place    2 0 2 1        item = place * 4 + number    8 1 10 7
     sorted   1 7 8 10       numbers 1 3 0 2              first of place 0, 1, 2, behind: 0 1 2 4
 
-Runs of items are merged in pairs until one is left.  An element of a merged run finds by bisection
-how many elements of the first run are before it (the merge path of Green, Odeh and Birk, 2014).
-Each expression reads n log n elements for n items and results.
+Pairs of sorted runs of items are merged until one run is left.  An element of a merged run finds by
+bisection how many elements of the first run precede it (the merge path of Green, Odeh and Birk,
+2014).  Each expression reads n log n elements for n items and results.
 """
 
 from collections.abc import Callable
@@ -17,65 +17,69 @@ from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped, guard
 
-# More items than an axis of symbolic size may have.
+# An axis of symbolic size may not have more items.
 MOST = 1 << 31
 
 
 def most(size: Index) -> int:
-    """The largest value of a size; at most 2**31."""
+    """Returns the largest value of a size; at most 2**31."""
     high = bounds(size)[1]
     return MOST if high is None else min(high, MOST)
 
 
 def steps(size: int) -> int:
-    """Halvings after which one of `size + 1` candidates is left."""
+    """Returns the number of halvings after which one of `size + 1` candidates is left."""
     return size.bit_length()
 
 
 def items_of(places: TensorType) -> Expr:
-    """Numbers i64[*lines, count + 1] that order updates by their place, then by their own number.
+    """Returns numbers i64[*lines, count + 1] that order updates by their position, then by their
+    own number.
 
-    The last element of a line is the length of its sorted runs: levels of merging share a kernel.
+    The last element of a line is the length of its sorted runs, so that all levels of merging share
+    a kernel.
     """
     b = ExprBuilder(places)
     *lines, count = places.shape
     *line, number = b.iters(*lines, count + 1)
-    own = index_value(number, I64)
-    item = b.read(0, *line, number, fill=0) * count + own
-    return b.finish((*line, number), choose(own < count, item, 1))
+    order = index_value(number, I64)
+    item = b.read(0, *line, number, fill=0) * count + order
+    return b.finish((*line, number), choose(order < count, item, 1))
 
 
 def merged_runs(items: TensorType, halvings: int) -> Expr:
-    """Pairs of neighbouring sorted runs merged."""
+    """Merges pairs of neighbouring sorted runs."""
     b = ExprBuilder(items)
     *line, number = b.point(items)
     count = items.shape[-1] - 1
-    run = b.read(0, *line, count)
+    run_length = b.read(0, *line, count)
 
     def read(place: Scalar) -> Scalar:
         at, binding = b.position(clamped(place, count), count)
         return b.read(0, *line, at, fill=guard(count), indirect=(binding,))
 
     here = index_value(number, I64)
-    within = apply("bit_and", here, run * 2 - 1)
+    within = apply("bit_and", here, run_length * 2 - 1)
     start = here - within
-    middle = start + run
-    first = fn("min", run, fn("sub", index_value(count, I64), start))
-    second = fn("max", fn("min", run, fn("sub", index_value(count, I64), middle)), 0)
+    middle = start + run_length
+    first = fn("min", run_length, fn("sub", index_value(count, I64), start))
+    second = fn("max", fn("min", run_length, fn("sub", index_value(count, I64), middle)), 0)
 
     def before(half: Scalar) -> Scalar:
         return apply("lt", read(start + half), read(middle + within - half - 1))
 
     low = bisected(fn("max", within - second, 0), fn("min", within, first), halvings, before)
     mine, other = read(start + low), read(middle + within - low)
-    left = (low < first) & (apply("ge", within - low, second) | (mine < other))
-    return b.finish((*line, number), choose(here < count, choose(left, mine, other), run * 2))
+    from_first = (low < first) & (apply("ge", within - low, second) | (mine < other))
+    return b.finish(
+        (*line, number), choose(here < count, choose(from_first, mine, other), run_length * 2)
+    )
 
 
 def bisected(
     low: Scalar, high: Scalar, halvings: int, before: Callable[[Scalar], Scalar]
 ) -> Scalar:
-    """The first place from `low` on, at most `high`, for which `before` is false."""
+    """Returns the first position from `low` on, at most `high`, for which `before` is false."""
     for _ in range(halvings):
         half = apply("shift_right", low + high, literal(1, I64))
         open_, passed = low < high, before(half)
@@ -87,7 +91,8 @@ def bisected(
 
 
 def first_items(items: TensorType, rows: Index) -> Expr:
-    """How many items are before those of each place, and of the place behind the last."""
+    """Returns how many items precede those of each position, and of the position behind the
+    last."""
     b = ExprBuilder(items)
     lines, count = items.shape[:-1], items.shape[-1] - 1
     *line, row = b.iters(*lines, rows + 1)

@@ -1,7 +1,7 @@
 """Tensors of strings: joining, splitting, changing case, matching, ordering, and numbers as text.
 
-Each op is a C function of the runtime on handles; equal strings have equal handles, so that ops
-that only move or compare elements need none.  Texts are UTF-8; what is no UTF-8 stays as it is.
+Each op is a C function of the runtime on handles.  Equal strings have equal handles, so ops that
+only move or compare elements need no such function.  Texts are UTF-8; invalid bytes are kept.
 """
 
 import re
@@ -34,8 +34,8 @@ _SPACES = " \t\n\r\v\f"
 
 @record
 class StringSplitAttrs:
-    """Cuts at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size` is
-    the largest number of pieces of an element."""
+    """Splits at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size`
+    is the largest number of pieces of an element."""
 
     delimiter: str
     most: int
@@ -49,7 +49,7 @@ class StringCaseAttrs:
 
 @record
 class StringRemoveAttrs:
-    """`size` is the number of strings that stay, or one: an empty string if none do."""
+    """`size` is the number of remaining strings, at least one: an empty string if none remain."""
 
     size: Index
 
@@ -76,24 +76,24 @@ class StringDecodeAttrs:
 
 
 def strings(texts: object) -> Array:
-    """Nested lists of `str` as an array of strings."""
+    """Returns nested lists of `str` as an array of strings."""
     return np.array(texts, object)
 
 
 def encoded(text: object) -> bytes:
-    """The bytes of one string."""
+    """Returns the bytes of one string."""
     return str(text).encode("utf-8", "surrogateescape")
 
 
 def decoded(data: bytes) -> str:
-    """The string of some bytes; what is no UTF-8 is kept so that `encoded` gives it back."""
+    """Returns the string of some bytes; invalid UTF-8 is kept so that `encoded` restores it."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def _texts(types: Types, number: int = 0) -> TensorType:
-    found = required(types, number)
-    require(found.dtype is STRING, f"operand {number} is {found!r}, not strings")
-    return found
+    type_ = required(types, number)
+    require(type_.dtype is STRING, f"operand {number} is {type_!r}, not strings")
+    return type_
 
 
 def _each(function: object, x: Array, dtype: type) -> Array:
@@ -118,18 +118,18 @@ def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 # ---- split ---------------------------------------------------------------------------------------
 
 
-def split_text(text: str, delimiter: str, most: int) -> list[str]:
-    """The pieces of one string."""
+def split_text(text: str, delimiter: str, max_splits: int) -> list[str]:
+    """Returns the pieces of one string."""
     if delimiter:
-        return text.split(delimiter, most)
-    # Python's own split takes other white space of Unicode too.
-    rest = text.lstrip(_SPACES)
-    found: list[str] = []
-    while rest and len(found) != most:
-        piece = re.split(f"[{_SPACES}]", rest, maxsplit=1)[0]
-        found.append(piece)
-        rest = rest[len(piece) :].lstrip(_SPACES)
-    return [*found, rest.rstrip(_SPACES)] if rest else found
+        return text.split(delimiter, max_splits)
+    # str.split would also split at Unicode's other white space.
+    remainder = text.lstrip(_SPACES)
+    pieces: list[str] = []
+    while remainder and len(pieces) != max_splits:
+        piece = re.split(f"[{_SPACES}]", remainder, maxsplit=1)[0]
+        pieces.append(piece)
+        remainder = remainder[len(piece) :].lstrip(_SPACES)
+    return [*pieces, remainder.rstrip(_SPACES)] if remainder else pieces
 
 
 def _split_infer(types: Types, attrs: StringSplitAttrs) -> OutTypes:
@@ -142,8 +142,8 @@ def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
     pieces = [split_text(str(t), attrs.delimiter, attrs.most) for t in x.reshape(-1)]
     counts = np.array([len(p) for p in pieces], np.int64)
     out = np.full((len(pieces), int(counts.max(initial=0))), "", object)
-    for row, own in zip(out, pieces, strict=True):
-        row[: len(own)] = own
+    for row, row_pieces in zip(out, pieces, strict=True):
+        row[: len(row_pieces)] = row_pieces
     return out.reshape(*x.shape, out.shape[1]), counts.reshape(x.shape)
 
 
@@ -151,13 +151,13 @@ def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
 
 
 def change_case(text: str, upper: bool) -> str:
-    """`text` with each character in the other case, whatever stands around it."""
+    """Returns `text` with each character in the other case, independent of its neighbours."""
     return "".join(c.upper() if upper else c.lower() for c in text)
 
 
 @cache
 def case_table(upper: bool) -> Array:
-    """Rows (character, up to three characters in its place, 0 where there are fewer), rising."""
+    """Returns rows (character, up to three replacements, filled up with 0), ascending."""
     characters = [*map(chr, range(0x110000))]
     pairs = zip(characters, map(str.upper if upper else str.lower, characters), strict=True)
     rows = [(*map(ord, old + new), 0, 0)[:4] for old, new in pairs if old != new]
@@ -181,15 +181,15 @@ def _remove_infer(types: Types, attrs: StringRemoveAttrs) -> OutTypes:
 def _remove_reference(arrays: Arrays, _attrs: StringRemoveAttrs) -> OutArrays:
     x, key, stops = present(arrays, 3)
     stop = set(stops)
-    kept = [text for text, k in zip(x, key, strict=True) if k not in stop]
-    return (strings(kept or [""]),)
+    remaining = [text for text, k in zip(x, key, strict=True) if k not in stop]
+    return (strings(remaining or [""]),)
 
 
 # ---- match ---------------------------------------------------------------------------------------
 
 
 def _match_infer(types: Types, attrs: StringMatchAttrs) -> OutTypes:
-    compile_pattern(attrs.pattern)  # raises ValueError for what is no pattern
+    compile_pattern(attrs.pattern)  # raises ValueError for an invalid pattern
     return (TensorType(BOOL, _texts(types).shape),)
 
 
@@ -228,7 +228,8 @@ _INTEGER = re.compile(r"[+-]?\d{1,40}", re.A)
 
 
 def number_text(value: Any, dtype: DType) -> str:
-    """A number as its shortest text that reads back, with one digit behind the point at least."""
+    """Returns a number as its shortest text that reads back, with at least one digit after the
+    point."""
     if dtype is BOOL:
         return "1" if value else "0"
     if dtype.is_integer:
@@ -247,7 +248,7 @@ def number_text(value: Any, dtype: DType) -> str:
 
 
 def text_number(text: str, dtype: DType) -> object:
-    """The number that a text says; raises ValueError where it says none that the type has."""
+    """Returns the number in a text; raises ValueError if it is none of the type."""
     if dtype is BOOL:
         raise ValueError("strings do not become bool")
     if dtype.is_float:
@@ -277,8 +278,8 @@ def _parse_infer(types: Types, attrs: StringParseAttrs) -> OutTypes:
 
 
 def _parse_reference(arrays: Arrays, attrs: StringParseAttrs) -> OutArrays:
-    found = _each(lambda t: text_number(str(t), attrs.to), required(arrays, 0), object)
-    return (found.astype(attrs.to.carrier),)
+    numbers = _each(lambda t: text_number(str(t), attrs.to), required(arrays, 0), object)
+    return (numbers.astype(attrs.to.carrier),)
 
 
 # ---- decode --------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
 
 
 def pack_strings(x: Array) -> tuple[Array, Array]:
-    """The bytes of an array of strings, and where each ends."""
+    """Returns the bytes of an array of strings, and where each string ends."""
     texts = [encoded(text) for text in x.reshape(-1)]
     ends = np.cumsum([len(text) for text in texts]).astype(np.int64)
     return np.frombuffer(b"".join(texts), np.uint8), ends

@@ -1,4 +1,4 @@
-"""Counts of n-grams: how often the runs of a pool occur in rows of tokens."""
+"""Counts of n-grams: how often the n-grams of a pool occur in rows of tokens."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -17,8 +17,8 @@ MODES = ("TF", "IDF", "TFIDF")
 @record
 class TfIdfAttrs:
     """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
-    the g-th n-gram, `weights[g]` what IDF and TFIDF multiply by (none: 1).  Tokens of one n-gram
-    stand up to `skips` + 1 places apart, all equally far."""
+    the g-th n-gram, `weights[g]` the factor of IDF and TFIDF (absent: 1).  Tokens of one n-gram are
+    up to `skips` + 1 positions apart, all at the same distance."""
 
     mode: str
     least: int
@@ -34,7 +34,7 @@ class TfIdfAttrs:
 
 
 def grams(attrs: TfIdfAttrs, tokens: int) -> Iterator[tuple[int, int]]:
-    """Where each n-gram of a pool of `tokens` begins, and its length, in order."""
+    """Yields where each n-gram of a pool of `tokens` begins, and its length, in order."""
     ends = (*attrs.counts[1:], tokens)
     for size, (begin, end) in enumerate(zip(attrs.counts, ends, strict=True), 1):
         for start in range(begin, end - size + 1, size):
@@ -51,14 +51,14 @@ def check(attrs: TfIdfAttrs, tokens: int) -> None:
     require(bool(attrs.counts) and rising, f"parts {attrs.counts} of {tokens} tokens")
     require(attrs.most <= len(attrs.counts), f"there are no n-grams of {attrs.most} tokens")
     ends = (*attrs.counts[1:], tokens)
-    whole = all(
+    is_whole = all(
         (e - b) % n == 0 for n, (b, e) in enumerate(zip(attrs.counts, ends, strict=True), 1)
     )
-    require(whole, "a part of the pool does not consist of whole n-grams")
-    found = sum(1 for _ in grams(attrs, tokens))
-    require(len(attrs.places) == found, f"{len(attrs.places)} columns for {found} n-grams")
+    require(is_whole, "a part of the pool does not consist of whole n-grams")
+    count = sum(1 for _ in grams(attrs, tokens))
+    require(len(attrs.places) == count, f"{len(attrs.places)} columns for {count} n-grams")
     require(all(0 <= p < 1 << 31 for p in attrs.places), "a column is negative or too large")
-    require(len(attrs.weights) in (0, found), f"{len(attrs.weights)} weights for {found} n-grams")
+    require(len(attrs.weights) in (0, count), f"{len(attrs.weights)} weights for {count} n-grams")
 
 
 def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
@@ -66,41 +66,43 @@ def _infer(types: Types, attrs: TfIdfAttrs) -> OutTypes:
     require(x.rank in (1, 2), f"{x!r} is neither a row nor rows of tokens")
     fits = pool.dtype is (STRING if x.dtype is STRING else I64) and pool.rank == 1
     require(fits and x.dtype in (STRING, I32, I64), f"tokens {x!r} and a pool {pool!r}")
-    known = pool.static_shape
-    require(known is not None, "the pool has no known size")
-    check(attrs, known[0] if known else 0)
+    shape = pool.static_shape
+    require(shape is not None, "the pool has no known size")
+    check(attrs, shape[0] if shape else 0)
     return (TensorType(F32, (*x.shape[:-1], const(attrs.columns))),)
 
 
 def _reference(arrays: Arrays, attrs: TfIdfAttrs) -> OutArrays:
     x, pool = required(arrays, 0), required(arrays, 1).tolist()
-    wanted = {}
+    numbers_by_gram = {}
     for number, (start, size) in enumerate(grams(attrs, len(pool))):
         if attrs.least <= size <= attrs.most:
-            wanted[tuple(pool[start : start + size])] = number
+            numbers_by_gram[tuple(pool[start : start + size])] = number
     rows = x.reshape(-1, x.shape[-1]).tolist()
     out = np.zeros((len(rows), attrs.columns), np.float32)
     for row, counts in zip(rows, out, strict=True):
-        for number in _found(row, wanted, attrs):
+        for number in _grams_in(row, numbers_by_gram, attrs):
             counts[attrs.places[number]] += 1
     if attrs.mode != "TF":
         _weigh(out, attrs)
     return (out.reshape(*x.shape[:-1], attrs.columns),)
 
 
-def _found(
-    row: list[object], wanted: dict[tuple[object, ...], int], attrs: TfIdfAttrs
+def _grams_in(
+    row: list[object], numbers_by_gram: dict[tuple[object, ...], int], attrs: TfIdfAttrs
 ) -> Iterator[int]:
     for size in range(attrs.least, attrs.most + 1):
         for step in range(1, 2 if size == 1 else min(attrs.skips + 1, len(row)) + 1):
             for start in range(len(row) - (size - 1) * step):
-                number = wanted.get(tuple(row[start : start + (size - 1) * step + 1 : step]))
+                number = numbers_by_gram.get(
+                    tuple(row[start : start + (size - 1) * step + 1 : step])
+                )
                 if number is not None:
                     yield number
 
 
 def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
-    """Multiplies by the weights; IDF says only whether there is any."""
+    """Multiplies by the weights; IDF counts an n-gram at most once."""
     weights = np.ones(attrs.columns, np.float32)
     for place, weight in zip(attrs.places, attrs.weights, strict=False):
         weights[place] = weight

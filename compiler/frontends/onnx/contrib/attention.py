@@ -1,10 +1,10 @@
-"""Converters of com.microsoft's attention: with heads side by side, shared heads, and caches.
+"""Converters of com.microsoft's attention: packed heads, shared heads, and caches.
 
     GroupQueryAttention(q, k, v, past_k, past_v, lengths, total, cos, sin)
       ->  k = concat(past_k, rotary(k)) ; v = concat(past_v, v) ; attention(rotary(q), k, v)
 
-A cache grows by what a run adds where its length is open or says so, and is as long as it will ever
-be otherwise; then new rows go where each sequence ends.
+A cache grows by the rows of a run if its length is symbolic, or the model says so.  Otherwise it
+has its final length, and new rows are written at the end of each sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tcc.ir.types import BOOL, I64
 
 
 def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
-    """`[batch, position, heads * width]` as `[batch, head, position, width]`."""
+    """Reshapes `[batch, position, heads * width]` to `[batch, head, position, width]`."""
     width = as_int(x.shape[-1]) if x.rank == 3 else None
     if count < 1 or width is None or width % count:
         raise ctx.fail(f"{x.type!r} has no {count} heads side by side")
@@ -33,7 +33,7 @@ def _heads(ctx: NodeContext, x: Operand, count: int) -> Operand:
 
 
 def _merged(ctx: NodeContext, x: Operand) -> Operand:
-    """The heads of `[batch, head, position, width]` side by side again."""
+    """Reshapes `[batch, head, position, width]` to `[batch, position, heads * width]`."""
     batch, count, length, width = x.shape
     return ctx.reshape(ctx.transpose(x, (0, 2, 1, 3)), (batch, length, count * width))
 
@@ -49,7 +49,7 @@ def _attend(
     width = as_int(qkv[0].shape[3])
     if not width:
         raise ctx.fail("the width of a head is not known")
-    found = ctx.emit(
+    attended = ctx.emit(
         "attention",
         *qkv,
         mask,
@@ -58,7 +58,7 @@ def _attend(
         softcap=ctx.real("softcap", 0.0),
         offset=const(0) if offset is None else offset,
     )
-    return _merged(ctx, found)
+    return _merged(ctx, attended)
 
 
 def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
@@ -69,13 +69,13 @@ def _refuse(ctx: NodeContext, *inputs: int, **defaults: float | str) -> None:
     for name, default in defaults.items():
         if ctx.has(name):
             kind = type(default)
-            given = ctx.text(name) if kind is str else ctx.integer(name)
-            if given != default:
-                raise ctx.fail(f"{name}={given} is not supported")
+            value = ctx.text(name) if kind is str else ctx.integer(name)
+            if value != default:
+                raise ctx.fail(f"{name}={value} is not supported")
 
 
 def _columns(ctx: NodeContext, x: Operand, widths: Sequence[int]) -> list[Operand]:
-    """What lies side by side along axis 2, in parts of these widths."""
+    """Splits axis 2 in parts of these widths."""
     ends = accumulate(widths)
     return [ctx.slice_axis(x, 2, end - n, n) for end, n in zip(ends, widths, strict=True)]
 
@@ -98,11 +98,11 @@ def _rotary(ctx: NodeContext) -> Results:
         split = _heads(ctx, x, heads or (width or 0) // (2 * (half or 1)))
     batch, _, length, width_of = split.shape
     rotated = rotated or as_int(width_of) or 0
-    if places.rank == 1:  # where all sequences begin
+    if places.rank == 1:  # the position at which all sequences begin
         numbers = positions(ctx, places, length)
         places = ctx.expand(ctx.reshape(numbers, (1, length)), (batch, length))
-    found = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
-    return _merged(ctx, found) if x.rank == 3 else found
+    result = _rotate(ctx, split, (cos, sin), places, ctx.flag("interleaved"), rotated)
+    return _merged(ctx, result) if x.rank == 3 else result
 
 
 def _rotate(
@@ -121,38 +121,40 @@ def _rotate(
 # ---- masks --------------------------------------------------------------------------------------
 
 
-def _padding(ctx: NodeContext, mask: Operand, like: Operand, total: Index) -> Operand:
-    """What is added to scores: nothing where `mask` shows a key, a large negative number elsewhere.
-    It is one number for each key, or for each query and key, or the length of each sequence."""
+def _padding(ctx: NodeContext, mask: Operand, like: Operand, key_count: Index) -> Operand:
+    """Returns a mask to add to scores: 0 where `mask` shows a key, else a large negative number.
+
+    `mask` has one number for each key, or for each query and key, or the length of each sequence.
+    """
     match mask.rank:
         case 1:
-            keys = ctx.reshape(positions(ctx, None, total), (1, total))
+            keys = ctx.reshape(positions(ctx, None, key_count), (1, key_count))
             lengths = ctx.cast(ctx.reshape(mask, (mask.shape[0], 1)), I64)
             if mask.shape[0] is not like.shape[0]:
                 raise ctx.fail("a mask of starts and ends is not supported")
-            shown = keys < lengths
+            is_visible = keys < lengths
         case 2 | 3:
-            shown = mask > 0
+            is_visible = mask > 0
         case _:
             raise ctx.fail(f"a mask {mask.type!r} is not supported")
-    lead = shown.shape[:-1]
-    shown = ctx.reshape(shown, (lead[0], 1, *(lead[1:] or (1,)), shown.shape[-1]))
+    lead = is_visible.shape[:-1]
+    is_visible = ctx.reshape(is_visible, (lead[0], 1, *(lead[1:] or (1,)), is_visible.shape[-1]))
     hidden = ctx.filled(ctx.real("mask_filter_value", -10000.0), like.dtype)
-    return ctx.where(shown, 0, hidden)
+    return ctx.where(is_visible, 0, hidden)
 
 
 def _added(ctx: NodeContext, *parts: Operand | None) -> Operand | None:
-    found: Operand | None = None
+    sum_of_parts: Operand | None = None
     for part in parts:
         if part is not None:
-            found = part if found is None else found + part
-    return found
+            sum_of_parts = part if sum_of_parts is None else sum_of_parts + part
+    return sum_of_parts
 
 
 def _cache(ctx: NodeContext, number: int, rank: int) -> Operand | None:
-    """What is kept of earlier runs, of so many axes, where there is any."""
-    given = ctx.optional(number)
-    return None if given is None else ctx.ranked(given, rank)
+    """Returns the cache of earlier runs, of rank `rank`, None where there is none."""
+    operand = ctx.optional(number)
+    return None if operand is None else ctx.ranked(operand, rank)
 
 
 # ---- many heads ---------------------------------------------------------------------------------
@@ -167,26 +169,26 @@ def _multi_head(ctx: NodeContext) -> Results:
     before = const(0) if past[0] is None else past[0].shape[2]
     k, v = (x if p is None else ctx.concat([p, x], 2) for p, x in zip(past, (k, v), strict=True))
     padding = ctx.optional(4)
-    shown = None if padding is None else _padding(ctx, padding, q, k.shape[2])
-    mask = _added(ctx, ctx.optional(5), shown)
+    mask_of_padding = None if padding is None else _padding(ctx, padding, q, k.shape[2])
+    mask = _added(ctx, ctx.optional(5), mask_of_padding)
     causal = ctx.flag("unidirectional")
     return [_attend(ctx, (q, k, v), mask=mask, causal=causal, offset=before), k, v]
 
 
 def _projected(ctx: NodeContext, count: int) -> list[Operand]:
-    """Queries, keys and values with their heads on an axis and their biases added."""
+    """Returns queries, keys and values with a head axis, and their biases added."""
     first, key, value = ctx.input(0), ctx.optional(1), ctx.optional(2)
     packed = first if key is None else key
     if packed.rank == 5:  # [batch, position, head, which, width]
         parts = as_int(packed.shape[3]) or 0
         if ctx.optional(3) is not None or parts != (3 if key is None else 2):
             raise ctx.fail(f"packed heads {packed.type!r} are not supported")
-        each = [ctx.element(packed, 3, n) for n in range(parts)]
-        heads = [ctx.transpose(e, (0, 2, 1, 3)) for e in each]
+        packed_parts = [ctx.element(packed, 3, n) for n in range(parts)]
+        heads = [ctx.transpose(e, (0, 2, 1, 3)) for e in packed_parts]
         return heads if key is None else [_heads(ctx, first, count), *heads]
     if key is None or value is None:
         raise ctx.fail("keys and values are missing")
-    found = []
+    projections = []
     start = 0
     for x in (first, key, value):
         width = as_int(x.shape[-1])
@@ -195,39 +197,40 @@ def _projected(ctx: NodeContext, count: int) -> list[Operand]:
             bias = ctx.holds(ctx.ranked(bias, 1), 0, start + width)
             x = x + ctx.slice_axis(bias, 0, start, width)
         start += width or 0
-        found.append(x if x.rank == 4 else _heads(ctx, x, count))
-    return found
+        projections.append(x if x.rank == 4 else _heads(ctx, x, count))
+    return projections
 
 
 def _attention(ctx: NodeContext) -> Results:
     _refuse(ctx, 6, do_rotary=0, past_present_share_buffer=0)
     x, weights, bias = ctx.input(0), ctx.input(1), ctx.optional(2)
-    made = x @ weights
-    made = made if bias is None else made + bias
-    return _attended(ctx, made, mask=3, past=4, added=ctx.optional(5))
+    packed = x @ weights
+    packed = packed if bias is None else packed + bias
+    return _attended(ctx, packed, mask=3, past=4, bias=ctx.optional(5))
 
 
 def _quantised_attention(ctx: NodeContext) -> Results:
-    """The same on bytes: a scale and a zero point for x, and for all weights or each column."""
+    """Attention on quantised inputs: a scale and a zero point for x, and for all weights or each
+    column."""
     _refuse(ctx, do_rotary=0, past_present_share_buffer=0)
     x = (ctx.input(0), ctx.input(3), ctx.optional(6))
     weights = (ctx.input(1), ctx.input(4), ctx.optional(7))
-    made = scaled_sums(ctx, x, weights, ctx.input(2))
-    return _attended(ctx, made, mask=5, past=8, added=None)
+    packed = scaled_sums(ctx, x, weights, ctx.input(2))
+    return _attended(ctx, packed, mask=5, past=8, bias=None)
 
 
 def _attended(
-    ctx: NodeContext, made: Operand, *, mask: int, past: int, added: Operand | None
+    ctx: NodeContext, packed: Operand, *, mask: int, past: int, bias: Operand | None
 ) -> Results:
-    """Attention over queries, keys and values side by side in `made`, and the cache with these;
-    `mask` and `past` number operands, `added` goes to the scores."""
-    width = as_int(made.shape[-1])
+    """Computes attention from packed queries, keys and values, and the cache with the new rows;
+    `mask` and `past` are numbers of operands, `bias` is added to the scores."""
+    width = as_int(packed.shape[-1])
     if width is None:
         raise ctx.fail("the widths of queries, keys and values are not known")
     widths = ctx.integers("qkv_hidden_sizes", (width // 3,) * 3)
     if len(widths) != 3 or sum(widths) != width:
-        raise ctx.fail(f"widths {widths} are not those of {made.type!r}")
-    parts = _columns(ctx, ctx.ranked(made, 3), widths)
+        raise ctx.fail(f"widths {widths} are not those of {packed.type!r}")
+    parts = _columns(ctx, ctx.ranked(packed, 3), widths)
     q, k, v = (_heads(ctx, p, ctx.integer("num_heads")) for p in parts)
     cache, before = _cache(ctx, past, 5), const(0)
     if cache is not None:
@@ -235,10 +238,10 @@ def _attended(
         old = [ctx.element(cache, 0, n) for n in range(2)]
         k, v = (ctx.concat([o, n], 2) for o, n in zip(old, (k, v), strict=True))
     present = ctx.stack((k, v), 0) if ctx.wants(1) else None
-    shown = ctx.optional(mask)
-    padding = None if shown is None else _padding(ctx, shown, q, k.shape[2])
+    mask_operand = ctx.optional(mask)
+    padding = None if mask_operand is None else _padding(ctx, mask_operand, q, k.shape[2])
     causal = ctx.flag("unidirectional")
-    scores = _added(ctx, added, padding)
+    scores = _added(ctx, bias, padding)
     return [_attend(ctx, (q, k, v), mask=scores, causal=causal, offset=before), present]
 
 
@@ -252,7 +255,7 @@ def _group_query(ctx: NodeContext) -> Results:
         raise ctx.fail("scores are not given")
     many, few = ctx.integer("num_heads"), ctx.integer("kv_num_heads")
     q, k, v = (
-        _heads(ctx, x, n) for x, n in zip(_apart(ctx, many, few), (many, few, few), strict=True)
+        _heads(ctx, x, n) for x, n in zip(_unpacked(ctx, many, few), (many, few, few), strict=True)
     )
     if ctx.optional(14) is not None:
         q, k = (_head_norm(ctx, x, ctx.input(n)) for x, n in ((q, 14), (k, 15)))
@@ -268,55 +271,56 @@ def _group_query(ctx: NodeContext) -> Results:
     if cache.even and window < 0 and sink is None:
         y = _attend(ctx, (q, k, v), mask=mask, causal=True, offset=cache.before)
         return [y, k, v]
-    shown = cache.shown(k.shape[2], window)
+    mask_of_keys = cache.shown(k.shape[2], window)
     if mask is not None:
         lowest = ctx.filled(float("-inf"), mask.dtype)
-        shown = ctx.where(shown, mask, lowest)
+        mask_of_keys = ctx.where(mask_of_keys, mask, lowest)
     if sink is None:
-        return [_attend(ctx, (q, k, v), mask=shown), k, v]
-    shown, *longer = _sunk(ctx, shown, sink, (k, v))
-    return [_attend(ctx, (q, *longer), mask=shown), k, v]
+        return [_attend(ctx, (q, k, v), mask=mask_of_keys), k, v]
+    mask_of_keys, *longer = _sunk(ctx, mask_of_keys, sink, (k, v))
+    return [_attend(ctx, (q, *longer), mask=mask_of_keys), k, v]
 
 
 def _sink(ctx: NodeContext, heads: int) -> Operand | None:
-    """What each head's softmax has as one more score, which goes to no key; `[heads]`."""
-    given = ctx.optional(11)
-    if given is not None:
-        return ctx.holds(ctx.ranked(given, 1), 0, heads)
+    """Returns an additional score of each head's softmax that belongs to no key, `[heads]`, or
+    None."""
+    operand = ctx.optional(11)
+    if operand is not None:
+        return ctx.holds(ctx.ranked(operand, 1), 0, heads)
     smooth = ctx.integer("smooth_softmax", -1) > 0
     return ctx.expand(ctx.filled(0, ctx.input(0).dtype), (const(heads),)) if smooth else None
 
 
 def _sunk(
-    ctx: NodeContext, shown: Operand, sink: Operand, caches: Sequence[Operand]
+    ctx: NodeContext, mask: Operand, sink: Operand, caches: Sequence[Operand]
 ) -> tuple[Operand, ...]:
-    """The scores' mask with one more key of no value, and the caches with it."""
+    """Returns the mask with a column for one more key, and the caches with a zero row for it."""
     dtype = caches[0].dtype
-    if shown.dtype is BOOL:
+    if mask.dtype is BOOL:
         lowest = ctx.filled(float("-inf"), dtype)
-        shown = ctx.where(shown, ctx.filled(0, dtype), lowest)
-    batch, _, length, total = shown.shape
+        mask = ctx.where(mask, ctx.filled(0, dtype), lowest)
+    batch, _, length, key_count = mask.shape
     heads = sink.shape[0]
-    own = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
+    column = ctx.reshape(ctx.cast(sink, dtype), (1, heads, 1, 1))
     columns = (
-        ctx.expand(shown, (batch, heads, length, total)),
-        ctx.expand(own, (batch, heads, length, const(1))),
+        ctx.expand(mask, (batch, heads, length, key_count)),
+        ctx.expand(column, (batch, heads, length, const(1))),
     )
     rows = (ctx.full(0, dtype, (*c.shape[:2], const(1), c.shape[3])) for c in caches)
     longer = (ctx.concat([c, row], 2) for c, row in zip(caches, rows, strict=True))
     return ctx.concat(list(columns), 3), *longer
 
 
-def _apart(ctx: NodeContext, many: int, few: int) -> list[Operand]:
-    """Queries, keys and values, which may lie side by side in the first operand."""
+def _unpacked(ctx: NodeContext, many: int, few: int) -> list[Operand]:
+    """Returns queries, keys and values, which may be packed in the first operand."""
     q, k, v = ctx.input(0), ctx.optional(1), ctx.optional(2)
     if k is not None and v is not None:
         return [q, k, v]
     width = as_int(q.shape[-1])
     if many < 1 or few < 1 or width is None or width % (many + 2 * few):
         raise ctx.fail(f"{q.type!r} does not hold {many} and twice {few} heads")
-    each = width // (many + 2 * few)
-    return _columns(ctx, q, (many * each, few * each, few * each))
+    head_width = width // (many + 2 * few)
+    return _columns(ctx, q, (many * head_width, few * head_width, few * head_width))
 
 
 def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
@@ -325,9 +329,9 @@ def _head_norm(ctx: NodeContext, x: Operand, scale: Operand) -> Operand:
 
 
 def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
-    """Queries or keys turned by the angles of their places."""
-    cos, sin, given = ctx.ranked(ctx.input(7), 2), ctx.input(8), ctx.optional(9)
-    places = cache.places if given is None else given
+    """Applies the rotary embedding to queries or keys at their positions."""
+    cos, sin, position_operand = ctx.ranked(ctx.input(7), 2), ctx.input(8), ctx.optional(9)
+    places = cache.places if position_operand is None else position_operand
     half = as_int(cos.shape[1])
     if half is None:
         raise ctx.fail("the width of the angles is not known")
@@ -335,10 +339,10 @@ def _placed(ctx: NodeContext, x: Operand, cache: _Cache) -> Operand:
 
 
 class _Cache:
-    """Where a run's rows go in a cache of keys or values.
+    """The positions of a run's rows in a cache of keys or values.
 
-    `even`: all sequences have `before` rows already, and the cache grows.  `places` are those of
-    the run's rows, `[batch, position]`.
+    `even`: all sequences have `before` rows already, and the cache grows.  `places` are the
+    positions of the run's rows, `[batch, position]`.
     """
 
     def __init__(self, ctx: NodeContext, k: Operand) -> None:
@@ -346,26 +350,26 @@ class _Cache:
         batch, _, length, _ = k.shape
         past = _cache(ctx, 3, 4)
         self.before = const(0) if past is None else past.shape[2]
-        total = ctx.size(ctx.input(6), "total_sequence_length")
+        key_count = ctx.size(ctx.input(6), "total_sequence_length")
         grown = self.before + length
-        held = as_int(self.before)
-        self.whole = bool(held) and total is not grown  # it has its final length
-        if not self.whole and total is not grown:
-            ctx.require(total, grown, "a cache grows by the rows of a run")
-        self.even = not self.whole and (held == 0 or batch is const(1))
+        past_length = as_int(self.before)
+        self.whole = bool(past_length) and key_count is not grown  # it has its final length
+        if not self.whole and key_count is not grown:
+            ctx.require(key_count, grown, "a cache grows by the rows of a run")
+        self.even = not self.whole and (past_length == 0 or batch is const(1))
         if self.even:
             row = positions(ctx, ctx.size_scalar(self.before), length)
             self.places = ctx.expand(ctx.reshape(row, (1, length)), (batch, length))
             return
         last = ctx.cast(ctx.reshape(ctx.input(5), (batch,)), I64)
-        # The first rows of a shorter sequence begin at 0 too: what is behind its end is padding.
+        # A sequence shorter than the rows begins at 0 too; the rows behind its end are padding.
         start = last - ctx.size_scalar(length - 1)
         self.starts = ctx.emit("max", start, 0)
         row = ctx.reshape(positions(ctx, None, length), (1, length))
         self.places = ctx.reshape(self.starts, (batch, 1)) + row
 
     def present(self, rows: Operand, number: int) -> Operand:
-        """The cache of input `number` with the run's rows."""
+        """Returns the cache of input `number` with the run's rows."""
         ctx, past = self.ctx, _cache(self.ctx, number, 4)
         if past is None:
             return rows
@@ -375,17 +379,18 @@ class _Cache:
             past = ctx.concat([past, ctx.full(0, rows.dtype, rows.shape)], 2)
         return ctx.emit("tensor_scatter", past, rows, self.starts, axis=2, mode="linear")
 
-    def shown(self, total: Index, window: int) -> Operand:
-        """Whether a query sees a key, of the last `window` ones where that is not negative."""
+    def shown(self, key_count: Index, window: int) -> Operand:
+        """Returns a mask of the keys that each query sees, with `window` at least 0 only the last
+        so many."""
         ctx = self.ctx
         batch, length = self.places.shape
-        own = ctx.reshape(self.places, (batch, 1, length, 1))
-        keys = ctx.reshape(positions(ctx, None, total), (1, 1, 1, total))
-        found = keys <= own
+        query_positions = ctx.reshape(self.places, (batch, 1, length, 1))
+        keys = ctx.reshape(positions(ctx, None, key_count), (1, 1, 1, key_count))
+        is_past = keys <= query_positions
         if window < 0:
-            return found
-        near = own - window
-        return found & (keys > near)
+            return is_past
+        window_start = query_positions - window
+        return is_past & (keys > window_start)
 
 
 CONVERTERS: Converters = {

@@ -1,4 +1,5 @@
-"""com.microsoft's operators that others say as well: bodies in ONNX's own syntax, inlined."""
+"""com.microsoft's operators that standard operators can express: bodies in ONNX's syntax,
+inlined."""
 
 from functools import partial
 

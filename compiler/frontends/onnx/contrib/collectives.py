@@ -1,4 +1,4 @@
-"""Converters of com.microsoft's collectives, whose ranks are those of the comm of a run.
+"""Converters of com.microsoft's collectives over all ranks of a run.
 
 ONNX Runtime has one group, of all ranks: `group_size` is its size.
 """
@@ -12,11 +12,12 @@ from tcc.frontends.onnx.context import Converter, NodeContext, Results
 from tcc.frontends.scope import Operand
 
 
-def _operand(ctx: NodeContext, *known: str) -> Operand:
-    """The only input.  All ranks take part: a node may say how many, and not which."""
-    others = sorted({a.name for a in ctx.node.attribute} - {*known})
-    if others or len(ctx.inputs) != 1:
-        raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {others} are not supported")
+def _operand(ctx: NodeContext, *supported: str) -> Operand:
+    """Returns the only input.  All ranks take part: a node may give their number, but no
+    selection."""
+    unsupported = sorted({a.name for a in ctx.node.attribute} - {*supported})
+    if unsupported or len(ctx.inputs) != 1:
+        raise ctx.fail(f"{len(ctx.inputs)} inputs and attributes {unsupported} are not supported")
     return ctx.input(0)
 
 
@@ -25,13 +26,13 @@ def _all_reduce(ctx: NodeContext) -> Results:
 
 
 def _all_gather(ctx: NodeContext) -> Results:
-    """All ranks' operands one behind another along `axis`, which goes to the front meanwhile."""
+    """Gathers all ranks' operands along `axis`, which is transposed to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
-    others = [n for n in range(x.rank) if n != axis]
-    front = ctx.transpose(x, [axis, *others]) if axis else x
-    found = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
-    return ctx.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+    other_axes = [n for n in range(x.rank) if n != axis]
+    front = ctx.transpose(x, [axis, *other_axes]) if axis else x
+    gathered = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
+    return ctx.transpose(gathered, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
 
 
 def _all_to_all(ctx: NodeContext) -> Results:

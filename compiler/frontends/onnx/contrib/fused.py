@@ -1,4 +1,4 @@
-"""Converters of com.microsoft's fused operators: activations, norms and products.
+"""Converters of com.microsoft's fused operators: activations, norms and matmuls.
 
 SkipLayerNormalization(x, skip, gamma, beta, bias)  ->  layer_normalization(x + skip + bias)
 """
@@ -17,16 +17,17 @@ from tcc.ir.types import BOOL, F64, I32, I64
 
 
 def positions(ctx: NodeContext, count: Operand | None, size: Index) -> Operand:
-    """The numbers `count`, `count + 1`, ... of `size` places, i64; from 0 on without a count."""
-    found = ctx.counted(size)
-    return found if count is None else found + ctx.cast(count, I64)
+    """Returns the numbers `count`, `count + 1`, ..., `size` in all, as i64; from 0 on without a
+    count."""
+    numbers = ctx.counted(size)
+    return numbers if count is None else numbers + ctx.cast(count, I64)
 
 
 # ---- activations --------------------------------------------------------------------------------
 
 
 def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
-    """GELU, of the sum with a bias where there is one."""
+    """Converts GELU, of x + bias if there is a bias."""
     x, bias = ctx.input(0), ctx.optional(1)
     if bias is not None:
         x = x + bias
@@ -34,7 +35,7 @@ def _gelu(ctx: NodeContext, approximate: str = "none") -> Results:
 
 
 def _split_gelu(ctx: NodeContext) -> Results:
-    """The first half of x + bias times the GELU of the second."""
+    """Multiplies the first half of x + bias with the GELU of the second half."""
     x = ctx.input(0) + ctx.input(1)
     width = as_int(x.shape[-1])
     if width is None or width % 2:
@@ -44,7 +45,7 @@ def _split_gelu(ctx: NodeContext) -> Results:
 
 
 def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float]) -> Operand:
-    """`x` after the activation that a fused node names."""
+    """Applies the activation that a fused node names."""
     if name in ("", "Identity"):
         return x
     if name == "Clip":
@@ -56,17 +57,18 @@ def _activated(ctx: NodeContext, x: Operand, name: str, params: Sequence[float])
 
 
 def _skip_norm(ctx: NodeContext, op: str, bias: int) -> Results:
-    """A norm of the sum of two values and, as operand `bias`, a vector; and this sum."""
+    """Returns a norm of the sum of two values and, if present, the vector in operand `bias`; and
+    the sum."""
     x, skip = ctx.present(2)
     if ctx.wants(1) or ctx.wants(2):
         raise ctx.fail("moments are not given", "only training reads outputs 1 and 2")
-    total = x + skip
+    added = x + skip
     vector = ctx.optional(bias)
     if vector is not None:
-        total = total + vector
+        added = added + vector
     affine = [ctx.optional(n) for n in range(2, bias)]
-    operands = [total, *(o for o in affine if o is not None)]
-    return [_norm(ctx, op, operands), None, None, total]
+    operands = [added, *(o for o in affine if o is not None)]
+    return [_norm(ctx, op, operands), None, None, added]
 
 
 def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
@@ -77,33 +79,35 @@ def _norm(ctx: NodeContext, op: str, operands: Sequence[Operand]) -> Operand:
 def embedded(
     ctx: NodeContext, table: Callable[[int], Operand], places: Operand | None = None
 ) -> Results:
-    """The norm of a token's, a place's and, where there are any, a segment's row; `table` gives
-    operands 2 to 6."""
+    """Returns the norm of the sum of a token's row, a position's and, if present, a segment's;
+    `table` returns operands 2 to 6."""
     tokens, segments, mask = ctx.input(0), ctx.optional(1), ctx.optional(7)
     if tokens.rank != 2:
         raise ctx.fail(f"tokens have two axes, not {tokens.type!r}")
     if places is None:
         places = ctx.reshape(positions(ctx, None, tokens.shape[1]), (1, tokens.shape[1]))
-    total = ctx.emit("gather", table(2), tokens, axis=0)
-    total = total + ctx.emit("gather", table(3), places, axis=0)
+    embedding = ctx.emit("gather", table(2), tokens, axis=0)
+    embedding = embedding + ctx.emit("gather", table(3), places, axis=0)
     if segments is not None:
-        total = total + ctx.emit("gather", table(4), segments, axis=0)
-    found = _norm(ctx, "layer_normalization", [total, table(5), table(6)])
+        embedding = embedding + ctx.emit("gather", table(4), segments, axis=0)
+    normalized = _norm(ctx, "layer_normalization", [embedding, table(5), table(6)])
     if mask is None:
         counts = ctx.full(0, I32, (tokens.shape[0],))
     else:
-        ones = ctx.cast(mask.equals(1), I32)
-        counts = ctx.reduce("sum", ones, 1)
-    return [found, counts, total]
+        is_token = ctx.cast(mask.equals(1), I32)
+        counts = ctx.reduce("sum", is_token, 1)
+    return [normalized, counts, embedding]
 
 
 def _group_norm(ctx: NodeContext) -> Results:
-    """Groups of channels, which are last by default; then SiLU where that is asked for.  Operands 3
-    and 4 are added before; the sum is the second result."""
+    """Converts GroupNorm: groups of channels, which are last by default, then SiLU if requested.
+
+    Operands 3 and 4 are added before; the sum is the second result.
+    """
     x, scale, bias = ctx.present(3)
     for other in (ctx.optional(n) for n in (3, 4)):
         if other is not None:
-            if other.rank == 2 < x.rank:  # one number for a channel of each image
+            if other.rank == 2 < x.rank:  # one number for each image and channel
                 other = ctx.reshape(other, (other.shape[0], *[1] * (x.rank - 2), other.shape[1]))
             x = x + other
     if x.rank < 2:
@@ -121,42 +125,42 @@ def _group_norm(ctx: NodeContext) -> Results:
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:
-    """What is left of `x` + bias, + residual: nothing is dropped outside of training."""
-    total = ctx.input(0) + ctx.input(1)
+    """Converts the dropout of x + bias, plus residual; outside of training nothing is dropped."""
+    added = ctx.input(0) + ctx.input(1)
     residual, ratio, training = (ctx.optional(n) for n in (2, 3, 4))
     drops = False if training is None else ctx.truth(training)
-    mask = ctx.full(True, BOOL, total.shape)
+    mask = ctx.full(True, BOOL, added.shape)
     if drops is not False:
-        asked, fixed = None if drops else training, seed_of(ctx, whole=True)
-        total, mask = dropped(ctx, total, 0.5 if ratio is None else ratio, asked, fixed)
-    return [total if residual is None else total + residual, mask]
+        training_flag, fixed = None if drops else training, seed_of(ctx, as_integer=True)
+        added, mask = dropped(ctx, added, 0.5 if ratio is None else ratio, training_flag, fixed)
+    return [added if residual is None else added + residual, mask]
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- matmuls ------------------------------------------------------------------------------------
 
 
 def _inverse(ctx: NodeContext) -> Results:
-    """By elimination with pivots, in f64."""
+    """Inverts matrices by elimination with pivots, in f64."""
     packed, pivots = ctx.emit_all("lu", [ctx.cast(ctx.input(0), F64)])
     size = packed.shape[-1]
     order = ctx.emit("pivot_order", pivots, rows=size)
     rows = ctx.reshape(ctx.cast(order, I64), (*order.shape, 1))
     swapped = ctx.cast(rows.equals(positions(ctx, None, size)), F64)
     half = ctx.emit("solve_triangular", packed, swapped, upper=False, unit=True)
-    found = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
-    return ctx.cast(found, ctx.input(0).dtype)
+    inverted = ctx.emit("solve_triangular", packed, half, upper=True, unit=False)
+    return ctx.cast(inverted, ctx.input(0).dtype)
 
 
 def _fused_matmul(ctx: NodeContext) -> Results:
     a, c = (_transposed(ctx, ctx.input(n), "AB"[n]) for n in range(2))
-    found = a @ c
+    result = a @ c
     alpha = ctx.real("alpha", 1.0)
-    found = found if alpha == 1 else found * alpha
-    return _activated(ctx, found, ctx.text("activation", ""), _params(ctx))
+    result = result if alpha == 1 else result * alpha
+    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
 
 
 def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
-    """A factor, with its rows among the batch axes or behind the columns where flags say so."""
+    """Transposes an operand of a matmul as the node's flags say."""
     if x.rank < 2:
         return x
     order = list(range(x.rank))
@@ -168,7 +172,7 @@ def _transposed(ctx: NodeContext, x: Operand, side: str) -> Operand:
 
 
 def _fused_gemm(ctx: NodeContext) -> Results:
-    made = ctx.emit(
+    result = ctx.emit(
         "gemm",
         *ctx.inputs,
         alpha=ctx.real("alpha", 1.0),
@@ -176,7 +180,7 @@ def _fused_gemm(ctx: NodeContext) -> Results:
         trans_a=ctx.flag("transA"),
         trans_b=ctx.flag("transB"),
     )
-    return _activated(ctx, made, ctx.text("activation", ""), _params(ctx))
+    return _activated(ctx, result, ctx.text("activation", ""), _params(ctx))
 
 
 def _params(ctx: NodeContext) -> list[float]:
@@ -185,11 +189,11 @@ def _params(ctx: NodeContext) -> list[float]:
 
 def _fused_conv(ctx: NodeContext) -> Results:
     x, weight, bias, other = ctx.input(0), ctx.input(1), ctx.optional(2), ctx.optional(3)
-    made = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
+    result = ctx.emit("conv", x, weight, bias, **window_attrs(ctx, x, weight))
     if other is not None:
-        made = made + other
+        result = result + other
     params = ctx.reals("activation_params")
-    return _activated(ctx, made, ctx.text("activation", ""), params)
+    return _activated(ctx, result, ctx.text("activation", ""), params)
 
 
 CONVERTERS: Converters = {

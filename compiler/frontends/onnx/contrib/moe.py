@@ -1,4 +1,4 @@
-"""Layers of experts, of ONNX Runtime's own domain: the best few of each token's experts, weighted.
+"""Converters of ONNX Runtime's expert layers: each token uses its k best experts, weighted.
 
     share, index = top_k(softmax(scores)) ; y[t] = sum(k) share[t, k] * expert[index[t, k]](x[t])
 
@@ -16,16 +16,17 @@ from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
 from tcc.record import entity
 
-# The products in the order of their operands: the first, the second, and what gates the first.
+# The matmuls in the order of their operands: the first, the second, and the gate of the first.
 _UP, _DOWN, _GATE = range(3)
 _FIRST, _ZEROS, _ROUTED = 2, 11, 14
 
 
 def _moe(ctx: NodeContext) -> Results:
-    """From input 2 on, the matrices [experts, out, in] and the bias of each product."""
+    """Converts MoE; from input 2 on come the matrices [experts, out, in] and the bias of each
+    matmul."""
     shares = ctx.emit("softmax", _scores(ctx), axis=1)
     share, index = _best(ctx, shares)
-    return _layer(ctx, 2, lambda product: ctx.input(_FIRST + 2 * product), share, index)
+    return _layer(ctx, 2, lambda matmul: ctx.input(_FIRST + 2 * matmul), share, index)
 
 
 def _scores(ctx: NodeContext) -> Operand:
@@ -36,7 +37,7 @@ def _scores(ctx: NodeContext) -> Operand:
 
 
 def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
-    """The best scores of each token and the experts that they are of."""
+    """Returns the best scores of each token, and the experts to which they belong."""
     count = ctx.integer("k", 1)
     experts = as_int(scores.shape[1])
     if experts is not None and not 1 <= count <= experts:
@@ -46,89 +47,94 @@ def _best(ctx: NodeContext, scores: Operand) -> Sequence[Operand]:
 
 def _layer(
     ctx: NodeContext,
-    apart: int,
+    stride: int,
     matrices: Callable[[int], Operand],
     share: Operand,
     index: Operand,
 ) -> Results:
-    """The experts' results by their shares; the operands of products are `apart`."""
+    """Returns the weighted sum of the experts' results; operands of successive matmuls are `stride`
+    inputs apart."""
     x, scores = ctx.present(2)
     count = ctx.integer("k", 1)
     if ctx.flag("use_sparse_mixer"):
         raise ctx.fail("the sparse mixer is not supported")
     rows, depth = scores.shape[0], x.shape[-1]
     if ctx.flag("normalize_routing_weights"):
-        total = ctx.reduce("sum", share, 1, keepdims=True)
-        share = share / total
-    chosen = _Experts(ctx, index, apart, matrices)
+        share_sum = ctx.reduce("sum", share, 1, keepdims=True)
+        share = share / share_sum
+    experts = _Experts(ctx, index, stride, matrices)
     tokens = ctx.reshape(x, (rows, 1, 1, depth))
-    hidden = _activated(ctx, chosen, tokens)
-    made = chosen.product(hidden, _DOWN)
-    weighted = made * ctx.reshape(share, (rows, count, 1, 1))
-    total = ctx.reduce("sum", weighted, 1)
-    return ctx.reshape(total, x.shape)
+    hidden = _activated(ctx, experts, tokens)
+    outputs = experts.matmul(hidden, _DOWN)
+    weighted = outputs * ctx.reshape(share, (rows, count, 1, 1))
+    combined = ctx.reduce("sum", weighted, 1)
+    return ctx.reshape(combined, x.shape)
 
 
 @entity
 class _Experts:
-    """Products with the weights of each row's experts."""
+    """Matmuls with the weights of each row's experts."""
 
     ctx: NodeContext
     index: Operand
-    apart: int
+    stride: int
     matrices: Callable[[int], Operand]
 
-    def has(self, product: int) -> bool:
-        return self.ctx.optional(_FIRST + self.apart * product) is not None
+    def has(self, matmul: int) -> bool:
+        return self.ctx.optional(_FIRST + self.stride * matmul) is not None
 
-    def product(self, rows: Operand, product: int) -> Operand:
-        """`[tokens, k, 1, out]`: rows by the matrices of a product, and its bias."""
+    def matmul(self, rows: Operand, matmul: int) -> Operand:
+        """Multiplies rows with the matrices of a matmul and adds its bias; `[tokens, k, 1,
+        out]`."""
         ctx = self.ctx
-        matrices = ctx.emit("gather", self.matrices(product), self.index, axis=0)
-        made = rows @ ctx.transpose(matrices, (0, 1, 3, 2))
-        bias = ctx.optional(_FIRST + self.apart * (product + 1) - 1)
+        matrices = ctx.emit("gather", self.matrices(matmul), self.index, axis=0)
+        outputs = rows @ ctx.transpose(matrices, (0, 1, 3, 2))
+        bias = ctx.optional(_FIRST + self.stride * (matmul + 1) - 1)
         if bias is None:
-            return made
-        own = ctx.emit("gather", bias, self.index, axis=0)
-        return made + ctx.reshape(own, made.shape)
+            return outputs
+        gathered_bias = ctx.emit("gather", bias, self.index, axis=0)
+        return outputs + ctx.reshape(gathered_bias, outputs.shape)
 
 
-def _activated(ctx: NodeContext, chosen: _Experts, tokens: Operand) -> Operand:
-    """What the second product multiplies."""
-    made = chosen.product(tokens, _UP)
-    gated = chosen.has(_GATE)
+def _activated(ctx: NodeContext, experts: _Experts, tokens: Operand) -> Operand:
+    """Returns the operand of the second matmul."""
+    up = experts.matmul(tokens, _UP)
+    gated = experts.has(_GATE)
     match ctx.text("activation_type", "relu"):
         case "relu":
-            found = ctx.emit("relu", made)
+            activated = ctx.emit("relu", up)
         case "gelu":
-            found = ctx.emit("gelu", made, approximate="tanh")
+            activated = ctx.emit("gelu", up, approximate="tanh")
         case "silu":
-            found = ctx.emit("silu", made)
+            activated = ctx.emit("silu", up)
         case "identity":
-            found = made
+            activated = up
         case "swiglu":
-            return _swiglu(ctx, chosen, tokens, made)
+            return _swiglu(ctx, experts, tokens, up)
         case other:
             raise ctx.fail(f"the activation {other!r} is not known")
-    return found * chosen.product(tokens, _GATE) if gated else found
+    return activated * experts.matmul(tokens, _GATE) if gated else activated
 
 
-def _swiglu(ctx: NodeContext, chosen: _Experts, tokens: Operand, made: Operand) -> Operand:
-    """`g * sigmoid(alpha * g) * (l + beta)`, where `swiglu_fusion` says how both lie in the first
-    product: in turns (1) or one after the other (2); else (0) the gating product is `l`."""
+def _swiglu(ctx: NodeContext, experts: _Experts, tokens: Operand, up: Operand) -> Operand:
+    """Returns `g * sigmoid(alpha * g) * (l + beta)`.
+
+    `swiglu_fusion` says how g and l lie in the first matmul's result: alternating (1) or one after
+    the other (2); with 0, `l` is the gate's matmul.
+    """
     fusion = ctx.integer("swiglu_fusion", 0)
     if fusion == 0:
-        if not chosen.has(_GATE):
+        if not experts.has(_GATE):
             raise ctx.fail("swiglu without fusion needs a third product")
-        gate, linear = made, chosen.product(tokens, _GATE)
+        gate, linear = up, experts.matmul(tokens, _GATE)
     else:
-        width = as_int(made.shape[3])
+        width = as_int(up.shape[3])
         if fusion not in (1, 2) or width is None or width % 2:
-            raise ctx.fail(f"swiglu_fusion is {fusion} for {made.shape[3]} columns")
-        gate, linear = (_half(ctx, made, n, width // 2, fusion == 1) for n in range(2))
+            raise ctx.fail(f"swiglu_fusion is {fusion} for {up.shape[3]} columns")
+        gate, linear = (_half(ctx, up, n, width // 2, fusion == 1) for n in range(2))
     limit = ctx.real("swiglu_limit", inf)
     if limit != inf:
-        above, below = (ctx.filled(v, made.dtype) for v in (limit, -limit))
+        above, below = (ctx.filled(v, up.dtype) for v in (limit, -limit))
         gate = ctx.emit("clip", gate, None, above)
         linear = ctx.emit("clip", linear, below, above)
     beta = ctx.real("activation_beta", 0.0)
@@ -138,16 +144,16 @@ def _swiglu(ctx: NodeContext, chosen: _Experts, tokens: Operand, made: Operand) 
     return shaped * linear
 
 
-def _half(ctx: NodeContext, made: Operand, number: int, width: int, turns: bool) -> Operand:
-    """One of two values that lie in turns, or one after the other, along the last axis."""
+def _half(ctx: NodeContext, up: Operand, number: int, width: int, alternate: bool) -> Operand:
+    """Returns one of two values that alternate, or lie one after the other, along the last axis."""
     zero = const(0)
-    start: Index = const(number if turns else number * width)
+    start: Index = const(number if alternate else number * width)
     return ctx.emit(
         "slice",
-        made,
+        up,
         starts=(zero, zero, zero, start),
-        steps=(1, 1, 1, 2 if turns else 1),
-        sizes=(*made.shape[:3], const(width)),
+        steps=(1, 1, 1, 2 if alternate else 1),
+        sizes=(*up.shape[:3], const(width)),
     )
 
 
@@ -155,8 +161,11 @@ def _half(ctx: NodeContext, made: Operand, number: int, width: int, turns: bool)
 
 
 def _quantised(ctx: NodeContext) -> Results:
-    """From input 2 on, the levels, scales and bias of each product; then their zero points.  Shares
-    are a softmax of the best scores alone, or given."""
+    """Converts QMoE.
+
+    From input 2 on come the levels, scales and bias of each matmul, then their zero points.  Shares
+    are an operand, or a softmax of the best scores alone.
+    """
     if ctx.text("quant_type", "int") != "int":
         raise ctx.fail(
             f"weights of type {ctx.text('quant_type', 'int')} are not supported",
@@ -170,13 +179,13 @@ def _quantised(ctx: NodeContext) -> Results:
         share = ctx.emit("softmax", best, axis=1)
     else:
         share = ctx.emit("gather_elements", routed, index, axis=1)
-    return _layer(ctx, 3, lambda product: _dequantised(ctx, product), share, index)
+    return _layer(ctx, 3, lambda matmul: _dequantised(ctx, matmul), share, index)
 
 
-def _dequantised(ctx: NodeContext, product: int) -> Operand:
-    """The matrices [experts, out, in] of a product."""
-    bits = ctx.integer(f"fc{product + 1}_expert_weight_bits", ctx.integer("expert_weight_bits", 4))
-    dtype, first = level_type(ctx, bits), _FIRST + 3 * product
+def _dequantised(ctx: NodeContext, matmul: int) -> Operand:
+    """Returns the dequantised matrices [experts, out, in] of a matmul."""
+    bits = ctx.integer(f"fc{matmul + 1}_expert_weight_bits", ctx.integer("expert_weight_bits", 4))
+    dtype, first = level_type(ctx, bits), _FIRST + 3 * matmul
     levels = unpacked(ctx, first, "the weights", dtype)
     if levels.rank != 3:
         raise ctx.fail(f"weights {levels.type!r} have not three axes")
@@ -184,16 +193,16 @@ def _dequantised(ctx: NodeContext, product: int) -> Operand:
     block = ctx.integer("block_size", 0)
     blocks = -(-depth // block) if block > 0 else 1
     scale = ctx.cast(ctx.reshape(ctx.input(first + 1), (experts, out, blocks)), F32)
-    if ctx.optional(_ZEROS + product) is None:
+    if ctx.optional(_ZEROS + matmul) is None:
         middle = np.full((experts, out, blocks), 1 << (bits - 1), dtype.carrier)
         zero = ctx.constant(middle, dtype)
     else:
         row = blocks if block > 0 else out
-        zero = unpacked(ctx, _ZEROS + product, "the zero points", dtype, row)
+        zero = unpacked(ctx, _ZEROS + matmul, "the zero points", dtype, row)
         zero = ctx.reshape(zero, (experts, out, blocks))
     step = block if block > 0 else max(depth, 1)
-    made = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
-    return ctx.cast(made, ctx.input(0).dtype)
+    matrices = ctx.emit("dequantize_linear", levels, scale, zero, axis=2, block_size=step)
+    return ctx.cast(matrices, ctx.input(0).dtype)
 
 
 CONVERTERS: Converters = {

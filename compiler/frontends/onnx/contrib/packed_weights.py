@@ -10,7 +10,7 @@ from tcc.ir.op import Array
 from tcc.ir.types import F32, U2, U4, U8, DType
 from tcc.ops.algebra.levels import nibbles
 
-# The numbers of bitsandbytes: 4-bit floats, and quantiles of a normal distribution.
+# The tables of bitsandbytes: 4-bit floats, and quantiles of a normal distribution.
 _FP4 = [0, 1 / 192, 2 / 3, 1, 1 / 3, 1 / 2, 1 / 6, 1 / 4]
 _FP4 += [-number for number in _FP4]
 _NF4 = (
@@ -23,18 +23,19 @@ _LEVELS = {2: U2, 4: U4, 8: U8}
 
 
 def level_type(ctx: NodeContext, bits: int) -> DType:
-    """The element type of levels of so many bits."""
+    """Returns the element type of levels of `bits` bits."""
     if bits not in _LEVELS:
         raise ctx.fail(f"levels of {bits} bits are not supported")
     return _LEVELS[bits]
 
 
 def _matmul_n_bits(ctx: NodeContext) -> Results:
-    """`x` (.., K) times N rows of K levels, packed in blocks that share a scale and a zero point.
+    """Multiplies `x` (.., K) with N rows of K levels, packed in blocks that share a scale and a
+    zero point.
 
-    Without zero points these are the middle of the levels' range.  `g_idx` names the block of each
-    level, for its zero point too (packed ones are what ONNX Runtime's CPU kernel overlooks then).
-    `accuracy_level` says how far x may be rounded, and it is not: products are of f32.
+    Without zero points, the middle of the levels' range is zero.  `g_idx` has the block of each
+    level, also for its zero point (ONNX Runtime's CPU kernel ignores packed zero points then).
+    `accuracy_level` allows rounding of x, which this converter does not use: the matmul is in f32.
     """
     bits = ctx.integer("bits", 4)
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
@@ -52,18 +53,21 @@ def _matmul_n_bits(ctx: NodeContext) -> Results:
         order = np.argsort(groups, kind="stable")
         if (groups[order] == even).all():
             x, levels = _gathered(ctx, x, order, x.rank - 1), levels[:, order]
-        else:  # of uneven blocks each level has a scale of its own
+        else:  # blocks of different sizes: each level gets its own scale
             block, scale, zero = 1, _gathered(ctx, scale, groups, 1), zero[:, groups]
-    found = _product(ctx, x, (levels, scale, zero), dtype, block)
+    result = _matmul_rows(ctx, x, (levels, scale, zero), dtype, block)
     bias = ctx.optional(5)
     if bias is not None:
-        found = found + ctx.cast(bias, F32)
-    return ctx.cast(found, ctx.input(0).dtype)
+        result = result + ctx.cast(bias, F32)
+    return ctx.cast(result, ctx.input(0).dtype)
 
 
 def _matmul_bnb4(ctx: NodeContext) -> Results:
-    """`x` times N rows of K numbers of a table of 16, whose places are packed, the first of two in
-    the high half of a byte; each block of them, counted over all rows, has its own factor."""
+    """Multiplies `x` with N rows of K numbers from a table of 16.
+
+    The numbers' positions in the table are packed, the first of two in the high half of a byte.
+    Each block of numbers, counted over all rows, has a factor.
+    """
     rows, depth, block = (ctx.integer(name) for name in ("N", "K", "block_size"))
     kind = ctx.integer("quant_type")
     if kind not in (0, 1) or min(rows, depth, block) < 1:
@@ -76,18 +80,18 @@ def _matmul_bnb4(ctx: NodeContext) -> Results:
     ):
         raise ctx.fail(f"B and absmax have {packed.size} and {factors.size} entries for {count}")
     places = np.stack([packed >> 4, packed & 15], 1).reshape(-1)[:count]
-    found = np.array((_FP4, _NF4)[kind], np.float32)[places]
-    found *= np.repeat(factors.astype(np.float32), block)[:count]
-    found = found.reshape(rows, depth)
-    weights = ctx.constant(found.T if ctx.flag("transB", True) else found)
+    numbers = np.array((_FP4, _NF4)[kind], np.float32)[places]
+    numbers *= np.repeat(factors.astype(np.float32), block)[:count]
+    numbers = numbers.reshape(rows, depth)
+    weights = ctx.constant(numbers.T if ctx.flag("transB", True) else numbers)
     x = ctx.input(0)
     return ctx.cast(ctx.cast(x, F32) @ weights, x.dtype)
 
 
-def _product(
+def _matmul_rows(
     ctx: NodeContext, x: Operand, rows: tuple[Array, Operand, Array], dtype: DType, block: int
 ) -> Operand:
-    """`x` times `rows`: levels, their scales and zero points."""
+    """Multiplies `x` with `rows`: levels, their scales and zero points."""
     levels, scale, zero = rows
     if zero.dtype == dtype.carrier:
         operands = [ctx.constant(levels, dtype), scale, ctx.constant(zero, dtype)]
@@ -96,10 +100,10 @@ def _product(
     half = 1 << (dtype.bits - 1)
     signed = np.ascontiguousarray((levels.T.astype(np.int16) - half).astype(np.int8))
     bits = 4 if dtype.bits <= 4 and len(signed) % 2 == 0 else 8
-    stored = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
+    level_operand = ctx.constant(nibbles(signed, 0) if bits == 4 else signed)
     points = ctx.constant(np.ascontiguousarray(zero.T - np.float32(half)))
     transposed = ctx.transpose(scale, (1, 0))
-    return ctx.emit("matmul_levels", x, stored, transposed, points, bits=bits, block=block)
+    return ctx.emit("matmul_levels", x, level_operand, transposed, points, bits=bits, block=block)
 
 
 def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
@@ -107,27 +111,30 @@ def _gathered(ctx: NodeContext, x: Operand, at: Array, axis: int) -> Operand:
 
 
 def _groups(ctx: NodeContext, depth: int, blocks: int) -> Array | None:
-    """The block of each level of a row, where that is said."""
+    """Returns the block of each level of a row, None where the model does not say."""
     if ctx.optional(4) is None:
         return None
-    found = ctx.static(4, "g_idx").reshape(-1)
-    whole = found.dtype.kind in "iu"
-    if not whole or found.size < depth or not ((found >= 0) & (found < blocks)).all():
+    groups = ctx.static(4, "g_idx").reshape(-1)
+    is_integer = groups.dtype.kind in "iu"
+    if not is_integer or groups.size < depth or not ((groups >= 0) & (groups < blocks)).all():
         raise ctx.fail(f"g_idx does not name one of {blocks} blocks for each of {depth} levels")
-    return found[:depth]
+    return groups[:depth]
 
 
 def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Array:
-    """One for each row and block, as levels are; floats where they lie between levels."""
+    """Returns the zero points of each row and block as levels; as floats if they lie between
+    levels."""
     if ctx.optional(3) is None:
         return np.full(shape, 1 << (dtype.bits - 1), dtype.carrier)
     if ctx.input(3).dtype.is_float:
-        given = ctx.static(3, "the zero points").astype(np.float32)
-        if given.size != prod(shape):
-            raise ctx.fail(f"there are {given.size} zero points for {prod(shape)} blocks")
-        given = given.reshape(shape)
-        whole: Array = np.clip(np.nan_to_num(given), 0, (1 << dtype.bits) - 1).astype(dtype.carrier)
-        return whole if (whole == given).all() else given
+        points = ctx.static(3, "the zero points").astype(np.float32)
+        if points.size != prod(shape):
+            raise ctx.fail(f"there are {points.size} zero points for {prod(shape)} blocks")
+        points = points.reshape(shape)
+        levels: Array = np.clip(np.nan_to_num(points), 0, (1 << dtype.bits) - 1).astype(
+            dtype.carrier
+        )
+        return levels if (levels == points).all() else points
     if ctx.input(3).dtype is not U8:
         raise ctx.fail(f"zero points of type {ctx.input(3).dtype} are not supported")
     per_row = -(-shape[1] * dtype.bits // 8) * 8 // dtype.bits  # rows begin with a byte
@@ -138,7 +145,8 @@ def _zero_points(ctx: NodeContext, shape: tuple[int, int], dtype: DType) -> Arra
 def _rows_of_bytes(
     ctx: NodeContext, number: int, what: str, rows: int, levels: int, bits: int
 ) -> Array:
-    """A constant operand that is bytes, as many as the levels of all rows fill."""
+    """Returns a constant operand of bytes; raises `UserError` unless it has as many as `levels`
+    fill."""
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or data.size * 8 != rows * levels * bits:
         raise ctx.fail(f"{what} has {data.size} bytes for {rows} rows of {levels} levels")
@@ -154,8 +162,8 @@ def _elements(data: Array, shape: tuple[int, ...], dtype: DType) -> Array:
 def unpacked(
     ctx: NodeContext, number: int, what: str, dtype: DType, count: int | None = None
 ) -> Operand:
-    """A constant operand of bytes that hold levels along the last axis, as these; with `count` so
-    many of each row, which ends with a byte."""
+    """Unpacks a constant operand of bytes to levels along the last axis.  Each row ends with a
+    whole byte; `count` cuts its unused levels off."""
     data = ctx.static(number, what)
     if data.dtype != np.uint8 or not data.ndim:
         raise ctx.fail(f"{what} are no rows of bytes")

@@ -2,7 +2,7 @@
 
     QLinearAdd(a, b)  ->  quantize_linear(add(dequantize_linear(a), dequantize_linear(b)))
 
-Products keep this form too: targets that multiply bytes find them in it.
+Matmuls keep this form too; targets with int8 matmuls recognise it.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tcc.ir.types import F32, U8
 
 
 def _floats(ctx: NodeContext, first: int, axis: int = 0) -> Operand:
-    """Operand `first` as floats; its scale and zero point follow it."""
+    """Returns operand `first` as floats; its scale and zero point follow it."""
     return _scaled(ctx, ctx.input(first), ctx.input(first + 1), ctx.optional(first + 2), axis)
 
 
@@ -34,14 +34,14 @@ def _scaled(
 
 
 def _levels(ctx: NodeContext, y: Operand, scale: int, like: Operand) -> Operand:
-    """`y` quantised by operands `scale` and the next one, to the type of `like`."""
+    """Quantises `y` with operands `scale` and the next one, to the type of `like`."""
     step, zero = ctx.input(scale), ctx.optional(scale + 1)
     zero = zero and ctx.reshape(zero, step.shape)
     to = like.dtype if zero is None else zero.dtype
     return ctx.emit("quantize_linear", y, step, zero, to=to, axis=0)
 
 
-# ---- point by point -----------------------------------------------------------------------------
+# ---- pointwise ---------------------------------------------------------------------------------
 
 
 def _binary(op: str) -> Converter:
@@ -78,11 +78,12 @@ def _concat(ctx: NodeContext) -> Results:
     return _levels(ctx, ctx.concat(parts, axis), 0, ctx.input(2))
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- matmuls ------------------------------------------------------------------------------------
 
 
 def _gemm(ctx: NodeContext) -> Results:
-    """A product of bytes, its bias in i32 by the scale of the sums; floats without a scale of y."""
+    """Converts QGemm: an int8 matmul with an i32 bias in the sums' scale; floats without a scale of
+    y."""
     a_scale, alpha = ctx.input(1), ctx.real("alpha", 1.0)
     if alpha != 1:
         a_scale = a_scale * alpha
@@ -94,8 +95,8 @@ def _gemm(ctx: NodeContext) -> Results:
         step = a_scale * ctx.input(4)
         operands.append(ctx.cast(bias, F32) * step)
     flags = {"trans_a": ctx.flag("transA"), "trans_b": transposed}
-    made = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
-    return made if ctx.optional(7) is None else _levels(ctx, made, 7, ctx.input(0))
+    result = ctx.emit("gemm", *operands, alpha=1.0, beta=1.0, **flags)
+    return result if ctx.optional(7) is None else _levels(ctx, result, 7, ctx.input(0))
 
 
 def scaled_sums(
@@ -104,16 +105,16 @@ def scaled_sums(
     c: Operands,
     bias: Operand | None,
 ) -> Operand:
-    """The product of bytes with their scales and zero points, in floats."""
+    """Returns an int8 matmul with scales and zero points, as floats."""
     zeros = [_vector(ctx, o[2]) for o in (a, c)]
     sums = ctx.emit("matmul_integer", a[0], c[0], *zeros)
     step = ctx.emit("mul", *(_vector(ctx, o[1]) for o in (a, c)))
-    found = ctx.cast(sums, F32) * step
-    return found if bias is None else found + bias
+    floats = ctx.cast(sums, F32) * step
+    return floats if bias is None else floats + bias
 
 
 def _vector(ctx: Emitter, x: Operand | None) -> Operand | None:
-    """A scale or zero point, a scalar where it is one number."""
+    """Returns a scale or zero point, as a scalar if it has one element."""
     return ctx.reshape(x, ()) if x is not None and x.type.static_shape == (1,) else x
 
 
@@ -126,7 +127,8 @@ def _to_float(ctx: NodeContext) -> Results:
 def quantised_product(
     ctx: Emitter, x: Operand, matrix: Operands, bias: Operand | None = None
 ) -> Operand:
-    """`x`, quantised by its own range, times bytes with their scale and zero point."""
+    """Quantises `x` by its own range and multiplies it with an int8 matrix (levels, scale, zero
+    point)."""
     return scaled_sums(ctx, ctx.emit_all("dynamic_quantize_linear", [x]), matrix, bias)
 
 
@@ -139,10 +141,11 @@ def _dynamic_matmul(ctx: NodeContext) -> Results:
 
 
 def _gather_blocks(ctx: NodeContext) -> Results:
-    """Rows of a table of levels, whose blocks have scales of their own.
+    """Gathers rows of a table of levels whose blocks have scales.
 
-    Bytes hold levels around the middle of their range, if not around given zero points; elements
-    of 4 bits are what they are."""
+    Without zero points, bytes are relative to the middle of their range; elements of 4 bits are
+    used as they are.
+    """
     data, indices, scale, zero = ctx.input(0), ctx.input(1), ctx.input(2), ctx.optional(3)
     bits, axis = ctx.integer("bits", 4), ctx.axis_of("quantize_axis", data.rank, 1)
     block = ctx.integer("block_size", 128)
@@ -154,19 +157,20 @@ def _gather_blocks(ctx: NodeContext) -> Results:
         if zero is None:
             zero = ctx.expand(ctx.filled(1 << (bits - 1), dtype), scale.shape)
     if zero is not None and as_int(zero.shape[-1]) != as_int(scale.shape[-1]):
-        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # bytes end with a row
+        zero = ctx.slice_axis(zero, zero.rank - 1, 0, scale.shape[-1])  # a row fills whole bytes
     rows = ctx.emit("dequantize_linear", data, scale, zero, axis=axis, block_size=block)
     return ctx.emit("gather", rows, indices, axis=ctx.axis_of("gather_axis", rows.rank, 0))
 
 
 def _quantised_embedding(ctx: NodeContext) -> Results:
-    """Bytes in the tables: a scale 6 operands behind each, a zero point 11."""
+    """Converts QEmbedLayerNormalization: each table's scale is 6 operands behind it, its zero point
+    11."""
     return embedded(
         ctx, lambda n: _scaled(ctx, ctx.input(n), ctx.input(n + 6), ctx.optional(n + 11))
     )
 
 
-# ---- images whose channels are last, as ONNX Runtime's full optimisation leaves them -------------
+# ---- images with channels last, which ONNX Runtime's full optimisation writes --------------------
 
 
 def _channels_last(make: Converter, always: bool = False) -> Converter:

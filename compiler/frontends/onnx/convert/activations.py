@@ -1,4 +1,4 @@
-"""Activation functions by the names that operators give them, with parameters."""
+"""Activation functions by the names that recurrent operators give them, with parameters."""
 
 from collections.abc import Iterator
 
@@ -25,7 +25,7 @@ def _scaled_tanh(ctx: Emitter, x: Operand, alpha: float, beta: float) -> Operand
 def activation(
     ctx: Emitter, name: str, alphas: Iterator[float], betas: Iterator[float]
 ) -> Activation:
-    """The function of a name in lower case, which takes its parameters from the iterators."""
+    """Returns the function of a lower-case name; it takes its parameters from the iterators."""
     if name in _PLAIN:
         return lambda inner, x: inner.emit(name, x)
     if name in _ALPHA:

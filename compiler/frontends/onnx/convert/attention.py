@@ -1,7 +1,8 @@
-"""Attention of halves as one op.
+"""Converts attention in f16 and bf16 to one op.
 
-ONNX's body rounds scores and shares to halves between its steps, which every fused kernel skips:
-the op computes them in f32, and may become one kernel.  What it lacks is the body's.
+The body that ONNX defines rounds scores and shares to the narrow type between its steps, which no
+fused kernel does.  The op computes them in f32, and can become one kernel.  Other forms use ONNX's
+body.
 """
 
 from math import sqrt
@@ -13,7 +14,7 @@ from tcc.ir.types import BF16, F16
 
 
 def _attention(ctx: NodeContext) -> Results:
-    if _is_whole(ctx):
+    if _is_plain_half(ctx):
         width = as_int(ctx.input(0).shape[3])
         assert width is not None
         return ctx.emit(
@@ -29,8 +30,9 @@ def _attention(ctx: NodeContext) -> Results:
     return call(ctx, body)
 
 
-def _is_whole(ctx: NodeContext) -> bool:
-    """Queries, keys and values of halves with their heads on an axis, and nothing else."""
+def _is_plain_half(ctx: NodeContext) -> bool:
+    """True for queries, keys and values of f16 or bf16 with a head axis, without masks or
+    caches."""
     if any(o is not None for o in ctx.inputs[3:]) or any(ctx.wants(n) for n in range(1, 4)):
         return False
     for operand in ctx.present(3):

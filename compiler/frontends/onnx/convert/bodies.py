@@ -1,4 +1,4 @@
-"""Bodies of If, Loop and Scan as graphs, and the types of what leaves them."""
+"""Imports bodies of If, Loop and Scan as graphs, and joins the types of their results."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tcc.record import record
 
 @record
 class Body:
-    """An imported body: its graph, and its outputs as the import knows them."""
+    """An imported body: its graph, and its outputs as operands of the import."""
 
     graph: Graph
     outputs: tuple[Operand, ...]
@@ -32,62 +32,64 @@ def import_body(
     proto: onnx.GraphProto,
     name: str,
     types: Sequence[TensorType],
-    known: set[str],
+    symbols: set[str],
     *,
     condition: TensorType | None = None,
     ranks: Sequence[int | None] = (),
     due: Sequence[DType] = (),
-    kept: Sequence[TensorType] = (),
-    written: int = 0,
+    fixed_types: Sequence[TensorType] = (),
+    first_trip: int = 0,
 ) -> Body:
-    """Imports a body for inputs of `types`, with the symbols `known` around it.
+    """Imports a body for inputs of `types`; it sees the enclosing `symbols`.
 
-    The first outputs get the `ranks` where they have one element, and the element types `due`, so
-    that an optional stays one; the first of them may be a `condition` of a type.  `kept` are the
-    types of those whose sizes every run checks.  The first input counts the trips after the
-    `written` ones.
+    The first outputs are reshaped to the `ranks` where they have one element, and wrapped to the
+    dtypes `due`, so that an optional stays one.  The first output may be a `condition` of a type.
+    Every run checks that the first outputs keep the sizes of `fixed_types`.  The first input counts
+    the trips from `first_trip` on.
     """
-    scope = ctx.body_scope(name, known)
+    scope = ctx.body_scope(name, symbols)
     here = ctx.inside(scope)
     inputs = []
     for declared, type in zip(proto.input, types, strict=False):
         inputs.append(scope.wrap(scope.builder.input(declared.name or name, type)))
-    if written:
-        inputs[0] = here.emit("add", inputs[0], written)
+    if first_trip:
+        inputs[0] = here.emit("add", inputs[0], first_trip)
     outputs = run_body(ctx, proto, scope, inputs)
     if condition is not None and outputs:
         here.truth(outputs[0])
         outputs = (here.reshape(outputs[0], condition.shape), *outputs[1:])
     carried = zip(outputs, (*due, *(o.dtype for o in outputs[len(due) :])), strict=False)
     outputs = tuple(coerced(here, operand, dtype) for operand, dtype in carried)
-    states = (_kept(here, o, type) for o, type in zip(outputs, kept, strict=False))
-    outputs = (*states, *outputs[len(kept) :])
+    states = (_with_sizes_of(here, o, type) for o, type in zip(outputs, fixed_types, strict=False))
+    outputs = (*states, *outputs[len(fixed_types) :])
     return finished(here, outputs, ranks)
 
 
 def finished(
     ctx: NodeContext, outputs: Sequence[Operand], ranks: Sequence[int | None] = ()
 ) -> Body:
-    """The body that `ctx` writes; the first outputs get the `ranks` where they have one element."""
+    """Returns the body that `ctx` has written; first outputs of one element get the `ranks`."""
     ranked = (of_rank(ctx, o, rank) for o, rank in zip(outputs, ranks, strict=False))
     outputs = (*ranked, *outputs[len(ranks) :])
     return Body(ctx.scope.builder.finish(o.value for o in outputs), outputs)
 
 
 def is_single(type: TensorType) -> bool:
-    """Whether a value of the type has one element, whatever its rank."""
+    """True if a value of the type has one element, whatever its rank."""
     return all(as_int(dim) == 1 for dim in type.shape)
 
 
 def of_rank(ctx: NodeContext, operand: Operand, rank: int | None) -> Operand:
-    """The operand with `rank` axes where it has one element and a rank is given, else as it is."""
+    """Returns the operand with `rank` axes if it has one element and a rank is given, else
+    unchanged."""
     if rank is None or not is_single(operand.type):
         return operand
     return ctx.reshape(operand, (1,) * rank)
 
 
-def _kept(ctx: NodeContext, state: Operand, type: TensorType) -> Operand:
-    """The state after an iteration, of the sizes before: every run checks those that are open."""
+def _with_sizes_of(ctx: NodeContext, state: Operand, type: TensorType) -> Operand:
+    """Returns the state after an iteration; every run checks that it keeps the symbolic sizes of
+    `type`."""
     for axis, size in enumerate(type.shape if state.rank == type.rank else ()):
         if state.shape[axis].terms or size.terms:
             state = ctx.sized(state, axis, size, "an iteration keeps the sizes of a state")
@@ -113,19 +115,19 @@ def run_body(
 def inlined(
     ctx: NodeContext, proto: onnx.GraphProto, name: str, inputs: Sequence[Operand] = ()
 ) -> tuple[Operand, ...]:
-    """Imports the nodes of a body among those around it and returns its outputs."""
+    """Inlines the nodes of a body into the enclosing graph and returns its outputs."""
     scope = Scope(ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/")
     return run_body(ctx, proto, scope, inputs)
 
 
 def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
-    """The rank of each result that the graph declares one for."""
+    """Returns the ranks that the graph declares for its results, by name."""
     types = {value.name: value.type.tensor_type for value in proto.output}
     return {n: len(t.shape.dim) if t.HasField("shape") else None for n, t in types.items()}
 
 
 def end(ctx: NodeContext, scope: Scope, name: str) -> Operand:
-    """The output `name` of the body that `scope` holds."""
+    """Returns the output `name` of the body in `scope`."""
     try:
         operand = scope.find(name)
     except KeyError:
@@ -137,15 +139,18 @@ def end(ctx: NodeContext, scope: Scope, name: str) -> Operand:
 
 @dataclass(slots=True)
 class Outside:
-    """Types of a node's results.  Sizes that only its bodies know become new symbols, one for all
-    dimensions that are equal whichever way the run goes; `known` are the symbols around it."""
+    """Types of a node's results.
+
+    Sizes that only the node's bodies know become new symbols.  Dimensions that are equal in every
+    body share one symbol.  `symbols` are the enclosing symbols.
+    """
 
     ctx: NodeContext
-    known: set[str]
-    made: dict[tuple[Index, Index], Index] = field(default_factory=dict)
+    symbols: set[str]
+    result_sizes: dict[tuple[Index, Index], Index] = field(default_factory=dict)
 
     def joined(self, a: TensorType, b: TensorType, name: str) -> TensorType:
-        """The type of a result that is of type `a` or `b`."""
+        """Returns the type of a result that has type `a` or `b`."""
         dtype = joined(a.dtype, b.dtype)
         if dtype is None or a.rank != b.rank:
             raise self.ctx.fail(
@@ -156,8 +161,8 @@ class Outside:
         return TensorType(dtype, tuple(self._dim(x, y, f"{name}.{n}") for n, (x, y) in dims))
 
     def _dim(self, x: Index, y: Index, name: str) -> Index:
-        if x is y and are_among((x,), self.known):
+        if x is y and are_among((x,), self.symbols):
             return x
-        if (x, y) not in self.made:
-            self.made[x, y] = self.ctx.session.fresh_symbol(name)
-        return self.made[x, y]
+        if (x, y) not in self.result_sizes:
+            self.result_sizes[x, y] = self.ctx.session.fresh_symbol(name)
+        return self.result_sizes[x, y]

@@ -1,4 +1,4 @@
-"""Converters of If and Scan: branches become graphs, and known conditions choose at once."""
+"""Converters of If and Scan: branches become graphs; a constant condition selects one at once."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,7 +20,7 @@ from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.types import I64
 from tcc.ops.control import drop_axis
 
-# Writes the nodes of a branch where the context points and returns the branch's results.
+# Writes the nodes of a branch into the context's scope and returns the branch's results.
 Branch: TypeAlias = Callable[[NodeContext], Sequence[Operand]]
 _NAMES = ("then_branch", "else_branch")
 
@@ -29,23 +29,23 @@ _NAMES = ("then_branch", "else_branch")
 
 def _if(ctx: NodeContext) -> Results:
     condition = ctx.input(0)
-    known = ctx.truth(condition)
-    if known is None and condition.equality:
-        known = dict(ctx.scope.ways).get(condition.equality)
+    truth = ctx.truth(condition)
+    if truth is None and condition.equality:
+        truth = dict(ctx.scope.ways).get(condition.equality)
     branches = [partial(inlined, proto=ctx.graph(name), name=name) for name in _NAMES]
-    if known is not None:
-        return branches[not known](ctx)
+    if truth is not None:
+        return branches[not truth](ctx)
     return choose(ctx, condition, branches)
 
 
 def choose(
     ctx: NodeContext, condition: Operand, branches: Sequence[Branch], demand: str = ""
 ) -> Sequence[Operand]:
-    """The results of the first branch where the condition holds, else of the second.
+    """Returns the results of the first branch where the condition holds, else of the second.
 
-    Where the branches give results of different ranks, everything that follows the node is imported
-    in each branch.  If the model cannot end with one of the two, every run is demanded to take the
-    other.  With `demand`, which says why, this can only be the first.
+    Where the branches return results of different ranks, all following nodes are imported in each
+    branch.  If that fails in one branch, every run must take the other one, and checks it.
+    `demand` gives a reason why the run must take the first branch then.
     """
     symbols = set(ctx.session.symbols)
     bodies = [_body(ctx, *pair, symbols) for pair in zip(branches, _NAMES, strict=True)]
@@ -54,34 +54,34 @@ def choose(
     pairs = list(zip(*(body.types for body in bodies), strict=True))
     if all(a.rank == b.rank or (is_single(a) and is_single(b)) for a, b in pairs):
         if any(a.rank != b.rank for a, b in pairs):
-            # A value has one rank, and one element broadcasts alike under any.
+            # A value has one rank; one element broadcasts equally with any number of axes.
             ranks = [max(a.rank, b.rank) for a, b in pairs]
             bodies = [
                 _body(ctx, *pair, symbols, ranks) for pair in zip(branches, _NAMES, strict=True)
             ]
-        return _joined(ctx, condition, bodies, ctx.node.output, symbols)
-    return _two_ways(ctx, condition, branches, symbols, demand)
+        return _if_node(ctx, condition, bodies, ctx.node.output, symbols)
+    return _with_rest_of_graph(ctx, condition, branches, symbols, demand)
 
 
 def _body(
-    ctx: NodeContext, branch: Branch, name: str, known: set[str], ranks: Sequence[int | None] = ()
+    ctx: NodeContext, branch: Branch, name: str, symbols: set[str], ranks: Sequence[int | None] = ()
 ) -> Body:
-    scope = ctx.body_scope(name, known)
+    scope = ctx.body_scope(name, symbols)
     scope.ends = dict.fromkeys(ctx.node.output)
     inner = ctx.inside(scope)
     return finished(inner, branch(inner), ranks)
 
 
-def _joined(
+def _if_node(
     ctx: NodeContext,
     condition: Operand,
     bodies: Sequence[Body],
     names: Sequence[str],
-    known: set[str],
+    symbols: set[str],
 ) -> Sequence[Operand]:
-    """The results of two bodies of which one runs; `known` are the symbols around them."""
+    """Emits an If of two bodies and returns its results; `symbols` are the enclosing symbols."""
     then, otherwise = bodies
-    outside = Outside(ctx, known)
+    outside = Outside(ctx, symbols)
     types = tuple(
         outside.joined(a, b, name)
         for a, b, name in zip(then.types, otherwise.types, names, strict=True)
@@ -95,20 +95,20 @@ def _joined(
     )
 
 
-_MOST_WAYS = 4  # in each other: all that follows is there twice for each
+_MOST_WAYS = 4  # nested; each level doubles the nodes that follow
 
 
-def _two_ways(
+def _with_rest_of_graph(
     ctx: NodeContext,
     condition: Operand,
     branches: Sequence[Branch],
-    known: set[str],
+    symbols: set[str],
     demand: str,
 ) -> Sequence[Operand]:
-    """The results of branches that give results of different ranks ("squeeze the axis if it is 1").
+    """Imports branches with results of different ranks ("squeeze the axis if it is 1").
 
-    A value has one rank, so all that follows is imported in each branch.  Where it works in one
-    branch only, every run is demanded to go that way.
+    A value has one rank, so all following nodes are imported in each branch.  Where that succeeds
+    in one branch alone, every run must take that branch, and checks it.
     """
     scope, session, equality = ctx.scope, ctx.session, condition.equality
     depth, calls = session.depth, session.calls
@@ -116,7 +116,7 @@ def _two_ways(
     ways: dict[str, Body] = {}
     for name, branch in zip(_NAMES, branches, strict=True) if len(scope.ways) < _MOST_WAYS else ():
         try:
-            ways[name] = _whole_way(ctx, branch, name, names, equality, known)
+            ways[name] = _branch_with_rest(ctx, branch, name, names, equality, symbols)
         except UserError:
             if demand and not ways:
                 raise
@@ -124,39 +124,40 @@ def _two_ways(
     types = [[type.rank for type in way.types] for way in ways.values()]
     if len(ways) == 2 and not (demand and types[0] != types[1]):
         scope.pending.clear()
-        made = _joined(ctx, condition, list(ways.values()), names, known)
-        results = dict(zip(names, made, strict=True))
+        joined_results = _if_node(ctx, condition, list(ways.values()), names, symbols)
+        results = dict(zip(names, joined_results, strict=True))
         for name, result in results.items():
             if name not in ctx.node.output:
                 scope.define(name, result, ctx.loc)
-        # Nothing is left that reads the other results of the node.
+        # No remaining node reads the other results of the node.
         return [results.get(name, condition) for name in ctx.node.output]
     if equality is None and not ways:
         raise ctx.fail("its branches give results of other ranks, and what follows takes neither")
     first = next(iter(ways), _NAMES[0]) == _NAMES[0]
-    left, right = equality or (_truth_as_size(ctx, condition), const(1))
+    a, b = equality or (_truth_as_size(ctx, condition), const(1))
     if not first:
-        gap = maximum(left - right, right - left)
-        left, right = gap, maximum(gap, 1)
-    ctx.require(left, right, demand or "the other branch gives a result of another rank")
+        gap = maximum(a - b, b - a)
+        a, b = gap, maximum(gap, 1)
+    ctx.require(a, b, demand or "the other branch gives a result of another rank")
     return branches[not first](ctx)
 
 
 def _truth_as_size(ctx: NodeContext, condition: Operand) -> Index:
-    """1 where the condition holds, else 0: a symbol that the run binds."""
+    """Returns a symbol that the run binds: 1 where the condition holds, else 0."""
     return ctx.size(ctx.cast(condition, I64), "a condition")
 
 
-def _whole_way(
+def _branch_with_rest(
     ctx: NodeContext,
     branch: Branch,
     name: str,
     names: Sequence[str],
     equality: tuple[Index, Index] | None,
-    known: set[str],
+    symbols: set[str],
 ) -> Body:
-    """The branch and all nodes that follow, with the results `names` of the graph around it."""
-    outer, scope = ctx.scope, ctx.body_scope(name, known)
+    """Imports the branch and all nodes that follow; returns the results `names` of the outer
+    graph."""
+    outer, scope = ctx.scope, ctx.body_scope(name, symbols)
     scope.ways = (*scope.ways, (equality, name == _NAMES[0]))
     scope.pending, scope.ends = outer.pending.copy(), outer.ends
     for output, operand in zip(ctx.node.output, branch(ctx.inside(scope)), strict=False):
@@ -178,11 +179,12 @@ def _scan(ctx: NodeContext) -> Results:
     return _scan_of(ctx, ctx.present())
 
 
-_LARGEST_BATCH = 64  # a scan of opset 8 is written out for each element
+_LARGEST_BATCH = 64  # elements; a scan of opset 8 is unrolled over the batch
 
 
 def _scan_of_batch(ctx: NodeContext) -> Results:
-    """Opset 8: states and sequences have a leading batch axis, and each element has its scan."""
+    """Converts Scan of opset 8: states and sequences have a leading batch axis; each element is
+    scanned."""
     operands = [ctx.input(n) for n in range(1, len(ctx.inputs))]
     batch = as_int(operands[0].shape[0]) if operands and operands[0].rank else None
     if ctx.optional(0) is not None or batch is None or not 0 < batch <= _LARGEST_BATCH:
@@ -194,7 +196,7 @@ def _scan_of_batch(ctx: NodeContext) -> Results:
     for n in range(batch):
         rows = [ctx.element(o, 0, n) for o in operands]
         parts.append(_scan_of(ctx, rows))
-    return [ctx.stack(each, 0) for each in zip(*parts, strict=True)]
+    return [ctx.stack(element_results, 0) for element_results in zip(*parts, strict=True)]
 
 
 def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]:
@@ -209,12 +211,14 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         for axis, o in zip(_listed(ctx, "scan_input_axes", count), operands[states:], strict=True)
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
-    # The op scans along leading axes; others are brought there, and rows back to theirs.
+    # The op scans along leading axes: other axes are transposed there, and rows back.
     sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)
-    kept = [o.type for o in operands[:states]]
-    body = import_body(ctx, proto, "body", [*kept, *slices], symbols, kept=kept)
+    state_types = [o.type for o in operands[:states]]
+    body = import_body(
+        ctx, proto, "body", [*state_types, *slices], symbols, fixed_types=state_types
+    )
     for name, type in zip(ctx.node.output[states:], body.types[states:], strict=False):
         if not are_among(type.shape, symbols):
             raise ctx.fail(
@@ -232,18 +236,18 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
     )
     placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
-    return [*results[:states], *(_placed(ctx, row, axis) for row, axis in placed)]
+    return [*results[:states], *(_with_leading_axis_at(ctx, row, axis) for row, axis in placed)]
 
 
 def _leading(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     return ctx.transpose(x, (axis, *(n for n in range(x.rank) if n != axis)))
 
 
-def _placed(ctx: NodeContext, x: Operand, axis: int) -> Operand:
-    """`x` with its leading axis at `axis`."""
-    rest = list(range(1, x.rank))
-    rest.insert(ctx.axis(axis, x.rank), 0)
-    return ctx.transpose(x, rest)
+def _with_leading_axis_at(ctx: NodeContext, x: Operand, axis: int) -> Operand:
+    """Returns `x` with its leading axis moved to `axis`."""
+    perm = list(range(1, x.rank))
+    perm.insert(ctx.axis(axis, x.rank), 0)
+    return ctx.transpose(x, perm)
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""Operators of opsets 1 to 6, where they meant something else than they do from opset 7 on.
+"""Operators of opsets 1 to 6 whose meaning differs from opset 7.
 
-The others are imported as those of opset 7.  Broadcasting was asked for by an attribute, and
-`axis` said where the second operand's axes begin among those of the first.
+All other operators are imported as those of opset 7.  An attribute enabled broadcasting, and the
+attribute `axis` gave the first operand's axis at which the second operand's axes begin.
 """
 
 from onnx import TensorProto
@@ -15,7 +15,7 @@ from tcc.ir.index import const
 
 
 def _placed(ctx: NodeContext, x: Operand, y: Operand) -> Operand:
-    """`y` with axes of extent one after its own, so that these begin at the attribute `axis`."""
+    """Appends axes of extent one to `y`, so that its own axes begin at the attribute `axis`."""
     if not ctx.flag("broadcast") or not ctx.has("axis"):
         return y
     behind = x.rank - ctx.axis_of("axis", x.rank) - y.rank
@@ -38,7 +38,7 @@ def _gemm(ctx: NodeContext) -> Results:
 
 
 def _prelu(ctx: NodeContext) -> Results:
-    """One slope, or one for each channel."""
+    """Converts PRelu with one slope, or one slope for each channel."""
     x, slope = ctx.present(2)
     if slope.type.static_shape not in ((), (1,)) and x.rank > 1:
         slope = ctx.reshape(slope, (*slope.shape, *[const(1)] * (x.rank - 2)))
@@ -94,12 +94,12 @@ CONVERTERS: Converters = {
     "Cast": _cast,
     "Upsample": _upsample,
 }
-# Operators whose oldest form takes what it needs another way, and the opset that changed it.
+# Operators whose oldest form passes its parameters in another way, and the opset that changed it.
 _CHANGED = {"Reshape": 5, "Pad": 2, "Tile": 6, "Split": 2}
 
 
 def legacy_converter(ctx: NodeContext) -> Converter | None:
-    """The converter of an operator of opsets 1 to 6 that is none of opset 7.
+    """Returns the converter of an operator of opsets 1 to 6 that differs from opset 7, else None.
 
     Raises `UserError` for the oldest forms of a few operators, which are not supported.
     """

@@ -1,7 +1,7 @@
-"""Sequences and optionals.
+"""Converters of sequences and optionals.
 
-A list whose entries the import knows stays a tuple of operands (`Operand.items`): what reads it at
-a known place leaves no trace in the graph.  Others are values that the run makes.
+A list whose entries the import knows stays a tuple of operands (`Operand.items`): reading it at a
+constant position adds no node to the graph.  Other lists are values of the run.
 """
 
 from collections.abc import Sequence
@@ -20,10 +20,10 @@ _MOST_PIECES = 4096
 
 
 def _list(ctx: NodeContext) -> Operand:
-    found = ctx.input(0)
-    if not isinstance(found.dtype, ListType):
-        raise ctx.fail(f"input 0 is {found.type!r}, not a sequence or an optional")
-    return found
+    operand = ctx.input(0)
+    if not isinstance(operand.dtype, ListType):
+        raise ctx.fail(f"input 0 is {operand.type!r}, not a sequence or an optional")
+    return operand
 
 
 def _kind(operand: Operand) -> ListType:
@@ -32,7 +32,7 @@ def _kind(operand: Operand) -> ListType:
 
 
 def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optional: bool) -> Operand:
-    """A list of known entries, which become a value when something needs it."""
+    """Returns a list of known entries; it becomes a value when a node reads it."""
     row = OPS["list_make"]
     try:
         (type,) = row.infer([item.type for item in items], row.attrs(dtype, optional))
@@ -42,23 +42,24 @@ def known_list(ctx: NodeContext, items: Sequence[Operand], dtype: DType, optiona
 
 
 def _position(ctx: NodeContext, number: int) -> tuple[Operand | None, int | None]:
-    """The operand that says a place, as one i64, and its value where it is known."""
-    given = ctx.optional(number)
-    if given is None:
+    """Returns an operand with a position, as one i64, and its constant value, else None."""
+    operand = ctx.optional(number)
+    if operand is None:
         return None, None
-    if not given.dtype.is_integer:
-        raise ctx.fail(f"a position has type {given.type!r}")
-    scalar = ctx.cast(ctx.reshape(given, ()), I64)
-    known = scalar.array
-    return scalar, None if known is None else int(known)
+    if not operand.dtype.is_integer:
+        raise ctx.fail(f"a position has type {operand.type!r}")
+    scalar = ctx.cast(ctx.reshape(operand, ()), I64)
+    array = scalar.array
+    return scalar, None if array is None else int(array)
 
 
 def _place(ctx: NodeContext, at: int, count: int, places: int) -> int:
-    """A known position from the front, among so many places of a list of `count`."""
-    found = at + count if at < 0 else at
-    if not 0 <= found < places:
+    """Returns a constant position counted from the front; raises `UserError` outside `[0,
+    places)`."""
+    position = at + count if at < 0 else at
+    if not 0 <= position < places:
         raise ctx.fail(f"position {at} of a sequence of {count}")
-    return found
+    return position
 
 
 # ---- making lists --------------------------------------------------------------------------------
@@ -91,13 +92,13 @@ def _erase(ctx: NodeContext) -> Results:
 
 
 def _split(ctx: NodeContext) -> Results:
-    x, cut = ctx.input(0), ctx.optional(1)
+    x, lengths = ctx.input(0), ctx.optional(1)
     axis = ctx.axis_of("axis", x.rank)
-    keep = cut is not None or ctx.flag("keepdims")
-    sizes = _piece_sizes(ctx, x.shape[axis], cut)
+    keep = lengths is not None or ctx.flag("keepdims")
+    sizes = _piece_sizes(ctx, x.shape[axis], lengths)
     if sizes is None:
-        given = ctx.constant(np.array(1)) if cut is None else ctx.cast(cut, I64)
-        return ctx.emit("list_split", x, given, axis=axis, keep=keep, item=x.dtype)
+        piece_length = ctx.constant(np.array(1)) if lengths is None else ctx.cast(lengths, I64)
+        return ctx.emit("list_split", x, piece_length, axis=axis, keep=keep, item=x.dtype)
     start, items = const(0), []
     for size in sizes:
         piece = ctx.slice_axis(x, axis, start, size)
@@ -106,29 +107,31 @@ def _split(ctx: NodeContext) -> Results:
     return known_list(ctx, items, x.dtype, False)
 
 
-def _piece_sizes(ctx: NodeContext, extent: Index, cut: Operand | None) -> list[Index] | None:
-    """Sizes of the pieces where their number is known."""
+def _piece_sizes(ctx: NodeContext, extent: Index, lengths: Operand | None) -> list[Index] | None:
+    """Returns the sizes of the pieces, None where only the run knows their number."""
     length = as_int(extent)
-    if cut is not None and cut.rank:
-        if cut.known is None:
+    if lengths is not None and lengths.rank:
+        if lengths.known is None:
             return None
-        sizes = list(cut.known.reshape(-1))
+        sizes = list(lengths.known.reshape(-1))
         if any((as_int(s) or 0) < 0 for s in sizes):
             raise ctx.fail("a piece has a negative size")
-        total = sum(sizes, const(0))
-        if total is not extent:
-            if as_int(total) is not None and length is not None:
-                raise ctx.fail(f"the pieces have {total.key} elements, the axis has {length}")
-            ctx.require(total, extent, "pieces fill the axis that they are cut from")
+        total_length = sum(sizes, const(0))
+        if total_length is not extent:
+            if as_int(total_length) is not None and length is not None:
+                raise ctx.fail(
+                    f"the pieces have {total_length.key} elements, the axis has {length}"
+                )
+            ctx.require(total_length, extent, "pieces fill the axis that they are cut from")
         return sizes
-    each = 1 if cut is None else None if cut.array is None else int(cut.array)
-    if each is None or length is None:
+    piece_length = 1 if lengths is None else None if lengths.array is None else int(lengths.array)
+    if piece_length is None or length is None:
         return None
-    if each < 1:
-        raise ctx.fail(f"pieces of {each} elements")
-    if -(-length // each) > _MOST_PIECES:
+    if piece_length < 1:
+        raise ctx.fail(f"pieces of {piece_length} elements")
+    if -(-length // piece_length) > _MOST_PIECES:
         return None
-    return [const(min(each, length - at)) for at in range(0, length, each)]
+    return [const(min(piece_length, length - at)) for at in range(0, length, piece_length)]
 
 
 # ---- reading lists -------------------------------------------------------------------------------
@@ -175,40 +178,40 @@ def _concat(ctx: NodeContext) -> Results:
 
 
 def _optional(ctx: NodeContext) -> Results:
-    given = ctx.optional(0)
-    if given is not None:
-        return known_list(ctx, [given], given.dtype, True)
+    element = ctx.optional(0)
+    if element is not None:
+        return known_list(ctx, [element], element.dtype, True)
     if not ctx.has("type"):
         raise ctx.fail("it has neither an element nor a type")
-    whole = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
-    kind = list_type(whole, ctx.loc)
+    optional_type = onnx.helper.make_optional_type_proto(ctx._attributes["type"].tp)
+    kind = list_type(optional_type, ctx.loc)
     return Operand(TensorType(kind, ()), ctx.scope, ctx.node.output[0], items=())
 
 
 def _has_element(ctx: NodeContext) -> Results:
-    given = ctx.optional(0)
-    if given is None:
+    operand = ctx.optional(0)
+    if operand is None:
         return ctx.filled(False, BOOL)
-    if not isinstance(given.dtype, ListType) or not given.dtype.optional:
+    if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
         return ctx.filled(True, BOOL)
-    if given.items is not None:
-        return ctx.filled(bool(given.items), BOOL)
-    return ctx.emit("list_length", given) > 0
+    if operand.items is not None:
+        return ctx.filled(bool(operand.items), BOOL)
+    return ctx.emit("list_length", operand) > 0
 
 
 def _get_element(ctx: NodeContext) -> Results:
-    given = ctx.input(0)
-    if not isinstance(given.dtype, ListType) or not given.dtype.optional:
-        return given
-    if given.items is not None:
-        if not given.items:
+    operand = ctx.input(0)
+    if not isinstance(operand.dtype, ListType) or not operand.dtype.optional:
+        return operand
+    if operand.items is not None:
+        if not operand.items:
             raise ctx.fail("the optional is empty")
-        return given.items[0]
-    return ctx.emit("list_at", given, type=entry_type(ctx, given.dtype))
+        return operand.items[0]
+    return ctx.emit("list_at", operand, type=entry_type(ctx, operand.dtype))
 
 
 def coerced(ctx: NodeContext, operand: Operand, due: DType) -> Operand:
-    """A value as an optional where one is due."""
+    """Wraps a value as an optional where `due` is an optional."""
     if isinstance(due, ListType) and due.optional and operand.dtype is not due:
         inner = operand.dtype
         if not (isinstance(inner, ListType) and inner.optional):

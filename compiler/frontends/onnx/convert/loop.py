@@ -1,12 +1,12 @@
 """Converter of Loop.
 
     y = Loop(n, c, x)       ->  loop(n, c, x), where an iteration keeps the rank of x
-    y : f32[1], x : f32[]   ->  loop(n, c, reshape(x)): one element has the rank that trips give it
+    y : f32[1], x : f32[]   ->  loop(n, c, reshape(x)): one element has the rank of trips
     y : f32[1, k], x : f32[k]
                             ->  if n > 0 and c: x' = body(x) ; loop(n - 1, c', x')  else: x
 
-A value has one rank.  So first trips are written out before the loop until an iteration keeps the
-ranks of all carried values.
+A value has one rank.  So the first trips are unrolled until an iteration keeps the ranks of all
+carried values.
 """
 
 import itertools
@@ -35,15 +35,17 @@ from tcc.known import all_known
 from tcc.ops.shapes import Shape
 from tcc.record import record
 
-_MOST_WRITTEN = 8  # trips before a loop that are known to run
-_MOST_BRANCHES = 4  # trips before a loop where some may not run
-_MOST_CHANGES = 3  # of the rank of one element, before it is held
+_MOST_WRITTEN = 8  # unrolled trips that always run
+_MOST_BRANCHES = 4  # unrolled trips where some may not run
+_MOST_CHANGES = 3  # changes of the rank of one element; then its rank is fixed
 
 
 @record
 class _LoopState:
-    """What is left of a Loop after its first trips: at most `trips` more, the first of them only
-    where `condition` holds, for the `carried` values.  `rows` holds for each first trip its rows.
+    """The remainder of a Loop after its first trips.
+
+    At most `trips` trips follow, the first of them only where `condition` holds, for the `carried`
+    values.  `rows` has the rows of each unrolled trip.
     """
 
     proto: onnx.GraphProto
@@ -54,7 +56,7 @@ class _LoopState:
 
     @property
     def written(self) -> int:
-        """The number of trips before."""
+        """The number of unrolled trips."""
         return len(self.rows)
 
 
@@ -70,19 +72,19 @@ def _loop(ctx: NodeContext) -> Results:
 
 
 def _repeated(ctx: NodeContext, loop: _LoopState) -> Sequence[Operand]:
-    """The results of the trips that are left."""
-    symbols, known = set(ctx.session.symbols), _known_begin(ctx, loop)
-    own = [operand.type for operand in loop.carried]
-    if known is False and loop.rows:
-        return _ended(ctx, loop, own, symbols)
+    """Returns the results of the remaining trips."""
+    symbols, begins = set(ctx.session.symbols), _known_begin(ctx, loop)
+    carried_types = [operand.type for operand in loop.carried]
+    if begins is False and loop.rows:
+        return _ended(ctx, loop, carried_types, symbols)
     body, steady = _fixed_point(ctx, loop, symbols)
-    if known is False:
-        return _ended(ctx, loop, [*own, *body.types[1 + len(own) :]], symbols)
+    if begins is False:
+        return _ended(ctx, loop, [*carried_types, *body.types[1 + len(carried_types) :]], symbols)
     if steady:
         return _as_loop(ctx, loop, body, symbols)
-    if loop.written == (_MOST_WRITTEN if known else _MOST_BRANCHES):
+    if loop.written == (_MOST_WRITTEN if begins else _MOST_BRANCHES):
         raise _unsteady(ctx, loop, body)
-    if known:
+    if begins:
         return _repeated(ctx, _after_trip(ctx, loop))
     branches = (
         lambda inner: _repeated(inner, _after_trip(inner, loop)),
@@ -93,16 +95,16 @@ def _repeated(ctx: NodeContext, loop: _LoopState) -> Sequence[Operand]:
 
 
 def _known_begin(ctx: NodeContext, loop: _LoopState) -> bool | None:
-    """Whether one more trip runs, where the import knows it."""
-    known = [ctx.truth(loop.condition)] if loop.condition else []
+    """True or False if the import knows that another trip does or does not run, else None."""
+    truths = [ctx.truth(loop.condition)] if loop.condition else []
     if loop.trips:
         count = loop.trips.known
-        known.append(None if count is None else is_less(const(0), count.item()))
-    return False if False in known else None if None in known else True
+        truths.append(None if count is None else is_less(const(0), count.item()))
+    return False if False in truths else None if None in truths else True
 
 
 def _begins(ctx: NodeContext, loop: _LoopState) -> Operand:
-    """Whether one more trip runs."""
+    """Returns the condition that another trip runs."""
     tests = [loop.condition] if loop.condition and ctx.truth(loop.condition) is None else []
     if loop.trips:
         tests.append(ctx.emit("equal", ctx.emit("min", loop.trips, 1), 1))
@@ -110,7 +112,7 @@ def _begins(ctx: NodeContext, loop: _LoopState) -> Operand:
 
 
 def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
-    """Writes out one trip; returns what is left behind it."""
+    """Unrolls one trip; returns the remainder of the loop."""
     heads = [
         ctx.constant(np.full(type.static_shape, value, type.dtype.carrier))
         for type, value in zip(_head_types(loop.proto), (loop.written, True), strict=True)
@@ -123,24 +125,26 @@ def _after_trip(ctx: NodeContext, loop: _LoopState) -> _LoopState:
 
 
 def _ended(
-    ctx: NodeContext, loop: _LoopState, types: Sequence[TensorType], known: set[str]
+    ctx: NodeContext, loop: _LoopState, types: Sequence[TensorType], symbols: set[str]
 ) -> Sequence[Operand]:
-    """The results where no trip is left; one element has the rank that a trip would give it.
+    """Returns the results where no trip follows; one element gets the rank that a trip would
+    return.
 
-    `types` are those of the results of a trip, rows without their sizes that are not `known`.
+    `types` are those of a trip's results.  Without rows the result has size 0 where a size is not
+    computed from `symbols`.
     """
     count = len(loop.carried)
     pairs = zip(loop.carried, types, strict=False)
     carried = [of_rank(ctx, operand, type.rank) for operand, type in pairs]
     if loop.rows:
         return [*carried, *_written_rows(ctx, loop)]
-    shapes = ((d if are_among((d,), known) else 0 for d in t.shape) for t in types[count:])
+    shapes = ((d if are_among((d,), symbols) else 0 for d in t.shape) for t in types[count:])
     rows = zip(types[count:], shapes, strict=True)
     return [*carried, *(ctx.full(0, t.dtype, (0, *shape)) for t, shape in rows)]
 
 
 def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
-    """The rows of the first trips, all of the shape that they have in the first."""
+    """Returns the rows of the unrolled trips, all in the shape of the first trip's."""
     return [
         ctx.stack([_like(ctx, row, rows[0].shape) for row in rows], 0)
         for rows in zip(*loop.rows, strict=True)
@@ -148,7 +152,7 @@ def _written_rows(ctx: NodeContext, loop: _LoopState) -> list[Operand]:
 
 
 def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
-    """Rows in the shape of those of the first trip."""
+    """Reshapes rows to the shape of the first trip's."""
     surplus = as_int(element_count(rows.shape) - element_count(shape))
     if surplus:
         raise ctx.fail(f"its rows change from {TensorType(rows.dtype, shape)!r} to {rows.type!r}")
@@ -158,10 +162,10 @@ def _like(ctx: NodeContext, rows: Operand, shape: Shape) -> Operand:
 def _as_loop(
     ctx: NodeContext, loop: _LoopState, body: Body, symbols: set[str]
 ) -> Sequence[Operand]:
-    """The results of a loop whose iterations keep the ranks of the carried values."""
+    """Emits a loop whose iterations keep the ranks of the carried values; returns its results."""
     count, names = len(loop.carried), ctx.node.output
     length = _trip_count(ctx, loop, body)
-    # A size of a carried value may differ from that which its last row has.
+    # A carried value may end with another size than its last row, so rows get symbols of their own.
     outside, around_rows = Outside(ctx, symbols), Outside(ctx, symbols)
     inside = [value.type for value in body.graph.inputs[2:]]
     types = [outside.joined(t, t, name) for t, name in zip(inside, names, strict=False)]
@@ -182,47 +186,49 @@ def _as_loop(
 
 
 def _head_types(proto: onnx.GraphProto) -> list[TensorType]:
-    """The types of the iteration number and the condition: a body may declare them with an axis."""
+    """Returns the types of the trip number and the condition; a body may declare them with an
+    axis."""
     return [
         TensorType(dtype, (const(1),) * min(1, len(value.type.tensor_type.shape.dim)))
         for dtype, value in zip((I64, BOOL), proto.input, strict=False)
     ]
 
 
-def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[Body, bool]:
-    """The body for types that it keeps, and True; False where an iteration changes a rank.
+def _fixed_point(ctx: NodeContext, loop: _LoopState, symbols: set[str]) -> tuple[Body, bool]:
+    """Returns the body for types that an iteration keeps, and True; False if an iteration changes a
+    rank.
 
-    Dimensions that an iteration changes become symbols.  Dimensions that begin equal and that an
-    iteration gives equal sizes share one, which the next import of the body has to confirm.  A
-    value of one element has the rank that iterations settle on, and its rows that of the first;
-    a rank of more elements that depends on this is a change too.
+    Dimensions that an iteration changes become symbols.  Dimensions that begin equal, and that an
+    iteration changes to equal sizes, share one symbol; the next import of the body has to confirm
+    it. A value of one element gets the rank that iterations settle on, and its rows that of the
+    first iteration.  A rank of more elements that depends on it counts as a change too.
     """
     heads = _head_types(loop.proto)
     types = tuple(operand.type for operand in loop.carried)
     names = [declared.name for declared in loop.proto.input[2:]]
     count = 1 + len(types)
-    made: set[Index] = set()
+    carried_symbols: set[Index] = set()
     first: list[int] = []
     drawn = ctx.session.drawn
     for number in itertools.count():
-        ctx.session.drawn = drawn.copy()  # as though this import were the only one
+        ctx.session.drawn = drawn.copy()  # each import of the body draws the same streams
         body = import_body(
             ctx,
             loop.proto,
             "body",
             [*heads, *types],
-            known,
+            symbols,
             condition=heads[1],
             due=[BOOL, *(t.dtype for t in types)],
             ranks=first if number >= _MOST_CHANGES else [*(None,) * count, *first[count:]],
-            written=loop.written,
+            first_trip=loop.written,
         )
         if not count <= 1 + len(ctx.node.output) == len(body.types):
             raise ctx.fail("the body's outputs do not match the carried values and the node's")
-        same: dict[tuple[Index, Index], Index] = {}
+        symbol_of: dict[tuple[Index, Index], Index] = {}
         wider = all_known(
-            _widened(ctx, own, new, name, made, same)
-            for own, new, name in zip(types, body.types[1:count], names, strict=True)
+            _widened(ctx, old, new, name, carried_symbols, symbol_of)
+            for old, new, name in zip(types, body.types[1:count], names, strict=True)
         )
         first = first or [type.rank for type in body.types]
         ranks = zip(body.types, first, strict=True)
@@ -236,33 +242,34 @@ def _fixed_point(ctx: NodeContext, loop: _LoopState, known: set[str]) -> tuple[B
 
 def _widened(
     ctx: NodeContext,
-    own: TensorType,
+    old: TensorType,
     new: TensorType,
     name: str,
-    made: set[Index],
-    same: dict[tuple[Index, Index], Index],
+    carried_symbols: set[Index],
+    symbol_of: dict[tuple[Index, Index], Index],
 ) -> TensorType | None:
-    """`own` with symbols, which are added to `made`, for sizes that differ in `new`; None where the
-    ranks differ of more than one element.
+    """Returns the type `old` with symbols for sizes that differ in `new`; None where the ranks
+    differ of more than one element.
 
-    `same` holds by the sizes before and after an iteration what stands for them: of those that one
-    symbol stood for and that became different, the first keep it.
+    New symbols are added to `carried_symbols`.  `symbol_of` maps a pair of sizes, before and after
+    an iteration, to its symbol.  Where sizes of one symbol become different, the first pair keeps
+    it.
     """
-    dtype = joined(own.dtype, new.dtype)
+    dtype = joined(old.dtype, new.dtype)
     if dtype is None:
-        raise ctx.fail(f"the carried value '{name}' changes from {own!r} to {new!r}")
-    if own.rank != new.rank:
-        return TensorType(dtype, new.shape) if is_single(own) and is_single(new) else None
+        raise ctx.fail(f"the carried value '{name}' changes from {old!r} to {new!r}")
+    if old.rank != new.rank:
+        return TensorType(dtype, new.shape) if is_single(old) and is_single(new) else None
     dims = []
-    for axis, (x, y) in enumerate(zip(own.shape, new.shape, strict=True)):
-        if x is y and x not in made:
+    for axis, (x, y) in enumerate(zip(old.shape, new.shape, strict=True)):
+        if x is y and x not in carried_symbols:
             dims.append(x)
             continue
-        if (x, y) not in same:
-            kept = x in made and x not in same.values()
-            same[x, y] = x if kept else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
-            made.add(same[x, y])
-        dims.append(same[x, y])
+        if (x, y) not in symbol_of:
+            keeps = x in carried_symbols and x not in symbol_of.values()
+            symbol_of[x, y] = x if keeps else ctx.session.fresh_symbol(f"{name}.{axis}.carried")
+            carried_symbols.add(symbol_of[x, y])
+        dims.append(symbol_of[x, y])
     return TensorType(dtype, tuple(dims))
 
 
@@ -277,7 +284,7 @@ def _unsteady(ctx: NodeContext, loop: _LoopState, body: Body) -> UserError:
 
 
 def _trip_count(ctx: NodeContext, loop: _LoopState, body: Body) -> Index | None:
-    """The number of iterations, where nothing but the trip count ends the loop."""
+    """Returns the number of iterations, where the trip count alone ends the loop, else None."""
     if loop.trips is None or loop.trips.known is None:
         return None
     begins = loop.condition is None or ctx.truth(loop.condition) is True

@@ -1,4 +1,4 @@
-"""Converters of operators that move elements or speak of shapes."""
+"""Converters of operators that move elements, or compute with shapes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -43,9 +43,9 @@ def _constant(ctx: NodeContext) -> Results:
     if ctx.has("sparse_value"):
         sparse = ctx._attributes["sparse_value"].sparse_tensor
         return ctx.constant(*ctx.session.tensors.dense(sparse, ctx.loc))
-    for name, (read, dtype) in _VALUES.items():
+    for name, (read_attribute, dtype) in _VALUES.items():
         if ctx.has(name):
-            return ctx.constant(np.array(read(ctx, name), dtype))
+            return ctx.constant(np.array(read_attribute(ctx, name), dtype))
     raise ctx.fail("it has no value")
 
 
@@ -69,7 +69,7 @@ def _bit_cast(ctx: NodeContext) -> Results:
 def _converted(ctx: NodeContext, to: DType) -> Operand:
     x = ctx.input(0)
     if to.is_packed and to.is_integer and x.dtype.is_float:
-        return ctx.cast(ctx.cast(x, I32), to)  # beyond the range the lowest bits count
+        return ctx.cast(ctx.cast(x, I32), to)  # out of range, the lowest bits stay
     if not to.is_float or not to.is_narrow or STRING in (x.dtype, to) or x.dtype is to:
         return ctx.cast(x, to)
     rounding = ctx.text("round_mode", "up")
@@ -101,33 +101,34 @@ def _reshape(ctx: NodeContext) -> Results:
     return ctx.reshape(x, target)
 
 
-def _remaining(shape: Sequence[Index], others: Sequence[Index]) -> Index:
-    """What is left of the elements of `shape` after `others`; equal dimensions cancel first."""
-    left = list(shape)
+def _remaining(shape: Sequence[Index], divided_by: Sequence[Index]) -> Index:
+    """Returns the number of elements of `shape` divided by `others`; equal dimensions cancel
+    first."""
+    numerator = list(shape)
     divisors: list[Index] = []
-    for size in others:
-        if size in left:
-            left.remove(size)
+    for size in divided_by:
+        if size in numerator:
+            numerator.remove(size)
         else:
             divisors.append(size)
-    total, by = element_count(tuple(left)), element_count(tuple(divisors))
-    return const(0) if as_int(by) == 0 else exact_quotient(total, by)
+    count, by = element_count(tuple(numerator)), element_count(tuple(divisors))
+    return const(0) if as_int(by) == 0 else exact_quotient(count, by)
 
 
 def _resolved_at_run_time(
     ctx: NodeContext, x: Operand, shape: Operand, keeps_zero: bool
 ) -> Operand:
-    """A computed shape with its 0 and -1 replaced by what they mean, computed too."""
+    """Returns a computed shape with its 0 and -1 replaced by sizes that the run computes."""
     count = _length(ctx, shape, "the shape")
     if not keeps_zero:
-        own = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
+        source_sizes = ctx.size_vector([*x.shape, *[const(0)] * count][:count], shape.dtype)
         is_copy = shape.equals(0)
-        shape = ctx.where(is_copy, own, shape)
+        shape = ctx.where(is_copy, source_sizes, shape)
     is_free = shape.equals(-1)
-    given = ctx.where(is_free, 1, shape)
-    product = ctx.reduce("prod", given, 0, keepdims=True)
-    total = ctx.size_vector([element_count(x.shape)], shape.dtype)
-    return ctx.where(is_free, total / product, shape)
+    fixed_sizes = ctx.where(is_free, 1, shape)
+    fixed_count = ctx.reduce("prod", fixed_sizes, 0, keepdims=True)
+    element_total = ctx.size_vector([element_count(x.shape)], shape.dtype)
+    return ctx.where(is_free, element_total / fixed_count, shape)
 
 
 def _flatten(ctx: NodeContext) -> Results:
@@ -135,19 +136,21 @@ def _flatten(ctx: NodeContext) -> Results:
     axis = ctx.integer("axis")
     if not -x.rank <= axis <= x.rank:
         raise ctx.fail(f"axis {axis} is outside a tensor of rank {x.rank}")
-    cut = axis + x.rank if axis < 0 else axis
-    return ctx.reshape(x, (element_count(x.shape[:cut]), element_count(x.shape[cut:])))
+    split_axis = axis + x.rank if axis < 0 else axis
+    return ctx.reshape(
+        x, (element_count(x.shape[:split_axis]), element_count(x.shape[split_axis:]))
+    )
 
 
 def axes_argument(ctx: NodeContext, number: int) -> tuple[int, ...] | None:
-    """`axes` as input `number`, or as an attribute in older opsets; None if absent."""
+    """Returns `axes` from input `number`, or from the attribute of older opsets; None if absent."""
     if ctx.has("axes"):
         return ctx.integers("axes")
     return None if ctx.optional(number) is None else static_axes(ctx, number)
 
 
 def late_axes(ctx: NodeContext, number: int) -> Operand | None:
-    """The operand of `axes_argument` where only the run knows them."""
+    """Returns the operand of `axes_argument` where only the run knows its elements, else None."""
     operand = ctx.optional(number)
     return operand if operand is not None and static_axes(ctx, number) is None else None
 
@@ -157,14 +160,14 @@ def _squeeze(ctx: NodeContext) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return squeezed(ctx, x, late)
-    given = axes_argument(ctx, 1)
-    if given is None:
+    named_axes = axes_argument(ctx, 1)
+    if named_axes is None:
         axes = tuple(n for n, dim in enumerate(x.shape) if as_int(dim) == 1)
         for dim in (d for d in x.shape if d.terms and may_be_one(d)):
             reason = "a squeeze that names no axes would drop this one (--input fixes its size)"
             ctx.require(dim, maximum(dim, minimum(2 * dim, 2)), reason)
     else:
-        axes = ctx.axes(given, x.rank)
+        axes = ctx.axes(named_axes, x.rank)
     wrong = [n for n in axes if as_int(x.shape[n]) not in (1, None)]
     if wrong:
         raise ctx.fail(f"axis {wrong[0]} of {x.type!r} is not of size 1")
@@ -176,10 +179,10 @@ def _unsqueeze(ctx: NodeContext) -> Results:
     late = late_axes(ctx, 1)
     if late is not None:
         return unsqueezed(ctx, x, late)
-    given = axes_argument(ctx, 1)
-    if given is None:
+    named_axes = axes_argument(ctx, 1)
+    if named_axes is None:
         raise ctx.fail("axes are missing")
-    axes = ctx.axes(given, x.rank + len(given))
+    axes = ctx.axes(named_axes, x.rank + len(named_axes))
     dims = iter(x.shape)
     shape = [const(1) if n in axes else next(dims) for n in range(x.rank + len(axes))]
     return ctx.reshape(x, shape)
@@ -207,8 +210,8 @@ def _split(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis_of("axis", x.rank)
     extent, parts = x.shape[axis], len(ctx.node.output)
-    given = ctx.optional(1)
-    if given is not None or ctx.has("split"):
+    sizes_operand = ctx.optional(1)
+    if sizes_operand is not None or ctx.has("split"):
         sizes = ctx.sizes(_integers(ctx, "split", 1), "split")
     else:
         told = ctx.integer("num_outputs", parts)
@@ -218,10 +221,10 @@ def _split(ctx: NodeContext) -> Results:
         sizes = (*[chunk] * (parts - 1), extent - chunk * (parts - 1))
     if len(sizes) != parts:
         raise ctx.fail(f"split has {len(sizes)} sizes for {parts} outputs")
-    total = sum(sizes, const(0))
-    if is_long(total):  # the axis cannot have its name and its formula
-        ctx.require(total, extent, "the parts of a split are its axis")
-        sizes = (*sizes[:-1], extent - total + sizes[-1])
+    length = sum(sizes, const(0))
+    if is_long(length):  # a long formula for the axis would get a symbol of its own
+        ctx.require(length, extent, "the parts of a split are its axis")
+        sizes = (*sizes[:-1], extent - length + sizes[-1])
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 
@@ -234,12 +237,12 @@ def _expand(ctx: NodeContext) -> Results:
 
 
 def _expanded_at_run_time(ctx: NodeContext, x: Operand, shape: Operand) -> Operand:
-    """A computed target with its ones replaced by the operand's sizes."""
+    """Returns a computed target shape with its ones replaced by the operand's sizes."""
     count = _length(ctx, shape, "the shape")
     dims = [*[const(1)] * (count - x.rank), *x.shape]
-    own = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
+    source_sizes = ctx.size_vector(dims[len(dims) - count :], shape.dtype)
     is_one = shape.equals(1)
-    return ctx.where(is_one, own, shape)
+    return ctx.where(is_one, source_sizes, shape)
 
 
 def _tile(ctx: NodeContext) -> Results:
@@ -251,7 +254,7 @@ def _tile(ctx: NodeContext) -> Results:
 
 
 def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int) -> Dims:
-    """Pads of all axes from those of axes that only the run knows."""
+    """Returns pads of all axes, from pads of axes that only the run knows."""
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
     marked, zeros = marks(ctx, axes, rank), (const(0),) * rank
@@ -261,7 +264,7 @@ def _spread_pads(ctx: NodeContext, pads: Sequence[Index], axes: Dims, rank: int)
 
 
 def _integers(ctx: NodeContext, name: str, number: int) -> Operand:
-    """A vector that is an attribute in older opsets, and input `number` in newer ones."""
+    """Returns a vector that is an attribute in older opsets, and input `number` in newer ones."""
     return ctx.size_vector(ctx.integers(name)) if ctx.has(name) else ctx.input(number)
 
 
@@ -274,8 +277,8 @@ def _pad(ctx: NodeContext) -> Results:
     late = late_axes(ctx, 3)
     if late is not None:
         pads = _spread_pads(ctx, pads, run_axes(ctx, late, x.rank), x.rank)
-    given = axes_argument(ctx, 3) if late is None else None
-    axes = ctx.axes(range(x.rank) if given is None else given, x.rank)
+    named_axes = axes_argument(ctx, 3) if late is None else None
+    axes = ctx.axes(range(x.rank) if named_axes is None else named_axes, x.rank)
     if len(pads) != 2 * len(axes):
         raise ctx.fail(f"{len(pads)} pads for {len(axes)} axes")
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
@@ -298,12 +301,12 @@ def _slice(ctx: NodeContext) -> Results:
     count = _length(ctx, first, "starts")
     if any(late_axes(ctx, number) is not None for number in (3, 4)):
         return _late_slice(ctx, x, count)
-    given = axes_argument(ctx, 3)
-    axes = ctx.axes(range(count) if given is None else given, x.rank)
+    named_axes = axes_argument(ctx, 3)
+    axes = ctx.axes(range(count) if named_axes is None else named_axes, x.rank)
     steps = ctx.static_ints(4, "steps") if ctx.optional(4) is not None else (1,) * count
     dims = [x.shape[a] for a in axes]
     starts = _positions(ctx, first, dims)
-    # Going backwards, an end before the first element is one.
+    # With a negative step, an end before the first element is -1.
     ends = _positions(ctx, last, dims, [-1 if step < 0 else 0 for step in steps])
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ctx.fail("starts, ends, axes and steps differ in number")
@@ -311,8 +314,8 @@ def _slice(ctx: NodeContext) -> Results:
     for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
         if by == 0:
             raise ctx.fail("a step is zero")
-        cut = forward_range if by > 0 else _backward
-        begin[axis], size[axis] = cut(start, end, by, x.shape[axis])
+        range_of = forward_range if by > 0 else _backward
+        begin[axis], size[axis] = range_of(start, end, by, x.shape[axis])
         step[axis] = by
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
         return x
@@ -320,12 +323,14 @@ def _slice(ctx: NodeContext) -> Results:
 
 
 def _late_slice(ctx: NodeContext, x: Operand, count: int) -> Operand:
-    """A slice along axes or with steps that only the run knows."""
-    late, given = late_axes(ctx, 3), axes_argument(ctx, 3)
+    """Slices along axes, or with steps, that only the run knows."""
+    late, named_axes = late_axes(ctx, 3), axes_argument(ctx, 3)
     if late is not None:
         axes = run_axes(ctx, late, x.rank)
     else:
-        axes = tuple(map(const, ctx.axes(range(count) if given is None else given, x.rank)))
+        axes = tuple(
+            map(const, ctx.axes(range(count) if named_axes is None else named_axes, x.rank))
+        )
     return strided(ctx, x, (ctx.input(1), ctx.input(2)), axes, ctx.optional(4))
 
 
@@ -337,21 +342,24 @@ def _length(ctx: NodeContext, operand: Operand, what: str) -> int:
 
 
 def _positions(
-    ctx: NodeContext, operand: Operand, dims: Sequence[Index], least: Sequence[int] = ()
+    ctx: NodeContext, operand: Operand, dims: Sequence[Index], lowest: Sequence[int] = ()
 ) -> Dims:
-    """Starts or ends; where the sign is not known the run adds the axis to negative ones, and none
-    is below its entry of `least`, which is 0 where there are none."""
-    known = operand.known
-    if known is not None:
-        values = tuple(known.reshape(-1))
+    """Returns starts or ends.
+
+    Where the import does not know the sign, the run adds the axis' size to negative ones.  No
+    position is below its entry of `lowest`, by default 0.
+    """
+    elements = operand.known
+    if elements is not None:
+        values = tuple(elements.reshape(-1))
         if all(_has_sign(value) for value in values):
             return values
-    own = ctx.size_vector(dims, operand.dtype)
+    extents = ctx.size_vector(dims, operand.dtype)
     negative = operand < 0
-    shifted = ctx.where(negative, operand + own, operand)
-    low = ctx.size_vector(least, operand.dtype) if any(least) else ctx.filled(0, operand.dtype)
-    clamped = ctx.emit("max", ctx.emit("min", shifted, own), low)
-    return ctx.sizes(clamped, "positions", lo=min(least, default=0))
+    shifted = ctx.where(negative, operand + extents, operand)
+    low = ctx.size_vector(lowest, operand.dtype) if any(lowest) else ctx.filled(0, operand.dtype)
+    clamped = ctx.emit("max", ctx.emit("min", shifted, extents), low)
+    return ctx.sizes(clamped, "positions", lo=min(lowest, default=0))
 
 
 def _has_sign(index: Index) -> bool:
@@ -359,7 +367,7 @@ def _has_sign(index: Index) -> bool:
     return sign(index) is not None or (lo is not None and lo >= 0)
 
 
-_FAR = (1 << 31) - 1  # what exporters write for "to the end"
+_FAR = (1 << 31) - 1  # exporters write it for "to the end"
 
 
 def _from_front(position: Index, dim: Index) -> Index:
@@ -367,20 +375,20 @@ def _from_front(position: Index, dim: Index) -> Index:
 
 
 def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """(begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step positive."""
     first = _from_front(start, dim)
-    far = (as_int(end) or 0) >= _FAR
-    last = dim if far else minimum(_from_front(end, dim), dim)
+    to_end = (as_int(end) or 0) >= _FAR
+    last = dim if to_end else minimum(_from_front(end, dim), dim)
     # last - max(first, 0), written so that `first = dim - c` cancels.
     length = maximum(minimum(last - first, last), 0)
     return minimum(maximum(first, 0), dim), ceildiv(length, step)
 
 
 def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """(begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step negative."""
     first = maximum(minimum(_from_front(start, dim), dim - 1), 0)
-    far = (as_int(end) or 0) <= -_FAR
-    last = const(-1) if far else maximum(_from_front(end, dim), -1)
+    to_begin = (as_int(end) or 0) <= -_FAR
+    last = const(-1) if to_begin else maximum(_from_front(end, dim), -1)
     size = ceildiv(maximum(first - last, 0), -step)
     return first, minimum(size, ceildiv(dim, -step))
 
@@ -391,10 +399,10 @@ def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, I
 def _range(ctx: NodeContext) -> Results:
     operands = [ctx.reshape(ctx.input(n), ()) for n in range(3)]
     start, limit, delta = operands
-    known = [o.known for o in operands]
-    step = None if known[2] is None else as_int(known[2].item())
-    if known[0] is not None and known[1] is not None and step:
-        distance = known[1].item() - known[0].item()
+    elements = [o.known for o in operands]
+    step = None if elements[2] is None else as_int(elements[2].item())
+    if elements[0] is not None and elements[1] is not None and step:
+        distance = elements[1].item() - elements[0].item()
         size = maximum(ceildiv(distance if step > 0 else -distance, abs(step)), 0)
     else:
         steps = _distance(ctx, start, limit) / ctx.cast(delta, F64)
@@ -404,7 +412,7 @@ def _range(ctx: NodeContext) -> Results:
 
 
 def _distance(ctx: NodeContext, start: Operand, limit: Operand) -> Operand:
-    """`limit - start` in f64; of integers exact, but where it leaves the range of i64."""
+    """Returns `limit - start` in f64; exact for integers whose difference fits i64."""
     rough = ctx.cast(limit, F64) - ctx.cast(start, F64)
     if not start.dtype.is_integer:
         return rough

@@ -15,26 +15,26 @@ def _batch_norm(ctx: NodeContext) -> Results:
 
 
 def inference_norm(ctx: NodeContext) -> Results:
-    """BatchNormalization by the running moments."""
+    """Converts BatchNormalization with the running moments."""
     operands = ctx.present(5)
     x = operands[0]
-    if not ctx.flag("spatial", True):  # each position has moments of its own
+    if not ctx.flag("spatial", True):  # each position has its own moments
         count = element_count(x.shape[1:])
         moments = [ctx.reshape(o, (count,)) for o in operands[1:]]
         operands = [ctx.reshape(x, (*x.shape[:1], count)), *moments]
-    made = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
-    return ctx.reshape(made, x.shape)
+    normalized = ctx.emit("batch_normalization", *operands, epsilon=ctx.real("epsilon"))
+    return ctx.reshape(normalized, x.shape)
 
 
 def _training_norm(ctx: NodeContext) -> Results:
-    """BatchNormalization by the moments of the batch, and the running ones moved towards these."""
+    """Converts BatchNormalization with the batch's moments; also updates the running moments."""
     x, scale, bias = ctx.present(3)
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     axes = tuple(n for n in range(x.rank) if n != 1)
     mean = ctx.reduce("mean", x, axes, keepdims=True)
-    apart = x - mean
-    squares = apart * apart
+    deviation = x - mean
+    squares = deviation * deviation
     variance = ctx.reduce("mean", squares, axes)
     moments = [ctx.reshape(mean, (x.shape[1],)), variance]
     operands = (x, scale, bias, *moments)
@@ -43,9 +43,9 @@ def _training_norm(ctx: NodeContext) -> Results:
     running = []
     for n, moment in enumerate(moments):
         old = ctx.input(3 + n)
-        kept = old * momentum
+        old_part = old * momentum
         new = ctx.cast(moment, old.dtype) * (1 - momentum)
-        running.append(kept + new)
+        running.append(old_part + new)
     return [y, *running]
 
 
@@ -75,7 +75,7 @@ def _group_norm(ctx: NodeContext) -> Results:
     channels = as_int(x.shape[1]) if x.rank > 1 else None
     if channels is None or groups < 1 or channels % groups:
         raise ctx.fail(f"{groups} groups do not divide the channels of {x.type!r}")
-    if ctx.opset < 21:  # one number for each group, not each channel
+    if ctx.opset < 21:  # one scale and bias for each group, not each channel
         scale, bias = (_per_channel(ctx, o, channels // groups) for o in (scale, bias))
     _check_stash_type(ctx)
     epsilon = ctx.real("epsilon")

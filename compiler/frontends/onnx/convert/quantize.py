@@ -1,4 +1,4 @@
-"""Converters of quantisation and of what works on quantised tensors."""
+"""Converters of quantisation, and of operators on quantised tensors."""
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs
@@ -7,14 +7,15 @@ from tcc.ir.types import F32, U8
 
 
 def _axis(ctx: NodeContext, x: Operand, scale: Operand) -> int:
-    """The axis of a scale that has one; other scales leave it without meaning."""
+    """Returns the axis of a scale with several elements; for other scales the axis means
+    nothing."""
     if scale.rank == 0 or scale.type.static_shape == (1,):
         return 0
     return ctx.axis_of("axis", x.rank, 1)
 
 
 def _zero_point(ctx: NodeContext, scale: Operand) -> Operand | None:
-    """The zero point, in the shape of the scale where both are of one element."""
+    """Returns the zero point, reshaped to the rank of the scale."""
     zero = ctx.optional(2)
     return zero if zero is None or zero.rank == scale.rank else ctx.reshape(zero, scale.shape)
 
@@ -67,7 +68,7 @@ def _qlinear_conv(ctx: NodeContext) -> Results:
 CONVERTERS: Converters = {
     "QuantizeLinear": _quantize,
     "DequantizeLinear": _dequantize,
-    "com.microsoft.QuantizeLinear": _quantize,  # for 16 bits before ONNX had these
+    "com.microsoft.QuantizeLinear": _quantize,  # for 16 bits, before ONNX had them
     "com.microsoft.DequantizeLinear": _dequantize,
     "ConvInteger": _conv_integer,
     "QLinearConv": _qlinear_conv,

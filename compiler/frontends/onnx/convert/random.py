@@ -10,20 +10,20 @@ from tcc.ir.types import BOOL, F32, I32
 from tcc.ops.shapes import FLOATS
 
 
-def seed_of(ctx: NodeContext, *, whole: bool = False) -> int | None:
-    """The seed that the model gives, a `whole` number or one whose fraction counts too; None
-    without one."""
+def seed_of(ctx: NodeContext, *, as_integer: bool = False) -> int | None:
+    """Returns the seed in the model, None without one.  The bits of the float are the seed, so that
+    its fraction counts, or `as_integer` its integer value."""
     if not ctx.has("seed"):
         return None
-    if whole:
+    if as_integer:
         return ctx.integer("seed")
     (bits,) = struct.unpack("<q", struct.pack("<d", ctx.real("seed")))
     return int(bits)
 
 
 def _drawn(law: str, *numbers: str) -> Converter:
-    """Draws of the shape of the input, or of that in the attributes; `numbers` name the attributes
-    that are 0 and 1 by default."""
+    """Returns a converter of draws in the shape of the input, or of an attribute; `numbers` name
+    the attributes whose defaults are 0 and 1."""
 
     def convert(ctx: NodeContext) -> Results:
         x = ctx.optional(0)
@@ -31,9 +31,9 @@ def _drawn(law: str, *numbers: str) -> Converter:
         dtype = ctx.dtype("dtype", F32 if x is None else x.dtype)
         if dtype not in FLOATS:
             raise ctx.fail(f"it draws floating-point numbers, not {dtype.name}")
-        given = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
-        found: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *given)
-        return found
+        parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
+        numbers_drawn: Operand = getattr(draws(ctx, shape, seed_of(ctx)), law)(dtype, *parameters)
+        return numbers_drawn
 
     return convert
 
@@ -57,13 +57,16 @@ def _dropout(ctx: NodeContext) -> Results:
     drops = False if training is None else ctx.truth(training)
     if drops is not False:
         chance = 0.5 if ratio is None else ratio
-        y, kept = dropped(ctx, x, chance, None if drops else training, seed_of(ctx, whole=True))
-        return [y, kept]
+        y, mask = dropped(
+            ctx, x, chance, None if drops else training, seed_of(ctx, as_integer=True)
+        )
+        return [y, mask]
     if not ctx.wants(1):
         return x
-    # Before opset 12 a mask of inference is said not to be filled: it is zeros, as ONNX Runtime's.
-    kept = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
-    return [x, ctx.expand(kept, x.shape)]
+    # Before opset 12, ONNX says that the mask is not filled in inference; ONNX Runtime returns
+    # zeros.
+    mask = ctx.filled(ctx.opset >= 12, BOOL if ctx.opset >= 10 else x.dtype)
+    return [x, ctx.expand(mask, x.shape)]
 
 
 CONVERTERS: Converters = {

@@ -1,6 +1,6 @@
-"""Converters of LSTM, GRU and RNN: cells of `recurrent`, in the layout of ONNX.
+"""Converters of LSTM, GRU and RNN to the cells of `frontends.recurrent`.
 
-Layout, direction, peepholes, clipping, coupled gates and lengths per sequence are resolved here.
+They resolve ONNX's layout, direction, peepholes, clipping, coupled gates and lengths per sequence.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,9 +28,10 @@ from tcc.record import record
 
 
 def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> list[Activation]:
-    """The activation functions, direction by direction; alphas and betas are taken in order."""
-    own = ctx.texts("activations") if ctx.has("activations") else ()
-    names = own or tuple(defaults) * directions
+    """Returns the activation functions, direction by direction; alphas and betas are taken in
+    order."""
+    declared_names = ctx.texts("activations") if ctx.has("activations") else ()
+    names = declared_names or tuple(defaults) * directions
     if len(names) != len(defaults) * directions:
         raise ctx.fail(f"{len(names)} activations; {len(defaults) * directions} are due")
     alphas = iter(ctx.reals("activation_alpha"))
@@ -42,7 +43,7 @@ def _activations(ctx: NodeContext, defaults: Sequence[str], directions: int) -> 
 
 
 def _direction(ctx: NodeContext, operand: Operand, number: int, rank: int) -> Operand:
-    """The part of an operand of so many axes that belongs to one direction."""
+    """Returns the part of an operand of rank `rank` that belongs to one direction."""
     count = as_int(ctx.ranked(operand, rank).shape[0])
     if count is not None and number >= count:
         raise ctx.fail(f"{operand.type!r} has nothing for direction {number + 1}")
@@ -60,7 +61,7 @@ def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
 
 @record
 class _Layer:
-    """The node's operands with time first, and what its directions share."""
+    """The node's operands with time first, and the values that its directions share."""
 
     kind: CellKind
     x: Operand  # [time, batch, input]
@@ -75,7 +76,7 @@ class _Layer:
 
 
 def _weights(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
-    """The projected input, without a bias, and the product of each gate with the state."""
+    """Returns the projected input, without a bias, and the matmul of each gate with the state."""
     weight, recurrence = (_direction(ctx, ctx.input(n), number, 3) for n in (1, 2))
     gates, hidden = layer.kind.gates, layer.hidden
     weight = ctx.holds(weight, 0, gates * hidden)
@@ -89,8 +90,12 @@ def _is_quantised(ctx: NodeContext) -> bool:
 
 
 def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, tuple[Product, ...]]:
-    """The same with bytes: [input, gates * hidden], their scale and zero point for all of them or
-    each column.  The whole input is quantised at once, the state of all sequences in each step."""
+    """Returns the same as `_weights` from quantised weights.
+
+    A weight is [input, gates * hidden], with one scale and zero point, or one for each column.  The
+    whole input is quantised at once; in each step the states of all sequences are quantised
+    together.
+    """
     weight, recurrence = (
         (_direction(ctx, ctx.input(n), number, 3), *_scale(ctx, number, scale))
         for n, scale in ((1, 8), (2, 10))
@@ -108,22 +113,22 @@ def _quantised(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Operand, t
 
 
 def _scale(ctx: NodeContext, number: int, first: int) -> Iterator[Operand]:
-    """The scale and the zero point of one direction."""
+    """Yields the scale and the zero point of one direction."""
     for operand in (ctx.input(first), ctx.input(first + 1)):
         yield _direction(ctx, ctx.ranked(operand, 1, 2), number, operand.rank)
 
 
 def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
-    """The direction's cell and its projected input [time, batch, gates * hidden]."""
+    """Returns the direction's cell and its projected input [time, batch, gates * hidden]."""
     kind, hidden = layer.kind, layer.hidden
     linear_before = ctx.flag("linear_before_reset") if ctx.node.op_type == "GRU" else True
     projected, products = (_quantised if _is_quantised(ctx) else _weights)(ctx, layer, number)
     late = None
-    given = ctx.optional(3)
-    if given is not None:
+    bias = ctx.optional(3)
+    if bias is not None:
         width = kind.gates * hidden
-        both = ctx.holds(_direction(ctx, given, number, 2), 0, 2 * width)
-        biases = [ctx.slice_axis(both, 0, n * width, width) for n in range(2)]
+        two_biases = ctx.holds(_direction(ctx, bias, number, 2), 0, 2 * width)
+        biases = [ctx.slice_axis(two_biases, 0, n * width, width) for n in range(2)]
         reset_late = ctx.node.op_type == "GRU" and linear_before
         projected, late = with_biases(ctx, projected, biases, hidden, reset_late)
     count = len(kind.activations)
@@ -142,17 +147,17 @@ def _cell(ctx: NodeContext, layer: _Layer, number: int) -> tuple[Cell, Operand]:
 
 
 def _peepholes(ctx: NodeContext, number: int, hidden: int) -> tuple[Operand, ...]:
-    given = ctx.optional(7)
-    if given is None:
+    operand = ctx.optional(7)
+    if operand is None:
         return ()
-    own = ctx.holds(_direction(ctx, given, number, 2), 0, 3 * hidden)
-    return tuple(ctx.slice_axis(own, 0, n * hidden, hidden) for n in range(3))
+    of_direction = ctx.holds(_direction(ctx, operand, number, 2), 0, 3 * hidden)
+    return tuple(ctx.slice_axis(of_direction, 0, n * hidden, hidden) for n in range(3))
 
 
 def _run_direction(
     ctx: NodeContext, layer: _Layer, number: int, reverse: bool
 ) -> tuple[Operand, ...]:
-    """(rows [time, batch, hidden], last states [batch, hidden]...) of one direction."""
+    """Runs one direction; returns (rows [time, batch, hidden], last states [batch, hidden]...)."""
     cell, projected = _cell(ctx, layer, number)
     states = [_direction(ctx, initial, number, 3) for initial in layer.initial]
     return run_cell(ctx, layer.kind, cell, projected, states, layer.lengths, reverse)

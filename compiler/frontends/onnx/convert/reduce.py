@@ -1,4 +1,4 @@
-"""Converters of reductions, softmax and what else works along axes."""
+"""Converters of reductions, softmax and other operators along axes."""
 
 from collections.abc import Sequence
 
@@ -31,11 +31,11 @@ def _reduction(op: str) -> Converter:
         late = late_axes(ctx, 1)
         if late is not None:
             return reduce_along(ctx, op, x, run_axes(ctx, late, x.rank), keepdims)
-        given = axes_argument(ctx, 1)
-        if not given and ctx.flag("noop_with_empty_axes"):
+        named_axes = axes_argument(ctx, 1)
+        if not named_axes and ctx.flag("noop_with_empty_axes"):
             axes: tuple[int, ...] = ()
         else:
-            axes = tuple(sorted(ctx.axes(given or range(x.rank), x.rank)))
+            axes = tuple(sorted(ctx.axes(named_axes or range(x.rank), x.rank)))
         if not axes and op in ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min"):
             return x
         return ctx.emit(op, x, axes=axes, keepdims=keepdims)
@@ -52,8 +52,8 @@ def _softmax(op: str) -> Converter:
 
 
 def along_axis(ctx: NodeContext, op: str, x: Operand, axis: int, opset: int) -> Operand:
-    """A softmax along `axis`; before opset 13 these work on a matrix: the axes before it, and those
-    from it on."""
+    """Emits a softmax along `axis`.  Before opset 13 the operators flatten the axes before `axis`,
+    and the axes from it on, to a matrix, and work on its rows."""
     if opset >= 13 or axis == x.rank - 1:
         return ctx.emit(op, x, axis=axis)
     rows, columns = element_count(x.shape[:axis]), element_count(x.shape[axis:])
@@ -77,10 +77,10 @@ def _cumulative(op: str) -> Converter:
             raise ctx.fail(f"the axis is one number, not {ctx.input(1).type!r}")
         if ctx.input(1).array is None:
             (late,) = run_axes(ctx, ctx.input(1), x.rank)
-            found = ctx.emit(op, around(ctx, x, late), axis=1, **options)
-            return ctx.reshape(found, x.shape)
-        (given,) = ctx.static_ints(1, "the axis")
-        return ctx.emit(op, x, axis=ctx.axis(given, x.rank), **options)
+            sums = ctx.emit(op, around(ctx, x, late), axis=1, **options)
+            return ctx.reshape(sums, x.shape)
+        (axis,) = ctx.static_ints(1, "the axis")
+        return ctx.emit(op, x, axis=ctx.axis(axis, x.rank), **options)
 
     return convert
 
@@ -92,14 +92,14 @@ def _einsum(ctx: NodeContext) -> Results:
 
 
 def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
-    """The equation with its output written out and letters in place of '...'."""
+    """Returns the einsum equation with an explicit output and letters in place of '...'."""
     text = text.replace(" ", "")
-    left, arrow, right = text.partition("->")
-    terms = left.split(",")
+    inputs, arrow, output = text.partition("->")
+    terms = inputs.split(",")
     if len(terms) != len(ranks):
         raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
-    letters = [c for c in left.replace(",", "").replace("...", "")]
-    if not all(c.isascii() and c.isalpha() for c in (*letters, *right.replace("...", ""))):
+    letters = [c for c in inputs.replace(",", "").replace("...", "")]
+    if not all(c.isascii() and c.isalpha() for c in (*letters, *output.replace("...", ""))):
         raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
     spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
     hidden = [
@@ -112,10 +112,10 @@ def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
     dots = "".join(spare[:width])
     full = [t.replace("...", dots[width - n :]) for t, n in zip(terms, hidden, strict=True)]
     if not arrow:
-        right = ("..." if width else "") + "".join(
+        output = ("..." if width else "") + "".join(
             c for c in sorted(set(letters)) if letters.count(c) == 1
         )
-    return ",".join(full) + "->" + right.replace("...", dots)
+    return ",".join(full) + "->" + output.replace("...", dots)
 
 
 CONVERTERS: Converters = {

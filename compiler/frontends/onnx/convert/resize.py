@@ -18,31 +18,31 @@ Scales = tuple["float | None", ...]
 
 
 def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
-    """`floor(dim * scale)` in f32, as ONNX's own shape inference has it.
+    """Returns `floor(dim * scale)` in f32, as ONNX's shape inference computes it.
 
-    Of a symbolic size it is the quotient by the fraction that the scale stands for; None where the
-    two differ for a size below 2^16.
+    For a symbolic size it is a quotient by the fraction nearest to the scale; None where the
+    quotient and the f32 result differ for a size below 2^16.
     """
     if not math.isfinite(scale) or scale <= 0:
         raise ctx.fail(f"a scale is {scale}")
     size = as_int(dim)
     if size is not None:
         with np.errstate(over="ignore"):
-            product = float(np.float32(size) * np.float32(scale))
-        if not math.isfinite(product):
+            scaled_size = float(np.float32(size) * np.float32(scale))
+        if not math.isfinite(scaled_size):
             raise ctx.fail(f"scale {scale} of {size} elements is too large")
-        return const(math.floor(product))
+        return const(math.floor(scaled_size))
     over, under = Fraction(scale).limit_denominator(1 << 12).as_integer_ratio()
     if over > LARGEST_SIZE:
         raise ctx.fail(f"scale {scale} is too large for any size")
     some = np.arange(1 << 16)
     products = np.floor(some.astype(np.float32) * np.float32(scale))
-    same = over and (products == some * over // under).all()
-    return floordiv(dim * over, under) if same else None
+    agree = over and (products == some * over // under).all()
+    return floordiv(dim * over, under) if agree else None
 
 
 def _upsample(ctx: NodeContext) -> Results:
-    """Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
+    """Converts Upsample, and Resize of opset 10, which scale without shifting the coordinates."""
     x = ctx.input(0)
     if len(ctx.inputs) > 1 and ctx.input(1).array is None:
         return _plain(ctx, _scaled_late(ctx, x, range(x.rank), ctx.input(1)), x)
@@ -54,7 +54,7 @@ def _upsample(ctx: NodeContext) -> Results:
 
 
 def upsampled(ctx: NodeContext, scales: Sequence[float]) -> Operand:
-    """The first operand, each axis scaled."""
+    """Resizes the first operand with a scale for each axis."""
     x = ctx.input(0)
     if len(scales) != x.rank:
         raise ctx.fail(f"{len(scales)} scales for a tensor of rank {x.rank}")
@@ -74,10 +74,10 @@ def _by_scales(
 
 
 def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
-    """Scaled without shifting the coordinates; nearest is the next where axes get shorter."""
-    mode, late = ctx.text("mode", "nearest").replace("bilinear", "linear"), target.given
-    found = target.scales if late is None else () if late.array is None else late.array
-    scales = [float(scale or 1) for scale in found]
+    """Resizes without shifting the coordinates; `nearest` rounds up where axes shrink."""
+    mode, late = ctx.text("mode", "nearest").replace("bilinear", "linear"), target.late_scales
+    scale_values = target.scales if late is None else () if late.array is None else late.array
+    scales = [float(scale or 1) for scale in scale_values]
     shorter = min(scales, default=1) < 1
     if mode == "nearest" and shorter and max(scales) > 1:
         raise ctx.fail("some axes get longer and others shorter", "scale them one after the other")
@@ -95,14 +95,15 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
 
 @record
 class _Target:
-    """What a Resize makes of its operand: the output shape and the scale of each axis.
+    """The output shape of a Resize and the scale of each axis.
 
-    A scale is None where it follows from the sizes; `given` holds scales that only the run knows.
+    A scale is None where it follows from the sizes; `late_scales` has scales that only the run
+    knows.
     """
 
     sizes: tuple[Index, ...]
     scales: Scales
-    given: Operand | None = None
+    late_scales: Operand | None = None
 
 
 def _resize(ctx: NodeContext) -> Results:
@@ -124,7 +125,7 @@ def _resize(ctx: NodeContext) -> Results:
     return ctx.emit(
         "resize",
         x,
-        target.given,
+        target.late_scales,
         late,
         sizes=target.sizes,
         scales=target.scales,
@@ -140,67 +141,67 @@ def _resize(ctx: NodeContext) -> Results:
     )
 
 
-# Producers whose models mean ONNX's reference: corners lie over widths that need not be whole.
+# Producers whose models follow ONNX's reference: output widths of corners may be fractions.
 _REFERENCES = ("backend-test",)
-_REACH = {"linear": 1, "cubic": 2}  # how far a kernel reaches where it is not widened
+_REACH = {"linear": 1, "cubic": 2}  # radius, in elements, of a kernel that is not widened
 
 
-def _taps(ctx: NodeContext, x: Operand, target: _Target, reach: int) -> Index:
-    """How many input elements a kernel that is widened by the scale reaches at most."""
-    if target.given is not None:
-        least = ctx.reduce("min", target.given, 0, keepdims=True)
-        shrunk = ctx.emit("min", least, 1.0)
-        half = ctx.emit("ceil", float(reach) / shrunk)
+def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
+    """Returns an upper bound of the input elements under a kernel that is widened by the scale."""
+    if target.late_scales is not None:
+        smallest_scale = ctx.reduce("min", target.late_scales, 0, keepdims=True)
+        shrunk = ctx.emit("min", smallest_scale, 1.0)
+        half = ctx.emit("ceil", float(radius) / shrunk)
         (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
         return 2 * bound
-    return widened_taps(x, target.sizes, target.scales, reach)
+    return widened_taps(x, target.sizes, target.scales, radius)
 
 
-def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, reach: int) -> Index:
-    """How many elements of `x` a kernel reaches at most that the known scales widen."""
-    halves = [const(reach)]
+def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
+    """Returns an upper bound of the elements of `x` under a kernel widened by constant scales."""
+    halves = [const(radius)]
     for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
         if scale is None:
-            halves.append(ceildiv(dim * reach, maximum(size, 1)))
+            halves.append(ceildiv(dim * radius, maximum(size, 1)))
         else:
-            halves.append(const(math.ceil(reach / min(scale, 1.0))))
+            halves.append(const(math.ceil(radius / min(scale, 1.0))))
     return 2 * reduce(maximum, halves)
 
 
 def _every_axis(
-    ctx: NodeContext, x: Operand, axes: Sequence[int], given: Operand, others: Sequence[float]
+    ctx: NodeContext, x: Operand, axes: Sequence[int], vector: Operand, defaults: Sequence[float]
 ) -> Operand:
-    """A vector of f64 that has entries for `axes`, with entries for all axes.
+    """Extends a vector with entries for `axes` to an f64 vector with entries for all axes.
 
-    It may consist of several parts, each of which has its own value for other axes.
+    The vector may consist of several parts, each with its own default for the other axes.
     """
-    if given.type.static_shape != (len(axes) * len(others),):
-        raise ctx.fail(f"{given.type!r} is no vector for {len(axes)} axes")
-    given = ctx.cast(given, F64)
+    if vector.type.static_shape != (len(axes) * len(defaults),):
+        raise ctx.fail(f"{vector.type!r} is no vector for {len(axes)} axes")
+    vector = ctx.cast(vector, F64)
     entries = []
-    for part, other in enumerate(others):
+    for part, default in enumerate(defaults):
         places = {axis: part * len(axes) + n for n, axis in enumerate(axes)}
-        rest = ctx.constant(np.array([other]))
+        default_entry = ctx.constant(np.array([default]))
         entries += [
-            ctx.slice_axis(given, 0, places[axis], 1) if axis in places else rest
+            ctx.slice_axis(vector, 0, places[axis], 1) if axis in places else default_entry
             for axis in range(x.rank)
         ]
     return ctx.concat(entries, 0)
 
 
 def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
-    """By sizes if there are any, else by scales."""
+    """Returns the target, from the sizes if there are any, else from the scales."""
     sizes = list(x.shape)
-    given = ctx.optional(3)
-    if given is not None and given.type.static_shape != (0,):
-        wanted = ctx.sizes(given, "sizes")
-        if len(wanted) != len(axes):
-            raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
+    sizes_operand = ctx.optional(3)
+    if sizes_operand is not None and sizes_operand.type.static_shape != (0,):
+        target_sizes = ctx.sizes(sizes_operand, "sizes")
+        if len(target_sizes) != len(axes):
+            raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
         policy = ctx.text("keep_aspect_ratio_policy", "stretch")
         if policy != "stretch":
-            return _kept_ratio(ctx, x, axes, wanted, policy)
+            return _with_aspect_ratio(ctx, x, axes, target_sizes, policy)
         free: list[float | None] = [1.0] * x.rank
-        for axis, size in zip(axes, wanted, strict=True):
+        for axis, size in zip(axes, target_sizes, strict=True):
             sizes[axis], free[axis] = size, None
         return _Target(tuple(sizes), tuple(free))
     if ctx.input(2).array is None:
@@ -211,41 +212,45 @@ def _target(ctx: NodeContext, x: Operand, axes: Sequence[int]) -> _Target:
     return _by_scales(ctx, x, axes, factors)
 
 
-def _scaled_late(ctx: NodeContext, x: Operand, axes: Sequence[int], given: Operand) -> _Target:
-    """By scales that only the run knows; the sizes too are then known to it alone."""
-    scales = _every_axis(ctx, x, axes, given, (1.0,))
+def _scaled_late(
+    ctx: NodeContext, x: Operand, axes: Sequence[int], scales_operand: Operand
+) -> _Target:
+    """Returns a target from scales that only the run knows, so that only the run knows the sizes
+    too."""
+    scales = _every_axis(ctx, x, axes, scales_operand, (1.0,))
     return _Target(_rounded_sizes(ctx, x, axes, scales, F32, 0.0), (None,) * x.rank, scales)
 
 
 def _rounded_sizes(
     ctx: NodeContext, x: Operand, axes: Sequence[int], scales: Operand, dtype: DType, more: float
 ) -> tuple[Index, ...]:
-    """`floor(size * scale + more)` of the axes that are scaled, computed in `dtype`."""
-    own = ctx.cast(ctx.size_vector(x.shape), dtype)
-    product = own * ctx.cast(scales, dtype)
-    whole = ctx.emit("floor", product + ctx.filled(more, dtype))
-    bound = ctx.sizes(ctx.cast(whole, I64), "sizes")
+    """Returns `floor(size * scale + more)` of the scaled axes, computed in `dtype`."""
+    source_sizes = ctx.cast(ctx.size_vector(x.shape), dtype)
+    scaled = source_sizes * ctx.cast(scales, dtype)
+    floored = ctx.emit("floor", scaled + ctx.filled(more, dtype))
+    bound = ctx.sizes(ctx.cast(floored, I64), "sizes")
     return tuple(bound[n] if n in axes else x.shape[n] for n in range(x.rank))
 
 
-def _kept_ratio(
+def _with_aspect_ratio(
     ctx: NodeContext,
     x: Operand,
     axes: Sequence[int],
-    wanted: Sequence[Index],
+    target_sizes: Sequence[Index],
     policy: str,
 ) -> _Target:
-    """One scale for all axes: the least or largest that the sizes ask for."""
+    """Returns a target with one scale for all axes: the smallest or largest of the ratios of
+    sizes."""
     if policy not in ("not_larger", "not_smaller"):
         raise ctx.fail(f"there is no policy {policy[:40]}")
-    own = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
-    ratios = ctx.cast(ctx.size_vector(wanted), F64) / own
+    source_sizes = ctx.cast(ctx.size_vector([x.shape[axis] for axis in axes]), F64)
+    ratios = ctx.cast(ctx.size_vector(target_sizes), F64) / source_sizes
     scale = ctx.reduce("min" if policy == "not_larger" else "max", ratios, 0, keepdims=True)
-    given = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
-    sizes = _rounded_sizes(ctx, x, axes, given, F64, 0.5)
-    if given.array is None:
-        return _Target(sizes, (None,) * x.rank, given)
-    return _Target(sizes, tuple(given.array.tolist()))
+    all_scales = _every_axis(ctx, x, axes, ctx.expand(scale, (len(axes),)), (1.0,))
+    sizes = _rounded_sizes(ctx, x, axes, all_scales, F64, 0.5)
+    if all_scales.array is None:
+        return _Target(sizes, (None,) * x.rank, all_scales)
+    return _Target(sizes, tuple(all_scales.array.tolist()))
 
 
 CONVERTERS: Converters = {

@@ -1,4 +1,4 @@
-"""Converters of operators that read images at computed places."""
+"""Converters of operators that read images at computed positions."""
 
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.window import window_attrs

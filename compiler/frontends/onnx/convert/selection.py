@@ -1,4 +1,4 @@
-"""Converters of operators that choose elements: by index, by diagonal, by what the data say."""
+"""Converters of operators that select elements: by index, by diagonal, or data-dependently."""
 
 from collections.abc import Sequence
 
@@ -28,12 +28,12 @@ def _unique(ctx: NodeContext) -> Results:
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
     in_order = ctx.flag("sorted")
     if x.dtype is STRING:
-        # Handles have no order: the strings' places in it stand for them.
+        # Handles of strings have no order, so the strings' ranks in sorted order are compared.
         ranks, ordered = ctx.emit_all("string_rank", [x])
-        values, *rest = ctx.emit_all(
+        values, *other_results = ctx.emit_all(
             "unique", [ranks], axis=axis, sorted=in_order, size=_fresh_size(ctx)
         )
-        return [ctx.emit("gather", ordered, values, axis=0), *rest]
+        return [ctx.emit("gather", ordered, values, axis=0), *other_results]
     return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
 
 
@@ -60,7 +60,7 @@ def _one_hot(ctx: NodeContext) -> Results:
 
 
 def _scatter(ctx: NodeContext) -> Results:
-    """ScatterElements as it was called first."""
+    """Converts ScatterElements under its older name."""
     axis = ctx.axis_of("axis", ctx.input(0).rank)
     return ctx.emit("scatter_elements", *ctx.inputs, axis=axis)
 
@@ -70,8 +70,8 @@ def _scatter(ctx: NodeContext) -> Results:
 
 def _trilu(ctx: NodeContext) -> Results:
     x = ctx.input(0)
-    given = ctx.optional(1)
-    k = const(0) if given is None else ctx.size(given, "k", lo=-LARGEST)
+    k_operand = ctx.optional(1)
+    k = const(0) if k_operand is None else ctx.size(k_operand, "k", lo=-LARGEST)
     return ctx.emit("trilu", x, upper=ctx.flag("upper"), k=k)
 
 
@@ -87,7 +87,8 @@ def _depth_to_space(ctx: NodeContext) -> Results:
 
 
 def _holds_whole_blocks(ctx: NodeContext, x: Operand, axes: Sequence[int], block: int) -> None:
-    """Every run checks that `block` divides axes of symbolic size; ops refuse other ones."""
+    """Adds checks that `block` divides axes of symbolic size; the ops refuse other constant
+    sizes."""
     for size in (x.shape[n] for n in axes if n < x.rank and block > 0):
         if as_int(size % block) is None:
             ctx.require(size % block, const(0), f"blocks of {block} take all of an axis")
@@ -103,32 +104,32 @@ def _space_to_depth(ctx: NodeContext) -> Results:
     n, c, h, w = x.shape
     rows, columns = floordiv(h, block), floordiv(w, block)
     split = ctx.reshape(x, (n, c, rows, block, columns, block))
-    moved = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
-    return ctx.reshape(moved, (n, c * block * block, rows, columns))
+    transposed = ctx.transpose(split, (0, 1, 3, 5, 2, 4))
+    return ctx.reshape(transposed, (n, c * block * block, rows, columns))
 
 
 def _centered(ctx: NodeContext, x: Operand, axis: int, size: Index) -> Operand:
-    """`x` with one axis cut or padded to `size` around its centre."""
-    own = x.shape[axis]
-    less, more = maximum(own - size, 0), maximum(size - own, 0)
-    parts = (less // 2, minimum(own, size), more // 2, more - more // 2)
-    start, kept, in_front, behind = bound_sizes(ctx, parts)
+    """Returns `x` with one axis cut or padded to `size` around its centre."""
+    extent = x.shape[axis]
+    less, more = maximum(extent - size, 0), maximum(size - extent, 0)
+    parts = (less // 2, minimum(extent, size), more // 2, more - more // 2)
+    start, kept_size, in_front, behind = bound_sizes(ctx, parts)
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     before[axis], after[axis] = in_front, behind
-    made = ctx.slice_axis(x, axis, start, kept)
+    result = ctx.slice_axis(x, axis, start, kept_size)
     if (in_front, behind) != (const(0), const(0)):
-        made = ctx.emit("pad", made, before=tuple(before), after=tuple(after), mode="constant")
-    return ctx.reshape(made, replaced(x.shape, axis, size))
+        result = ctx.emit("pad", result, before=tuple(before), after=tuple(after), mode="constant")
+    return ctx.reshape(result, replaced(x.shape, axis, size))
 
 
 def _center_crop_pad(ctx: NodeContext) -> Results:
-    """Cuts or pads around the centre; the odd element goes to the end."""
+    """Converts CenterCropPad: cuts or pads around the centre; the odd element is at the end."""
     x = ctx.input(0)
-    wanted = ctx.sizes(ctx.input(1), "the shape")
+    target_sizes = ctx.sizes(ctx.input(1), "the shape")
     axes = ctx.axes(ctx.integers("axes", range(x.rank)), x.rank)
-    if len(wanted) != len(axes):
-        raise ctx.fail(f"{len(wanted)} sizes for {len(axes)} axes")
-    for axis, size in zip(axes, wanted, strict=True):
+    if len(target_sizes) != len(axes):
+        raise ctx.fail(f"{len(target_sizes)} sizes for {len(axes)} axes")
+    for axis, size in zip(axes, target_sizes, strict=True):
         x = _centered(ctx, x, axis, size)
     return x
 

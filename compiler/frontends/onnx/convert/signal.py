@@ -1,4 +1,4 @@
-"""Converters of Fourier transforms and what goes with them."""
+"""Converters of Fourier transforms, spectrograms and mel weights."""
 
 from tcc.frontends.onnx.axes import around, bound_sizes, exchanged, run_axes
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
@@ -8,29 +8,29 @@ from tcc.ir.types import F64
 
 
 def _dft(ctx: NodeContext) -> Results:
-    x, given = ctx.input(0), ctx.optional(2)
-    if given is None:
+    x, axis_operand = ctx.input(0), ctx.optional(2)
+    if axis_operand is None:
         axis = ctx.integer("axis", -2)
-    elif given.array is None:
-        return _late_dft(ctx, x, given)
+    elif axis_operand.array is None:
+        return _late_dft(ctx, x, axis_operand)
     else:
         axis = ctx.static_ints(2, "the axis")[0]
     return _transform(ctx, x, ctx.axis(axis, x.rank))
 
 
 def _late_dft(ctx: NodeContext, x: Operand, operand: Operand) -> Operand:
-    """Along an axis that only the run knows."""
+    """Transforms along an axis that only the run knows."""
     (axis,) = run_axes(ctx, operand, x.rank)
-    found = _transform(ctx, around(ctx, x, axis, last=1), 1)
-    shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, found.shape[1]))
-    return ctx.reshape(found, (*shape, found.shape[-1]))
+    spectrum = _transform(ctx, around(ctx, x, axis, last=1), 1)
+    shape = bound_sizes(ctx, exchanged(x.shape[:-1], axis, spectrum.shape[1]))
+    return ctx.reshape(spectrum, (*shape, spectrum.shape[-1]))
 
 
 def _transform(ctx: NodeContext, x: Operand, axis: int) -> Operand:
     inverse, onesided = ctx.flag("inverse"), ctx.flag("onesided")
-    wanted = ctx.optional(1)
-    if wanted is not None:
-        length = ctx.size(wanted, "dft_length")
+    length_operand = ctx.optional(1)
+    if length_operand is not None:
+        length = ctx.size(length_operand, "dft_length")
     elif inverse and onesided:
         length = (x.shape[axis] - 1) * 2
     else:

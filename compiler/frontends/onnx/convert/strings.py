@@ -23,13 +23,13 @@ def _concat(ctx: NodeContext) -> Results:
 
 
 def _split(ctx: NodeContext) -> Results:
-    most = ctx.integer("maxsplit", -1)
+    max_splits = ctx.integer("maxsplit", -1)
     size = _fresh(ctx, 0)
     return ctx.emit_all(
         "string_split",
         [ctx.input(0)],
         delimiter=ctx.text("delimiter", ""),
-        most=most if most >= 0 else -1,
+        most=max_splits if max_splits >= 0 else -1,
         size=size,
     )
 
@@ -50,8 +50,8 @@ def _normalizer(ctx: NodeContext) -> Results:
     stops = ctx.texts("stopwords")
     if stops:
         key = row if exact else ctx.emit("string_case", row, upper=False)
-        others = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
-        changed = ctx.emit("string_remove", changed, key, others, size=_fresh(ctx, 1))
+        stop_words = _text_operand(ctx, stops if exact else [change_case(s, False) for s in stops])
+        changed = ctx.emit("string_remove", changed, key, stop_words, size=_fresh(ctx, 1))
     return changed if x.rank == 1 else ctx.reshape(changed, (1, changed.shape[0]))
 
 

@@ -1,4 +1,4 @@
-"""Converters of convolutions and pools: strides, dilations and padding for every axis."""
+"""Converters of convolutions and pools: strides, dilations and padding of every axis."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -44,10 +44,10 @@ def _explicit(ctx: NodeContext, axes: int) -> Pads:
     return tuple(map(const, pads[:axes])), tuple(map(const, pads[axes:]))
 
 
-def _halves(total: Sequence[Index], upper: bool) -> Pads:
-    """The padding of both sides; an odd one goes after where `upper`, else before."""
-    small = tuple(floordiv(t, 2) for t in total)
-    large = tuple(t - s for t, s in zip(total, small, strict=True))
+def _halves(padding: Sequence[Index], upper: bool) -> Pads:
+    """Splits the padding of each axis in two; an odd element goes after if `upper`, else before."""
+    small = tuple(floordiv(t, 2) for t in padding)
+    large = tuple(t - s for t, s in zip(padding, small, strict=True))
     return (small, large) if upper else (large, small)
 
 
@@ -58,7 +58,7 @@ def _pads(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> Pads:
-    """Padding of a convolution or pool, `auto_pad` resolved."""
+    """Returns the padding of a convolution or pool, with `auto_pad` resolved."""
     axes = len(kernel)
     auto = ctx.text("auto_pad", "NOTSET")
     if auto in ("NOTSET", ""):
@@ -67,23 +67,26 @@ def _pads(
         return (const(0),) * axes, (const(0),) * axes
     if auto not in ("SAME_UPPER", "SAME_LOWER"):
         raise ctx.fail(f"auto_pad is '{auto[:40]}'")
-    total = []
+    padding = []
     for size, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True):
-        reach = (ceildiv(size, s) - 1) * s + (k - 1) * d + 1
-        total.append(maximum(reach - size, 0))
-    return _halves(total, auto == "SAME_UPPER")
+        window_end = (ceildiv(size, s) - 1) * s + (k - 1) * d + 1
+        padding.append(maximum(window_end - size, 0))
+    return _halves(padding, auto == "SAME_UPPER")
 
 
 def _fit(
     ctx: NodeContext, x: Operand, counted: Callable[..., Index], *lists: Sequence[Any]
 ) -> None:
-    """Demands that each axis of `x` with elements has results, where one element has none;
-    `counted` of a size and the entries of `lists` tells how many."""
+    """Adds checks that a window fits in each axis of `x`, where an axis of one element would have
+    no result.
+
+    `counted` maps a size and the entries of `lists` to the number of windows.
+    """
     rule = "a window must not be larger than its padded image"
     for size, *window in zip(x.shape[2:], *lists, strict=True):
-        count, least = counted(size, *window), as_int(counted(const(1), *window))
+        count, count_of_one = counted(size, *window), as_int(counted(const(1), *window))
         needed = maximum(count, minimum(size, 1))
-        if least is None or least > 0 or needed is count:
+        if count_of_one is None or count_of_one > 0 or needed is count:
             continue
         if as_int(count) is not None:
             raise ctx.fail(f"{rule}: {x.type!r}")
@@ -91,7 +94,7 @@ def _fit(
 
 
 def window_attrs(ctx: NodeContext, x: Operand, weight: Operand) -> dict[str, Any]:
-    """The attributes of a convolution of `x` with `weight`."""
+    """Returns the attributes of a convolution of `x` with `weight`."""
     kernel = _kernel_of(ctx, weight, _spatial(ctx, x))
     return _windows(ctx, x, kernel, window_count) | {"group": _group(ctx)}
 
@@ -104,7 +107,8 @@ def _windows(
     pads: Callable[..., Pads] = _pads,
     *extra: Sequence[int],
 ) -> dict[str, Any]:
-    """Where windows over `x` lie; `pads` and `counted` take `extra` lists behind the others."""
+    """Returns the positions of windows over `x`; `pads` and `counted` take the `extra` lists
+    last."""
     strides, dilations = (_per_axis(ctx, name, len(kernel)) for name in ("strides", "dilations"))
     before, after = pads(ctx, x, kernel, strides, dilations, *extra)
     _fit(ctx, x, counted, kernel, strides, before, after, dilations, *extra)
@@ -144,27 +148,28 @@ def _transposed_pads(
     dilations: Sequence[int],
     extra: Sequence[int],
 ) -> Pads:
-    """What is cut off a transposed convolution, from `output_shape` or `auto_pad` if given."""
+    """Returns the padding that a transposed convolution cuts off, from `output_shape` or `auto_pad`
+    if given."""
     auto = ctx.text("auto_pad", "NOTSET")
     axes = len(kernel)
     if ctx.has("output_shape"):
-        wanted: list[Index] = [const(n) for n in ctx.integers("output_shape")]
+        output_sizes: list[Index] = [const(n) for n in ctx.integers("output_shape")]
     elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
+        output_sizes = [size * s for size, s in zip(x.shape[2:], strides, strict=True)]
     elif auto == "VALID":
         return (const(0),) * axes, (const(0),) * axes
     else:
         return _explicit(ctx, axes)
-    if len(wanted) != axes:
-        raise ctx.fail(f"output_shape has {len(wanted)} entries for {axes} spatial axes")
+    if len(output_sizes) != axes:
+        raise ctx.fail(f"output_shape has {len(output_sizes)} entries for {axes} spatial axes")
     none = (0,) * axes
     full = map(transposed_count, x.shape[2:], kernel, strides, none, none, dilations, extra)
-    total = [f - w for f, w in zip(full, wanted, strict=True)]
-    return _halves(total, auto == "SAME_UPPER")
+    surplus = [f - w for f, w in zip(full, output_sizes, strict=True)]
+    return _halves(surplus, auto == "SAME_UPPER")
 
 
 def pool_attrs(ctx: NodeContext, x: Operand) -> dict[str, Any]:
-    """The attributes of a pool over `x`."""
+    """Returns the attributes of a pool over `x`."""
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
     if len(kernel) != axes or min(kernel) < 1:
@@ -210,12 +215,13 @@ def _global_lp_pool(ctx: NodeContext) -> Results:
     if p in (1, 2):
         return ctx.emit(f"reduce_l{p}", x, axes=axes, keepdims=True)
     power = ctx.emit("pow", abs(x), ctx.filled(p, x.dtype))
-    total = ctx.reduce("sum", power, axes, keepdims=True)
-    return ctx.emit("pow", total, ctx.filled(1 / p, x.dtype))
+    power_sum = ctx.reduce("sum", power, axes, keepdims=True)
+    return ctx.emit("pow", power_sum, ctx.filled(1 / p, x.dtype))
 
 
 def _max_unpool(ctx: NodeContext) -> Results:
-    """Positions count in the shape that the pool's attributes give; `output_shape` pads it."""
+    """Converts MaxUnpool: positions count in the shape that the pool's attributes give;
+    `output_shape` pads it."""
     x, indices = ctx.present(2)
     axes = _spatial(ctx, x)
     kernel = ctx.integers("kernel_shape")
@@ -229,14 +235,14 @@ def _max_unpool(ctx: NodeContext) -> Results:
     ]
     shape = (*x.shape[:2], *spatial)
     result = ctx.emit("max_unpool", x, indices, shape=shape)
-    given = ctx.optional(2)
-    wanted = shape if given is None else ctx.sizes(given, "output_shape")
-    if wanted == shape:
+    shape_operand = ctx.optional(2)
+    target_shape = shape if shape_operand is None else ctx.sizes(shape_operand, "output_shape")
+    if target_shape == shape:
         return result
-    if len(wanted) != x.rank:
-        raise ctx.fail(f"output_shape has {len(wanted)} entries for {x.type!r}")
+    if len(target_shape) != x.rank:
+        raise ctx.fail(f"output_shape has {len(target_shape)} entries for {x.type!r}")
     zeros = (const(0),) * x.rank
-    more = tuple(w - s for w, s in zip(wanted, shape, strict=True))
+    more = tuple(w - s for w, s in zip(target_shape, shape, strict=True))
     return ctx.emit("pad", result, before=zeros, after=more, mode="constant")
 
 

@@ -1,5 +1,5 @@
-"""Converters of torch's functional collectives; what they give is there at once, so a wait is
-nothing."""
+"""Converters of torch's functional collectives.  A collective returns when its result is complete,
+so a wait does nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tcc.ir.types import I64
 
 
 def _collective(op: str, root: str = "") -> Converter:
-    """The op on the operand; of the call's arguments those that it has, and `root` of that name."""
+    """Returns a converter that emits `op` with the call's arguments; `root` names the argument of
+    the root rank."""
 
     def convert(ctx: CallContext) -> Operand:
         group, sized = _group(ctx), ctx.has("group_size")
@@ -33,11 +34,11 @@ def _collective(op: str, root: str = "") -> Converter:
 
 
 def _group(ctx: CallContext) -> Ranks:
-    given = ctx.arguments["group_name"]
-    return given if isinstance(given, Ranks) else Ranks(str(given))
+    argument = ctx.arguments["group_name"]
+    return argument if isinstance(argument, Ranks) else Ranks(str(argument))
 
 
-# torch's names of reductions that have others here.
+# torch's names of reductions that differ from the op table's.
 _REDUCTIONS = MappingProxyType({"product": "prod"})
 
 
@@ -55,13 +56,13 @@ def _all_to_all(ctx: CallContext) -> Operand:
 
 
 def _coordinate(ctx: CallContext) -> Index:
-    """Where this rank is along a dimension of a mesh, of which `full_mesh` has several one behind
-    another."""
+    """Returns this rank's position along a dimension of a mesh; `full_mesh` may contain several
+    meshes one after the other."""
     mesh, axis = ctx.operand("full_mesh", I64), ctx.integer("index") + 1
     size = as_int(mesh.shape[axis]) or 0
     place = np.arange(size).reshape(-1, *[1] * (mesh.rank - axis - 1))
-    found = ctx.where(ctx.emit("equal", mesh, ctx.emit("rank")), ctx.constant(place), -1)
-    last = ctx.reduce("max", ctx.flat(found), 0, keepdims=True)
+    candidates = ctx.where(ctx.emit("equal", mesh, ctx.emit("rank")), ctx.constant(place), -1)
+    last = ctx.reduce("max", ctx.flat(candidates), 0, keepdims=True)
     (number,) = ctx.sizes(last, "the rank's place in the mesh", 0, size - 1)
     return number
 

@@ -1,6 +1,6 @@
-"""Complex tensors of torch as pairs of real ones: their arithmetic and their transforms.
+"""Complex tensors of torch as pairs of real ones: arithmetic and Fourier transforms.
 
-What only moves elements, or adds them up, is done for each part by the operator's own converter.
+For operators that only move or add elements, the operator's own converter runs on each part.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tcc.record import record
 
 @record
 class Complex:
-    """A complex tensor: its real and its imaginary part, of one type and shape.  `pairs` is the
-    tensor with both on a last axis, where there is one."""
+    """A complex tensor: its real and its imaginary part, of one dtype and shape.  `pairs` is the
+    tensor with both parts on a last axis, if it exists already."""
 
     real: Operand
     imag: Operand
@@ -35,25 +35,25 @@ class Complex:
 
 
 def emitter(scope: Scope, name: str, where: str) -> Emitter:
-    """Emits nodes for an input or a result of the program."""
-    made = Emitter()
-    made.scope, made.names, made.loc, made.operation = scope, [name], where, where
-    return made
+    """Returns an emitter of nodes for an input or a result of the program."""
+    ctx = Emitter()
+    ctx.scope, ctx.names, ctx.loc, ctx.operation = scope, [name], where, where
+    return ctx
 
 
 def parts_of(ctx: Emitter, pairs: Operand) -> Complex:
-    """The complex tensor of which a real one has the parts on its last axis."""
+    """Returns the complex tensor whose parts lie on the last axis of a real one."""
     real, imag = (ctx.element(pairs, pairs.rank - 1, n) for n in range(2))
     return Complex(real, imag, pairs)
 
 
 def pairs_of(ctx: Emitter, x: Complex) -> Operand:
-    """The parts on a new last axis."""
+    """Returns a real tensor with the parts on a new last axis."""
     return x.pairs or ctx.stack((x.real, x.imag), x.real.rank)
 
 
 def port_of(value: Any) -> Any:
-    """What an input of the program stands for, as the graph has it."""
+    """Returns the graph's value for an input of the program."""
     return value.pairs if isinstance(value, Complex) else value
 
 
@@ -61,21 +61,21 @@ ComplexConverter = Callable[["ComplexContext"], Any]
 
 
 class ComplexContext(CallContext):
-    """A call with complex tensors; element types are those of parts."""
+    """A call with complex tensors; dtypes are those of the parts."""
 
     def result_dtype(self) -> DType:
-        known = self.result().dtype
-        return element_type(PARTS.get(known, known), self.loc)
+        dtype_name = self.result().dtype
+        return element_type(PARTS.get(dtype_name, dtype_name), self.loc)
 
-    def as_known(self, found: Any, known: Tensor) -> Any:
-        if not isinstance(found, Complex):
-            return super().as_known(found, known)
-        own = real_part(known)
-        return Complex(super().as_known(found.real, own), super().as_known(found.imag, own))
+    def as_known(self, result: Any, described: Tensor) -> Any:
+        if not isinstance(result, Complex):
+            return super().as_known(result, described)
+        part = real_part(described)
+        return Complex(super().as_known(result.real, part), super().as_known(result.imag, part))
 
     def pair(self, name: str, dtype: DType | None = None) -> Complex:
-        """An argument as a complex tensor, its parts in the type of the result's unless another is
-        given."""
+        """Returns an argument as a complex tensor; its parts get `dtype`, by default the
+        result's."""
         return self.as_pair(self.arguments[name], dtype or self.result_dtype())
 
     def as_pair(self, value: Any, dtype: DType) -> Complex:
@@ -87,30 +87,31 @@ class ComplexContext(CallContext):
         return Complex(real, self.expand(self.scalar(0, real), real.shape))
 
     def each(self, op: str, *pairs: Complex) -> Complex:
-        """A row for the real parts and for the imaginary ones."""
+        """Emits `op` for the real parts and for the imaginary parts."""
         reals, imags = zip(*((p.real, p.imag) for p in pairs), strict=True)
         return Complex(self.emit(op, *reals), self.emit(op, *imags))
 
-    def part(self, chosen: str) -> ComplexContext:
-        """The call with one part of every complex tensor; the imaginary one of others is zero."""
+    def part(self, part_name: str) -> ComplexContext:
+        """Returns the call with one part of every complex tensor; the imaginary part of a real
+        tensor is zero."""
 
         def pick(value: Any) -> Any:
             if isinstance(value, Complex | complex):
-                return getattr(value, chosen)
+                return getattr(value, part_name)
             if isinstance(value, list):
                 return [pick(item) for item in value]
             real = isinstance(value, Operand) and value.dtype.is_float
-            if chosen == "imag" and real:
+            if part_name == "imag" and real:
                 return self.expand(self.scalar(0, value), value.shape)
             return value
 
-        made = copy(self)
-        made.arguments = {name: pick(value) for name, value in self.arguments.items()}
-        if chosen == "imag":
-            filled = {"fill_value", "value", "s"} & made.arguments.keys()
+        other = copy(self)
+        other.arguments = {name: pick(value) for name, value in self.arguments.items()}
+        if part_name == "imag":
+            filled = {"fill_value", "value", "s"} & other.arguments.keys()
             numbers = (n for n in filled if isinstance(self.arguments[n], int | float))
-            made.arguments |= dict.fromkeys(numbers, 0.0)
-        return made
+            other.arguments |= dict.fromkeys(numbers, 0.0)
+        return other
 
 
 def _by_parts(converter: Converter) -> ComplexConverter:
@@ -145,33 +146,35 @@ def _multiplied(
     return Complex(real, imag)
 
 
-def _product(left: str, right: str, op: str) -> ComplexConverter:
-    return lambda ctx: _multiplied(ctx, ctx.pair(left), ctx.pair(right), op)
+def _product(lhs: str, rhs: str, op: str) -> ComplexConverter:
+    return lambda ctx: _multiplied(ctx, ctx.pair(lhs), ctx.pair(rhs), op)
 
 
-def _added(ctx: ComplexContext, product: Complex, name: str) -> Complex:
-    """The sum with an argument, as far as the call has it and its factors."""
+def _added(ctx: ComplexContext, scaled_matmul: Complex, name: str) -> Complex:
+    """Adds an argument to a matmul, with the factors alpha and beta if the call has them."""
     alpha, beta = ctx.real("alpha", 1.0), ctx.real("beta", 1.0)
     if alpha != 1:
-        product = Complex(product.real * alpha, product.imag * alpha)
+        scaled_matmul = Complex(scaled_matmul.real * alpha, scaled_matmul.imag * alpha)
     if not ctx.has(name) or not beta:
-        return product
+        return scaled_matmul
     x = ctx.pair(name)
-    return ctx.each("add", product, Complex(x.real * beta, x.imag * beta))
+    return ctx.each("add", scaled_matmul, Complex(x.real * beta, x.imag * beta))
 
 
 def _linear(ctx: ComplexContext) -> Complex:
     weight = ctx.pair("weight")
-    turned = Complex(*(swap_axes(ctx, part, 0, 1) for part in (weight.real, weight.imag)))
-    return _added(ctx, _multiplied(ctx, ctx.pair("input"), turned, "matmul"), "bias")
+    transposed = Complex(*(swap_axes(ctx, part, 0, 1) for part in (weight.real, weight.imag)))
+    return _added(ctx, _multiplied(ctx, ctx.pair("input"), transposed, "matmul"), "bias")
 
 
 def _einsum(ctx: ComplexContext) -> Complex:
-    given = [ctx.as_pair(x, ctx.result_dtype()) for x in ctx.arguments["tensors"]]
-    if len(given) != 2:
-        raise ctx.fail("of complex tensors it takes two", "write it as several products of two")
-    equation = explicit_equation(ctx, ctx.text("equation"), [x.real.rank for x in given])
-    return _multiplied(ctx, given[0], given[1], "einsum", equation=equation)
+    operands = [ctx.as_pair(x, ctx.result_dtype()) for x in ctx.arguments["tensors"]]
+    if len(operands) != 2:
+        raise ctx.fail(
+            "it takes two complex tensors", "write it as several einsums of two operands"
+        )
+    equation = explicit_equation(ctx, ctx.text("equation"), [x.real.rank for x in operands])
+    return _multiplied(ctx, operands[0], operands[1], "einsum", equation=equation)
 
 
 def _div(ctx: ComplexContext) -> Complex:
@@ -192,7 +195,7 @@ def _equal(ctx: ComplexContext) -> Operand:
 
 
 def _power(exponent: Callable[[ComplexContext], float]) -> ComplexConverter:
-    """A real power, by size and angle."""
+    """Returns a converter of real powers, by absolute value and angle."""
 
     def convert(ctx: ComplexContext) -> Complex:
         x, power = ctx.pair("self", F64), exponent(ctx)
@@ -207,8 +210,8 @@ def _logarithm(ctx: ComplexContext) -> Complex:
     return Complex(ctx.emit("log", _square(x)) * 0.5, angle_of(ctx, x.imag, x.real))
 
 
-def _of_sizes(ctx: ComplexContext) -> Any:
-    """The operator of the sizes of the numbers."""
+def _of_absolute_values(ctx: ComplexContext) -> Any:
+    """Applies the operator to the absolute values."""
     ctx.arguments = ctx.arguments | {"self": _size(ctx)}
     converter = converter_of(ctx.call.target)
     assert converter is not None
@@ -220,7 +223,7 @@ def _size(ctx: ComplexContext) -> Operand:
 
 
 def _square(x: Complex) -> Operand:
-    """|x| squared."""
+    """Returns |x| squared."""
     return x.real * x.real + x.imag * x.imag
 
 
@@ -235,7 +238,7 @@ def _conjugate(ctx: ComplexContext) -> Complex:
 
 
 def _rotated(ctx: ComplexContext, size: Operand, angle: Operand) -> Complex:
-    """The number of a size and an angle."""
+    """Returns the complex number with this absolute value and angle."""
     real, imag = (size * ctx.emit(op, angle) for op in ("cos", "sin"))
     return Complex(real, imag)
 
@@ -260,7 +263,7 @@ def _complex(ctx: ComplexContext) -> Complex:
 
 
 def _bits(ctx: ComplexContext) -> Any:
-    """The numbers of one kind of elements as those of the other."""
+    """Reinterprets complex elements as real pairs, or real pairs as complex elements."""
     x, shape = ctx.arguments["self"], ctx.result_shape()
     if isinstance(x, Complex):
         return ctx.reshape(pairs_of(ctx, x), shape)
@@ -273,8 +276,8 @@ def _bits(ctx: ComplexContext) -> Any:
 def _scaled(
     ctx: ComplexContext, x: Operand, sizes: Sequence[Index], inverse: bool, norm: int
 ) -> Operand:
-    """The scale of torch's `normalization` (0 none, 1 by the root of the size, 2 by the size) in
-    place of the row's, which scales inverse transforms by their size."""
+    """Applies torch's `normalization` (0 none, 1 by the root of the size, 2 by the size); the op
+    `dft` itself scales inverse transforms by the size."""
     count = ctx.cast(ctx.size_scalar(math.prod(sizes, start=const(1))), F64)
     power = -norm / 2 + inverse
     if power == 0:
@@ -293,28 +296,28 @@ def _transformed(ctx: ComplexContext, x: Operand, axes: Sequence[int], inverse: 
 def _fft_complex(ctx: ComplexContext) -> Complex:
     x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
     axes, inverse = ctx.axes(ctx.integers("dim"), x.rank - 1), not ctx.flag("forward")
-    found = _transformed(ctx, x, axes, inverse)
-    return parts_of(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], inverse, norm))
+    spectrum = _transformed(ctx, x, axes, inverse)
+    return parts_of(ctx, _scaled(ctx, spectrum, [x.shape[n] for n in axes], inverse, norm))
 
 
 def _fft_real(ctx: ComplexContext) -> Complex:
     x, norm = ctx.operand("self", ctx.result_dtype()), ctx.integer("normalization")
     axes = ctx.axes(ctx.integers("dim"), x.rank)
-    *others, last = axes
-    found = ctx.emit(
+    *other_axes, last = axes
+    spectrum = ctx.emit(
         "dft", ctx.unsqueeze(x, x.rank), axis=last, length=x.shape[last], inverse=False,
         onesided=ctx.flag("onesided"),
     )  # fmt: skip
-    found = _transformed(ctx, found, others, False)
-    return parts_of(ctx, _scaled(ctx, found, [x.shape[n] for n in axes], False, norm))
+    spectrum = _transformed(ctx, spectrum, other_axes, False)
+    return parts_of(ctx, _scaled(ctx, spectrum, [x.shape[n] for n in axes], False, norm))
 
 
 def _fft_to_real(ctx: ComplexContext) -> Operand:
     x, norm = pairs_of(ctx, ctx.pair("self")), ctx.integer("normalization")
-    *others, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
-    x, size = _transformed(ctx, x, others, True), ctx.index("last_dim_size")
-    found = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
-    return _scaled(ctx, found, [*(x.shape[n] for n in others), size], True, norm)
+    *other_axes, last = ctx.axes(ctx.integers("dim"), x.rank - 1)
+    x, size = _transformed(ctx, x, other_axes, True), ctx.index("last_dim_size")
+    signal = ctx.emit("dft", x, axis=last, length=size, inverse=True, onesided=True)
+    return _scaled(ctx, signal, [*(x.shape[n] for n in other_axes), size], True, norm)
 
 
 _MOVED = (
@@ -345,8 +348,8 @@ _CONVERTERS: dict[str, ComplexConverter] = {
     "log": _logarithm,
     "eq": _equal,
     "ne": lambda ctx: ~_equal(ctx),
-    "isnan": _of_sizes,
-    "linalg_vector_norm": _of_sizes,
+    "isnan": _of_absolute_values,
+    "linalg_vector_norm": _of_absolute_values,
     "abs": _size,
     "angle": _angle,
     "exp": _exp,
@@ -365,26 +368,26 @@ _CONVERTERS: dict[str, ComplexConverter] = {
 
 
 def complex_converter_of(target: str) -> ComplexConverter | None:
-    """The converter of an overload for complex tensors, None where there is none."""
+    """Returns the converter of an overload for complex tensors, None if there is none."""
     return found_in(_CONVERTERS, target)
 
 
-def real_part(known: Tensor) -> Tensor:
-    """What is known of either part of a complex tensor."""
-    return Tensor(PARTS.get(known.dtype, known.dtype), known.shape)
+def real_part(described: Tensor) -> Tensor:
+    """Returns the description of either part of a complex tensor."""
+    return Tensor(PARTS.get(described.dtype, described.dtype), described.shape)
 
 
-def has_complex(call: Call, known: Mapping[str, Known]) -> bool:
-    """Whether a call takes or gives complex tensors, or its operator computes with them inside;
-    `known` is what the program says of names."""
+def has_complex(call: Call, metas: Mapping[str, Known]) -> bool:
+    """True if a call takes or returns complex tensors, or its operator computes with them
+    internally; `metas` are the program's descriptions of names."""
     if converter_of(call.target) is None and complex_converter_of(call.target) is not None:
         return True
-    return _is_complex(call.result, known) or _is_complex([*call.arguments.values()], known)
+    return _is_complex(call.result, metas) or _is_complex([*call.arguments.values()], metas)
 
 
-def _is_complex(value: Any, known: Mapping[str, Known]) -> bool:
+def _is_complex(value: Any, metas: Mapping[str, Known]) -> bool:
     if isinstance(value, Ref):
-        return _is_complex(known.get(value.name), known)
+        return _is_complex(metas.get(value.name), metas)
     if isinstance(value, list | tuple):
-        return any(_is_complex(item, known) for item in value)
+        return any(_is_complex(item, metas) for item in value)
     return isinstance(value, Tensor) and value.dtype in PARTS

@@ -1,4 +1,4 @@
-"""Converters of products: matrices, linear layers, einsum, attention."""
+"""Converters of contractions: matmuls, linear layers, einsum, attention."""
 
 import math
 
@@ -20,28 +20,28 @@ def _matmul(a: str, b: str) -> Converter:
 def _linear(ctx: CallContext) -> Operand:
     x, weight, bias = ctx.operand("input"), ctx.operand("weight"), ctx.optional("bias")
     transposed = weight if weight.rank < 2 else swap_axes(ctx, weight, 0, 1)
-    product = x @ transposed
-    return product if bias is None else product + bias
+    matmul = x @ transposed
+    return matmul if bias is None else matmul + bias
 
 
 def _scaled(ctx: CallContext, x: Operand, name: str) -> Operand:
-    """`x` times the number of an argument."""
+    """Multiplies `x` with the number in an argument."""
     if ctx.real(name) == 1:
         return x
     return x * ctx.operand(name, x.dtype)
 
 
-def _add_product(left: str, right: str, batched: bool = False) -> Converter:
-    """beta * self + alpha * (left @ right); `batched` sums the products of a batch."""
+def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
+    """Returns a converter of beta * self + alpha * (lhs @ rhs); `batched` sums over the batch."""
 
     def convert(ctx: CallContext) -> Operand:
-        product = ctx.operand(left) @ ctx.operand(right)
+        matmul = ctx.operand(lhs) @ ctx.operand(rhs)
         if batched:
-            product = ctx.reduce("sum", product, 0)
-        product = _scaled(ctx, product, "alpha")
+            matmul = ctx.reduce("sum", matmul, 0)
+        matmul = _scaled(ctx, matmul, "alpha")
         if ctx.real("beta") == 0:
-            return product
-        return product + _scaled(ctx, ctx.operand("self"), "beta")
+            return matmul
+        return matmul + _scaled(ctx, ctx.operand("self"), "beta")
 
     return convert
 
@@ -56,7 +56,8 @@ def _einsum(ctx: CallContext) -> Operand:
 
 
 def _attention(ctx: CallContext) -> Operand:
-    """softmax(q k' * scale + mask) v, over heads that queries may share."""
+    """Returns softmax(q k' * scale + mask) v; groups of queries may share heads of keys and
+    values."""
     q, k, v = (ctx.operand(name) for name in ("query", "key", "value"))
     if ctx.real("dropout_p") != 0:
         raise ctx.fail("it draws random numbers", "call model.eval() before the export")
@@ -69,18 +70,18 @@ def _attention(ctx: CallContext) -> Operand:
     if q.rank != 4:
         heads = math.prod(batch, start=const(1))
 
-        def apart(x: Operand) -> Operand:
+        def merge_batch(x: Operand) -> Operand:
             wide = ctx.expand(x, (*batch, *x.shape[-2:]))
             return ctx.reshape(wide, (heads, 1, *x.shape[-2:]))
 
-        q, k, v = map(apart, (q, k, v))
+        q, k, v = map(merge_batch, (q, k, v))
         if mask is not None and mask.rank > 2:
-            mask = apart(mask)
+            mask = merge_batch(mask)
     if q.rank == 4 and not ctx.flag("enable_gqa"):
         k, v = (ctx.expand(x, (*q.shape[:2], *x.shape[-2:])) for x in (k, v))
     if mask is not None and mask.dtype is not BOOL:
         mask = ctx.cast(mask, q.dtype)
-    found = ctx.emit(
+    attended = ctx.emit(
         "attention",
         q,
         k,
@@ -90,27 +91,28 @@ def _attention(ctx: CallContext) -> Operand:
         is_causal=ctx.flag("is_causal"),
     )
     if mask is not None:
-        found = _without_masked_rows(ctx, found, mask)
-    return ctx.reshape(found, (*batch, *found.shape[-2:]))
+        attended = _without_masked_rows(ctx, attended, mask)
+    return ctx.reshape(attended, (*batch, *attended.shape[-2:]))
 
 
-def _without_masked_rows(ctx: CallContext, found: Operand, mask: Operand) -> Operand:
-    """Attention with zeros where the mask leaves a query no key; the row gives NaN there."""
+def _without_masked_rows(ctx: CallContext, attended: Operand, mask: Operand) -> Operand:
+    """Returns attention with zeros where the mask hides all keys from a query; the op returns NaN
+    there."""
     if mask.array is not None:
-        held = mask.array if mask.dtype is BOOL else mask.array > -np.inf
-        if held.any(-1).all():
-            return found
+        is_visible = mask.array if mask.dtype is BOOL else mask.array > -np.inf
+        if is_visible.any(-1).all():
+            return attended
     low = (
         ~mask
         if mask.dtype is BOOL
         else ctx.emit("is_inf", mask, detect_positive=False, detect_negative=True)
     )
     none = ctx.reduce("min", low, mask.rank - 1, keepdims=True)
-    return ctx.where(none, 0, found)
+    return ctx.where(none, 0, attended)
 
 
 def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand, float]:
-    """The scores of keys for queries before their softmax, and the scale of their products."""
+    """Returns the scores before the softmax, and the scale of the matmul."""
     width = as_int(q.shape[-1])
     if width is None:
         raise ctx.fail("the head size must be known")
@@ -128,62 +130,65 @@ def attention_scores(ctx: CallContext, q: Operand, k: Operand) -> tuple[Operand,
 
 
 def _attention_and_sums(ctx: CallContext) -> Results:
-    """Attention, and the logarithms of its weights' sums where a gradient asks for them."""
-    found = _attention(ctx)
-    if 1 not in ctx.call.used:
-        return found, None
+    """Returns attention, and the logarithms of its weights' sums where a gradient needs them."""
+    attended = _attention(ctx)
+    if 1 not in ctx.call.used_results:
+        return attended, None
     scores, _ = attention_scores(ctx, *(ctx.widened(ctx.operand(n)) for n in ("query", "key")))
-    return found, ctx.reduce("log_sum_exp", scores, 3)
+    return attended, ctx.reduce("log_sum_exp", scores, 3)
 
 
 def _distances(ctx: CallContext) -> Operand:
-    """p-norms of the differences of all pairs of rows."""
+    """Returns the p-norms of the differences of all pairs of rows."""
     x, y, p = ctx.operand("x1"), ctx.operand("x2"), ctx.real("p")
     gap = ctx.unsqueeze(x, x.rank - 1) - ctx.unsqueeze(y, y.rank - 2)
     return p_norm(ctx, gap, p, (gap.rank - 1,), False)
 
 
-def _own_distances(ctx: CallContext) -> Operand:
-    """p-norms of the differences of the pairs of rows of one matrix."""
+def _pair_distances(ctx: CallContext) -> Operand:
+    """Returns the p-norms of the differences of all pairs of rows of one matrix."""
     x, rows = ctx.operand("self"), as_int(ctx.operand("self").shape[0])
     if rows is None:
         raise ctx.fail("the number of rows must be known")
     first, second = np.triu_indices(rows, 1)
-    left, right = (ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second))
-    return p_norm(ctx, left - right, ctx.real("p"), (1,), False)
+    first_rows, second_rows = (
+        ctx.emit("gather", x, ctx.constant(n), axis=0) for n in (first, second)
+    )
+    return p_norm(ctx, first_rows - second_rows, ctx.real("p"), (1,), False)
 
 
 def _trilinear(ctx: CallContext) -> Operand:
-    """The product of three tensors with axes added to each, summed over some axes."""
+    """Multiplies three tensors, with axes added to each, and sums over some axes."""
     parts = []
     for name in ("1", "2", "3"):
         part = ctx.operand(f"i{name}")
         for axis in sorted(ctx.integers(f"expand{name}")):
             part = ctx.unsqueeze(part, axis)
         parts.append(part)
-    product = parts[0] * parts[2] * parts[1]
-    axes = ctx.axes(ctx.integers("sumdim"), product.rank)
-    return ctx.reduce("sum", product, tuple(sorted(axes)))
+    products = parts[0] * parts[2] * parts[1]
+    axes = ctx.axes(ctx.integers("sumdim"), products.rank)
+    return ctx.reduce("sum", products, tuple(sorted(axes)))
 
 
 def _grouped(rows: str, weights: str) -> Converter:
-    """Products of runs of rows, each with a matrix of its own; `offs` are the ends of the runs."""
+    """Returns a converter of grouped matmuls: each group of consecutive rows has its own matrix;
+    `offs` are the ends of the groups."""
 
     def convert(ctx: CallContext) -> Operand:
         x, weight, ends = ctx.operand(rows), ctx.operand(weights), ctx.operand("offs", I64)
         if x.rank != 2 or weight.rank != 3:
-            raise ctx.fail(f"of {x.type!r} and {weight.type!r}")
+            raise ctx.fail(f"its operands are {x.type!r} and {weight.type!r}")
         if ctx.has("bias") or ctx.has("out_dtype"):
             raise ctx.fail("a bias or an element type of its own is not supported")
         places = ctx.unsqueeze(counted(ctx, x.shape[0]), 1)
-        run = ctx.reduce("sum", ctx.cast(ends <= places, I64), 1)
+        group = ctx.reduce("sum", ctx.cast(ends <= places, I64), 1)
         count = as_int(weight.shape[0])
         if not count:
             raise ctx.fail("the number of matrices must be known")
-        chosen = ctx.emit("gather", weight, ctx.emit("min", run, count - 1), axis=0)
-        made = ctx.squeeze(ctx.unsqueeze(x, 1) @ chosen, (1,))
-        covered = ctx.unsqueeze(run < count, 1)
-        return ctx.where(covered, made, 0)
+        matrices = ctx.emit("gather", weight, ctx.emit("min", group, count - 1), axis=0)
+        outputs = ctx.squeeze(ctx.unsqueeze(x, 1) @ matrices, (1,))
+        covered = ctx.unsqueeze(group < count, 1)
+        return ctx.where(covered, outputs, 0)
 
     return convert
 
@@ -193,14 +198,14 @@ CONVERTERS: Converters = {
     "bmm": _matmul("self", "mat2"),
     "matmul": _matmul("self", "other"),
     "linear": _linear,
-    "addmm": _add_product("mat1", "mat2"),
-    "addbmm": _add_product("batch1", "batch2", batched=True),
+    "addmm": _add_matmul("mat1", "mat2"),
+    "addbmm": _add_matmul("batch1", "batch2", batched=True),
     "einsum": _einsum,
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,
     "_grouped_mm": _grouped("self", "mat2"),
     "transformers.grouped_mm_fallback": _grouped("input", "weight"),
     "_cdist_forward": _distances,
-    "_pdist_forward": _own_distances,
+    "_pdist_forward": _pair_distances,
     "_trilinear": _trilinear,
 }

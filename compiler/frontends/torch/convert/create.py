@@ -1,4 +1,4 @@
-"""Converters of operators that make tensors from sizes and numbers."""
+"""Converters of operators that create tensors from sizes and numbers."""
 
 import numpy as np
 from tcc.frontends.scope import Operand
@@ -8,7 +8,7 @@ from tcc.ir.types import F64
 
 
 def _filled(ctx: CallContext) -> Operand:
-    """The result's shape, full of a number; what is undefined is zero."""
+    """Fills the result's shape with a number; undefined contents are zero."""
     dtype = ctx.result_dtype()
     name = next((n for n in ("fill_value", "value") if n in ctx.arguments), None)
     one = ctx.filled(0, dtype) if name is None else ctx.operand(name, dtype)
@@ -16,30 +16,30 @@ def _filled(ctx: CallContext) -> Operand:
 
 
 def _arange(ctx: CallContext) -> Operand:
-    """start + n * step; of real numbers computed in f64 as torch does."""
+    """Returns start + n * step; real numbers are computed in f64, as in torch."""
     dtype = ctx.result_dtype()
     wide = F64 if dtype.is_float else dtype
     (size,) = ctx.result_shape()
     start, step = ctx.operand("start", wide, 0), ctx.operand("step", wide, 1)
     if dtype.is_float:
         return ctx.cast(counted(ctx, size), F64) * step + start
-    # The row's limit only says how long it is; the size says that too.
+    # The op uses its limit only for the length, which `size` gives too.
     return ctx.emit("range", start, ctx.operand("end", dtype), step, size=size)
 
 
-_LONGEST = 1 << 24  # of a constant
+_LONGEST = 1 << 24  # elements of a constant
 
 
 def counted(ctx: CallContext, size: Index) -> Operand:
-    """0, 1, ... below `size`, as i64."""
-    known = as_int(size)
-    if known is not None and known <= _LONGEST:
-        return ctx.constant(np.arange(known))
+    """Returns 0, 1, ... below `size`, as i64."""
+    number = as_int(size)
+    if number is not None and number <= _LONGEST:
+        return ctx.constant(np.arange(number))
     return ctx.counted(size)
 
 
 def grid(ctx: CallContext, rows: Index, columns: Index) -> tuple[Operand, Operand]:
-    """The numbers of the rows of a matrix as a column, those of its columns as a row."""
+    """Returns the row numbers of a matrix as a column, and the column numbers as a row."""
     down = ctx.reshape(counted(ctx, rows), (rows, 1))
     return down, ctx.reshape(counted(ctx, columns), (1, columns))
 

@@ -1,7 +1,7 @@
-"""Converters of backward operators that torch does not take apart.
+"""Converters of backward operators that torch does not decompose.
 
-A convolution's gradients are convolutions.  The gradient of a pool or of a resize goes back to the
-elements that the forward operator read: each result is a sum over the few that read it.
+A convolution's gradients are convolutions.  The gradient of a pool or of a resize sums, for each
+input element, the gradients of the few results that read it.
 """
 
 import math
@@ -30,36 +30,39 @@ from tcc.ops import OPS
 
 
 def _convolution(ctx: CallContext) -> Results:
-    """The gradients of the input, the weight and the bias that the call asks for."""
+    """Returns the gradients of input, weight and bias that the call's mask selects, None for the
+    others."""
     gradient, x, weight = map(ctx.operand, ("grad_output", "input", "weight"))
     axes, transposed = weight.rank - 2, ctx.flag("transposed")
     attrs = window_attrs(ctx, axes) | {"group": ctx.integer("groups")}
     for_input, for_weight, for_bias = ctx.arguments["output_mask"]
-    found: list[Operand | None] = [None, None, None]
+    results: list[Operand | None] = [None, None, None]
     if for_input:
         back = ctx.emit("conv", gradient, weight, **attrs) if transposed else None
-        found[0] = _to_image(ctx, x.shape, back or _spread(ctx, gradient, x, weight, attrs))
+        results[0] = _to_image(
+            ctx, x.shape, back or _input_gradient(ctx, gradient, x, weight, attrs)
+        )
     if for_weight:
         pair = (gradient, x) if transposed else (x, gradient)
-        found[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
+        results[1] = _weight_gradient(ctx, *pair, weight.shape, attrs)
     if for_bias:
-        found[2] = ctx.reduce("sum", gradient, [0, *range(2, axes + 2)])
-    return found
+        results[2] = ctx.reduce("sum", gradient, [0, *range(2, axes + 2)])
+    return results
 
 
-def _spread(
+def _input_gradient(
     ctx: CallContext, gradient: Operand, x: Operand, weight: Operand, attrs: dict[str, Any]
 ) -> Operand:
-    """The transposed convolution of a gradient; it covers at least the image of `x`."""
-    most = tuple(stride - 1 for stride in attrs["strides"])
-    return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=most)
+    """Returns the transposed convolution of a gradient; it covers at least the image of `x`."""
+    output_padding = tuple(stride - 1 for stride in attrs["strides"])
+    return ctx.emit("conv_transpose", gradient, weight, **attrs, output_padding=output_padding)
 
 
-def _to_image(ctx: CallContext, shape: Sequence[Index], found: Operand) -> Operand:
-    """The elements of `found` that lie in an image of `shape`."""
+def _to_image(ctx: CallContext, shape: Sequence[Index], padded_image: Operand) -> Operand:
+    """Cuts an image to `shape`."""
     for axis, size in enumerate(shape[2:], 2):
-        found = ctx.slice_axis(found, axis, 0, size)
-    return found
+        padded_image = ctx.slice_axis(padded_image, axis, 0, size)
+    return padded_image
 
 
 def _weight_gradient(
@@ -69,31 +72,33 @@ def _weight_gradient(
     shape: Sequence[Index],
     attrs: dict[str, Any],
 ) -> Operand:
-    """The gradient of a kernel of `shape`, for an image that it reads and the results' side.
+    """Returns the gradient of a kernel of `shape`.
 
-    It is the convolution of the image with `windows` where batch and channels change places, and
-    strides and dilations do too.
+    `image` is the tensor that the kernel reads, `windows` the tensor with one element a window.
+    The gradient is the convolution of both, with batch and channels swapped, and strides and
+    dilations swapped.
     """
     group = attrs["group"]
     batch, channels, *extent = image.shape
     parts = ctx.reshape(image, (batch, group, channels // group, *extent))
     parts = ctx.reshape(swap_axes(ctx, parts, 0, 2), (channels // group, batch * group, *extent))
     swapped = attrs | {"strides": attrs["dilations"], "dilations": attrs["strides"]}
-    found = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
-    return _to_image(ctx, shape, swap_axes(ctx, found, 0, 1))
+    swapped_gradient = ctx.emit("conv", parts, swap_axes(ctx, windows, 0, 1), **swapped)
+    return _to_image(ctx, shape, swap_axes(ctx, swapped_gradient, 0, 1))
 
 
 # ---- pools ---------------------------------------------------------------------------------------
 
 
 def _batched(ctx: CallContext, axes: int, *names: str) -> list[Operand]:
-    """Arguments with a batch axis before their channels, where they have none."""
-    given = map(ctx.operand, names)
-    return [ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x for x in given]
+    """Returns arguments with a batch axis before their channels; adds it where it is absent."""
+    operands = map(ctx.operand, names)
+    return [ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x for x in operands]
 
 
 def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str, Any]) -> Operand:
-    """The sums of patches: `columns` is [batch, channels, element of the window, windows ...]."""
+    """Sums patches to an image: `columns` is [batch, channels, element of the window, windows
+    ...]."""
     kernel, counts = attrs["kernel"], columns.shape[3:]
     axes = zip(
         counts, image.shape[2:], kernel, attrs["strides"], attrs["dilations"], attrs["after"],
@@ -117,7 +122,7 @@ def _patches(ctx: CallContext, columns: Operand, image: Operand, attrs: dict[str
 
 
 def _line(ctx: CallContext, values: Operand, axis: int, rank: int) -> Operand:
-    """A vector along one axis of `rank`."""
+    """Reshapes a vector to lie along one axis of `rank`."""
     return ctx.reshape(values, [values.shape[0] if n == axis else 1 for n in range(rank)])
 
 
@@ -142,7 +147,7 @@ def _average_pool(axes: int) -> Converter:
 def _lengths(
     ctx: CallContext, count: Index, extent: Index, n: int, attrs: dict[str, Any]
 ) -> Operand:
-    """How many elements each window of axis `n` has, as averages count them."""
+    """Returns the number of elements in each window of axis `n`, as averages count them."""
     pad, padded = attrs["before"][n], ctx.flag("count_include_pad")
     start = counted(ctx, count) * attrs["strides"][n] - as_int(pad)
     end = ctx.emit("min", start + attrs["kernel"][n], ctx.size_scalar(extent + pad * padded))
@@ -150,14 +155,14 @@ def _lengths(
 
 
 def _max_pool(axes: int) -> Converter:
-    """Each element of the image takes the gradients of the windows whose maximum it is."""
+    """Returns a converter that adds each window's gradient to the element that was its maximum."""
 
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, chosen = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
         attrs = pool_attrs(ctx, axes)
         place = _places(ctx, gradient.shape[2:], x.shape[2:], attrs)
-        held = ctx.unsqueeze(chosen, 2).equals(place)
-        return _patches(ctx, ctx.where(held, ctx.unsqueeze(gradient, 2), 0), x, attrs)
+        is_maximum = ctx.unsqueeze(maximum_places, 2).equals(place)
+        return _patches(ctx, ctx.where(is_maximum, ctx.unsqueeze(gradient, 2), 0), x, attrs)
 
     return convert
 
@@ -165,7 +170,7 @@ def _max_pool(axes: int) -> Converter:
 def _places(
     ctx: CallContext, counts: Sequence[Index], extent: Sequence[Index], attrs: dict[str, Any]
 ) -> Operand:
-    """The place in its channel of each element of each window: [element, windows ...]."""
+    """Returns each window element's position in its channel: [element, windows ...]."""
     axes, place = len(counts), ctx.filled(0, I64)
     for n, (count, size) in enumerate(zip(counts, extent, strict=True)):
         start = counted(ctx, count) * attrs["strides"][n] - as_int(attrs["before"][n])
@@ -176,113 +181,114 @@ def _places(
 
 
 def _adaptive_average(axes: int) -> Converter:
-    """The windows that read an element are those of an adaptive pool the other way round."""
+    """Returns a converter: the windows that read an element are those of the reverse adaptive
+    pool."""
 
     def convert(ctx: CallContext) -> Operand:
-        found, x = _batched(ctx, axes, "grad_output", "self")
+        gradient, x = _batched(ctx, axes, "grad_output", "self")
         for axis in range(2, x.rank):
-            _, _, length = adaptive_windows(ctx, x.shape[axis], found.shape[axis])
-            found = found / _line(ctx, ctx.cast(length, found.dtype), axis, found.rank)
-            found = adapted(ctx, found, axis, x.shape[axis], "sum")
-        return found
+            _, _, length = adaptive_windows(ctx, x.shape[axis], gradient.shape[axis])
+            gradient = gradient / _line(ctx, ctx.cast(length, gradient.dtype), axis, gradient.rank)
+            gradient = adapted(ctx, gradient, axis, x.shape[axis], "sum")
+        return gradient
 
     return convert
 
 
 def _adaptive_max(axes: int) -> Converter:
     def convert(ctx: CallContext) -> Operand:
-        gradient, x, chosen = _batched(ctx, axes, "grad_output", "self", "indices")
+        gradient, x, maximum_places = _batched(ctx, axes, "grad_output", "self", "indices")
         flat = [
             ctx.reshape(part, (*x.shape[:2], element_count(part.shape[2:])))
-            for part in (chosen, gradient)
+            for part in (maximum_places, gradient)
         ]
         start = ctx.full(0, gradient.dtype, (*x.shape[:2], element_count(x.shape[2:])))
-        found = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
-        return ctx.reshape(found, x.shape)
+        scattered = ctx.emit("scatter_elements", start, *flat, axis=2, reduction="add")
+        return ctx.reshape(scattered, x.shape)
 
     return convert
 
 
 # ---- linear maps along one axis ------------------------------------------------------------------
 
-_LARGEST = 1 << 26  # elements of the matrix of a resize, which the compiler computes
+_LARGEST = 1 << 26  # elements of a resize's matrix, which the importer computes
 
 
-Terms: TypeAlias = tuple[Array, Array, Array]  # to which element, of which one, its factor
+Terms: TypeAlias = tuple[Array, Array, Array]  # positions of results, positions of sources, factors
 
 
-def _added(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
-    """An axis of `size` elements, each the sum of elements of `x` times factors."""
+def _weighted_sums(ctx: CallContext, x: Operand, axis: int, size: int, terms: Terms) -> Operand:
+    """Returns an axis of `size` elements, each a sum of elements of `x` times factors."""
     order = np.argsort(terms[0], kind="stable")
     to, of, factors = (part[order] for part in terms)
     number = np.arange(len(to)) - np.searchsorted(to, to)
     table = np.zeros((size, int(number.max(initial=0)) + 1), np.int64)
     weights = np.zeros(table.shape, x.dtype.carrier)
     table[to, number], weights[to, number] = of, factors
-    seen = ctx.emit("gather", x, ctx.constant(table), axis=axis)
+    gathered = ctx.emit("gather", x, ctx.constant(table), axis=axis)
     weight = ctx.constant(weights.reshape(*table.shape, *[1] * (x.rank - axis - 1)), x.dtype)
-    return ctx.reduce("sum", ctx.where(~weight.equals(0), seen * weight, 0), axis + 1)
+    return ctx.reduce("sum", ctx.where(~weight.equals(0), gathered * weight, 0), axis + 1)
 
 
-def _sent(to: Array) -> Terms:
-    """The terms where each element goes to one place."""
+def _scattered(to: Array) -> Terms:
+    """Returns the terms that send each element to one position."""
     return to, np.arange(len(to)), np.ones(len(to))
 
 
-def _known(ctx: CallContext, size: Index) -> int:
-    known = as_int(size)
-    if not known:
+def _static(ctx: CallContext, size: Index) -> int:
+    number = as_int(size)
+    if not number:
         raise ctx.fail("the sizes of the image must be known, and not zero")
-    return known
+    return number
 
 
 def _resize(terms: Callable[..., Terms]) -> Converter:
-    """The gradient of a resize; `terms(ctx, extent, size, scale)` are those of one axis, which the
-    forward operator brings from `extent` to `size`."""
+    """Returns a converter of a resize's gradient; `terms(ctx, extent, size, scale)` are the terms
+    of one axis that the resize maps from `extent` to `size`."""
 
     def convert(ctx: CallContext) -> Operand:
-        found, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
-        scales = axis_scales(ctx, found.rank - 2)
+        gradient, image = ctx.widened(ctx.operand("grad_output")), ctx.indices("input_size")
+        scales = axis_scales(ctx, gradient.rank - 2)
         for axis, scale in enumerate(scales, 2):
-            extent, size = _known(ctx, image[axis]), _known(ctx, found.shape[axis])
-            found = _added(ctx, found, axis, extent, terms(ctx, extent, size, scale))
-        return found
+            extent, size = _static(ctx, image[axis]), _static(ctx, gradient.shape[axis])
+            gradient = _weighted_sums(ctx, gradient, axis, extent, terms(ctx, extent, size, scale))
+        return gradient
 
     return convert
 
 
 def _nearest(exact: bool) -> Converter:
-    return _resize(lambda _, n, m, scale: _sent(nearest_places(n, m, scale, exact)))
+    return _resize(lambda _, n, m, scale: _scattered(nearest_places(n, m, scale, exact)))
 
 
 def _interpolated(mode: str, smooth: bool = False) -> Converter:
-    """The matrix of an axis is what the forward operator makes of an identity."""
+    """Returns a converter whose matrix of an axis is the resize of an identity matrix."""
 
     def terms(ctx: CallContext, extent: int, size: int, scale: float | None) -> Terms:
         if extent * max(size, extent) > _LARGEST:
             raise ctx.fail(f"an axis of {extent} elements is too long")
-        given = ctx.constant(np.eye(extent)[:, None])
+        identity = ctx.constant(np.eye(extent)[:, None])
         sizes = tuple(map(const, (extent, 1, size)))
-        made = interpolation(ctx, given, sizes, [scale], mode, smooth)
-        (found,) = OPS["resize"].reference([given.array], OPS["resize"].attrs(**made))
-        to, of = np.nonzero(found[:, 0])
-        return to, of, found[to, 0, of]
+        attributes = interpolation(ctx, identity, sizes, [scale], mode, smooth)
+        (resized,) = OPS["resize"].reference([identity.array], OPS["resize"].attrs(**attributes))
+        to, of = np.nonzero(resized[:, 0])
+        return to, of, resized[to, 0, of]
 
     return _resize(terms)
 
 
 def _edge_pad(axes: int) -> Converter:
-    """The gradient of padding that repeats the border."""
+    """Returns a converter of the gradient of padding that repeats the border."""
 
     def convert(ctx: CallContext) -> Operand:
-        found, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
+        gradient, x = ctx.widened(ctx.operand("grad_output")), ctx.operand("self")
         before = ctx.integers("padding")[::2]
         for n in range(axes):
             axis = x.rank - 1 - n
-            extent, size = _known(ctx, x.shape[axis]), _known(ctx, found.shape[axis])
+            extent, size = _static(ctx, x.shape[axis]), _static(ctx, gradient.shape[axis])
             to = np.clip(np.arange(size) - before[n], 0, extent - 1)
-            found = _added(ctx, found, axis, extent, _sent(to))
-        return found
+            gradient = _weighted_sums(ctx, gradient, axis, extent, _scattered(to))
+        return gradient
 
     return convert
 
@@ -291,8 +297,11 @@ def _edge_pad(axes: int) -> Converter:
 
 
 def _attention(ctx: CallContext) -> Results:
-    """The gradients of queries, keys and values; the weights are computed anew, because torch's
-    joint programs give the weights themselves as the logarithms of their sums."""
+    """Returns the gradients of queries, keys and values.
+
+    The weights are computed anew: torch's joint programs pass the logarithms of their sums, not the
+    weights.
+    """
     names = ("grad_out", "query", "key", "value", "out")
     gradient, q, k, v, out = (ctx.widened(ctx.operand(name)) for name in names)
     scores, scale = attention_scores(ctx, q, k)
@@ -304,7 +313,8 @@ def _attention(ctx: CallContext) -> Results:
 
 
 def _weight_norm(ctx: CallContext) -> Results:
-    """The gradients of directions and sizes, whose vectors lie across the axis `dim`."""
+    """Returns the gradients of directions and sizes of vectors; the vectors lie across the axis
+    `dim`."""
     names = ("grad_w", "saved_v", "saved_g", "saved_norms")
     gradient, v, g, norms = (ctx.widened(ctx.operand(name)) for name in names)
     across = [n for n in range(v.rank) if n != ctx.axis_of("dim", v.rank)]
@@ -313,7 +323,7 @@ def _weight_norm(ctx: CallContext) -> Results:
 
 
 def _shrink(name: str) -> Converter:
-    """The gradient where the forward operator does not give zero."""
+    """Returns a converter of the gradient, which is zero where the forward result is."""
 
     def convert(ctx: CallContext) -> Operand:
         bound = ctx.real("lambd")
@@ -323,8 +333,10 @@ def _shrink(name: str) -> Converter:
 
 
 def _gated(gate: Callable[[CallContext, Operand], tuple[Operand, Operand]]) -> Converter:
-    """The gradient of x * g(x); `gate` gives g and its derivative.  Torch's export leaves these
-    operators whole, which have both kernels and a rule."""
+    """Returns a converter of the gradient of x * g(x); `gate` returns g and its derivative.
+
+    torch's export keeps these operators, because they have kernels as well as a rule.
+    """
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.widened(ctx.operand("self"))

@@ -1,4 +1,4 @@
-"""Converters of operators that choose elements by index tensors, by order, or by what data say."""
+"""Converters of operators that select elements by index tensors, by order, or data-dependently."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +12,9 @@ from tcc.ir.types import BOOL, I32, I64, U8
 from tcc.record import record
 
 
-def as_indices(ctx: CallContext, given: Operand | str) -> Operand:
-    """Positions, or those that an argument gives, in a type that the rows take."""
-    x = ctx.operand(given) if isinstance(given, str) else given
+def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
+    """Returns positions, or an argument's positions, as i32 or i64."""
+    x = ctx.operand(source) if isinstance(source, str) else source
     return x if x.dtype in (I32, I64) else ctx.cast(x, I64)
 
 
@@ -47,21 +47,22 @@ def _take(ctx: CallContext) -> Operand:
 
 @record
 class Places:
-    """`x[i, :, j]`: index tensors on some axes, all of one shape.
+    """Index tensors of `x[i, :, j]`, broadcast to one `shape`.
 
-    `axes` are those indexed, `rest` the others, `first` where the index tensors' dimensions come
-    in the result.
+    `axes` are the indexed axes, `other_axes` the others; `first` is the position of the index
+    tensors' dimensions in the result.
     """
 
     tensors: tuple[Operand, ...]
     axes: tuple[int, ...]
-    rest: tuple[int, ...]
+    other_axes: tuple[int, ...]
     first: int
     shape: tuple[Index, ...]
 
 
 def places_of(ctx: CallContext, rank: int) -> Places:
-    """The index tensors of a call, masks replaced by the positions where they hold."""
+    """Returns the index tensors of a call, with masks replaced by the positions where they are
+    true."""
     tensors: list[Operand | None] = []
     for value in ctx.arguments["indices"]:
         if value is None:
@@ -79,13 +80,13 @@ def places_of(ctx: CallContext, rank: int) -> Places:
 
 
 def _positions(ctx: CallContext, mask: Operand) -> list[Operand]:
-    """Where a mask holds: one vector of positions for each of its axes."""
-    found = non_zero(ctx, mask)
-    return [select(ctx, found, 0, const(n)) for n in range(mask.rank)]
+    """Returns the positions where a mask is true: one vector for each of its axes."""
+    positions = non_zero(ctx, mask)
+    return [select(ctx, positions, 0, const(n)) for n in range(mask.rank)]
 
 
 def tuples(ctx: CallContext, places: Places) -> Operand:
-    """The index tensors side by side on a last axis."""
+    """Stacks the index tensors along a new last axis."""
     return ctx.stack(places.tensors, len(places.shape))
 
 
@@ -94,12 +95,12 @@ def _index(ctx: CallContext) -> Operand:
     places = places_of(ctx, x.rank)
     if len(places.axes) == 1:
         return ctx.emit("gather", x, places.tensors[0], axis=places.axes[0])
-    front = ctx.transpose(x, (*places.axes, *places.rest))
-    found = ctx.emit("gather_nd", front, tuples(ctx, places), batch_dims=0)
+    front = ctx.transpose(x, (*places.axes, *places.other_axes))
+    gathered = ctx.emit("gather_nd", front, tuples(ctx, places), batch_dims=0)
     count = len(places.shape)
     before = tuple(range(count, count + places.first))
-    after = tuple(range(count + places.first, found.rank))
-    return ctx.transpose(found, (*before, *range(count), *after))
+    after = tuple(range(count + places.first, gathered.rank))
+    return ctx.transpose(gathered, (*before, *range(count), *after))
 
 
 # ---- order ---------------------------------------------------------------------------------------
@@ -115,7 +116,7 @@ def _ordered(
 
 
 def _line(ctx: CallContext) -> tuple[Operand, int, int]:
-    """A tensor, the axis of the call, and its size, which must be known and not zero."""
+    """Returns a tensor, the call's axis, and its size, which must be constant and not zero."""
     x, axis = ctx.along()
     size = as_int(x.shape[axis])
     if not size:
@@ -139,12 +140,12 @@ def _kth_value(ctx: CallContext) -> Sequence[Operand]:
 
 
 def _first(ctx: CallContext, x: Operand, axis: int) -> Operand:
-    """Where the largest element along an axis is, the first of several."""
+    """Returns the first position of the largest element along an axis."""
     return ctx.emit("arg_max", x, axis=axis, keepdims=True, select_last=False)
 
 
 def _median(ctx: CallContext) -> Any:
-    """The lower median and, along an axis, where it is; a NaN, where there is one."""
+    """Returns the lower median and, along an axis, its position; a NaN if there is one."""
     x, axis, size = _line(ctx)
     pair = _ordered(ctx, x, axis, const(size))
     middle, at = (ctx.slice_axis(part, axis, (size - 1) // 2, 1) for part in pair)
@@ -157,7 +158,7 @@ def _median(ctx: CallContext) -> Any:
 
 
 def _nan_median(ctx: CallContext) -> Any:
-    """The lower median of what is a number and, along an axis, where it is."""
+    """Returns the lower median of the numbers that are not NaN and, along an axis, its position."""
     x, axis, size = _line(ctx)
     odd = ctx.cast(ctx.emit("is_nan", x), I64) if x.dtype.is_float else ctx.filled(0, I64)
     count = ctx.reduce("sum", ctx.expand(odd, x.shape), axis, keepdims=True)
@@ -168,95 +169,99 @@ def _nan_median(ctx: CallContext) -> Any:
 
 
 def _mode(ctx: CallContext) -> Sequence[Operand]:
-    """The most frequent value along an axis, the least of several, and its last place."""
+    """Returns the most frequent value along an axis, the smallest of several, and its last
+    position."""
     x, axis, size = _line(ctx)
     ranked, _ = _ordered(ctx, x, axis, const(size))
-    alike = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
-    count = ctx.reduce("sum", ctx.cast(alike, I64), axis + 1)
+    is_equal = ctx.unsqueeze(ranked, axis).equals(ctx.unsqueeze(ranked, axis + 1))
+    count = ctx.reduce("sum", ctx.cast(is_equal, I64), axis + 1)
     value = ctx.emit("gather_elements", ranked, _first(ctx, count, axis), axis=axis)
     here = ctx.numbers(x.equals(value))
     return value, ctx.emit("arg_max", here, axis=axis, keepdims=True, select_last=True)
 
 
-# ---- sizes that data decide ----------------------------------------------------------------------
+# ---- data-dependent sizes -----------------------------------------------------------------------
 
 
-def _count(ctx: CallContext, least: int = 0) -> Index:
-    """A new size, which data decide."""
-    return ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", least)
+def _count(ctx: CallContext, lowest: int = 0) -> Index:
+    """Returns a new symbol for a data-dependent size."""
+    return ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", lowest)
 
 
 def non_zero(ctx: CallContext, x: Operand) -> Operand:
-    """[rank, count]: the positions of the elements that are not zero."""
+    """Returns [rank, count]: the positions of the elements that are not zero."""
     return ctx.emit("non_zero", x, size=_count(ctx))
 
 
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
-    flat, held = (ctx.flat(ctx.expand(part, shape)) for part in (x, mask))
-    return ctx.emit("compress", flat, held, axis=0, size=_count(ctx))
+    flat, flat_mask = (ctx.flat(ctx.expand(part, shape)) for part in (x, mask))
+    return ctx.emit("compress", flat, flat_mask, axis=0, size=_count(ctx))
 
 
 def _repeated_places(ctx: CallContext) -> Operand:
-    """0, 1, ... each as often as a vector says."""
+    """Returns 0, 1, ..., each repeated as often as a vector says."""
     times = ctx.operand("repeats", I64)
-    total = ctx.reduce("sum", times, 0)
-    (size,) = ctx.sizes(ctx.reshape(total, (1,)), "the number of repetitions")
+    length = ctx.reduce("sum", times, 0)
+    (size,) = ctx.sizes(ctx.reshape(length, (1,)), "the number of repetitions")
     ends = ctx.emit("cum_sum", times, axis=0)
     return _searched(ctx, ends, counted(ctx, size), True)
 
 
 def _non_zero_static(ctx: CallContext) -> Operand:
-    """The first `size` positions of elements that are not zero, then `fill_value`."""
+    """Returns the first `size` positions of elements that are not zero, filled up with
+    `fill_value`."""
     x, size = ctx.operand("self"), ctx.integer("size")
-    rest = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
+    filler = ctx.full(ctx.integer("fill_value"), I64, (size, x.rank))
     if x.is_empty or not x.rank:
-        return rest
-    found = ctx.transpose(non_zero(ctx, x), (1, 0))
-    return ctx.slice_axis(ctx.concat([found, rest], 0), 0, 0, size)
+        return filler
+    positions = ctx.transpose(non_zero(ctx, x), (1, 0))
+    return ctx.slice_axis(ctx.concat([positions, filler], 0), 0, 0, size)
 
 
 def _unique(ctx: CallContext) -> Results:
-    """Distinct elements, which one each is, how often each occurs."""
+    """Returns the distinct elements, the number of each element among them, and their counts."""
     x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
         "unique", [ctx.flat(x)], axis=None, sorted=True, size=_count(ctx)
     )
-    return values, *_asked(ctx, ctx.reshape(inverse, x.shape), counts)
+    return values, *_requested(ctx, ctx.reshape(inverse, x.shape), counts)
 
 
-def _asked(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
-    asked = ("return_inverse", inverse), ("return_counts", counts)
-    return [found if ctx.flag(name) else None for name, found in asked]
+def _requested(ctx: CallContext, inverse: Operand, counts: Operand) -> Results:
+    candidates = ("return_inverse", inverse), ("return_counts", counts)
+    return [value if ctx.flag(name) else None for name, value in candidates]
 
 
 def _unique_consecutive(ctx: CallContext) -> Results:
-    """The first element of each run of equal ones, the run of each, the runs' lengths."""
+    """Returns the first element of each run of equal elements, the run of each element, and the
+    lengths."""
     x = ctx.operand("self")
     if ctx.has("dim") and x.rank != 1:
         raise ctx.fail("runs of slices are not supported")
     if x.is_empty:
-        raise ctx.fail("of no element")
+        raise ctx.fail("it has no elements")
     flat = ctx.flat(x)
-    (total,) = flat.shape
-    left, right = ctx.slice_axis(flat, 0, 0, total - 1), ctx.slice_axis(flat, 0, 1, total - 1)
-    new = ctx.concat([ctx.full(True, BOOL, (1,)), ~left.equals(right)], 0)
+    (length,) = flat.shape
+    before, after = ctx.slice_axis(flat, 0, 0, length - 1), ctx.slice_axis(flat, 0, 1, length - 1)
+    new = ctx.concat([ctx.full(True, BOOL, (1,)), ~before.equals(after)], 0)
     size = _count(ctx, 1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
     number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0) - 1
-    ones = ctx.full(1, I64, (total,))
+    one_each = ctx.full(1, I64, (length,))
     counts = ctx.emit(
-        "scatter_elements", ctx.full(0, I64, (size,)), number, ones, axis=0, reduction="add"
+        "scatter_elements", ctx.full(0, I64, (size,)), number, one_each, axis=0, reduction="add"
     )
-    return values, *_asked(ctx, ctx.reshape(number, x.shape), counts)
+    return values, *_requested(ctx, ctx.reshape(number, x.shape), counts)
 
 
 # ---- search --------------------------------------------------------------------------------------
 
 
 def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Operand:
-    """How many of the rising `edges` lie below each element, or not above where `right`."""
+    """Returns how many of the ascending `edges` lie below each element, or not above it if
+    `right`."""
     lined = edges if edges.rank == 1 else ctx.unsqueeze(edges, edges.rank - 1)
     wide = ctx.unsqueeze(x, x.rank)
     below = lined <= wide if right else lined < wide
@@ -264,7 +269,7 @@ def _searched(ctx: CallContext, edges: Operand, x: Operand, right: bool) -> Oper
 
 
 def _search(name: str) -> Converter:
-    """Search among the edges that an argument gives."""
+    """Returns a converter that searches among the edges in an argument."""
 
     def convert(ctx: CallContext) -> Operand:
         dtype = ctx.promoted("self", name)
@@ -279,7 +284,8 @@ def _search(name: str) -> Converter:
 
 
 def _histogram(ctx: CallContext) -> Operand:
-    """How many elements lie in each of `bins` equal intervals, the last one closed."""
+    """Returns the number of elements in each of `bins` equal intervals; the last interval is
+    closed."""
     flat, bins = ctx.flat(ctx.operand("self")), ctx.integer("bins")
     low, high = ctx.operand("min", flat.dtype), ctx.operand("max", flat.dtype)
     if ctx.real("min") == ctx.real("max"):
@@ -289,9 +295,9 @@ def _histogram(ctx: CallContext) -> Operand:
     place = ctx.cast((flat - low) * bins / (high - low), I64)
     place = ctx.emit("min", place, bins - 1)
     above, below = flat >= low, flat <= high
-    same = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
-    kept = same & ctx.unsqueeze(above & below, 1)
-    return ctx.reduce("sum", ctx.cast(kept, I64), 0)
+    in_bin = ctx.unsqueeze(place, 1).equals(counted(ctx, const(bins)))
+    counts_in_bin = in_bin & ctx.unsqueeze(above & below, 1)
+    return ctx.reduce("sum", ctx.cast(counts_in_bin, I64), 0)
 
 
 CONVERTERS: Converters = {

@@ -1,6 +1,6 @@
-"""Converters of linear algebra: what the factorizations of the op table make up.
+"""Converters of linear algebra, composed of the op table's factorizations.
 
-Everything between the operands and the results is computed in f64.
+Everything between operands and results is computed in f64.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ def _wide(ctx: CallContext, name: str) -> Operand:
 
 
 def _transposed(ctx: CallContext, x: Operand) -> Operand:
-    """Each matrix transposed."""
+    """Transposes each matrix."""
     return swap_axes(ctx, x, x.rank - 2, x.rank - 1)
 
 
@@ -29,9 +29,10 @@ def _eye(ctx: CallContext, rows: Index, columns: Index | None = None) -> Operand
     return ctx.cast(column.equals(row), F64)
 
 
-def _triangle(ctx: CallContext, x: Operand, upper: bool, beside: int = 0) -> Operand:
-    """What lies on one side of the diagonal, that `beside` places from the main one included."""
-    return ctx.emit("trilu", x, upper=upper, k=const(beside if upper else -beside))
+def _triangle(ctx: CallContext, x: Operand, upper: bool, offset: int = 0) -> Operand:
+    """Returns the triangle on one side of the diagonal that is `offset` places off the main one,
+    with it."""
+    return ctx.emit("trilu", x, upper=upper, k=const(offset if upper else -offset))
 
 
 def _diagonal(ctx: CallContext, x: Operand) -> Operand:
@@ -41,13 +42,13 @@ def _diagonal(ctx: CallContext, x: Operand) -> Operand:
 
 
 def _batched(ctx: CallContext, *operands: Operand) -> list[Operand]:
-    """Matrices whose axes before the last two are broadcast to each other."""
+    """Broadcasts the axes before the last two of several matrices."""
     outer = ctx.broadcast(*(x.shape[:-2] for x in operands))
     return [ctx.expand(x, (*outer, *x.shape[-2:])) for x in operands]
 
 
 def _rows_in(ctx: CallContext, x: Operand, order: Operand) -> Operand:
-    """Each matrix with its rows in the order that a vector of places gives."""
+    """Permutes the rows of each matrix by a vector of positions."""
     at = ctx.expand(ctx.unsqueeze(order, order.rank), x.shape)
     if x.is_empty:
         return x
@@ -62,10 +63,10 @@ def _order(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
 
 
 def _solve_half(
-    ctx: CallContext, a: Operand, b: Operand, upper: bool, unit: bool = False
+    ctx: CallContext, a: Operand, b: Operand, upper: bool, unit_diagonal: bool = False
 ) -> Operand:
     a, b = _batched(ctx, a, b)
-    return ctx.emit("solve_triangular", a, b, upper=upper, unit=unit)
+    return ctx.emit("solve_triangular", a, b, upper=upper, unit=unit_diagonal)
 
 
 def _solve_factored(
@@ -74,13 +75,13 @@ def _solve_factored(
     pivots: Operand,
     b: Operand,
     adjoint: bool = False,
-    left: bool = True,
+    from_left: bool = True,
 ) -> Operand:
-    """x of a x = b, or a' x = b, from L and U of a and its exchanged rows; unless `left`, of
-    x a = b or x a' = b."""
-    if not left:
-        found = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
-        return _transposed(ctx, found)
+    """Solves a x = b, or a' x = b if `adjoint`, from L, U and pivots of a; solves x a = b or x a' =
+    b unless `from_left`."""
+    if not from_left:
+        solution = _solve_factored(ctx, packed, pivots, _transposed(ctx, b), not adjoint)
+        return _transposed(ctx, solution)
     order = _order(ctx, pivots, packed.shape[-1])
     packed, b = _batched(ctx, packed, b)
     order = ctx.expand(order, (*packed.shape[:-2], order.shape[-1]))
@@ -98,22 +99,22 @@ def _solve_factored(
 
 
 def _first_zero(ctx: CallContext, packed: Operand) -> Operand:
-    """For each U the number, from 1, of the first pivot that is zero; else 0."""
+    """Returns for each U the number, from 1, of the first pivot that is zero; else 0."""
     pivots = _diagonal(ctx, packed)
     count = pivots.shape[-1]
     if as_int(count) == 0:
         return ctx.expand(ctx.filled(0, I32), pivots.shape[:-1])
-    left = ctx.size_scalar(count) - counted(ctx, count)
+    reverse_number = ctx.size_scalar(count) - counted(ctx, count)
     zero = pivots.equals(0)
-    found = ctx.where(zero, left, 0)
-    most = ctx.reduce("max", found, pivots.rank - 1)
-    number = ctx.size_scalar(count + 1) - most
-    none = most.equals(0)
+    reverse_of_zeros = ctx.where(zero, reverse_number, 0)
+    highest = ctx.reduce("max", reverse_of_zeros, pivots.rank - 1)
+    number = ctx.size_scalar(count + 1) - highest
+    none = highest.equals(0)
     return ctx.cast(ctx.where(none, 0, number), I32)
 
 
 def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ...]:
-    """L and U of `A`, or of its transpose, in one matrix, and the rows that were exchanged."""
+    """Returns L and U of `A`, or of its transpose, in one matrix, and the pivots."""
     if not ctx.flag("pivot", True):
         raise ctx.fail("elimination without pivoting is not supported")
     matrix = _wide(ctx, "A")
@@ -121,10 +122,10 @@ def _eliminated(ctx: CallContext, transposed: bool = False) -> tuple[Operand, ..
 
 
 def _is_row_major(ctx: CallContext) -> bool:
-    """Whether rows of `A` lie one behind another: torch then factors the transpose for a
-    determinant, and gradients read these factors."""
-    known = ctx.known("A")
-    return known.strides[-2:] == (known.shape[-1], 1)
+    """True if `A` is stored row by row: torch then factors the transpose for a determinant, and
+    gradients read these factors."""
+    meta = ctx.known("A")
+    return meta.strides[-2:] == (meta.shape[-1], 1)
 
 
 def _checked(ctx: CallContext, info: Operand, what: str = "a matrix is singular") -> None:
@@ -144,16 +145,16 @@ def _factor(ctx: CallContext) -> Results:
 
 
 def _halves(ctx: CallContext, packed: Operand) -> tuple[Operand, Operand]:
-    """L and U."""
+    """Returns L and U."""
     rows, columns = packed.shape[-2:]
     few = minimum(rows, columns)
-    left = ctx.slice_axis(packed, packed.rank - 1, 0, few)
-    lower = _triangle(ctx, left, False, 1) + _eye(ctx, rows, few)
+    first_columns = ctx.slice_axis(packed, packed.rank - 1, 0, few)
+    lower = _triangle(ctx, first_columns, False, 1) + _eye(ctx, rows, few)
     return lower, _triangle(ctx, ctx.slice_axis(packed, packed.rank - 2, 0, few), True)
 
 
 def _exchange(ctx: CallContext, pivots: Operand, rows: Index) -> Operand:
-    """The matrix P of P L U."""
+    """Returns the matrix P of P L U."""
     order = _order(ctx, pivots, rows)
     here = ctx.reshape(counted(ctx, rows), (rows, 1))
     return ctx.cast(here.equals(ctx.unsqueeze(order, order.rank - 1)), F64)
@@ -183,8 +184,8 @@ def _solve(ctx: CallContext) -> Results:
         _checked(ctx, info)
     columns = b.rank in (1, packed.rank - 1)
     right = ctx.unsqueeze(b, b.rank) if columns else b
-    found = _solve_factored(ctx, packed, pivots, right, left=ctx.flag("left") or columns)
-    result = ctx.squeeze(found, (found.rank - 1,)) if columns else found
+    solution = _solve_factored(ctx, packed, pivots, right, from_left=ctx.flag("left") or columns)
+    result = ctx.squeeze(solution, (solution.rank - 1,)) if columns else solution
     return result, packed, pivots, info
 
 
@@ -202,7 +203,7 @@ def _determinant_parts(ctx: CallContext) -> Results:
 
 
 def _sign_and_log(ctx: CallContext) -> Results:
-    """The sign of the determinant and the logarithm of its size."""
+    """Returns the sign of the determinant and the logarithm of its absolute value."""
     packed, pivots = _eliminated(ctx, _is_row_major(ctx))
     diagonal = _diagonal(ctx, packed)
     last = (diagonal.rank - 1,)
@@ -210,8 +211,8 @@ def _sign_and_log(ctx: CallContext) -> Results:
     stays = ctx.cast(pivots, I64).equals(steps)
     turns = ctx.where(stays, ctx.filled(1.0, F64), -1.0)
     sign = ctx.reduce("prod", turns * ctx.emit("sign", diagonal), last)
-    total = ctx.reduce("sum", ctx.emit("log", abs(diagonal)), last)
-    return sign, total, packed, pivots
+    log_sum = ctx.reduce("sum", ctx.emit("log", abs(diagonal)), last)
+    return sign, log_sum, packed, pivots
 
 
 # ---- triangles -----------------------------------------------------------------------------------
@@ -219,19 +220,19 @@ def _sign_and_log(ctx: CallContext) -> Results:
 
 def _solve_triangular(ctx: CallContext) -> Operand:
     a, b = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "B"))
-    upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
+    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     if ctx.flag("left"):
-        return _solve_half(ctx, a, b, upper, unit)
-    found = _solve_half(ctx, _transposed(ctx, a), _transposed(ctx, b), not upper, unit)
-    return _transposed(ctx, found)
+        return _solve_half(ctx, a, b, upper, unit_diagonal)
+    solution = _solve_half(ctx, _transposed(ctx, a), _transposed(ctx, b), not upper, unit_diagonal)
+    return _transposed(ctx, solution)
 
 
 def _old_solve_triangular(ctx: CallContext) -> Results:
     b, a = _batched(ctx, _wide(ctx, "self"), _wide(ctx, "A"))
-    upper, unit = ctx.flag("upper"), ctx.flag("unitriangular")
+    upper, unit_diagonal = ctx.flag("upper"), ctx.flag("unitriangular")
     transposed = ctx.flag("transpose")
-    used = _transposed(ctx, a) if transposed else a
-    return _solve_half(ctx, used, b, upper != transposed, unit), a
+    matrix = _transposed(ctx, a) if transposed else a
+    return _solve_half(ctx, matrix, b, upper != transposed, unit_diagonal), a
 
 
 def _cholesky(ctx: CallContext) -> Results:
@@ -264,14 +265,14 @@ def _cholesky_inverse(ctx: CallContext) -> Operand:
 
 
 def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operand, Operand]:
-    """V and T of the product of reflections I - V T V'.
+    """Returns V and T, for which the product of the reflections is I - V T V'.
 
     With S the part of V' V above the diagonal and D the factors, T is (I + D S)^-1 D.
     """
     count = tau.shape[-1]
-    given = ctx.slice_axis(packed, packed.rank - 1, 0, count)
-    eye = _eye(ctx, given.shape[-2], count)
-    vectors = _triangle(ctx, given, False, 1) + eye
+    columns = ctx.slice_axis(packed, packed.rank - 1, 0, count)
+    eye = _eye(ctx, columns.shape[-2], count)
+    vectors = _triangle(ctx, columns, False, 1) + eye
     above = _triangle(ctx, _transposed(ctx, vectors) @ vectors, True, 1)
     factors = ctx.unsqueeze(tau, tau.rank)
     system = factors * above + _eye(ctx, count)
@@ -280,7 +281,7 @@ def _reflectors(ctx: CallContext, packed: Operand, tau: Operand) -> tuple[Operan
 
 
 def _orthogonal(ctx: CallContext, packed: Operand, tau: Operand, columns: Index) -> Operand:
-    """The first columns of the product of reflections."""
+    """Returns the first columns of the product of reflections."""
     vectors, middle = _reflectors(ctx, packed, tau)
     head = ctx.slice_axis(vectors, vectors.rank - 2, 0, minimum(columns, vectors.shape[-2]))
     transposed = _transposed(ctx, head)
@@ -294,7 +295,7 @@ def _householder(ctx: CallContext) -> Operand:
 
 
 def _multiply_orthogonal(ctx: CallContext) -> Operand:
-    """Q C, Q' C, C Q or C Q'."""
+    """Returns Q C, Q' C, C Q or C Q'."""
     packed, tau, c = _wide(ctx, "self"), _wide(ctx, "input2"), _wide(ctx, "input3")
     vectors, middle = _reflectors(ctx, packed, tau)
     if ctx.flag("transpose"):
@@ -318,11 +319,11 @@ def _qr(ctx: CallContext) -> Results:
 
 
 def _completed(ctx: CallContext, x: Operand) -> Operand:
-    """Orthonormal columns with those that the whole space has beyond them."""
+    """Extends orthonormal columns to a basis of the whole space."""
     packed, tau = ctx.emit_all("qr", [x])
     rows, columns = x.shape[-2:]
-    whole = _orthogonal(ctx, packed, tau, rows)
-    more = ctx.slice_axis(whole, whole.rank - 1, columns, rows - columns)
+    basis = _orthogonal(ctx, packed, tau, rows)
+    more = ctx.slice_axis(basis, basis.rank - 1, columns, rows - columns)
     return ctx.concat([x, more], x.rank - 1)
 
 
@@ -336,15 +337,16 @@ def _svd(ctx: CallContext) -> Results:
 
 
 def _eigen(ctx: CallContext, x: Operand, upper: bool) -> tuple[Operand, Operand]:
-    """Rising eigenvalues and eigenvectors of symmetric matrices, of which a triangle is read.
+    """Returns ascending eigenvalues, and eigenvectors, of symmetric matrices, from one triangle.
 
-    Shifted by their norm they have no negative eigenvalue, and those are singular values.
+    A matrix shifted by its norm has no negative eigenvalue, so its eigenvalues are its singular
+    values.
     """
     half = _triangle(ctx, x, upper)
-    whole = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
-    shift = ctx.reduce("l2", whole, (x.rank - 2, x.rank - 1), keepdims=True)
+    symmetric = half + _transposed(ctx, _triangle(ctx, x, upper, 1))
+    shift = ctx.reduce("l2", symmetric, (x.rank - 2, x.rank - 1), keepdims=True)
     scaled = shift * _eye(ctx, x.shape[-1])
-    _, s, vt = ctx.emit_all("svd", [whole + scaled])
+    _, s, vt = ctx.emit_all("svd", [symmetric + scaled])
     values = s - ctx.squeeze(shift, (x.rank - 1,))
     return flipped(ctx, values, x.rank - 2), flipped(ctx, _transposed(ctx, vt), x.rank - 1)
 
@@ -358,23 +360,23 @@ def _pseudo_inverse(ctx: CallContext) -> Operand:
     x = _wide(ctx, "self")
     if ctx.flag("hermitian"):
         signed, vectors = _eigen(ctx, x, False)
-        sizes, left, right = abs(signed), vectors, _transposed(ctx, vectors)
+        sizes, u, v = abs(signed), vectors, _transposed(ctx, vectors)
     else:
-        left, signed, right = ctx.emit_all("svd", [x])
+        u, signed, v = ctx.emit_all("svd", [x])
         sizes = signed
     if x.is_empty:
         return ctx.full(0, F64, ctx.result_shape())
-    most = ctx.reduce("max", sizes, sizes.rank - 1, keepdims=True)
-    bound = most * _limit(ctx, "rtol", _default_rtol(ctx, x))
+    largest = ctx.reduce("max", sizes, sizes.rank - 1, keepdims=True)
+    bound = largest * _limit(ctx, "rtol", _default_rtol(ctx, x))
     bound = ctx.emit("max", bound, _limit(ctx, "atol", 0.0))
-    kept = sizes > bound
-    inverse = ctx.where(kept, ctx.emit("reciprocal", signed), 0)
-    back = _transposed(ctx, right) * ctx.unsqueeze(inverse, inverse.rank - 1)
-    return back @ _transposed(ctx, left)
+    is_large = sizes > bound
+    inverse = ctx.where(is_large, ctx.emit("reciprocal", signed), 0)
+    back = _transposed(ctx, v) * ctx.unsqueeze(inverse, inverse.rank - 1)
+    return back @ _transposed(ctx, u)
 
 
 def _default_rtol(ctx: CallContext, x: Operand) -> float:
-    """torch's own: none where `atol` is given."""
+    """Returns torch's default of rtol, which is 0 if `atol` is given."""
     rows, columns = (as_int(d) for d in x.shape[-2:])
     if ctx.has("atol"):
         return 0.0
@@ -385,18 +387,19 @@ def _default_rtol(ctx: CallContext, x: Operand) -> float:
 
 
 def _limit(ctx: CallContext, name: str, default: float) -> Operand:
-    given = ctx.operand(name, F64, default)
-    return ctx.unsqueeze(given, given.rank) if given.rank else given
+    tolerance = ctx.operand(name, F64, default)
+    return ctx.unsqueeze(tolerance, tolerance.rank) if tolerance.rank else tolerance
 
 
 # ---- powers and exponentials ---------------------------------------------------------------------
 
-_TERMS = 18  # of the series of exp for matrices of norm 1/2 at most: 1e-21
-_SQUARINGS = 32  # norms up to 2^31; exp of what is larger overflows unless it only turns
+_TERMS = 18  # terms of the series of exp; error 1e-21 for matrices of norm 1/2 at most
+_SQUARINGS = 32  # norms up to 2^31; beyond, exp overflows unless the matrix is a rotation's
 
 
 def _exponential(ctx: CallContext) -> Operand:
-    """exp by its series on a part of the matrix, squared as often as that needs."""
+    """Computes exp by scaling and squaring: a series for a fraction of the matrix, squared
+    repeatedly."""
     x = _wide(ctx, "self")
     if x.is_empty:
         return x
@@ -407,13 +410,13 @@ def _exponential(ctx: CallContext) -> Operand:
     count = ctx.emit("min", ctx.emit("ceil", log), float(_SQUARINGS))
     part = x / ctx.emit("pow", ctx.scalar(2, x), count)
     eye = _eye(ctx, x.shape[-1])
-    found = eye
+    power = eye
     for term in range(_TERMS, 0, -1):
-        found = (part @ found) * (1 / term) + eye
+        power = (part @ power) * (1 / term) + eye
     for step in range(_SQUARINGS):
         more = count > float(step)
-        found = ctx.where(more, found @ found, found)
-    return found
+        power = ctx.where(more, power @ power, power)
+    return power
 
 
 CONVERTERS: Converters = {

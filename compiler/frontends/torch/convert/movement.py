@@ -30,20 +30,20 @@ def swap_axes(ctx: CallContext, x: Operand, a: int, b: int) -> Operand:
 
 
 def _channel_shuffle(ctx: CallContext) -> Operand:
-    """Channels as the columns of a matrix whose rows are groups."""
+    """Transposes channels as a matrix whose rows are groups."""
     x, groups = ctx.operand("self"), ctx.integer("groups")
-    batch, channels, *rest = x.shape
-    apart = ctx.reshape(x, (batch, groups, channels // groups, *rest))
-    return ctx.reshape(swap_axes(ctx, apart, 1, 2), x.shape)
+    batch, channels, *extent = x.shape
+    split = ctx.reshape(x, (batch, groups, channels // groups, *extent))
+    return ctx.reshape(swap_axes(ctx, split, 1, 2), x.shape)
 
 
 # ---- parts ---------------------------------------------------------------------------------------
 
 
 def place(ctx: CallContext, position: Index, dim: Index) -> Index:
-    """A position that counts from the end where it is known to be negative."""
-    known = as_int(position)
-    return position + dim if known is not None and known < 0 else position
+    """Returns a position counted from the front, where it is a negative constant."""
+    number = as_int(position)
+    return position + dim if number is not None and number < 0 else position
 
 
 def _slice(ctx: CallContext) -> Operand:
@@ -53,7 +53,7 @@ def _slice(ctx: CallContext) -> Operand:
 
 
 def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
-    """The slice of `x` at one position of an axis, without the axis."""
+    """Returns the slice of `x` at one position of an axis, without the axis."""
     return ctx.element(x, axis, place(ctx, position, x.shape[axis]))
 
 
@@ -62,14 +62,14 @@ def _select(ctx: CallContext) -> Operand:
 
 
 def _split_parts(ctx: CallContext) -> Sequence[Operand]:
-    """All parts; their sizes are those of the results."""
+    """Returns all parts; their sizes are those of the call's results."""
     x, axis = ctx.along()
     sizes = tuple(ctx.result_shape(n)[axis] for n in range(len(ctx.result())))
     return ctx.emit_all("split", [x], axis=axis, sizes=sizes)
 
 
 def flipped(ctx: CallContext, x: Operand, *axes: int) -> Operand:
-    """`x` backwards along axes."""
+    """Reverses `x` along axes."""
     axes = tuple(n for n in axes if as_int(x.shape[n]) not in (0, 1))
     if not axes:
         return x
@@ -84,9 +84,9 @@ def _flip(ctx: CallContext) -> Operand:
 
 
 def _roll(ctx: CallContext) -> Operand:
-    given = ctx.lined("self")
+    source = ctx.lined("self")
     shifts, axes = ctx.integers("shifts"), ctx.integers("dims") or (0,)
-    x = given if ctx.arguments["dims"] else ctx.flat(given)
+    x = source if ctx.arguments["dims"] else ctx.flat(source)
     for shift, axis in zip(shifts, (ctx.axis(axis, x.rank) for axis in axes), strict=True):
         dim = x.shape[axis]
         if as_int(dim) == 0:
@@ -95,21 +95,22 @@ def _roll(ctx: CallContext) -> Operand:
         first = ctx.slice_axis(x, axis, back, dim - back)
         second = ctx.slice_axis(x, axis, 0, back)
         x = ctx.concat([first, second], axis)
-    return ctx.reshape(x, given.shape)
+    return ctx.reshape(x, source.shape)
 
 
 def _diagonal(ctx: CallContext) -> Operand:
-    """Elements of a diagonal, by their places in the two axes flattened."""
+    """Returns the elements of a diagonal, gathered from the two axes flattened."""
     x = ctx.operand("self")
     first, second = (ctx.axis_of(n, x.rank) for n in ("dim1", "dim2"))
-    rest = [n for n in range(x.rank) if n not in (first, second)]
+    other_axes = [n for n in range(x.rank) if n not in (first, second)]
     shape = ctx.result_shape()
     rows, columns, offset = x.shape[first], x.shape[second], ctx.integer("offset")
     count, step = as_int(shape[-1]), as_int(columns)
     if count is None or step is None:
         raise ctx.fail("the diagonal of a matrix of symbolic sizes is not supported")
     flat = ctx.reshape(
-        ctx.transpose(x, (*rest, first, second)), (*(x.shape[n] for n in rest), rows * columns)
+        ctx.transpose(x, (*other_axes, first, second)),
+        (*(x.shape[n] for n in other_axes), rows * columns),
     )
     start = max(offset, 0) + max(-offset, 0) * step
     places = ctx.constant(start + np.arange(count, dtype=np.int64) * (step + 1))
@@ -117,7 +118,7 @@ def _diagonal(ctx: CallContext) -> Operand:
 
 
 def _unfold(ctx: CallContext) -> Operand:
-    """Windows along an axis, their elements on a new last axis."""
+    """Returns windows along an axis, with their elements on a new last axis."""
     x = ctx.operand("self")
     axis, size, step = ctx.axis_of("dimension", x.rank), ctx.integer("size"), ctx.integer("step")
     if not x.rank:
@@ -126,16 +127,16 @@ def _unfold(ctx: CallContext) -> Operand:
     if count is None:
         raise ctx.fail("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
-    found = ctx.emit("gather", x, ctx.constant(places), axis=axis)
-    perm = [n for n in range(found.rank) if n != axis + 1]
-    return ctx.transpose(found, (*perm, axis + 1))
+    windows = ctx.emit("gather", x, ctx.constant(places), axis=axis)
+    perm = [n for n in range(windows.rank) if n != axis + 1]
+    return ctx.transpose(windows, (*perm, axis + 1))
 
 
-_MOST_PLACES = 1 << 28  # each takes eight bytes of the compiler's memory
+_MOST_PLACES = 1 << 28  # elements; each takes eight bytes while compiling
 
 
 def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Array:
-    """Where each element lies in its memory."""
+    """Returns each element's position in memory."""
     places = np.full(tuple(sizes), offset, np.int64)
     for axis, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
         line = [-1 if n == axis else 1 for n in range(len(sizes))]
@@ -144,24 +145,24 @@ def _in_memory(sizes: Sequence[int], strides: Sequence[int], offset: int) -> Arr
 
 
 def _strided_places(ctx: CallContext) -> Array:
-    """For each element of a view by strides, its number among the elements of `self`."""
-    known = ctx.known("self")
-    held, rank = [*known.shape, *known.strides, known.offset], len(known.shape)
-    numbers = [n for n in held if isinstance(n, int)]
-    if len(known.strides) != rank or len(numbers) != len(held):
+    """Returns for each element of a strided view its number among the elements of `self`."""
+    meta = ctx.known("self")
+    layout, rank = [*meta.shape, *meta.strides, meta.offset], len(meta.shape)
+    numbers = [n for n in layout if isinstance(n, int)]
+    if len(meta.strides) != rank or len(numbers) != len(layout):
         raise ctx.fail("strides of a tensor of symbolic sizes are not supported")
-    own, sizes = numbers[-1], ctx.integers("size")
+    own_offset, sizes = numbers[-1], ctx.integers("size")
     if max(math.prod(numbers[:rank]), math.prod(sizes)) > _MOST_PLACES:
-        raise ctx.fail(f"of more than {_MOST_PLACES} elements")
-    places = _in_memory(numbers[:rank], numbers[rank:-1], own).reshape(-1)
-    offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own
-    wanted = _in_memory(sizes, ctx.integers("stride"), offset)
+        raise ctx.fail(f"it has more than {_MOST_PLACES} elements")
+    places = _in_memory(numbers[:rank], numbers[rank:-1], own_offset).reshape(-1)
+    offset = ctx.integer("storage_offset") if ctx.has("storage_offset") else own_offset
+    addresses = _in_memory(sizes, ctx.integers("stride"), offset)
     order = np.argsort(places, kind="stable")
-    found = np.searchsorted(places, wanted, sorter=order)
-    chosen: Array = order[np.minimum(found, places.size - 1)] if places.size else wanted
-    if wanted.size and (not places.size or (places[chosen] != wanted).any()):
+    ranks = np.searchsorted(places, addresses, sorter=order)
+    positions: Array = order[np.minimum(ranks, places.size - 1)] if places.size else addresses
+    if addresses.size and (not places.size or (places[positions] != addresses).any()):
         raise ctx.fail("it reaches memory that the tensor itself does not cover")
-    return chosen
+    return positions
 
 
 def _as_strided(ctx: CallContext) -> Operand:
@@ -174,11 +175,11 @@ def _as_strided_scatter(ctx: CallContext) -> Operand:
     places = _strided_places(ctx).reshape(-1)
     if not places.size:
         return x
-    found = ctx.emit(
+    scattered = ctx.emit(
         "scatter_elements", ctx.flat(x), ctx.constant(places), ctx.flat(source), axis=0,
         reduction="none",
     )  # fmt: skip
-    return ctx.reshape(found, x.shape)
+    return ctx.reshape(scattered, x.shape)
 
 
 # ---- joins and repeats ---------------------------------------------------------------------------
@@ -188,10 +189,10 @@ def _cat(ctx: CallContext) -> Operand:
     dtype = ctx.result_dtype()
     parts = ctx.operands("tensors", dtype)
     rank = len(ctx.result().shape)
-    kept = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]
-    if not kept:
+    nonempty = [p for p in parts if p.rank == rank and not (rank == 1 and as_int(p.shape[0]) == 0)]
+    if not nonempty:
         return parts[0]
-    return ctx.concat(kept, ctx.axis_of("dim", rank))
+    return ctx.concat(nonempty, ctx.axis_of("dim", rank))
 
 
 def _repeat(ctx: CallContext) -> Operand:
@@ -208,11 +209,13 @@ def _repeat(ctx: CallContext) -> Operand:
 def padded(
     ctx: CallContext, x: Operand, pads: Sequence[Index], mode: str, value: float = 0.0
 ) -> Operand:
-    """`x` with (before, after) for each axis, the last axis first; negative ones cut off."""
+    """Pads `x` with (before, after) for each axis, the last axis first; negative numbers cut
+    elements off."""
     before, after = [const(0)] * x.rank, [const(0)] * x.rank
     for n in range(len(pads) // 2):
         before[x.rank - 1 - n], after[x.rank - 1 - n] = pads[2 * n], pads[2 * n + 1]
-    first = mode in ("edge", "reflect")  # what is cut off there may be what is repeated
+    # In these modes the padding may repeat elements that are cut off afterwards.
+    first = mode in ("edge", "reflect")
     if not first:
         x = _cut_off(ctx, x, before, after)
     more = [[d if (as_int(d) or 0) >= 0 else const(0) for d in side] for side in (before, after)]
@@ -226,7 +229,7 @@ def padded(
 def _cut_off(
     ctx: CallContext, x: Operand, before: Sequence[Index], after: Sequence[Index]
 ) -> Operand:
-    """`x` without what negative paddings take away."""
+    """Cuts off the elements of negative paddings."""
     for axis in range(x.rank):
         low, high = (max(-(as_int(side[axis]) or 0), 0) for side in (before, after))
         if low or high:
@@ -250,7 +253,7 @@ def _triangle(upper: bool) -> Converter:
 
 
 def _scalar_of(ctx: CallContext) -> Index:
-    """The number in a tensor of one element, as a size that the run reads."""
+    """Returns the number in a tensor of one element, as a size that the run reads."""
     x = ctx.operand("self")
     if x.dtype.is_float:
         raise ctx.fail("a real number that data decide is not supported")

@@ -12,50 +12,51 @@ from tcc.ir.types import F64
 
 
 def _ones(ctx: CallContext, x: Operand, shape: Sequence[Index], value: float = 1.0) -> Operand:
-    """One value in a whole shape; a constant where the sizes are known."""
-    known = [size for d in shape if (size := as_int(d)) is not None]
-    if len(known) != len(shape):
+    """Returns a tensor of one value; a constant if the sizes are constant."""
+    numbers = [size for d in shape if (size := as_int(d)) is not None]
+    if len(numbers) != len(shape):
         return ctx.expand(ctx.filled(value, x.dtype), tuple(shape))
-    return ctx.constant(np.full(known, value).astype(x.dtype.carrier), x.dtype)
+    return ctx.constant(np.full(numbers, value).astype(x.dtype.carrier), x.dtype)
 
 
 def _scale_and_shift(
     ctx: CallContext, x: Operand, shape: Sequence[Index]
 ) -> tuple[Operand, Operand]:
-    """The weight and the bias of the call, one and zero where it gives none."""
+    """Returns the call's weight and bias, or ones and zeros if it has none."""
     weight, bias = ctx.optional("weight", x.dtype), ctx.optional("bias", x.dtype)
     return weight or _ones(ctx, x, shape), bias or _ones(ctx, x, shape, 0.0)
 
 
 def _of_last_axes(ctx: CallContext) -> tuple[Operand, int, Operand]:
-    """The tensor, the first axis that is normalised, and the weight."""
+    """Returns the tensor, the first normalised axis, and the weight."""
     x = ctx.operand("input")
     axis = x.rank - len(ctx.indices("normalized_shape"))
     return x, axis, ctx.optional("weight", x.dtype) or _ones(ctx, x, x.shape[axis:])
 
 
 def _layer_norm(outputs: int) -> Converter:
-    """The normalised tensor, its means and its inverse deviations."""
+    """Returns a converter; several `outputs` are the result, its means and its inverse
+    deviations."""
 
     def convert(ctx: CallContext) -> Any:
         x, axis, weight = _of_last_axes(ctx)
         attrs = {"axis": axis, "epsilon": ctx.real("eps"), "outputs": outputs}
         bias = ctx.optional("bias", x.dtype)
-        found = ctx.emit_all("layer_normalization", [x, weight, bias], **attrs)
-        return found if outputs > 1 else found[0]
+        results = ctx.emit_all("layer_normalization", [x, weight, bias], **attrs)
+        return results if outputs > 1 else results[0]
 
     return convert
 
 
 def _rms_norm(ctx: CallContext) -> Operand:
     x, axis, weight = _of_last_axes(ctx)
-    computed = np.float64 if x.dtype is F64 else np.float32  # of f16 too, whose own is larger
+    computed = np.float64 if x.dtype is F64 else np.float32  # also for f16, whose own eps is larger
     epsilon = ctx.real("eps", float(np.finfo(computed).eps))
     return ctx.emit("rms_normalization", x, weight, axis=axis, epsilon=epsilon)
 
 
 def _batch_norm(ctx: CallContext) -> Results:
-    """The normalised tensor; of the batch's own moments also the means and inverse deviations."""
+    """Returns the normalised tensor; with the batch's moments also means and inverse deviations."""
     x = ctx.operand("input")
     moments: Results = (None, None)
     if ctx.flag("training"):
@@ -66,14 +67,14 @@ def _batch_norm(ctx: CallContext) -> Results:
         mean, variance = ctx.operand("running_mean", x.dtype), ctx.operand("running_var", x.dtype)
     weight, bias = _scale_and_shift(ctx, x, mean.shape)
     epsilon = ctx.real("eps")
-    found = ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
+    normalized = ctx.emit("batch_normalization", x, weight, bias, mean, variance, epsilon=epsilon)
     if ctx.flag("training"):
         moments = mean, _inverse_deviation(ctx, variance)
-    return found, *moments
+    return normalized, *moments
 
 
 def _moments(ctx: CallContext, x: Operand, axes: tuple[int, ...]) -> tuple[Operand, Operand]:
-    """The mean and the variance over axes, in f32 or wider."""
+    """Returns the mean and the variance over axes, in f32 or wider."""
     x = ctx.widened(x)
     mean = ctx.reduce("mean", x, axes, keepdims=True)
     gap = x - mean
@@ -96,10 +97,10 @@ def _in_groups(ctx: CallContext, groups: int) -> Operand:
 
 
 def _native_group_norm(ctx: CallContext) -> Results:
-    """The normalised tensor and each group's mean and inverse deviation."""
+    """Returns the normalised tensor, and each group's mean and inverse deviation."""
     x, groups = ctx.operand("input"), ctx.integer("group")
-    apart = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
-    mean, variance = _moments(ctx, apart, tuple(range(2, apart.rank)))
+    split = ctx.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    mean, variance = _moments(ctx, split, tuple(range(2, split.rank)))
     return _in_groups(ctx, groups), mean, _inverse_deviation(ctx, variance)
 
 

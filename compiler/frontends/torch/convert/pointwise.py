@@ -1,5 +1,5 @@
-"""Converters of pointwise operators with a row of their own: operands are cast to the type that
-torch computes in, numbers become scalars."""
+"""Converters of pointwise operators that are one op: operands are cast to the dtype that torch
+computes in, and numbers become scalars."""
 
 import math
 from collections.abc import Callable
@@ -15,13 +15,13 @@ _SMALLEST_F16, _LARGEST_F16 = float(np.finfo(np.float16).tiny), float(np.finfo(n
 
 
 def unary(op: str, **attrs: Any) -> Converter:
-    """The row `op` of the first argument, in the element type of the result."""
+    """Returns a converter: `op` of the first argument, in the dtype of the result."""
 
     return lambda ctx: ctx.emit(op, ctx.input(), **attrs)
 
 
 def _binary(op: str, of_truths: str) -> Converter:
-    """The row `op` of the first two arguments, of truth values another one."""
+    """Returns a converter: `op` of the first two arguments, or `of_truths` for booleans."""
 
     return lambda ctx: ctx.emit(of_truths if ctx.result_dtype() is BOOL else op, *ctx.both())
 
@@ -32,8 +32,8 @@ def _comparison(op: str) -> Converter:
         operands = ctx.both(dtype)
         if dtype is BOOL and op != "equal":
             operands = [ctx.numbers(x) for x in operands]
-        found = ctx.emit("equal" if op == "not_equal" else op, *operands)
-        return ~found if op == "not_equal" else found
+        truths = ctx.emit("equal" if op == "not_equal" else op, *operands)
+        return ~truths if op == "not_equal" else truths
 
     return convert
 
@@ -52,8 +52,8 @@ def _shift(direction: str) -> Converter:
         dtype = ctx.result_dtype()
         x, y = ctx.both()
         if not dtype.is_integer:
-            raise ctx.fail(f"of {dtype.name}")
-        if dtype.kind is DTypeKind.INT:  # by a negative number as by a very large one
+            raise ctx.fail(f"it shifts {dtype.name}")
+        if dtype.kind is DTypeKind.INT:  # torch shifts by a negative number as by a very large one
             inside = y >= 0
             y = ctx.where(inside, y, dtype.bits)
         return ctx.emit("bit_shift", x, y, direction=direction)
@@ -65,7 +65,7 @@ def _shift(direction: str) -> Converter:
 
 
 def _sum(op: str) -> Converter:
-    """Sums and differences, the second operand times `alpha`."""
+    """Returns a converter of sums and differences; the second operand is multiplied by `alpha`."""
 
     def convert(ctx: CallContext) -> Operand:
         x, y = ctx.both()
@@ -79,16 +79,16 @@ def _sum(op: str) -> Converter:
 
 
 def _factor_type(ctx: CallContext) -> DType:
-    """The type that a product or quotient is computed in: that of the result, or a wider one where
-    a number is beyond f16, as torch does."""
+    """Returns the dtype to compute a product or quotient in: the result's, or f32 where a number is
+    outside the range of f16, as in torch."""
     dtype = ctx.result_dtype()
-    given = [ctx.arguments[name] for name in ("self", "other")]
-    return F32 if dtype is F16 and any(map(_is_beyond_f16, given)) else dtype
+    operands = [ctx.arguments[name] for name in ("self", "other")]
+    return F32 if dtype is F16 and any(map(_is_beyond_f16, operands)) else dtype
 
 
 def _is_beyond_f16(value: Any) -> bool:
-    """Whether f16 may have an operand only as zero, a denormal or infinity.  Integers with axes
-    are of f16 before torch computes."""
+    """True if f16 may hold an operand only as zero, a denormal or infinity.  torch converts integer
+    tensors with axes to f16 before it computes."""
     if isinstance(value, Operand):
         scalar = value.rank == 0 and value.dtype.is_integer
         return scalar or (value.dtype.is_float and value.dtype is not F16)
@@ -110,7 +110,7 @@ def _neg(ctx: CallContext) -> Operand:
 
 
 def truncated(ctx: CallContext, x: Operand) -> Operand:
-    """`x` rounded towards zero."""
+    """Rounds `x` towards zero."""
     if not x.dtype.is_float:
         return x
     down, up = ctx.emit("floor", x), ctx.emit("ceil", x)
@@ -120,48 +120,49 @@ def truncated(ctx: CallContext, x: Operand) -> Operand:
 def _div(ctx: CallContext) -> Operand:
     x, y = ctx.both(_factor_type(ctx))
     mode = ctx.arguments.get("rounding_mode")
-    found = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
-    return truncated(ctx, found) if mode == "trunc" else found
+    result = _floor_quotient(ctx, x, y) if mode == "floor" else x / y
+    return truncated(ctx, result) if mode == "trunc" else result
 
 
 def _divided_type(ctx: CallContext) -> DType:
-    """The type that rests and whole quotients are computed in; that of integers which are updated
-    in place may be narrower."""
+    """Returns the dtype to compute remainders and integer quotients in.  An integer result that is
+    updated in place may be narrower."""
     dtype = ctx.result_dtype()
     return ctx.promoted("self", "other") if dtype.is_integer else dtype
 
 
 def quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
-    """x / y, of integers rounded downwards."""
+    """Returns x / y, rounded down for integers."""
     return x / y if x.dtype.is_float else _floor_quotient(ctx, x, y)
 
 
 def _floor_quotient(ctx: CallContext, x: Operand, y: Operand) -> Operand:
-    """Division rounded downwards, by way of the remainder, which is exact."""
+    """Divides and rounds down, by way of the remainder, which is exact."""
     quotient = x / y
     if x.dtype.kind is DTypeKind.UINT:
         return quotient
-    rest, is_apart = _rest(ctx, x, y)
-    below = ctx.cast(is_apart, x.dtype)
+    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+    below = ctx.cast(differs_in_sign, x.dtype)
     if not x.dtype.is_float:
         return quotient - below
-    rounded = ctx.emit("round", (x - rest) / y - below)
+    rounded = ctx.emit("round", (x - remainder) / y - below)
     return ctx.where(y.equals(0), quotient, rounded)
 
 
-def _rest(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
-    """What a division rounded towards zero leaves, and where the divisor's sign is another one."""
-    rest = ctx.emit("mod", x, y, fmod=True)
-    return rest, ~rest.equals(0) & ((rest < 0) ^ (y < 0))
+def _signed_remainder(ctx: CallContext, x: Operand, y: Operand) -> tuple[Operand, Operand]:
+    """Returns the remainder of a division rounded towards zero, and where its sign differs from the
+    divisor's."""
+    remainder = ctx.emit("mod", x, y, fmod=True)
+    return remainder, ~remainder.equals(0) & ((remainder < 0) ^ (y < 0))
 
 
 def _remainder(ctx: CallContext) -> Operand:
-    """The remainder with the sign of the divisor."""
+    """Returns the remainder with the sign of the divisor."""
     x, y = ctx.both(_divided_type(ctx))
     if not x.dtype.is_float:
         return ctx.emit("mod", x, y, fmod=False)
-    rest, is_apart = _rest(ctx, x, y)
-    return ctx.where(is_apart, rest + y, rest)
+    remainder, differs_in_sign = _signed_remainder(ctx, x, y)
+    return ctx.where(differs_in_sign, remainder + y, remainder)
 
 
 def _pow(ctx: CallContext) -> Operand:
@@ -184,7 +185,7 @@ def _where(ctx: CallContext) -> Operand:
 
 
 def _clamp(ctx: CallContext) -> Operand:
-    """Between bounds, the upper one winning; NaN stays."""
+    """Clamps to bounds; the upper one wins over the lower one; NaN stays."""
     dtype = ctx.result_dtype()
     x = ctx.input()
     low, high = (ctx.optional(name, dtype) for name in ("min", "max"))
@@ -194,14 +195,14 @@ def _clamp(ctx: CallContext) -> Operand:
 
 
 def _extremum(op: str) -> Converter:
-    """fmax, fmin: of a number and NaN the number."""
+    """Returns a converter of fmax or fmin, which prefer a number to NaN."""
 
     def convert(ctx: CallContext) -> Operand:
         x, y = ctx.both()
-        found = ctx.emit(op, x, y)
+        extremum = ctx.emit(op, x, y)
         if not x.dtype.is_float:
-            return found
-        other = ctx.where(ctx.emit("is_nan", y), x, found)
+            return extremum
+        other = ctx.where(ctx.emit("is_nan", y), x, extremum)
         return ctx.where(ctx.emit("is_nan", x), y, other)
 
     return convert
@@ -211,7 +212,7 @@ def _extremum(op: str) -> Converter:
 
 
 def _with(op: str, attrs: Callable[[CallContext], dict[str, Any]]) -> Converter:
-    """The row `op` with attributes read from the call."""
+    """Returns a converter: `op` with attributes read from the call."""
 
     return lambda ctx: ctx.emit(op, ctx.input(), **attrs(ctx))
 

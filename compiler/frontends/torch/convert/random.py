@@ -1,6 +1,6 @@
 """Converters of operators that draw random numbers.
 
-A `generator` is not looked at: the run's seed takes its place.
+A `generator` is ignored: the run's seed takes its place.
 """
 
 from collections.abc import Sequence
@@ -13,33 +13,34 @@ from tcc.ir.types import BOOL, F32, I64
 
 
 def _drawn(law: str, *numbers: str) -> Converter:
-    """Draws of the result's shape and type; `numbers` name the arguments that are 0 and 1 by
-    default."""
+    """Returns a converter of draws in the result's shape and dtype; `numbers` name the arguments
+    whose defaults are 0 and 1."""
 
     def convert(ctx: CallContext) -> Operand:
-        given = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
+        parameters = (ctx.real(name, float(n)) for n, name in enumerate(numbers))
         drawn = draws(ctx, ctx.result_shape())
-        found: Operand = getattr(drawn, law)(ctx.result_dtype(), *given)
-        return found
+        numbers_drawn: Operand = getattr(drawn, law)(ctx.result_dtype(), *parameters)
+        return numbers_drawn
 
     return convert
 
 
 def _integers(ctx: CallContext) -> Operand:
-    """The ends are called `low` and `high`, or `from` and `to`."""
+    """Draws integers; the limits are called `low` and `high`, or `from` and `to`."""
     low, high = (next(filter(ctx.has, names), "") for names in (("low", "from"), ("high", "to")))
-    least = ctx.integer(low) if low else 0
-    return draws(ctx, ctx.result_shape()).integers(least, ctx.integer(high))
+    lower_limit = ctx.integer(low) if low else 0
+    return draws(ctx, ctx.result_shape()).integers(lower_limit, ctx.integer(high))
 
 
 def _coins(ctx: CallContext) -> Operand:
-    """Ones where a number in [0, 1) is below the chance: `p`, or else each element."""
+    """Draws ones where a number in [0, 1) is below the chance, which is `p` or each element."""
     chance = ctx.operand("p" if ctx.has("p") else ctx.first(), F32)
     return draws(ctx, ctx.result_shape()).uniform(F32) < chance
 
 
 def _dropout(ctx: CallContext) -> Sequence[Operand]:
-    """The elements that are kept, scaled for their sum to stay, and which these are."""
+    """Returns the kept elements, scaled so that their sum stays, and the mask of the kept
+    elements."""
     x, chance = ctx.operand("input"), ctx.real("p")
     if ctx.arguments.get("train") is False or chance == 0:
         return [x, ctx.full(True, BOOL, x.shape)]
@@ -49,18 +50,19 @@ def _dropout(ctx: CallContext) -> Sequence[Operand]:
 def _multinomial(ctx: CallContext) -> Operand:
     weights, count = ctx.operand("self"), ctx.index("num_samples")
     rows = weights if weights.rank == 2 else ctx.unsqueeze(weights, 0)
-    again = ctx.flag("replacement") or as_int(count) == 1
-    scores = race(ctx, ctx.emit("log", rows), count if again else const(1))
-    if again:
-        found = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
+    with_replacement = ctx.flag("replacement") or as_int(count) == 1
+    scores = race(ctx, ctx.emit("log", rows), count if with_replacement else const(1))
+    if with_replacement:
+        classes = ctx.emit("arg_max", scores, axis=2, keepdims=False, select_last=False)
     else:
         options = {"axis": 1, "k": count, "largest": True, "sorted": True}
-        found = ctx.emit_all("top_k", [ctx.squeeze(scores, (1,))], **options)[1]
-    return found if weights.rank == 2 else ctx.squeeze(found, (0,))
+        classes = ctx.emit_all("top_k", [ctx.squeeze(scores, (1,))], **options)[1]
+    return classes if weights.rank == 2 else ctx.squeeze(classes, (0,))
 
 
 def _permutation(ctx: CallContext) -> Operand:
-    """The order of as many numbers; two of 63 bits are equal once in 2**63 / n**2 runs."""
+    """Returns the sort order of random numbers; two of 63 bits are equal once in 2**63 / n**2
+    runs."""
     keys = ctx.cast(draws(ctx, ctx.result_shape()).bits(63), I64)
     options = {"axis": 0, "k": keys.shape[0], "largest": False, "sorted": True}
     return ctx.emit_all("top_k", [keys], **options)[1]

@@ -1,4 +1,5 @@
-"""Converters of LSTM, GRU and RNN layers: cells of `recurrent`, in the layout of torch."""
+"""Converters of LSTM, GRU and RNN layers to the cells of `frontends.recurrent`, from torch's
+layout."""
 
 from collections.abc import Sequence
 
@@ -8,7 +9,7 @@ from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.frontends.torch.convert.movement import select, swap_axes
 from tcc.ir.index import as_int, const
 
-# Where torch has the gates that `KINDS` numbers, and the functions of each kind.
+# Positions of torch's gates in the order of `KINDS`.
 _PLACES = {"RNN": (0,), "GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)}
 
 
@@ -19,20 +20,20 @@ def _emitted(op: str) -> Activation:
 def _direction(
     ctx: CallContext, name: str, function: str, x: Operand, weights: Sequence[Operand]
 ) -> tuple[Cell, Operand]:
-    """The cell of one direction of one layer, and its projected input."""
-    kind, places, (enter, again, *biases) = KINDS[name], _PLACES[name], weights
-    hidden = as_int(again.shape[1])
-    if hidden is None or as_int(again.shape[0]) != kind.gates * hidden:
+    """Returns the cell of one direction of one layer, and its projected input."""
+    kind, places, (weight, recurrence, *biases) = KINDS[name], _PLACES[name], weights
+    hidden = as_int(recurrence.shape[1])
+    if hidden is None or as_int(recurrence.shape[0]) != kind.gates * hidden:
         raise ctx.fail("layers with a projection are not supported")
-    projected, late = x @ swap_axes(ctx, enter, 0, 1), None
+    projected, late_bias = x @ swap_axes(ctx, weight, 0, 1), None
     if biases:
-        projected, late = with_biases(ctx, projected, biases, hidden, name == "GRU")
-    parts = [ctx.slice_axis(again, 0, place * hidden, hidden) for place in places]
+        projected, late_bias = with_biases(ctx, projected, biases, hidden, name == "GRU")
+    parts = [ctx.slice_axis(recurrence, 0, place * hidden, hidden) for place in places]
     functions = [function if f == "Tanh" else f.lower() for f in kind.activations]
     cell = Cell(
         hidden,
         by_matrices(swap_axes(ctx, part, 0, 1) for part in parts),
-        late,
+        late_bias,
         tuple(map(_emitted, functions)),
         places,
     )
@@ -42,28 +43,32 @@ def _direction(
 def _recurrent(name: str, function: str = "tanh") -> Converter:
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x, kind = ctx.operand("input"), KINDS[name]
-        given, weights = ctx.arguments["hx"], ctx.operands("params")
-        initial = [ctx.as_operand(v) for v in (given if isinstance(given, list) else [given])]
-        layers, both = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
+        hx, weights = ctx.arguments["hx"], ctx.operands("params")
+        initial = [ctx.as_operand(v) for v in (hx if isinstance(hx, list) else [hx])]
+        layers, directions = ctx.integer("num_layers"), 1 + ctx.flag("bidirectional")
         width = 4 if ctx.flag("has_biases") else 2
         if ctx.flag("train") and ctx.real("dropout") != 0 and layers > 1:
             raise ctx.fail("it draws random numbers", "call model.eval() before the export")
-        if len(weights) != layers * both * width or len(initial) != kind.states or x.rank != 3:
+        if (
+            len(weights) != layers * directions * width
+            or len(initial) != kind.states
+            or x.rank != 3
+        ):
             raise ctx.fail("layers with a projection are not supported")
         x = swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x
         last: list[tuple[Operand, ...]] = []
         for layer in range(layers):
             rows = []
-            for direction in range(both):
-                number = layer * both + direction
-                own = weights[number * width : (number + 1) * width]
-                cell, projected = _direction(ctx, name, function, x, own)
+            for direction in range(directions):
+                number = layer * directions + direction
+                direction_weights = weights[number * width : (number + 1) * width]
+                cell, projected = _direction(ctx, name, function, x, direction_weights)
                 states = [select(ctx, state, 0, const(number)) for state in initial]
-                found = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
-                rows.append(found[0])
-                last.append(found[1:])
+                outputs = run_cell(ctx, kind, cell, projected, states, None, direction == 1)
+                rows.append(outputs[0])
+                last.append(outputs[1:])
             x = ctx.concat(rows, 2)
-        ends = [ctx.stack(each, 0) for each in zip(*last, strict=True)]
+        ends = [ctx.stack(final_states, 0) for final_states in zip(*last, strict=True)]
         return [swap_axes(ctx, x, 0, 1) if ctx.flag("batch_first") else x, *ends]
 
     return convert

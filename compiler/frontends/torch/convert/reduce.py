@@ -1,4 +1,4 @@
-"""Converters of reductions and of what runs along an axis."""
+"""Converters of reductions and of operators along an axis."""
 
 import math
 from collections.abc import Sequence
@@ -12,29 +12,30 @@ from tcc.ir.types import BOOL, I64, U8, DType
 
 
 def _axes(ctx: CallContext, rank: int) -> tuple[int, ...]:
-    """The axes of `dim` in rising order: one, several, or all where the call gives none."""
-    given = ctx.integers("dim") if ctx.has("dim") else ()
-    if not given or not rank:
+    """Returns the axes of `dim` in ascending order: one, several, or all where the call has
+    none."""
+    dims = ctx.integers("dim") if ctx.has("dim") else ()
+    if not dims or not rank:
         return tuple(range(rank))
-    return tuple(sorted(ctx.axes(given, rank)))
+    return tuple(sorted(ctx.axes(dims, rank)))
 
 
 def _reduced(ctx: CallContext, op: str, x: Operand) -> Operand:
-    """The reduction `op` over the axes of the call."""
+    """Reduces over the axes of the call."""
     axes = _axes(ctx, x.rank)
     return ctx.reduce(op, x, axes, keepdims=ctx.flag("keepdim")) if axes else x
 
 
 def _reduction(op: str) -> Converter:
-    """Sum, product, mean: in the element type of the result."""
+    """Returns a converter of a sum, product or mean in the dtype of the result."""
 
     return lambda ctx: _reduced(ctx, op, ctx.input())
 
 
 def _narrow(ctx: CallContext, x: Operand) -> Operand:
-    """`x` in a type of which extrema may be taken."""
-    taken = x.dtype.is_float or x.dtype in (BOOL, U8) or x.dtype.bits >= 32
-    return x if taken else ctx.cast(x, I64)
+    """Returns `x` in a dtype for which the op table has extrema."""
+    supported = x.dtype.is_float or x.dtype in (BOOL, U8) or x.dtype.bits >= 32
+    return x if supported else ctx.cast(x, I64)
 
 
 def _extremum(op: str) -> Converter:
@@ -42,13 +43,13 @@ def _extremum(op: str) -> Converter:
 
 
 def _extremum_at(op: str) -> Converter:
-    """The extremum along one axis, and where it is."""
+    """Returns a converter of the extremum along one axis, and its position."""
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         (x, axis), keepdim = ctx.along(), ctx.flag("keepdim")
-        found = ctx.reduce(op, _narrow(ctx, x), axis, keepdims=keepdim)
+        extremum = ctx.reduce(op, _narrow(ctx, x), axis, keepdims=keepdim)
         at = ctx.emit(f"arg_{op}", ctx.numbers(x), axis=axis, keepdims=keepdim, select_last=False)
-        return found, at
+        return extremum, at
 
     return convert
 
@@ -63,11 +64,12 @@ def _arg(op: str) -> Converter:
 
 
 def _truth(op: str) -> Converter:
-    """any, all."""
+    """Returns a converter of any or all."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self", BOOL)
-        return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)  # over none, not all
+        # An empty list means no axis.
+        return x if ctx.arguments.get("dim") == [] else _reduced(ctx, op, x)
 
     return convert
 
@@ -76,20 +78,20 @@ def _truth(op: str) -> Converter:
 
 
 def _variance(ctx: CallContext) -> tuple[Operand, Operand]:
-    """The variance and the mean, in f32 or wider."""
+    """Returns the variance and the mean, in f32 or wider."""
     x = ctx.widened(ctx.operand("self"))
     axes = _axes(ctx, x.rank)
     mean = ctx.reduce("mean", x, axes, keepdims=True) if axes else x
     gap = x - mean
-    total = _reduced(ctx, "sum", gap * gap)
+    square_sum = _reduced(ctx, "sum", gap * gap)
     count: Index = math.prod((x.shape[n] for n in axes), start=const(1))
     correction = ctx.real("unbiased" if ctx.has("unbiased") else "correction", 1.0)
-    left = ctx.cast(ctx.size_scalar(count), x.dtype) - correction
-    return total / ctx.emit("max", left, 0), mean
+    divisor = ctx.cast(ctx.size_scalar(count), x.dtype) - correction
+    return square_sum / ctx.emit("max", divisor, 0), mean
 
 
 def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim: bool) -> Operand:
-    """The p-norm over axes."""
+    """Returns the p-norm over axes."""
     if p == 0:
         x = ctx.cast(~x.equals(0), x.dtype)
         return ctx.reduce("sum", x, axes, keepdims=keepdim) if axes else x
@@ -100,8 +102,8 @@ def p_norm(ctx: CallContext, x: Operand, p: float, axes: Sequence[int], keepdim:
     if p in (1, 2):
         return ctx.reduce(f"l{int(p)}", x, axes, keepdims=keepdim)
     size = ctx.widened(abs(x))
-    total = ctx.reduce("sum", ctx.emit("pow", size, p), axes, keepdims=keepdim)
-    return ctx.emit("pow", total, 1 / p)
+    power_sum = ctx.reduce("sum", ctx.emit("pow", size, p), axes, keepdims=keepdim)
+    return ctx.emit("pow", power_sum, 1 / p)
 
 
 def _norm(ctx: CallContext) -> Operand:
@@ -113,7 +115,7 @@ def _norm(ctx: CallContext) -> Operand:
 
 
 def along_axis(op: str) -> Converter:
-    """The op along `dim`, with the element type of the result."""
+    """Returns a converter of the op along `dim`, with the dtype of the result."""
 
     def convert(ctx: CallContext) -> Operand:
         x, axis = ctx.along(ctx.result_dtype())
@@ -122,8 +124,9 @@ def along_axis(op: str) -> Converter:
     return convert
 
 
-def _seen(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
-    """`x` with the axis last and before it, for each element, the elements up to it."""
+def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
+    """Returns `x` with the axis last and, before it, an axis that lists the prefix of each
+    element."""
     order = (*(n for n in range(x.rank) if n != axis), axis)
     last = ctx.transpose(x, order)
     dim = x.shape[axis]
@@ -133,7 +136,7 @@ def _seen(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
 
 
 def _back(ctx: CallContext, x: Operand, axis: int) -> Operand:
-    """The last axis at `axis` again."""
+    """Moves the last axis back to `axis`."""
     order = list(range(x.rank - 1))
     order.insert(axis, x.rank - 1)
     return ctx.transpose(x, order)
@@ -141,12 +144,12 @@ def _back(ctx: CallContext, x: Operand, axis: int) -> Operand:
 
 def _running_log_sum(ctx: CallContext) -> Operand:
     x, axis = ctx.along(ctx.result_dtype())
-    seen = _seen(ctx, x, axis, -math.inf)
-    return _back(ctx, ctx.reduce("log_sum_exp", seen, x.rank), axis)
+    prefixes = _prefixes(ctx, x, axis, -math.inf)
+    return _back(ctx, ctx.reduce("log_sum_exp", prefixes, x.rank), axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:
-    """What no element is below, or above."""
+    """Returns a number that no element is below, or above."""
     if dtype.is_float:
         return -math.inf if below else math.inf
     info = np.iinfo(dtype.carrier)
@@ -157,10 +160,10 @@ def _running_extremum(op: str) -> Converter:
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x, axis = ctx.along()
         x = ctx.cast(x, x.dtype if x.dtype.is_float else I64)
-        seen = _seen(ctx, x, axis, extreme(x.dtype, below=op == "max"))
-        found = ctx.reduce(op, seen, x.rank)
-        at = ctx.emit(f"arg_{op}", seen, axis=x.rank, keepdims=False, select_last=True)
-        return _back(ctx, found, axis), _back(ctx, at, axis)
+        prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
+        extremum = ctx.reduce(op, prefixes, x.rank)
+        at = ctx.emit(f"arg_{op}", prefixes, axis=x.rank, keepdims=False, select_last=True)
+        return _back(ctx, extremum, axis), _back(ctx, at, axis)
 
     return convert
 

@@ -1,4 +1,4 @@
-"""Converters of interpolation and of sampling at places."""
+"""Converters of interpolation, and of sampling at positions."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ _MODES = ("linear", "nearest", "cubic")
 
 
 def axis_scales(ctx: CallContext, axes: int) -> list[float | None]:
-    """The scale of each spatial axis where the call gives one, else None."""
+    """Returns the scale of each spatial axis where the call has one, else None."""
     if ctx.has("scale_factors"):
         return [float(v) for v in ctx.arguments["scale_factors"]]
     names = [n for n in ctx.arguments if n.startswith("scales")]
@@ -30,22 +30,24 @@ def interpolation(
     mode: str,
     smooth: bool,
 ) -> dict[str, Any]:
-    """What resizes the spatial axes of `x`; `scales` are those that the call gives, and a `smooth`
-    kernel widens where it makes an image smaller."""
+    """Returns the attributes of `resize` for the spatial axes of `x`.
+
+    `scales` are those of the call.  A `smooth` kernel widens where the image shrinks.
+    """
     corners = ctx.flag("align_corners")
     if smooth and corners:
         raise ctx.fail("align_corners together with antialias is not supported")
-    known = [] if corners else _telling_scales(sizes[2:], x.shape[2:], scales)
-    given = (1.0, 1.0, *(known or [None] * (x.rank - 2)))
+    informative = [] if corners else _informative_scales(sizes[2:], x.shape[2:], scales)
+    all_scales = (1.0, 1.0, *(informative or [None] * (x.rank - 2)))
     linear = "kept_half_pixel" if mode == "linear" else "half_pixel"
     return {
         "sizes": tuple(sizes),
-        "scales": given,
+        "scales": all_scales,
         "mode": mode,
         "coordinate_mode": "align_corners" if corners else linear,
         "cubic_coeff_a": -0.5 if smooth else -0.75,
         "exclude_outside": smooth,
-        "taps": widened_taps(x, sizes, given, 2 if mode == "cubic" else 1) if smooth else None,
+        "taps": widened_taps(x, sizes, all_scales, 2 if mode == "cubic" else 1) if smooth else None,
     }
 
 
@@ -53,36 +55,36 @@ def _upsample(mode: str, smooth: bool = False) -> Converter:
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand(ctx.first())
         scales = axis_scales(ctx, x.rank - 2)
-        made = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
-        return ctx.emit("resize", x, **made)
+        attributes = interpolation(ctx, x, ctx.result_shape(), scales, mode, smooth)
+        return ctx.emit("resize", x, **attributes)
 
     return convert
 
 
 def _nearest(exact: bool) -> Converter:
-    """Nearest neighbours, of pixels' centres if `exact`.
+    """Returns a converter of nearest neighbours, at pixel centres if `exact`.
 
-    Torch takes the floor of a product in f32, whose place may lie one before that of the exact
-    quotient; where sizes are known and it does, the places are a constant.
+    torch rounds a product in f32 down, and may get the position before that of the exact quotient.
+    Where sizes are constant and positions differ, the positions become a constant.
     """
 
     def convert(ctx: CallContext) -> Operand:
         x, sizes = ctx.operand(ctx.first()), ctx.result_shape()
         scales = axis_scales(ctx, x.rank - 2)
-        known = _telling_scales(sizes[2:], x.shape[2:], scales)
-        for axis, scale in enumerate(known, 2):
+        informative = _informative_scales(sizes[2:], x.shape[2:], scales)
+        for axis, scale in enumerate(informative, 2):
             n, m = as_int(x.shape[axis]), as_int(sizes[axis])
             if not n or not m:
                 continue
             places = nearest_places(n, m, scale, exact)
             if scale is not None or (places != _exact_places(n, m, exact)).any():
                 x = ctx.emit("gather", x, ctx.constant(places), axis=axis)
-                known[axis - 2] = None
+                informative[axis - 2] = None
         return ctx.emit(
             "resize",
             x,
             sizes=sizes,
-            scales=(1.0, 1.0, *known),
+            scales=(1.0, 1.0, *informative),
             mode="nearest",
             coordinate_mode="half_pixel" if exact else "asymmetric",
             nearest_mode="round_prefer_ceil" if exact else "floor",
@@ -92,7 +94,7 @@ def _nearest(exact: bool) -> Converter:
 
 
 def nearest_places(n: int, m: int, scale: float | None, exact: bool) -> NDArray[np.int64]:
-    """Where torch reads the `m` elements that it makes of `n`."""
+    """Returns torch's source positions for `m` elements computed from `n`."""
     step = np.float32(n) / np.float32(m) if scale is None else np.float32(1 / scale)
     at = np.arange(m, dtype=np.float32) + np.float32(0.5 if exact else 0)
     return np.minimum((at * step).astype(np.int64), n - 1)
@@ -102,16 +104,16 @@ def _exact_places(n: int, m: int, exact: bool) -> NDArray[np.int64]:
     return (2 * np.arange(m) + exact) * n // (2 * m)
 
 
-def _telling_scales(
+def _informative_scales(
     sizes: Sequence[Index], extents: Sequence[Index], scales: Sequence[float | None]
 ) -> list[float | None]:
-    """The scale of each spatial axis where the sizes do not say it."""
-    given = zip(sizes, extents, scales, strict=True)
-    return [None if _follows(o, i, s) else s for o, i, s in given]
+    """Returns the scale of each spatial axis, None where it follows from the sizes."""
+    triples = zip(sizes, extents, scales, strict=True)
+    return [None if _follows(o, i, s) else s for o, i, s in triples]
 
 
 def _follows(size: Index, extent: Index, scale: float | None) -> bool:
-    """Whether the sizes alone say what the scale is."""
+    """True if the sizes determine the scale."""
     out, dim = as_int(size), as_int(extent)
     return scale is None or (out is not None and dim is not None and out == dim * scale)
 
@@ -128,7 +130,7 @@ def _grid_sample(ctx: CallContext) -> Operand:
     )
 
 
-# The mode of each interpolation, and whether it is antialiased; `gradients.py` has their backwards.
+# The mode of each interpolation, and True if antialiased; `gradients.py` converts their backwards.
 INTERPOLATIONS = {
     "upsample_linear1d": ("linear", False),
     "upsample_bilinear2d": ("linear", False),

@@ -1,4 +1,4 @@
-"""Converters of pointwise functions that rows of the op table make up."""
+"""Converters of pointwise functions that are composed of several ops."""
 
 import math
 
@@ -9,7 +9,7 @@ from tcc.ir.types import BOOL, F64
 
 
 def _rounding(op: str) -> Converter:
-    """Rounding, which leaves integers as they are."""
+    """Returns a converter of a rounding, which leaves integers unchanged."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.input()
@@ -36,14 +36,14 @@ def _abs(ctx: CallContext) -> Operand:
 
 
 def _sign(ctx: CallContext) -> Operand:
-    """The sign; that of NaN is 0."""
+    """Returns the sign; the sign of NaN is 0."""
     x = ctx.input()
     if x.dtype is BOOL:
         return x
-    found = ctx.emit("sign", x)
+    sign = ctx.emit("sign", x)
     if not x.dtype.is_float:
-        return found
-    return ctx.where(ctx.emit("is_nan", x), 0, found)
+        return sign
+    return ctx.where(ctx.emit("is_nan", x), 0, sign)
 
 
 def _exp2(ctx: CallContext) -> Operand:
@@ -52,19 +52,19 @@ def _exp2(ctx: CallContext) -> Operand:
 
 
 def _expm1(ctx: CallContext) -> Operand:
-    """2 sinh(x/2) exp(x/2), which does not cancel near zero."""
+    """Returns 2 sinh(x/2) exp(x/2), which does not cancel near zero."""
     x = ctx.input()
     half = x * 0.5
-    found = ctx.emit("sinh", half) * ctx.emit("exp", half) * 2
-    return ctx.where(x < -30, -1, found)
+    result = ctx.emit("sinh", half) * ctx.emit("exp", half) * 2
+    return ctx.where(x < -30, -1, result)
 
 
 def _log1p(ctx: CallContext) -> Operand:
-    """log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
+    """Returns log(1 + x); near zero 2 atanh(x / (2 + x)), which does not cancel."""
     x = ctx.input()
-    near = 2 * ctx.emit("atanh", x / (x + 2))
-    far = ctx.emit("log", x + 1)
-    return ctx.where(abs(x) < 0.5, near, far)
+    near_zero = 2 * ctx.emit("atanh", x / (x + 2))
+    elsewhere = ctx.emit("log", x + 1)
+    return ctx.where(abs(x) < 0.5, near_zero, elsewhere)
 
 
 def _logarithm(base: float) -> Converter:
@@ -72,17 +72,17 @@ def _logarithm(base: float) -> Converter:
 
 
 def _erfc(ctx: CallContext) -> Operand:
-    """1 - erf(x), the difference taken in f64."""
+    """Returns 1 - erf(x), with the difference in f64."""
     return 1 - ctx.emit("erf", ctx.cast(ctx.input(), F64))
 
 
 def is_negative(ctx: CallContext, x: Operand) -> Operand:
-    """Whether the sign bit is set; that of NaN counts as unset."""
+    """True where the sign bit is set; the sign bit of NaN counts as unset."""
     below = x < 0
     if not x.dtype.is_float:
         return below
-    turned = ctx.emit("reciprocal", x) < 0
-    return ctx.where(x.equals(0), turned, below)
+    has_negative_reciprocal = ctx.emit("reciprocal", x) < 0
+    return ctx.where(x.equals(0), has_negative_reciprocal, below)
 
 
 def _copysign(ctx: CallContext) -> Operand:
@@ -92,23 +92,23 @@ def _copysign(ctx: CallContext) -> Operand:
 
 
 def angle_of(ctx: CallContext, y: Operand, x: Operand) -> Operand:
-    """The angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
+    """Returns the angle of (x, y), from atan of y / x, the quadrant and the signs of zeros."""
     ends = ctx.emit("is_inf", y) & ctx.emit("is_inf", x)
-    both = y.equals(0) & x.equals(0)
-    angle = ctx.emit("atan", ctx.where(both, 0, ctx.where(ends, 1, abs(y) / abs(x))))
+    is_origin = y.equals(0) & x.equals(0)
+    angle = ctx.emit("atan", ctx.where(is_origin, 0, ctx.where(ends, 1, abs(y) / abs(x))))
     angle = ctx.where(is_negative(ctx, x), math.pi - angle, angle)
     return ctx.where(is_negative(ctx, y), -angle, angle)
 
 
 def _angle(ctx: CallContext) -> Operand:
-    """That of a real number: pi where it is negative."""
+    """Returns the angle of a real number: pi where it is negative."""
     x = ctx.input()
-    found = ctx.where(x < 0, ctx.scalar(math.pi, x), 0)
-    return ctx.where(ctx.emit("is_nan", x), x, found) if x.dtype.is_float else found
+    angle = ctx.where(x < 0, ctx.scalar(math.pi, x), 0)
+    return ctx.where(ctx.emit("is_nan", x), x, angle) if x.dtype.is_float else angle
 
 
 def _of_reals(op: str, **attrs: bool) -> Converter:
-    """The truth value of a real number; that of an integer is false."""
+    """Returns a converter of a truth value of real numbers, false for integers."""
 
     def convert(ctx: CallContext) -> Operand:
         x = ctx.operand("self")

@@ -20,7 +20,7 @@ _REDUCTIONS = {"add": "add", "multiply": "mul", "sum": "add", "prod": "mul", "am
 def _scattered(
     ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int, how: str = "none"
 ) -> Operand:
-    """`source` in places along an axis of `x`, or combined with what is there."""
+    """Writes `source` to positions along an axis of `x`, or combines it with the elements there."""
     if at.is_empty:
         return x
     for n, size in enumerate(at.shape):
@@ -43,20 +43,20 @@ def _scatter(how: str = "none") -> Converter:
 
 
 def _combined(ctx: CallContext, x: Operand, at: Operand, source: Operand, axis: int) -> Operand:
-    """`source` combined into `x` as the call's `reduce` and `include_self` say."""
-    how, own = ctx.text("reduce"), ctx.flag("include_self")
+    """Combines `source` into `x` by the call's `reduce` and `include_self`."""
+    how, include_self = ctx.text("reduce"), ctx.flag("include_self")
     row = "add" if how == "mean" else _REDUCTIONS[how]
-    if own and how != "mean":
+    if include_self and how != "mean":
         return _scattered(ctx, x, at, source, axis, row)
-    zeros, ones = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
-    count = _scattered(ctx, zeros, at, ones, axis, "add")
+    zeros, one_each = ctx.full(0, I64, x.shape), ctx.full(1, I64, at.shape)
+    count = _scattered(ctx, zeros, at, one_each, axis, "add")
     untouched = count.equals(0)
-    start = x if own else ctx.where(untouched, x, _neutral(x.dtype, row))
-    found = _scattered(ctx, start, at, source, axis, row)
+    start = x if include_self else ctx.where(untouched, x, _neutral(x.dtype, row))
+    result = _scattered(ctx, start, at, source, axis, row)
     if how != "mean":
-        return found
-    total = count + 1 if own else ctx.emit("max", count, 1)
-    mean = quotient(ctx, found, ctx.cast(total, x.dtype))
+        return result
+    divisor = count + 1 if include_self else ctx.emit("max", count, 1)
+    mean = quotient(ctx, result, ctx.cast(divisor, x.dtype))
     return ctx.where(untouched, x, mean)
 
 
@@ -79,21 +79,21 @@ def _index_put(ctx: CallContext) -> Operand:
     if plain and element_count(values.shape).key == "1":
         return _filled_where(ctx, x, only[0], values)
     places = places_of(ctx, x.rank)
-    perm = (*places.axes, *places.rest)
+    perm = (*places.axes, *places.other_axes)
     front = ctx.transpose(x, perm)
-    rest = tuple(x.shape[n] for n in places.rest)
-    target = (*rest[: places.first], *places.shape, *rest[places.first :])
+    other_dims = tuple(x.shape[n] for n in places.other_axes)
+    target = (*other_dims[: places.first], *places.shape, *other_dims[places.first :])
     spread = ctx.expand(values, target)
     count, first = len(places.shape), places.first
     order = (*range(first, first + count), *range(first), *range(first + count, len(target)))
     updates = ctx.transpose(spread, order)
     how = "add" if ctx.flag("accumulate") else "none"
-    found = ctx.emit("scatter_nd", front, tuples(ctx, places), updates, reduction=how)
-    return ctx.transpose(found, tuple(perm.index(n) for n in range(x.rank)))
+    scattered = ctx.emit("scatter_nd", front, tuples(ctx, places), updates, reduction=how)
+    return ctx.transpose(scattered, tuple(perm.index(n) for n in range(x.rank)))
 
 
 def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -> Operand:
-    """`x` with one value where a mask over its leading axes holds."""
+    """Returns `x` with one value where a mask over its leading axes is true."""
     leading = next(n for n, v in enumerate(ctx.arguments["indices"]) if v is not None)
     trailing = x.rank - leading - mask.rank
     wide = ctx.reshape(mask, (*[1] * leading, *mask.shape, *[1] * trailing))
@@ -101,9 +101,9 @@ def _filled_where(ctx: CallContext, x: Operand, mask: Operand, value: Operand) -
 
 
 def _bin_count(ctx: CallContext) -> Operand:
-    """How often each number occurs, or the sums of its weights; data decide up to which number."""
-    at, least = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
-    last = ctx.reduce("max", ctx.concat([at, ctx.reshape(least, (1,))], 0), 0, keepdims=True)
+    """Counts each number, or sums its weights; the number of bins is data-dependent."""
+    at, minimum = ctx.operand("self", I64), ctx.size_scalar(ctx.index("minlength", 0) - 1)
+    last = ctx.reduce("max", ctx.concat([at, ctx.reshape(minimum, (1,))], 0), 0, keepdims=True)
     (size,) = ctx.sizes(last + 1, "the number of bins")
     reason = "bincount counts numbers from zero on"
     attrs = OPS["check_indices"].attrs(size, reason=reason, signed=False)
@@ -120,13 +120,13 @@ def _bin_count(ctx: CallContext) -> Operand:
 def _along(
     ctx: CallContext, x: Operand, axis: int, at: Operand, shape: tuple[Index, ...]
 ) -> Operand:
-    """Positions along one axis, repeated over the others to `shape`."""
+    """Repeats positions along one axis over the other axes to `shape`."""
     line = [element_count(at.shape) if n == axis else const(1) for n in range(x.rank)]
     return ctx.expand(ctx.reshape(as_indices(ctx, at), line), shape)
 
 
 def _index_reduce(ctx: CallContext) -> Operand:
-    """Slices along an axis combined into those at the places of a vector."""
+    """Combines slices along an axis into the slices at the positions of a vector."""
     (x, axis), at = ctx.along(), ctx.operand("index")
     count = element_count(at.shape)
     shape = tuple(count if n == axis else dim for n, dim in enumerate(x.shape))
@@ -135,7 +135,7 @@ def _index_reduce(ctx: CallContext) -> Operand:
 
 
 def _put(ctx: CallContext) -> Operand:
-    """`source` at places of the flattened tensor."""
+    """Writes `source` to positions of the flattened tensor."""
     x = ctx.operand("self")
     flat, at, source = (
         ctx.flat(part) for part in (x, ctx.operand("index"), ctx.operand("source", x.dtype))
@@ -145,12 +145,13 @@ def _put(ctx: CallContext) -> Operand:
 
 
 def _embedding_bag(ctx: CallContext) -> Results:
-    """Rows of a table, combined in each run of indices; what torch keeps for gradients is not."""
+    """Combines the rows of a table in each run of indices; returns none of the results for
+    gradients."""
     weight, at = ctx.operand("weight"), ctx.operand("indices", I64)
     offsets, mode = ctx.operand("offsets", I64), ctx.integer("mode")
     bags = offsets.shape[0] - int(ctx.flag("include_last_offset"))
-    if ctx.call.used - {0} or at.is_empty or as_int(bags) == 0:
-        raise ctx.fail("of no index or run, or with results that are for gradients")
+    if ctx.call.used_results - {0} or at.is_empty or as_int(bags) == 0:
+        raise ctx.fail("it has no index or run, or its results for gradients are read")
     starts = ctx.slice_axis(offsets, 0, 0, bags)
     places = ctx.unsqueeze(counted(ctx, at.shape[0]), 1)
     begun = ctx.cast(starts <= places, I64)
@@ -159,38 +160,38 @@ def _embedding_bag(ctx: CallContext) -> Results:
     if ctx.has("per_sample_weights"):
         rows = rows * ctx.unsqueeze(ctx.operand("per_sample_weights"), 1)
     start = ctx.scalar(0 if mode < 2 else -math.inf, rows)
-    kept = ctx.full(True, BOOL, at.shape)
+    is_counted = ctx.full(True, BOOL, at.shape)
     padding = ctx.index("padding_idx", -1)
     if as_int(padding) != -1:
-        kept = ~at.equals(ctx.size_scalar(padding))
-        rows = ctx.where(ctx.unsqueeze(kept, 1), rows, start)
-    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, ctx.cast(kept, I64), 0, "add")
+        is_counted = ~at.equals(ctx.size_scalar(padding))
+        rows = ctx.where(ctx.unsqueeze(is_counted, 1), rows, start)
+    count = _scattered(ctx, ctx.full(0, I64, (bags,)), bag, ctx.cast(is_counted, I64), 0, "add")
     how, target = "max" if mode == 2 else "add", ctx.expand(start, (bags, weight.shape[1]))
     along = _along(ctx, rows, 0, bag, rows.shape)
-    found = _scattered(ctx, target, along, rows, 0, how)
+    bag_values = _scattered(ctx, target, along, rows, 0, how)
     if mode == 1:
-        held = ctx.unsqueeze(ctx.emit("max", count, 1), 1)
-        found = found / ctx.cast(held, rows.dtype)
+        counts = ctx.unsqueeze(ctx.emit("max", count, 1), 1)
+        bag_values = bag_values / ctx.cast(counts, rows.dtype)
     empty = ctx.unsqueeze(count.equals(0), 1)
-    return ctx.where(empty, 0, found), None, None, None
+    return ctx.where(empty, 0, bag_values), None, None, None
 
 
 def _masked_scatter(ctx: CallContext) -> Operand:
-    """Elements of `source`, one after another, where the mask holds."""
+    """Writes elements of `source`, one after the other, where the mask is true."""
     x, source = ctx.expand(ctx.operand("self"), ctx.result_shape()), ctx.operand("source")
     mask = ctx.expand(ctx.operand("mask", BOOL), x.shape)
     if x.is_empty or source.is_empty:
         return x
-    held = ctx.cast(ctx.flat(mask), I64)
-    at = ctx.emit("cum_sum", held, axis=0, exclusive=True) * held
-    taken = ctx.reshape(ctx.emit("gather", ctx.flat(source), at, axis=0), x.shape)
-    return ctx.where(mask, taken, x)
+    flat_mask = ctx.cast(ctx.flat(mask), I64)
+    at = ctx.emit("cum_sum", flat_mask, axis=0, exclusive=True) * flat_mask
+    gathered = ctx.reshape(ctx.emit("gather", ctx.flat(source), at, axis=0), x.shape)
+    return ctx.where(mask, gathered, x)
 
 
 def _strided_write(
     ctx: CallContext, x: Operand, source: Operand, axis: int, start: Index, step: int
 ) -> Operand:
-    """`source` in the places `start`, `start + step`, ... of an axis."""
+    """Writes `source` to the positions `start`, `start + step`, ... of an axis."""
     size = source.shape[axis]
     if step == 1:
         parts = [ctx.slice_axis(x, axis, 0, start), source]
@@ -206,9 +207,9 @@ def _slice_scatter(ctx: CallContext) -> Operand:
     start = place(ctx, ctx.index("start", 0), dim)
     size = ctx.cut(x, axis, start, ctx.index("end", dim), step).shape
     source = ctx.expand(ctx.operand("src", x.dtype), size)
-    known, extent = as_int(start), as_int(dim)
-    if known is not None and extent is not None:
-        start = const(min(max(known, 0), extent))
+    number, extent = as_int(start), as_int(dim)
+    if number is not None and extent is not None:
+        start = const(min(max(number, 0), extent))
     return _strided_write(ctx, x, source, axis, start, step)
 
 
@@ -221,7 +222,7 @@ def _select_scatter(ctx: CallContext) -> Operand:
 
 
 def _diagonal_scatter(ctx: CallContext) -> Operand:
-    """`src` on a diagonal: its elements are taken where row and column are on it."""
+    """Writes `src` to a diagonal, by a mask of row and column."""
     x, source = ctx.operand("self"), ctx.operand("src", ctx.result_dtype())
     first, second = (ctx.axis_of(name, x.rank) for name in ("dim1", "dim2"))
     offset = ctx.integer("offset")
@@ -229,17 +230,17 @@ def _diagonal_scatter(ctx: CallContext) -> Operand:
     if source.is_empty:
         return x
     row, column = grid(ctx, rows, columns)
-    held = (row + ctx.constant(offset)).equals(column)
-    # Along the diagonal the elements are counted by the axis that starts at it.
+    is_diagonal = (row + ctx.constant(offset)).equals(column)
+    # The elements of the diagonal are counted along the axis that starts at it.
     along = column if offset < 0 else row
     last = ctx.size_scalar(source.shape[-1] - 1)
     place = ctx.expand(ctx.emit("min", along, last), (rows, columns))
     spread = ctx.emit("gather", source, place, axis=source.rank - 1)
-    rest = [n for n in range(x.rank) if n not in (first, second)]
-    order = (*rest, first, second)
+    other_axes = [n for n in range(x.rank) if n not in (first, second)]
+    order = (*other_axes, first, second)
     back = tuple(order.index(n) for n in range(x.rank))
     transposed = ctx.transpose(spread, back)
-    mask = ctx.reshape(held, (*[1] * len(rest), rows, columns))
+    mask = ctx.reshape(is_diagonal, (*[1] * len(other_axes), rows, columns))
     return ctx.where(ctx.transpose(mask, back), transposed, x)
 
 

@@ -20,7 +20,7 @@ _LANCZOS = (
 )  # fmt: skip
 # B(2k) / 2k: the asymptotic series of the digamma function.
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760)
-_SHIFT = 8  # from here on that series has 15 digits
+_SHIFT = 8  # for arguments from 8 on, this series has 15 digits
 _NEWTON = 3
 
 
@@ -32,54 +32,55 @@ def _special(function: Callable[[CallContext, Operand], Operand]) -> Converter:
 
 
 def _part(ctx: CallContext, x: Operand) -> Operand:
-    """pi times what `x` is above the next integer below."""
+    """Returns pi times the fraction of `x` above the next integer below."""
     return (x - ctx.emit("floor", x)) * math.pi
 
 
 def _lgamma(ctx: CallContext, x: Operand) -> Operand:
-    """log |gamma(x)|; below 1/2 by reflection."""
+    """Returns log |gamma(x)|; below 1/2 by reflection."""
     low = x < 0.5
     reflected = ctx.where(low, 1 - x, x)
-    total = _LANCZOS[1] / reflected + _LANCZOS[0]
+    series = _LANCZOS[1] / reflected + _LANCZOS[0]
     for n, factor in enumerate(_LANCZOS[2:], 1):
-        total = total + factor / (reflected + n)
+        series = series + factor / (reflected + n)
     base = reflected + (_LANCZOS_G - 0.5)
     power = (reflected - 0.5) * ctx.emit("log", base)
-    found = power - base + ctx.emit("log", total * math.sqrt(2 * math.pi))
+    result = power - base + ctx.emit("log", series * math.sqrt(2 * math.pi))
     mirror = math.pi / ctx.emit("sin", _part(ctx, x))
-    found = ctx.where(low, ctx.emit("log", mirror) - found, found)
-    return ctx.where(ctx.emit("is_inf", x), math.inf, found)
+    result = ctx.where(low, ctx.emit("log", mirror) - result, result)
+    return ctx.where(ctx.emit("is_inf", x), math.inf, result)
 
 
 def _digamma(ctx: CallContext, x: Operand) -> Operand:
-    """The derivative of log gamma: an asymptotic series after a shift, reflection below 1/2."""
+    """Returns the derivative of log gamma: an asymptotic series after a shift; reflection below
+    1/2."""
     low = x < 0.5
     reflected = ctx.where(low, 1 - x, x)
-    far = reflected + _SHIFT
-    inverse = 1 / far
+    shifted = reflected + _SHIFT
+    inverse = 1 / shifted
     square = inverse * inverse
-    found = ctx.emit("log", far) - inverse * 0.5
-    found = found - square * _polynomial(square, _BERNOULLI)
+    result = ctx.emit("log", shifted) - inverse * 0.5
+    result = result - square * _polynomial(square, _BERNOULLI)
     for n in range(_SHIFT):
-        found = found - 1 / (reflected + n)
-    found = ctx.where(low, found - math.pi / ctx.emit("tan", _part(ctx, x)), found)
-    found = ctx.where(x.equals(ctx.emit("floor", x)) & low, math.nan, found)
+        result = result - 1 / (reflected + n)
+    result = ctx.where(low, result - math.pi / ctx.emit("tan", _part(ctx, x)), result)
+    result = ctx.where(x.equals(ctx.emit("floor", x)) & low, math.nan, result)
     pole = ctx.where(is_negative(ctx, x), ctx.scalar(math.inf, x), -math.inf)
-    return ctx.where(x.equals(0), pole, found)
+    return ctx.where(x.equals(0), pole, result)
 
 
 def _erfinv(ctx: CallContext, x: Operand) -> Operand:
-    """The inverse of erf: Winitzki's approximation, then Newton's method."""
+    """Returns the inverse of erf: Winitzki's approximation, then Newton's method."""
     a = 0.147
     log = ctx.emit("log", 1 - x * x)
     half = log * 0.5 + 2 / (math.pi * a)
     size = ctx.emit("sqrt", ctx.emit("sqrt", half * half - log * (1 / a)) - half)
-    found = ctx.where(is_negative(ctx, x), -size, size)
+    estimate = ctx.where(is_negative(ctx, x), -size, size)
     for _ in range(_NEWTON):
-        gap = ctx.emit("erf", found) - x
-        slope = ctx.emit("exp", -(found * found)) * (2 / math.sqrt(math.pi))
-        found = found - gap / slope
-    return ctx.where(abs(x).equals(1), x * math.inf, found)
+        gap = ctx.emit("erf", estimate) - x
+        slope = ctx.emit("exp", -(estimate * estimate)) * (2 / math.sqrt(math.pi))
+        estimate = estimate - gap / slope
+    return ctx.where(abs(x).equals(1), x * math.inf, estimate)
 
 
 # The scaled erfc as a mean over nodes (Matta and Reichel 1971): sum of exp(-t^2) / (x^2 + t^2).
@@ -88,18 +89,18 @@ _NODES = tuple(_STEP * n for n in range(1, 13))
 
 
 def _erfcx(ctx: CallContext, x: Operand) -> Operand:
-    """exp(x^2) erfc(x); where 1 - erf(x) does not cancel, from that."""
+    """Returns exp(x^2) erfc(x); from 1 - erf(x) where that does not cancel."""
     size, growth = abs(x), ctx.emit("exp", x * x)
     middle = growth * (1 - ctx.emit("erf", x))
     large = ctx.emit("max", size, 1)
-    total = 1 / large
+    node_sum = 1 / large
     for node in _NODES:
-        total = total + 2 * math.exp(-(node**2)) / (large + node**2 / large)
+        node_sum = node_sum + 2 * math.exp(-(node**2)) / (large + node**2 / large)
     period = large * (-2 * math.pi / _STEP)
-    # Of the poles between the nodes; past 6 it is less than the last digit.
+    # The correction for the poles between the nodes; beyond 6 it is below the last digit.
     pole = ctx.emit("exp", large * large + period) * 2 / (1 - ctx.emit("exp", period))
-    found = total * (_STEP / math.pi) - ctx.where(large < 6, pole, 0)
-    outer = ctx.where(x < 0, growth * 2 - found, found)
+    positive = node_sum * (_STEP / math.pi) - ctx.where(large < 6, pole, 0)
+    outer = ctx.where(x < 0, growth * 2 - positive, positive)
     return ctx.where(size < 1, middle, outer)
 
 
@@ -108,16 +109,16 @@ _ABOVE, _BELOW = (2.515517, 0.802853, 0.010328), (1.0, 1.432788, 0.189269, 0.001
 
 
 def _polynomial(x: Operand, coefficients: Sequence[float]) -> Operand:
-    """By Horner's rule; the constant term comes first."""
+    """Evaluates a polynomial by Horner's rule; the constant term comes first."""
     *lower, first, last = coefficients
-    total = x * last + first
+    value = x * last + first
     for coefficient in reversed(lower):
-        total = total * x + coefficient
-    return total
+        value = value * x + coefficient
+    return value
 
 
 def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
-    """The inverse of the normal distribution: an approximation, then Newton's method on the
+    """Returns the inverse of the normal distribution: an approximation, then Newton's method on the
     logarithm of the tail."""
     reflected = 1 - p
     tail = ctx.emit("min", p, reflected)
@@ -134,8 +135,8 @@ def _normal_quantile(ctx: CallContext, p: Operand) -> Operand:
 
 # ---- Bessel's I ----------------------------------------------------------------------------------
 
-# Up to 25 a mean over the nodes of a half circle, exact up to the function of order 64; from 25 on
-# Hankel's expansion (Abramowitz and Stegun 9.7.1), whose eleven terms have 16 digits there.
+# Up to 25: a mean over nodes of a half circle, exact up to the function of order 64.  From 25 on:
+# Hankel's expansion (Abramowitz and Stegun 9.7.1), whose eleven terms give 16 digits there.
 _NODES_OF_I = 32
 _COSINES = np.cos((np.arange(_NODES_OF_I) + 0.5) * math.pi / _NODES_OF_I)
 _FAR = 25.0
@@ -143,28 +144,28 @@ _TERMS = 11
 
 
 def _hankel(order: int) -> tuple[float, ...]:
-    """The coefficients in 1 / x of the expansion."""
+    """Returns the coefficients of the expansion in 1 / x."""
     steps = (((2 * k + 1) ** 2 - 4 * order**2) / (8 * (k + 1)) for k in range(_TERMS - 1))
     return tuple(accumulate(steps, mul, initial=1.0))
 
 
 def _bessel_i(order: int, scaled: bool) -> Converter:
-    """I(x), or exp(-|x|) I(x)."""
+    """Returns a converter of I(x), or of exp(-|x|) I(x) if `scaled`."""
     weights = _COSINES**order / _NODES_OF_I
 
     def function(ctx: CallContext, x: Operand) -> Operand:
         size = abs(x)
-        near = ctx.unsqueeze(ctx.emit("min", size, _FAR), x.rank)
-        terms = ctx.emit("exp", near * ctx.constant(_COSINES - 1)) * ctx.constant(weights)
-        found = ctx.reduce("sum", terms, x.rank)
+        near_size = ctx.unsqueeze(ctx.emit("min", size, _FAR), x.rank)
+        terms = ctx.emit("exp", near_size * ctx.constant(_COSINES - 1)) * ctx.constant(weights)
+        result = ctx.reduce("sum", terms, x.rank)
         inverse = 1 / size
-        far = ctx.emit("sqrt", inverse * (1 / (2 * math.pi)))
-        far = far * _polynomial(inverse, _hankel(order))
-        found = ctx.where(size > _FAR, far, found)
-        if not scaled:  # exp of all of it may overflow
+        far_result = ctx.emit("sqrt", inverse * (1 / (2 * math.pi)))
+        far_result = far_result * _polynomial(inverse, _hankel(order))
+        result = ctx.where(size > _FAR, far_result, result)
+        if not scaled:  # exp(size) alone may overflow
             half = ctx.emit("exp", size * 0.5)
-            found = ctx.where(ctx.emit("is_inf", x), size, found * half * half)
-        return found * ctx.emit("sign", x) if order else found
+            result = ctx.where(ctx.emit("is_inf", x), size, result * half * half)
+        return result * ctx.emit("sign", x) if order else result
 
     return _special(function)
 

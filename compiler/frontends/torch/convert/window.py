@@ -12,13 +12,13 @@ from tcc.ir.types import I64, element_count
 
 
 def _image(ctx: CallContext, axes: int) -> Operand:
-    """The tensor with a batch axis before its channels, where it has none."""
+    """Returns the tensor with a batch axis before its channels; adds it where it is absent."""
     x = ctx.operand("self")
     return ctx.unsqueeze(x, 0) if x.rank == axes + 1 else x
 
 
 def window_attrs(ctx: CallContext, axes: int) -> dict[str, Any]:
-    """Where windows lie on the last axes."""
+    """Returns the positions of windows on the last axes, as attributes."""
     pads = tuple(map(const, ctx.integers("padding", axes)))
     dilations = ctx.integers("dilation", axes) if ctx.has("dilation") else (1,) * axes
     strides = ctx.integers("stride", axes)
@@ -51,13 +51,13 @@ def _max_pool(axes: int) -> Converter:
 
 
 def _max_pool_indices(axes: int) -> Converter:
-    """The maxima, and their places in the image of their channel."""
+    """Returns a converter of the maxima, and their positions in their channel's image."""
 
     def convert(ctx: CallContext) -> Sequence[Operand]:
         x = _image(ctx, axes)
-        found, at = ctx.emit_all("max_pool_indices", [x], **pool_attrs(ctx, axes))
+        maxima, at = ctx.emit_all("max_pool_indices", [x], **pool_attrs(ctx, axes))
         image = ctx.size_scalar(element_count(x.shape[2:]))
-        return found, ctx.emit("mod", at, image, fmod=False)
+        return maxima, ctx.emit("mod", at, image, fmod=False)
 
     return convert
 
@@ -71,8 +71,8 @@ def _average_pool(axes: int) -> Converter:
             return ctx.emit("average_pool", x, **attrs, count_include_pad=padded)
         if attrs["ceil_mode"]:
             x, attrs = _whole_windows(ctx, x, attrs)
-        found = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
-        return found * (float(np.prod(attrs["kernel"])) / divisor)
+        mean = ctx.emit("average_pool", x, **attrs, count_include_pad=True)
+        return mean * (float(np.prod(attrs["kernel"])) / divisor)
 
     return convert
 
@@ -80,14 +80,15 @@ def _average_pool(axes: int) -> Converter:
 def _whole_windows(
     ctx: CallContext, x: Operand, attrs: dict[str, Any]
 ) -> tuple[Operand, dict[str, Any]]:
-    """`x` with zeros behind it up to the end of the last windows, and what is left to do."""
+    """Pads `x` with zeros up to the end of the last windows; returns it and the remaining
+    attributes."""
     axes = len(attrs["kernel"])
     out = ctx.result_shape()[-axes:]
     pads = [(const(0), const(0))] * (x.rank - axes)
     for n in range(axes):
-        reach = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
+        window_end = (out[n] - 1) * attrs["strides"][n] + attrs["kernel"][n]
         before = attrs["before"][n]
-        pads.append((before, reach - x.shape[n + x.rank - axes] - before))
+        pads.append((before, window_end - x.shape[n + x.rank - axes] - before))
     starts, ends = zip(*pads, strict=True)
     x = ctx.emit("pad", x, ctx.scalar(0, x), before=starts, after=ends, mode="constant")
     zeros = (const(0),) * axes
@@ -100,43 +101,46 @@ def _whole_windows(
 def adaptive_windows(
     ctx: CallContext, size: Index, bins: Index
 ) -> tuple[Operand, Operand, Operand]:
-    """The windows of an axis, which together cover it: the places of each [bins, most], the last
-    one repeated; which of these count; and how many."""
-    number, total = counted(ctx, bins), ctx.size_scalar(size)
+    """Returns the windows of an axis, which together cover it.
+
+    The results are the positions of each window [bins, longest window], with the last one repeated;
+    a mask of the positions that count; and the windows' lengths.
+    """
+    number, extent = counted(ctx, bins), ctx.size_scalar(size)
     count = ctx.size_scalar(maximum(bins, 1))
-    start, end = number * total / count, ((number + 1) * total + count - 1) / count
+    start, end = number * extent / count, ((number + 1) * extent + count - 1) / count
     places = ctx.unsqueeze(start, 1) + counted(ctx, _longest_window(size, bins))
     ends = ctx.unsqueeze(end, 1)
     return ctx.emit("min", places, ends - 1), places < ends, end - start
 
 
 def _longest_window(size: Index, bins: Index) -> Index:
-    known, count = as_int(size), as_int(bins)
-    if known is None or not count:
+    extent, count = as_int(size), as_int(bins)
+    if extent is None or not count:
         return ceildiv(size, maximum(bins, 1)) + 1
-    edges = ((n * known // count, -(-(n + 1) * known // count)) for n in range(count))
+    edges = ((n * extent // count, -(-(n + 1) * extent // count)) for n in range(count))
     return const(max(end - start for start, end in edges))
 
 
 def adapted(ctx: CallContext, x: Operand, axis: int, bins: Index, how: str) -> Operand:
-    """`x` with an axis reduced over `bins` windows: their `sum`, `mean` or `max`."""
+    """Reduces an axis over `bins` windows, to their `sum`, `mean` or `max`."""
     if bins is x.shape[axis]:
         return x
     places, counts, length = adaptive_windows(ctx, x.shape[axis], bins)
-    seen = ctx.emit("gather", x, places, axis=axis)
+    gathered = ctx.emit("gather", x, places, axis=axis)
     if how == "max":
-        return ctx.reduce("max", seen, axis + 1)
-    rest = [1] * (x.rank - axis - 1)
-    held = ctx.reshape(counts, (*places.shape, *rest))
-    total = ctx.reduce("sum", ctx.where(held, seen, 0), axis + 1)
+        return ctx.reduce("max", gathered, axis + 1)
+    trailing = [1] * (x.rank - axis - 1)
+    is_counted = ctx.reshape(counts, (*places.shape, *trailing))
+    window_sum = ctx.reduce("sum", ctx.where(is_counted, gathered, 0), axis + 1)
     if how == "sum":
-        return total
-    return total / ctx.reshape(ctx.cast(length, x.dtype), (*length.shape, *rest))
+        return window_sum
+    return window_sum / ctx.reshape(ctx.cast(length, x.dtype), (*length.shape, *trailing))
 
 
 def _adaptive(op: str, reduce: str, axes: int) -> Converter:
-    """Pools whose windows follow from the sizes: one window size where it divides, else slices
-    where the sizes are known."""
+    """Returns a converter of pools whose windows follow from the sizes: equal windows where the
+    sizes divide, else slices where the sizes are constant."""
 
     def convert(ctx: CallContext) -> Operand:
         x = _image(ctx, axes)
@@ -162,7 +166,7 @@ def _adaptive(op: str, reduce: str, axes: int) -> Converter:
 
 
 def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduce: str) -> Operand:
-    """`x` with an axis reduced over `bins` slices that together cover it."""
+    """Reduces an axis over `bins` slices that together cover it."""
     if bins == size:
         return x
     if not bins:
@@ -176,11 +180,11 @@ def _binned(ctx: CallContext, x: Operand, axis: int, size: int, bins: int, reduc
 
 
 def _adaptive_max(axes: int) -> Converter:
-    """The maxima, and their places where these are used."""
+    """Returns a converter of the maxima, and their positions where something reads them."""
     pool = _adaptive("max_pool", "max", axes)
 
     def convert(ctx: CallContext) -> Any:
-        if 1 in ctx.call.used:
+        if 1 in ctx.call.used_results:
             return _adaptive_places(ctx, axes)
         return pool(ctx), None
 
@@ -188,7 +192,7 @@ def _adaptive_max(axes: int) -> Converter:
 
 
 def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
-    """The maxima of windows, and their places in the image."""
+    """Returns the maxima of windows, and their positions in the image."""
     x, target = _image(ctx, axes), ctx.result_shape(0)[-axes:]
     shape = (*x.shape[:2], *target)
     if any(as_int(d) == 0 for d in shape):
@@ -202,12 +206,12 @@ def _adaptive_places(ctx: CallContext, axes: int) -> tuple[Operand, Operand]:
     counts = element_count(target), element_count(table.shape[axes:])
     table = ctx.reshape(table, counts)
     flat = ctx.reshape(x, (*x.shape[:2], element_count(x.shape[2:])))
-    seen = ctx.emit("gather", flat, table, axis=2)
-    found = ctx.reduce("max", seen, 3)
-    best = ctx.emit("arg_max", seen, axis=3, keepdims=True, select_last=False)
-    chosen = best.equals(counted(ctx, counts[1]))
-    at = ctx.reduce("sum", ctx.where(chosen, table, 0), 3)
-    return ctx.reshape(found, shape), ctx.reshape(at, shape)
+    gathered = ctx.emit("gather", flat, table, axis=2)
+    maxima = ctx.reduce("max", gathered, 3)
+    best = ctx.emit("arg_max", gathered, axis=3, keepdims=True, select_last=False)
+    is_best = best.equals(counted(ctx, counts[1]))
+    at = ctx.reduce("sum", ctx.where(is_best, table, 0), 3)
+    return ctx.reshape(maxima, shape), ctx.reshape(at, shape)
 
 
 def _col2im(ctx: CallContext) -> Operand:
