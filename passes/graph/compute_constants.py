@@ -186,13 +186,13 @@ class _Forms:
                 literals = (self._number(v) or self._formed(v) for v in values)
                 return apply("select", self._formed(test), *literals)
             case Read(indirect=(_, *_)):
-                return self._read(scalar)
+                return self._formed_read(scalar)
             case Read(dtype=dtype) if dtype in (I32, I64):
                 return self._number(scalar) or scalar
             case _:
                 return _as_index(rebuild(scalar, self._formed))
 
-    def _read(self, scalar: Read) -> Scalar:
+    def _formed_read(self, scalar: Read) -> Scalar:
         """Returns a data-dependent read, with formulas for its indices where they have one."""
         indirect: list[tuple[Var, Scalar]] = []
         source, at = scalar.source, scalar.indices

@@ -20,7 +20,7 @@ def settle_sizes(graph: Graph) -> Graph:
     """Returns `graph` without symbols of `broadcast_size` that are certain to equal one of its
     sizes, or that every run demands to equal an earlier known size, and without symbols of
     `name_size` that need none."""
-    while (replacement := _settled(graph)) is not None:
+    while (replacement := _replaceable(graph)) is not None:
         graph = _replaced(graph, *replacement)
     return graph
 
@@ -45,7 +45,7 @@ def _replaced(graph: Graph, number: int, size: Index) -> Graph:
     return rebuild(new, visit)
 
 
-def _settled(graph: Graph) -> tuple[int, Index] | None:
+def _replaceable(graph: Graph) -> tuple[int, Index] | None:
     """Returns the number of a node whose symbol has a known size, and that size."""
     known_symbols = {
         v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim)

@@ -54,12 +54,12 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
             terms = [choose(is_taken, e, t) for e, t in zip(none, terms, strict=True)]
         best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
 
-    def joined(parts: Sequence[StageRef]) -> StageRef:
+    def concatenated(parts: Sequence[StageRef]) -> StageRef:
         at = b.iters(*before, count, *after)
         line = replaced(at, axis)
         return b.stage(at, chosen(at[axis], [b.read(s, *line) for s in parts]))
 
-    return b.done(joined(best), joined([*map(_place, best)]))
+    return b.done(concatenated(best), concatenated([*map(_place, best)]))
 
 
 def _place(best: StageRef) -> StageRef:

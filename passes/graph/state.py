@@ -122,7 +122,7 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
             continue
         new = node.inputs[1]
         if len(node.inputs) > 2:
-            new_rows = _joined(graph, node)
+            new_rows = _new_rows(graph, node)
             nodes.append(new_rows)
             new = new_rows.outputs[0]
         attrs = UpdateSliceAttrs(axis, size[axis])
@@ -150,7 +150,7 @@ def _appending(graph: Graph, past: Value, present: Value) -> Node:
     )
 
 
-def _joined(graph: Graph, concat: Node) -> Node:
+def _new_rows(graph: Graph, concat: Node) -> Node:
     """Returns a concat of the operands of `concat` after the first."""
     inputs = concat.inputs[1:]
     attrs = ConcatAttrs(concat.attrs.axis)

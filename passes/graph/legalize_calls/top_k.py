@@ -69,7 +69,7 @@ class _Ranking:
     def expr(self) -> Expr:
         """Returns the values, and their places."""
         b, axis, k = self.b, self.axis, self.attrs.k
-        items = _Items(self.size, _number, self._given, self._inside)
+        items = _Items(self.size, _number, self._operand_element, self._inside)
         while self._shrinks(items.count):
             items = self._best_of_blocks(items)
             if as_int(items.count) is None:
@@ -84,7 +84,7 @@ class _Ranking:
 
     # ---- the operand ----------------------------------------------------------------------------
 
-    def _given(self, line: Where, number: Index) -> Scalar:
+    def _operand_element(self, line: Where, number: Index) -> Scalar:
         return self.b.read(0, *line[: self.axis], number, *line[self.axis :], fill=0)
 
     def _inside(self, _line: Where, number: Index) -> Scalar:
