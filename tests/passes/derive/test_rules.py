@@ -18,7 +18,7 @@ from tcc.passes.derive.derivation import parse_step, replay
 from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.rules.rule import Refused, relaid, remade
+from tcc.passes.derive.rules.rule import Refused, relaid, with_new_loops
 
 from .derivations import CASES, conv
 from .regions import affine, convolution, matmul, operands, values
@@ -94,7 +94,7 @@ def test_a_reader_outside_of_rows_that_a_stage_has_more_keeps_a_copy() -> None:
     first, reader = region.stages
     outside = reader.factors[0]._replace(forms=(Affine((1,), 1),), fill=literal(5, F32))
     region = spliced(region, 1, (reader._replace(factors=(outside,)),))
-    wide = remade(region, first, (9,), 1, [Affine((1,), -1)])
+    wide = with_new_loops(region, first, (9,), 1, [Affine((1,), -1)])
     new = relaid(region, 0, wide, (Affine((1,), 1),))
     arrays = operands(region)
     assert all(map(np.array_equal, values(region, arrays), values(new, arrays)))
@@ -164,15 +164,15 @@ REFUSED = {
     "merge stage=0 loop=1 other=1": "not two of the result or two",
     "skew stage=0 loop=0 by=2 step=1": "not two of the result",
     "skew stage=0 loop=0 by=1 step=0": "step is 0",
-    "nest stage=0 loops=2,3": "not all",
-    "nest stage=0 loops=1": "not all",
+    "nest stage=0 loops=2,3": "an ordered proper subset",
+    "nest stage=0 loops=1": "an ordered proper subset",
     "solve stage=0 factor=0 loop=2": "not decided",
     "tighten stage=0 loop=0 low=0 high=5": "may have any value",
     "tighten stage=0 loop=2 low=1 high=3": "may have any value",
-    "relax stage=0 loop=0 extent=9": "none of the sum",
-    "relax stage=0 loop=2 extent=2": "none of the sum",
+    "relax stage=0 loop=0 extent=9": "no sum loop",
+    "relax stage=0 loop=2 extent=2": "no sum loop",
     "regroup stage=0 factor=5": "no factor 5",
-    "regroup stage=0 factor=1": "as it is",
+    "regroup stage=0 factor=1": "in its own order",
     "inline stage=0 factor=0": "reads no stage",
 }
 
