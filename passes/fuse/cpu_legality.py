@@ -59,7 +59,7 @@ class CpuKernels(KernelModel):
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
         if side_by_side(expr) != expr:
-            forms += (replace(self.limits, beside=True),)
+            forms += (replace(self.limits, merges_reductions=True),)
         return tuple(replace(self.core, limits=form) for form in forms)
 
     def gain(self, group: TileGroup) -> float:
@@ -87,30 +87,30 @@ TYPICAL = CpuKernels(TYPICAL_CORE)
 
 
 @lru_cache(maxsize=4096)  # groups are cut and joined again in search of the cheapest
-def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel) -> bool:
+def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
     """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
     evenly and holds between its stages no more than a thread has memory for."""
     storage = row_major_storage(expr, constants)
     try:
-        group = build_group(expr, *storage, collapsed=False, limits=registers.limits)
+        group = build_group(expr, *storage, collapsed=False, limits=core.limits)
         if not all(map(loads_evenly, group.stages)):
             return False
         if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
             return True
-        built = build_group(expr, *storage, limits=registers.limits)
+        built = build_group(expr, *storage, limits=core.limits)
         if row_loop(built) is not None:
-            return strips_fit(built, choose(built, registers), registers)
-        return read_plainly(expr) and _scratch(built, registers) <= registers.limits.room
+            return strips_fit(built, choose(built, core), core)
+        return read_plainly(expr) and _scratch(built, core) <= core.limits.room
     except TccError:
         return False
 
 
-def _scratch(group: TileGroup, registers: CoreModel) -> float:
+def _scratch(group: TileGroup, core: CoreModel) -> float:
     """Bytes of what a unit holds between its stages, results apart.
 
     Raises `InternalError` where the scratch is of no known size.
     """
-    schedule = choose(group, registers)
+    schedule = choose(group, core)
     resident = resident_values(group, schedule)
     if not lie_in_results(group, schedule, resident):
         return inf

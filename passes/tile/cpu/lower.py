@@ -67,7 +67,7 @@ from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
-from tcc.schedule.cpu.cost import follows
+from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
