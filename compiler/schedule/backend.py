@@ -22,7 +22,7 @@ Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 class KernelModel(Protocol):
-    """What passes may see of a backend.
+    """The properties and methods of a backend that passes may use.
 
     `gaps`: values may lie with gaps between their elements (halos, planes set apart).
     `scratch`: a tile has memory in which its stages exchange values. Without it every kernel of

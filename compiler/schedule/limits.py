@@ -49,7 +49,7 @@ CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 @record
 class Rates:
-    """What a machine does in a second.
+    """The rates of a machine, for each second.
 
     `products` are multiply-adds of contractions, `elementwise` other operations on elements,
     `bytes` those read from memory. `weights` are bytes of weights read, and `exchanged` bytes that

@@ -148,7 +148,7 @@ class _Pricing:
         self.exchanged = self._exchanged()
         # The fraction of the vectors of each source that lie in two lines, of blocks priced so far.
         self.across: dict[int | StageRef, float] = {}
-        # By which fraction memory takes longer for a source whose blocks lie apart.
+        # The fraction by which memory takes longer for a source whose blocks lie apart.
         self.gaps: dict[int | StageRef, float] = {}
 
     def _covered(self) -> Array | None:

@@ -25,7 +25,7 @@ from tcc.schedule.nest import (
 
 # Fewest trips of a loop whose lanes are loaded one by one.
 _LEAST = 16
-# How well lanes that are shuffled out of a few vectors suit memory; 1 is best.
+# The score of lanes that are shuffled out of a few vectors; 1 is best.
 _NEAR = 0.3
 
 

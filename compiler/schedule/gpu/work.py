@@ -1,4 +1,4 @@
-"""What the stages of a group do in one tile of a block schedule: steps, lanes, bytes,
+"""The work of a group's stages in one tile of a block schedule: steps, lanes, bytes,
 multiply-adds.
 
     s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
