@@ -75,9 +75,8 @@ class _Merger:
         self._fixed = fixed_buffers(program)
         self._lives = lives_of(program)
         self._halos: dict[BufferId, Halo] = {}
-        self._begun: dict[
-            BufferId, int
-        ] = {}  # the position where a value is first computed or read
+        # The position where a value is first computed or read.
+        self._begun: dict[BufferId, int] = {}
         for position, instr in enumerate(program.body):
             filled = filled_halo(instr, program)
             if filled is not None:

@@ -133,9 +133,8 @@ class _Stretches:
             for b, (life, _) in self._spans.items()
         }
         named = [memory_of(instr, self._shared) & users.keys() for instr in instrs]
-        last: dict[
-            int, tuple[int, int]
-        ] = {}  # for each memory and register: its last writer and the readers since
+        # For each memory and register: its last writer and the readers since.
+        last: dict[int, tuple[int, int]] = {}
         for n, instr in enumerate(instrs):
             bit, needed = 1 << n, 0
             touches, writes = self._accesses(instr)

@@ -440,9 +440,9 @@ def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
         unsolved = [d for d in waiting if not _bind_dim(frame, d, registers, plain=False)]
         if len(unsolved) == len(waiting):
             raise UserError(
-                "a size of an input cannot be told",
+                "a size of an input cannot be derived",
                 where=unsolved[0].what,
-                why=f"it is {unsolved[0].size.key}, and no other input gives all but one of these",
+                why=f"it is {unsolved[0].size.key}, and other inputs leave several symbols unknown",
                 hint="fix sizes with --input",
             )
         waiting = unsolved

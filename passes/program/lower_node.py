@@ -95,7 +95,7 @@ def check_without_calls(graph: Graph, kind: str) -> None:
         raise _refusal(
             called,
             f"the model has nodes that {kind} cannot run",
-            "there is only a function of the host for",
+            "only the host has a function for",
             "--allow-host runs these on the host, with copies there and back",
         )
 
@@ -107,7 +107,7 @@ def _check_groups(nodes: Sequence[Node]) -> None:
         raise _refusal(
             [*dict.fromkeys(groups.values())],
             "the model has collectives of several groups of ranks",
-            "names or sizes of groups differ, and their ranks are not known, at",
+            "groups differ in name or size, and their ranks are not known, at",
             "export the model with all collectives on one group, or import the exported program "
             "where torch.distributed has its groups",
         )
@@ -121,7 +121,7 @@ def check_without_collectives(graph: Graph, kind: str) -> None:
         raise _refusal(
             nodes,
             f"the model has collectives, which {kind} targets do not have",
-            "there is code for CPUs and GPUs alone of",
+            "only CPUs and GPUs have code for",
             "compile for one of them: --target cpu, cuda or rocm",
         )
 

@@ -183,7 +183,7 @@ class _Pricing:
         )
         return frozenset(number for nest in nests for number in nest.stages)
 
-    def _again(self, number: int) -> int:
+    def _times_computed(self, number: int) -> int:
         """Returns how often a stage is computed: by calls, or by tiles along other loops."""
         if number in self.shared:
             pieces = min(_PIECES, self.units / self.threads)
@@ -228,9 +228,9 @@ class _Pricing:
         for nest in self.schedule.nests:
             for number in nest.along:
                 inner_nest = nest_along(nest, self._loops_along(nest))
-                self._stage(core, inner_nest, self.stages[number], self._again(number))
+                self._stage(core, inner_nest, self.stages[number], self._times_computed(number))
             for number in nest.stages:
-                self._stage(core, nest, self.stages[number], self._again(number))
+                self._stage(core, nest, self.stages[number], self._times_computed(number))
         return core
 
     def _loops_along(self, nest: Nest) -> Mapping[Var, Var]:
@@ -301,7 +301,7 @@ class _Pricing:
         wide = 1 if vector is None else ceil(spans.get(vector, 1) / lanes)
         steps = prod(ceil(trips(v) / (lanes if v is vector else 1)) for v in stage.reduce)
         steps = ceil(steps * terms_share(stage, nest.blocks) / self._at_once(stage, vector))
-        sums, k_blocks = rows * wide, self._runs(nest, stage.reduce)
+        sums, k_blocks = rows * wide, self._k_block_trips(nest, stage.reduce)
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
         covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
@@ -324,10 +324,8 @@ class _Pricing:
             count = touch.times * rows_of * instructions
             if touch.store:
                 stores += count
-                if near_rows > 1 and self._step(touch, vector) not in (
-                    0,
-                    1,
-                ):  # exchanged in registers
+                # Neighbouring rows are exchanged with lanes in registers.
+                if near_rows > 1 and self._step(touch, vector) not in (0, 1):
                     compute += touch.times * rows_of * wide * log2(min(near_rows, lanes))
                 continue
             count *= steps if any(v in touch.loops for v in stage.reduce) else 1
@@ -430,7 +428,7 @@ class _Pricing:
         # Rows are exchanged with lanes; stores are whole vectors if nothing lies between rows.
         return wide if step == near_rows else wide * lanes * ceil(near_rows / lanes) / near_rows
 
-    def _runs(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
+    def _k_block_trips(self, nest: Nest, reduce: tuple[Var, ...]) -> int:
         """Returns how often the sums of a block go to scratch and come back."""
         k_blocks = dict(nest.k_blocks)
         # The sizes of a streaming loop's blocks compete if a mask leaves some blocks out.
@@ -447,7 +445,7 @@ class _Pricing:
         share of memory for it alone; of the largest constant from memory; and how often each byte
         of that constant is loaded."""
         machine, hertz = self.machine, self.machine.hertz
-        all_nests, thread_nests = self._walks(1), self._walks(self.threads)
+        all_nests, thread_nests = self._nests_of_thread(1), self._nests_of_thread(self.threads)
         computed_bytes = computed(all_nests) / self.threads
         constants = {n for n, buffer in enumerate(self.group.buffers) if buffer.constant}
         first = traffic_of(thread_nests, machine.l1)
@@ -481,9 +479,8 @@ class _Pricing:
         ahead = self._fetched_ahead()
         store_bytes = border.total(store=True)
         seconds = store_bytes / (memory.write_all if together else memory.write)
-        seconds += (
-            self.gone * store_bytes / memory.reading(together=together)
-        )  # the lines are read first
+        # Lines that are written are read first.
+        seconds += self.gone * store_bytes / memory.reading(together=together)
         for (source, store), bytes_ in border.by_source.items():
             if not store:
                 seconds += bytes_ / memory.reading(together=together, ahead=source in ahead)
@@ -501,10 +498,10 @@ class _Pricing:
             if nest.ahead
             for number in nest.stages
             for touch in self.stages[number].touches
-            if touch.constant and self._once(nest, self.stages[number], touch)
+            if touch.constant and self._is_used_once(nest, self.stages[number], touch)
         )
 
-    def _once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
+    def _is_used_once(self, nest: Nest, work: StageWork, touch: Touch) -> bool:
         """Returns True if a tile has one block of rows for the touch."""
         blocks = dict(nest.blocks)
         return all(
@@ -513,7 +510,7 @@ class _Pricing:
             if v not in touch.loops
         )
 
-    def _walks(self, threads: int) -> list[NestLoops]:
+    def _nests_of_thread(self, threads: int) -> list[NestLoops]:
         """Returns the loops of each nest as one of `threads` threads runs them."""
         grid_loops = [
             LoopOver(n, {v: step, **self._following(v)})

@@ -182,7 +182,7 @@ def _chained(group: TileGroup, first: list[Var], second: list[Var]) -> list[Bloc
     for stage in group.stages:
         size = most_positions(own_axis(group, stage))
         if (size is None or size > _COLUMNS) and factors(stage) is not None:
-            raise NotBlocks("rows of a product are longer than a block")
+            raise NotBlocks("rows of a matmul are longer than a block")
     count = points(rows)
     widest = max(SIDE, power(count)) if count >= SIDE else power(count)
     stream, steps = [], [1]

@@ -35,14 +35,13 @@ def in_results(
     """
     placed = {ref: place for ref in resident if (place := _place(group, ref)) is not None}
     if not lie_in_results(group, schedule, placed, shared):
-        raise InternalError("a value held in a unit's scratch must have a static size")
+        raise InternalError("a value in a tile's scratch must have a static size")
     placed_values = {
         ref: replace(value, buffer=buffers[placed[ref]]) if ref in placed else value
         for ref, value in resident.items()
     }
-    used_results = {
-        *placed.values()
-    }  # results in which another value lies before they are computed
+    # Results in which another value lies before they are computed.
+    used_results = {*placed.values()}
     for ref in resident:
         if ref in placed or ref.stage in shared or not _is_plain(group, schedule, ref.stage):
             continue

@@ -228,7 +228,7 @@ def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
 def _static(size: Index) -> int:
     static_size = as_int(size)
     if static_size is None:
-        raise InternalError("a value held in a unit's scratch must have a static size")
+        raise InternalError("a value in a tile's scratch must have a static size")
     return static_size
 
 

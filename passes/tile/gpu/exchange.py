@@ -142,7 +142,7 @@ def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
         source = node.source
         assert isinstance(source, StageRef)
         if group.stages[source.stage].monoid is not None:
-            raise NotBlocks("a total is read away from the point just computed")
+            raise NotBlocks("a reduction is read away from the point just computed")
         stages = list(group.stages)
         stages[number] = _substituted(group, number, node)
         group = replace(group, stages=tuple(stages))
@@ -282,9 +282,9 @@ def _radix(offset: Index, loops: Sequence[Var]) -> list[tuple[Var, int]]:
     for var in loops:
         linear = step_in(remainder, var)
         if linear is None or not linear[0]:
-            raise NotBlocks("what a stage holds is not in the order of its loops")
+            raise NotBlocks("the elements of a stage are not in the order of its loops")
         step, remainder = linear
         steps.append((var, step))
     if remainder is not const(0):
-        raise NotBlocks("several formulas make the elements of one value")
+        raise NotBlocks("several formulas compute the elements of one value")
     return sorted(steps, key=lambda pair: -pair[1])

@@ -184,7 +184,7 @@ class _Lowering:
         stage = self.group.stages[number]
         own_axes = self.axes.own(stage)
         if not all(a.whole for a in own_axes):
-            raise NotBlocks("a total of a streaming loop is larger than a block")
+            raise NotBlocks("an accumulator of a streaming loop is larger than a block")
         frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own_axes])
         return BlockStage(self.emitter, stage, frame, (along,))
 
@@ -215,6 +215,6 @@ class _Lowering:
         frame = lowered[number].frame
         axes = matched(earlier, None, frame)
         if axes is None:
-            raise NotBlocks("a total depends on a state with loops of its own")
+            raise NotBlocks("an accumulator depends on a state with loops of its own")
         aligned_factor = self.emitter.with_axes(factor, axes, names(frame))
         return tuple(self.emitter.function("mul", b, aligned_factor) for b in old[number])
