@@ -61,8 +61,8 @@ from tcc.schedule.nest import typical
 
 FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
-PIPELINE: tuple[Pass, ...] = (
-    Pass("settle-sizes", settle_sizes, level=1),
+SETTLE_SIZES = Pass("settle-sizes", settle_sizes, level=1)
+REWRITES = (
     Pass("fold-constants", fold_constants, level=1),
     Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
@@ -73,9 +73,12 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
+)
+DROPS = (
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )
+PIPELINE: tuple[Pass, ...] = (SETTLE_SIZES, *REWRITES, *DROPS)
 
 
 # Passes that targets may request: the first two run after all rewriting, the others after the first
@@ -123,20 +126,22 @@ def passes(derivations: Derivations | None, requested: Sequence[Pass] = ()) -> t
     """Returns the pipeline with the derivations within the limits of `derivations` (None: without
     them) and with the `requested` passes, each in its place."""
     late = tuple(p for p in requested if p in (SCATTER_ROWS, CHECK_INDICES))
-    merges = tuple(p for p in requested if p.name == MERGE)
-    early_requests = (p for p in requested if p not in (*late, *merges, FOLD_FACTORS))
-    early = (*PIPELINE[:1], *early_requests, *PIPELINE[1:-2])
-    early = tuple(p for p in early if p is not FOLD_FACTORS or p in requested)
-    if derivations is None:
-        return (*early, *merges, *late, *PIPELINE[-2:])
-    if not derivations.strict:
-        condition = may_take_forms if derivations.bilinear else is_derived
-        function = partial(decompose_transposed, whole=condition)
-        early = tuple(
-            replace(p, function=function) if p is DECOMPOSE_TRANSPOSED else p for p in early
-        )
-    derivation = Pass(DERIVE, partial(derive, limits=derivations), level=2)
-    return (*early, *merges, derivation, *late, *PIPELINE[-2:])
+    priced = tuple(p for p in requested if p.name == MERGE)
+    early = tuple(p for p in requested if p not in (*late, *priced, FOLD_FACTORS))
+    rewrites = tuple(p for p in REWRITES if p is not FOLD_FACTORS or p in requested)
+    if derivations is not None:
+        if not derivations.strict:
+            rewrites = tuple(_with_forms(p, derivations) for p in rewrites)
+        priced = (*priced, Pass(DERIVE, partial(derive, limits=derivations), level=2))
+    return (SETTLE_SIZES, *early, *rewrites, *priced, *late, *DROPS)
+
+
+def _with_forms(rewrite: Pass, derivations: Derivations) -> Pass:
+    """Returns `rewrite`; decomposing then leaves whole the nodes that derivations may take."""
+    if rewrite is not DECOMPOSE_TRANSPOSED:
+        return rewrite
+    whole = may_take_forms if derivations.bilinear else is_derived
+    return replace(rewrite, function=partial(decompose_transposed, whole=whole))
 
 
 def run_pipeline(

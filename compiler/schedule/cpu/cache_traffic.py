@@ -53,13 +53,12 @@ def nest_loops(
     inside = [dict(extents)]
     for loop in loops:
         inside.append({**inside[-1], **loop.steps})
-    spans = tuple(
-        tuple(
-            [t.reach(inside[max(n, shared)] if t.source in scratch else elements) for t in touches]
-        )
-        for n, elements in enumerate(inside)
-    )
-    return NestLoops(tuple(loops), shared, touches, spans, scratch, ahead)
+    spans = []
+    for depth, elements in enumerate(inside):
+        in_place = inside[max(depth, shared)]  # scratch does not move with the shared loops
+        reached = [t.reach(in_place if t.source in scratch else elements) for t in touches]
+        spans.append(tuple(reached))
+    return NestLoops(tuple(loops), shared, touches, tuple(spans), scratch, ahead)
 
 
 @dataclass(slots=True)

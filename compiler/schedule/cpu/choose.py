@@ -53,6 +53,7 @@ def choose(group: TileGroup, core: CoreModel) -> Schedule:
 
 
 def _choose(group: TileGroup, core: CoreModel) -> Schedule:
+    """Returns a schedule for `group` without the vectors of symbolic remainders."""
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
@@ -61,9 +62,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     rows = row_loop(group)
     blocks = {s: _blocks(group, s, vectors.get(s), core) for s in group.stages}
     nest_stages = _parts(group, main, contraction, core)
-    computed_along = (
-        _computed_along(group, nest_stages, vectors, blocks) if core.knobs.along else {}
-    )
+    along_of = _computed_along(group, nest_stages, vectors, blocks) if core.knobs.along else {}
     if rows is not None:
         # A copy in front runs over few rows at a time.
         copy_blocks = {} if group.stages[0].reduce else blocks[group.stages[0]]
@@ -77,24 +76,31 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
         tiles = _units(group, main, contraction, nest_stages, blocks, vectors, core)
         resident = len(nest_stages) > 1 or _has_k_blocks(group, contraction, core)
         parallel = _parallel(group, main, vectors.get(main), contraction, tiles, resident, core)
-    inside = frozenset(
-        v
-        for s in group.stages
-        for v in s.iters
-        if v not in group.common or v.name not in parallel or tiles.get(v, 1) > blocks[s].get(v, 1)
-    )
+    inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
+        if stages in along_of.values():  # the nest of their reduction computes them
+            continue
         decider = _deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)
-        nests.append(nest)
-    nests = [
-        replace(n, along=computed_along.get(n.stages, ()))
-        for n in nests
-        if n.stages not in computed_along.values()
-    ]
+        nests.append(replace(nest, along=along_of.get(stages, ())))
     named_tiles = tuple((v.name, n) for v, n in tiles.items() if v.name in parallel and n > 1)
     return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core.l2)))
+
+
+def _loops_inside(
+    group: TileGroup,
+    blocks: Mapping[GroupStage, Mapping[Var, int]],
+    tiles: Mapping[Var, int],
+    parallel: tuple[str, ...],
+) -> frozenset[Var]:
+    """Returns the loops of which a tile covers more than one register block of some stage."""
+    return frozenset(
+        v
+        for stage, sizes in blocks.items()
+        for v in stage.iters
+        if v not in group.common or v.name not in parallel or tiles.get(v, 1) > sizes.get(v, 1)
+    )
 
 
 @lru_cache(maxsize=256)  # many schedules of a group are tried
