@@ -82,7 +82,7 @@ class KernelModel(Protocol):
         """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:
-        """Returns the model with prices for a program with so many bytes of constants."""
+        """Returns the model with prices for a program with `constants` bytes of constants."""
         return self
 
     def verify(self, kernel: TileKernel) -> None:

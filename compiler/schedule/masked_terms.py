@@ -218,8 +218,8 @@ def _condition(
     holds: bool,
     within: Index,
 ) -> _Condition | None:
-    """Returns the condition that `within` is at least 0, if `test` being `holds` implies it and
-    every other outcome makes all terms the identity; else None."""
+    """Returns the condition that `within` is at least 0, if `test` being `holds` implies it and the
+    opposite outcome makes all terms the identity; else None."""
     outcome = _Fact.TRUE if holds else _Fact.FALSE
     linear = step_in(within, stream.loop)
     tile_loops = {*group.common, stream.loop}

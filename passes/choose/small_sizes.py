@@ -95,8 +95,8 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
 
 
 def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> list[float]:
-    """Returns the times of a site's direct sums over those of its fast algorithm, at so many
-    `sets`."""
+    """Returns the times of a site's direct sums over those of its fast algorithm, at the first
+    `sets` sets of sizes."""
 
     def seconds(body: Body, at: int) -> float:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))

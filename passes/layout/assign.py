@@ -6,7 +6,7 @@
 Requires a partitioned graph. Establishes a layout for each stored value. Values that the caller, C
 functions or control flow see are row-major. Values that windows read and write have channels last,
 so that no layout changes inside a network. Padded reads get halos, so that they need no checks; if
-the operand of such a reader belongs to the caller, the reader gets a copy of it. The operands of a
+the operand of a padded read belongs to the caller, the kernel reads a copy of it. The operands of a
 concatenation without a kernel lie in parts of its result. Planes that one point reads together
 begin in different cache sets.
 """

@@ -166,8 +166,8 @@ def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
     """Returns `reader` with the copy that `first` makes as its first stage; None if `first` is no
     copy, or fills a border of symbolic size.
 
-    At such a border each element is tested, which prices do not count: 3x3 convolutions of 64 and
-    128 channels took 1.7 and 2.6 times as long.
+    At a symbolic border each element is tested, which prices do not count: 3x3 convolutions of 64
+    and 128 channels took 1.7 and 2.6 times as long.
     """
     match first:
         case Kernel(

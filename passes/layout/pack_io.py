@@ -28,7 +28,7 @@ def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
     """Returns `graph` with packed inputs, outputs and constants, and the types of these inputs and
     outputs as callers see them, by name; the graph itself if there are none.
 
-    Raises UserError for a state of such elements.
+    Raises UserError for a state with elements of less than a byte.
     """
     outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
     constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]

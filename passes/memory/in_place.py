@@ -5,7 +5,7 @@ buffer.
 
 Requires a program whose arena is not planned yet and whose collectives are waited for at once, and
 kernels with their groups. Establishes that a launch which names a buffer twice, as an operand and a
-result, runs a kernel whose `in_place` has that pair. Such a kernel reads each element only at the
+result, runs a kernel whose `in_place` has that pair. The kernel reads each element only at the
 point that then replaces it.
 """
 

@@ -56,8 +56,8 @@ def lives_of(program: Program) -> dict[BufferId, Life]:
 
 
 def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[BufferId, BufferId]:
-    """Returns a map from buffers that `thin` leaves, at the front of a dying operand, to the
-    operand."""
+    """Returns a map from each buffer that dies where `thin` reads it to the buffer that `thin`
+    leaves at its front."""
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
     pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
     return {old: new for old, new in pairs if lives[old].last == lives[new].first}
@@ -66,8 +66,8 @@ def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[Buf
 def born_behind(
     lives: Mapping[BufferId, Life], over: Mapping[BufferId, BufferId]
 ) -> dict[BufferId, Life]:
-    """Returns the lives of the buffers in `over`; they begin after the death of the buffer
-    below."""
+    """Returns the lives of the new buffers in `over`, which begin after the death of the old
+    ones."""
     return {new: Life(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 

@@ -91,7 +91,7 @@ def _exchanged(program: Program) -> set[BufferId]:
 
     Collectives of groups take part if there are any of all ranks, or if all are of one group: their
     memory belongs to all ranks, or to the group's. If constants make blocks unequal, each rank has
-    a program of its own, whose plan would differ from the others'.
+    a program of its own, with a plan that differs from those of other ranks.
     """
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
@@ -158,8 +158,8 @@ def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
 def arena_lives(
     body: Sequence[Instr],
 ) -> tuple[Mapping[BufferId, Life], Mapping[BufferId, BufferId]]:
-    """Returns the life of each buffer, through its views, and the map of buffers that lie over
-    others.
+    """Returns the life of each buffer, through its views, and a map from buffers to those that
+    later lie over them.
 
     A buffer that lies over another lives from the death of that one.
     """

@@ -17,7 +17,8 @@ from tcc.schedule.footprint import Touch
 
 @entity
 class LoopOver:
-    """A loop of `trips` steps; each step covers so many elements along each variable of `steps`."""
+    """A loop of `trips` steps; `steps` has the elements that one step covers along each
+    variable."""
 
     trips: int
     steps: Mapping[Var, int]

@@ -340,7 +340,7 @@ def _followed(
     blocks: Mapping[Var, int],
     core: CoreModel,
 ) -> bool:
-    """Returns True if a core has many rows for a long K-block, and many such K-blocks.
+    """Returns True if a core has many rows for each long K-block, and many long K-blocks.
 
     The cores share the panels if tiles cut them, else the rows.
     """

@@ -67,7 +67,7 @@ def _tall(contraction: ContractionLoops, core: CoreModel) -> int | None:
 
 def _in_blocks(rows: int, block: int, row_limit: int) -> int:
     """Returns about `rows`, at most `row_limit`, rounded to whole blocks if equal blocks would lose
-    a tenth of their rows: every tile of a symbolic size has such blocks.
+    a tenth of their rows: every tile of a symbolic size is cut alike.
 
     Measured on Zen 5: a block of four rows out of six takes 0.7 of the time of a whole one.
     """

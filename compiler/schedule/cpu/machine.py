@@ -3,8 +3,8 @@
 `MACHINES` is the table of shipped constants. `machine_for` picks a row by the processor's name,
 else by its vectors. `tcc doctor --calibrate` measures another machine (see `machine_file`).
 
-Sources of the numbers. *measured*: by the calibration's kernels on such a machine, on huge pages.
-*manual*: the vendor's optimisation manual. *assumed*: taken from the row named.
+Sources of the numbers. *measured*: by the calibration's kernels on the machine in parentheses, on
+huge pages. *manual*: the vendor's optimisation manual. *assumed*: taken from the row named.
 
     icelake-server  measured (Xeon, 2.8 GHz nominal, two cores of a shared host); the clock is that
                     at which prices of matmuls are right: a busy host's calibration finds 2.35
@@ -72,8 +72,8 @@ class Cache:
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
-    `read` and `read_all` are the fastest. `ahead` is the share of it that a prefetched stream
-    reaches, `in_order` the share of a stream that leaves this to the cache's own prefetcher.
+    `read` and `read_all` are the fastest rates. A prefetched stream reaches the share `ahead` of
+    them, and a stream that leaves this to the cache's own prefetcher the share `in_order`.
     `latency` is the seconds until the first byte of an unexpected access arrives.
     """
 
@@ -156,7 +156,7 @@ class Machine:
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
 
     def rates(self, constants: int | None) -> Rates:
-        """Returns the rates of all cores together, for models of so many bytes of weights."""
+        """Returns the rates of all cores together, for models with `constants` bytes of weights."""
         products, memory, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz
         weights = self.constants(constants, memory)
         exchanged = clock / (1 / self.l2.read + 1 / self.l2.write)

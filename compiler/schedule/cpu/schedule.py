@@ -58,7 +58,7 @@ class Nest:
         return dict(self.blocks).get(name, 1)
 
     def block_beside(self, name: str, lanes: int) -> int:
-        """Returns the block along a loop if the block of the vector loop has so many `lanes`."""
+        """Returns the block along a loop where the block of the vector loop has `lanes` lanes."""
         vectors, block = self.vectors, self.block(name)
         if vectors is None or name != vectors.rows or lanes > vectors.lanes:
             return block

@@ -59,7 +59,7 @@ def strip_rows(
     parts: Sequence[Sequence[int]],
     core: CoreModel,
 ) -> int:
-    """Returns the rows of a tile that covers `units` of the other common loops.
+    """Returns the rows of a tile that covers `units` elements of the other common loops.
 
     Among the numbers whose strips fit, it is the one with which the busiest core ends first.
     """

@@ -83,7 +83,7 @@ class BlockPrice:
 
 
 def streamed(profile: BlockProfile, bytes_: float) -> float:
-    """Returns the seconds of a kernel that only moves so many bytes, through the cache if it keeps
+    """Returns the seconds of a kernel that only moves `bytes_` bytes, through the cache if it keeps
     them."""
     rate = profile.bandwidth * _MEMORY_SHARE
     if bytes_ <= profile.cache * _CACHE_SHARE:

@@ -160,8 +160,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
         return structure.packed(knobs), self._bound(structure, knobs)
 
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
-        """Returns the kernel. Its results bypass the caches if that saves time under any schedule,
-        and no size is symbolic: such sizes may be small."""
+        """Returns the kernel. Its results bypass the caches if that saves time under any schedule
+        and no size is symbolic: a symbolic size may be small."""
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
         if (

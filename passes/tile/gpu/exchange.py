@@ -130,7 +130,7 @@ def _first(axis_: Axis) -> AxisRange:
 def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
     """Returns `group` with pointwise stages substituted into readers that cannot read their blocks.
 
-    Raises `NotBlocks` if such a stage is a reduction.
+    Raises `NotBlocks` if a reader cannot read the block of a reduction.
     """
     if any(s.strip is not None for s in group.stages):
         raise NotBlocks("rows of a stage follow a loop through a window")
