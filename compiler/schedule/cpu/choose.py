@@ -19,9 +19,9 @@ from tcc.schedule.cpu.contraction import (
     k_blocks_of,
     with_phases,
 )
-from tcc.schedule.cpu.contraction_tiles import footprint, is_constant, panels_outer, row_units
+from tcc.schedule.cpu.contraction_tiles import footprint, is_constant, panels_outer, row_tiles
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.depthwise import window_units
+from tcc.schedule.cpu.depthwise import window_tiles
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.shared_lines import whole_lines
@@ -42,7 +42,7 @@ from tcc.schedule.cpu.vectors import (
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
 # Work (body operations) below which a tile is not cut further: the cut costs more than it balances.
-UNIT_WORK = 1 << 14
+TILE_WORK = 1 << 14
 
 
 def choose(group: TileGroup, core: CoreModel) -> Schedule:
@@ -73,7 +73,7 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
         tiles[rows] = strip_rows(group, rows, tiles, nest_stages, core)
         parallel = tuple(v.name for v in group.common)
     else:
-        tiles = _units(group, main, contraction, nest_stages, blocks, vectors, core)
+        tiles = _tiles(group, main, contraction, nest_stages, blocks, vectors, core)
         resident = len(nest_stages) > 1 or _has_k_blocks(group, contraction, core)
         parallel = _parallel(group, main, vectors.get(main), contraction, tiles, resident, core)
     inside = _loops_inside(group, blocks, tiles, parallel)
@@ -262,7 +262,7 @@ def _reads_elsewhere(group: TileGroup, stage: GroupStage, numbers: list[int]) ->
 # ---- tiles --------------------------------------------------------------------------------------
 
 
-def _units(
+def _tiles(
     group: TileGroup,
     main: GroupStage,
     contraction: ContractionLoops | None,
@@ -277,7 +277,7 @@ def _units(
         if len(parts) > 1:
             tiles = {v: n for v, n in tiles.items() if v is vectors.get(main)}
         else:
-            tiles.update(window_units(main, vectors.get(main), blocks[main], group.common, core))
+            tiles.update(window_tiles(main, vectors.get(main), blocks[main], group.common, core))
         return _coarser(group, tiles, vectors.get(main), core.knobs.grain)
     rows = [v for v in contraction.rows if v in group.common]
     lines = whole_lines(group, [v for v in group.common if v not in rows and v not in tiles])
@@ -287,7 +287,7 @@ def _units(
         row_limit = resident_rows(group, main, rows, tiles, core) if bounded else ROWS
         row_limit = min(row_limit, ROWS)
         tiles.update(
-            row_units(
+            row_tiles(
                 group.common, contraction, core, row_limit, lines, blocks[main], bounded=bounded
             )
         )
@@ -331,7 +331,7 @@ def _parallel(
     operations = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:
-        little = operations < UNIT_WORK and parallel
+        little = operations < TILE_WORK and parallel
         if little and not (resident and known_extent(var) is None):
             continue
         parallel.append(var.name)

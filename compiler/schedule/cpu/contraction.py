@@ -223,11 +223,11 @@ def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreM
     repeats = points(v for v in contraction.stage.iters if v in panel_loops)
     count = -(-size // panel)
     parts = parts_of(count * repeats, rows, core, ROWS)
-    units, cores = count * repeats * parts, core.cores
-    if units >= FEW * cores:
+    tiles, cores = count * repeats * parts, core.cores
+    if tiles >= FEW * cores:
         return 1.0
     widths = [min(panel, size - n * panel) for n in range(count) for _ in range(parts)] * repeats
-    ends = [-(-units * n // cores) for n in range(cores + 1)]
+    ends = [-(-tiles * n // cores) for n in range(cores + 1)]
     return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
 
 
@@ -500,16 +500,16 @@ def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
     return not irregular and as_int(after - first) == count * block
 
 
-def fair(units: int, core: CoreModel) -> bool:
+def fair(tiles: int, core: CoreModel) -> bool:
     """Returns True if all cores have about the same number of tiles."""
-    return units % core.cores == 0 or units >= FEW * core.cores
+    return tiles % core.cores == 0 or tiles >= FEW * core.cores
 
 
-def parts_of(units: int, rows: int, core: CoreModel, row_limit: int) -> int:
+def parts_of(tiles: int, rows: int, core: CoreModel, row_limit: int) -> int:
     """Returns the number of pieces of at most `row_limit` rows into which rows are cut, if there
-    are `units` tiles without the cut."""
+    are `tiles` tiles without the cut."""
     pieces = -(-rows // row_limit)
-    while not fair(units * pieces, core):
+    while not fair(tiles * pieces, core):
         if rows // (pieces + 1) < row_limit // 12:
             break
         pieces += 1

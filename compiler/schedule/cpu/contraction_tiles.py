@@ -18,7 +18,7 @@ from tcc.schedule.nest import depends, points, trips
 ENOUGH = 32
 
 
-def row_units(
+def row_tiles(
     common: Vars,
     contraction: ContractionLoops,
     core: CoreModel,
@@ -40,8 +40,8 @@ def row_units(
     counts = _counts(rows)
     row_count = prod(counts.values())
     covered = {**other_tiles, contraction.vector: panel_of(contraction, core)}
-    units = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
-    pieces = parts_of(units, row_count, core, row_limit)
+    other_count = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
+    pieces = parts_of(other_count, row_count, core, row_limit)
     remaining = -(-row_count // pieces)
     tiles: dict[Var, int] = {}
     for var in reversed(rows):
@@ -49,7 +49,7 @@ def row_units(
         tiles[var] = max(1, min(size, remaining))
         if known_extent(var) is None:
             even = _even(size, tiles[var], row_limit)
-            tiles[var] = even if fair(units * -(-trips(var) // even), core) else tiles[var]
+            tiles[var] = even if fair(other_count * -(-trips(var) // even), core) else tiles[var]
             tiles[var] = min(tiles[var], _tall(contraction, core) or tiles[var])
             tiles[var] = _in_blocks(tiles[var], blocks.get(var, 1), row_limit)
         above = -(-remaining // size) if remaining >= size else 1

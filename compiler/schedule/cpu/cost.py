@@ -137,10 +137,10 @@ class _Pricing:
         self.group, self.schedule, self.stages = group, schedule, stages
         named = {v.name: v for v in group.common}
         self.parallel = [named[name] for name in schedule.parallel]
-        self.unit = {v: schedule.unit(v.name) for v in self.parallel}
-        self.counts = [ceil(trips(v) / n) for v, n in self.unit.items()]
-        self.units = prod(self.counts)
-        self.threads = min(machine.cores, max(1, self.units))
+        self.tile = {v: schedule.unit(v.name) for v in self.parallel}
+        self.counts = [ceil(trips(v) / n) for v, n in self.tile.items()]
+        self.tile_count = prod(self.counts)
+        self.threads = min(machine.cores, max(1, self.tile_count))
         self.stream_loop = None if group.stream is None else group.stream.loop
         self.covered = self._covered()
         self.strips = self._strips()
@@ -156,7 +156,7 @@ class _Pricing:
         through all of it."""
         if not self.schedule.skips:
             return None
-        return covered(self.group, tuple(self.unit.items()), self.schedule.stream_block)
+        return covered(self.group, tuple(self.tile.items()), self.schedule.stream_block)
 
     def _strips(self) -> dict[Var, tuple[int, int]]:
         """Returns, for each loop that follows a common one, the rows that one tile computes and
@@ -186,7 +186,7 @@ class _Pricing:
     def _times_computed(self, number: int) -> int:
         """Returns how often a stage is computed: by calls, or by tiles along other loops."""
         if number in self.shared:
-            pieces = min(_PIECES, self.units / self.threads)
+            pieces = min(_PIECES, self.tile_count / self.threads)
             return self.threads * (1 + ceil(log2(pieces))) if self.threads > 1 else 1
         loops = follows(self.group.stages[number])
         return prod(n for v, n in zip(self.parallel, self.counts, strict=True) if v not in loops)
@@ -211,13 +211,13 @@ class _Pricing:
         """Returns the busiest thread's share over an even one: free threads take the next tile."""
         if self.threads == 1:
             return 1.0
-        if self.units > _FEW:
-            return ceil(self.units / self.threads) * self.threads / self.units
-        parts = (even(trips(v), n, self._whole_units(v)) for v, n in self.unit.items())
+        if self.tile_count > _FEW:
+            return ceil(self.tile_count / self.threads) * self.threads / self.tile_count
+        parts = (even(trips(v), n, self._full_tiles(v)) for v, n in self.tile.items())
         shares = None if self.covered is None else tuple(self.covered.reshape(-1).tolist())
         return uneven(tuple(parts), shares, self.threads)
 
-    def _whole_units(self, var: Var) -> bool:
+    def _full_tiles(self, var: Var) -> bool:
         """Returns True for a vector loop or one of symbolic size: only its last tile may be cut."""
         return known_extent(var) is None or any(n.vector == var.name for n in self.schedule.nests)
 
@@ -287,8 +287,8 @@ class _Pricing:
         size = trips(var)
         if var in self.strips:  # row by row
             return ((1, self.strips[var][1]),)
-        tile = self.unit.get(var, size)
-        return cuts_of(size, tile, block, self._whole_units(var), full_blocks)
+        tile = self.tile.get(var, size)
+        return cuts_of(size, tile, block, self._full_tiles(var), full_blocks)
 
     def _block(
         self, nest: Nest, work: StageWork, touches: list[Touch], spans: Mapping[Var, int]
@@ -304,7 +304,7 @@ class _Pricing:
         sums, k_blocks = rows * wide, self._k_block_trips(nest, stage.reduce)
         loads = stores = 0.0
         contracts = contraction_factors(stage) is not None
-        covered = prod(self.unit.get(v, trips(v)) for v in spans if v is not vector)
+        covered = prod(self.tile.get(v, trips(v)) for v in spans if v is not vector)
         if nest.packed and contracts:  # packed once for the rows of a tile
             work = replace(work, ops=1 + (work.ops - 1) / covered, heavy=work.heavy / covered)
             stores = wide * steps * rows / covered
@@ -505,7 +505,7 @@ class _Pricing:
         """Returns True if a tile has one block of rows for the touch."""
         blocks = dict(nest.blocks)
         return all(
-            min(trips(v), self.unit.get(v, trips(v))) <= blocks.get(v.name, 1)
+            min(trips(v), self.tile.get(v, trips(v))) <= blocks.get(v.name, 1)
             for v in work.stage.iters
             if v not in touch.loops
         )
@@ -514,7 +514,7 @@ class _Pricing:
         """Returns the loops of each nest as one of `threads` threads runs them."""
         grid_loops = [
             LoopOver(n, {v: step, **self._following(v)})
-            for (v, step), n in zip(self.unit.items(), shares_of(self.counts, threads), strict=True)
+            for (v, step), n in zip(self.tile.items(), shares_of(self.counts, threads), strict=True)
         ]
         elements = {
             v: min(trips(v), loop.trips * step)
@@ -537,7 +537,7 @@ class _Pricing:
         named = {v.name: v for work in stages for v in work.stage.loops}
         terms = {v: terms_along(work.stage, v) for work in stages for v in work.stage.reduce}
         sizes = {v: terms.get(v, trips(v)) for v in named.values()}
-        inside = {v: min(size, self.unit.get(v, size)) for v, size in sizes.items()}
+        inside = {v: min(size, self.tile.get(v, size)) for v, size in sizes.items()}
         inside |= {v: n for v, (n, _) in self.strips.items() if v in inside}
         if self.covered is not None and (loop := self.stream_loop) in inside:
             inside[loop] = ceil(inside[loop] * self.covered.mean())

@@ -27,7 +27,7 @@ FEW = 8
 STRIP, WIDE = 4, 2
 
 
-def window_units(
+def window_tiles(
     stage: GroupStage,
     vector: Var | None,
     blocks: Mapping[Var, int],
@@ -55,10 +55,10 @@ def window_units(
         even = -(-trips(row) // count)
         width = -(-even // block) * block
         other_loops = [v for v in common if v is not rows and v is not row]
-        units = prod(-(-trips(v) // blocks.get(v, 1)) for v in other_loops) * -(
+        tiles = prod(-(-trips(v) // blocks.get(v, 1)) for v in other_loops) * -(
             -trips(row) // width
         )
-        parts = min(trips(rows), -(-FEW * core.cores // units))
+        parts = min(trips(rows), -(-FEW * core.cores // tiles))
         return {rows: -(-trips(rows) // parts), row: min(width, trips(row))}
     return {}
 

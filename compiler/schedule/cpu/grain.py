@@ -28,24 +28,24 @@ def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> I
     A run can compute the formula at all sizes, also at 0 and near 2**63.
     """
     loops = [v for v in group.common if v.name in schedule.parallel]
-    units = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
+    tiles = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
     shares = (
-        _share(stage, _sizes(group, schedule, number), units, limits)
+        _share(stage, _sizes(group, schedule, number), tiles, limits)
         for number, stage in enumerate(group.stages)
     )
     return ceildiv(_WORTH, maximum(sum(shares, start=const(0)), 1))
 
 
-def _share(stage: GroupStage, sizes: list[Index], units: int, limits: FusionLimits) -> Index:
+def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
     """Returns the work of a tile on a stage in shares, at most about `_WORTH`.
 
-    `sizes` are factors of the work of all `units`.
+    `sizes` are factors of the work of all `tiles`.
     """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate
     operations = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
     nanoseconds = rate * limits.least_nanoseconds
-    share = const(min(-(-_WORTH * operations // (nanoseconds * units)), _WORTH))
+    share = const(min(-(-_WORTH * operations // (nanoseconds * tiles)), _WORTH))
     return _product(share, [size for size in sizes if as_int(size) is None])
 
 

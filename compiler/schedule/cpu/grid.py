@@ -28,9 +28,9 @@ def cuts_of(
     most one. `full_tiles` says the same of tiles.
     """
     counts: dict[int, int] = {}
-    for tile_size, units in even(size, tile, full_tiles):
+    for tile_size, tiles in even(size, tile, full_tiles):
         for piece, count in even(tile_size, block, full_blocks):
-            counts[piece] = counts.get(piece, 0) + units * count
+            counts[piece] = counts.get(piece, 0) + tiles * count
     return tuple(counts.items())
 
 

@@ -55,11 +55,11 @@ def without_rows(group: TileGroup, stage: GroupStage, vector: Var | None) -> Gro
 def strip_rows(
     group: TileGroup,
     rows: Var,
-    units: Mapping[Var, int],
+    tiles: Mapping[Var, int],
     parts: Sequence[Sequence[int]],
     core: CoreModel,
 ) -> int:
-    """Returns the rows of a tile that covers `units` elements of the other common loops.
+    """Returns the rows of a tile that covers the elements `tiles` of the other common loops.
 
     Among the numbers whose strips fit, it is the one with which the busiest core ends first.
     """
@@ -67,7 +67,7 @@ def strip_rows(
     room = core.l2 * _SHARE
     best, fewest = 1, inf
     for count in range(1, min(trips(rows), _MOST) + 1):
-        sizes = {**units, rows: count}
+        sizes = {**tiles, rows: count}
         if sum(_strip_bytes(group, s, sizes) for s in exchanged) > room:
             break
         cycles = _busiest(group, rows, sizes, core)
@@ -156,11 +156,11 @@ def _busiest(group: TileGroup, rows: Var, sizes: Mapping[Var, int], core: CoreMo
     other_tiles = max(
         prod(-(-trips(v) // sizes.get(v, 1)) for v in loops), 1
     )  # 0: a loop without elements
-    units = other_tiles * -(-trips(rows) // sizes[rows])
+    tiles = other_tiles * -(-trips(rows) // sizes[rows])
     cycles = (
         sum(_cycles(s, core) * _share(s, rows, sizes[rows]) for s in group.stages) / other_tiles
     )
-    return -(-units // core.cores) * cycles
+    return -(-tiles // core.cores) * cycles
 
 
 def _share(stage: GroupStage, rows: Var, count: int) -> float:

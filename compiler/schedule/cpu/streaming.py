@@ -33,7 +33,7 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     """Returns a schedule for a group with a streaming loop."""
     lanes = _lanes(group, stream)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
-    tiles = _units(group, lanes, core) if multiplies or lanes is not stream.loop else {}
+    tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
     nests = tuple(_nest(group, n, lanes, stream, core) for n in range(len(group.stages)))
     block = core.knobs.stream_block or (_BLOCK if multiplies else _LONG_BLOCK)
     if known_extent(stream.loop) is not None:
@@ -61,7 +61,7 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
     return max(score, key=lambda v: score[v])
 
 
-def _units(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
+def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
     """Returns the rows of a tile: four vectors of them."""
     if not group.common:
         return {}

@@ -34,7 +34,7 @@ def resident_rows(
     group: TileGroup,
     main: GroupStage,
     rows: Sequence[Var],
-    units: Mapping[Var, int],
+    tiles: Mapping[Var, int],
     core: CoreModel,
 ) -> int:
     """Returns the rows of a tile whose exchanged values fit the second-level cache."""
@@ -44,7 +44,7 @@ def resident_rows(
         for number in _local(group, stage):
             buffer = group.buffers[number]
             size = as_int(buffer.size) or 0
-            resident += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in other_loops)
+            resident += size * buffer.dtype.bytes * prod(tiles.get(v, 1) for v in other_loops)
     room = int(core.l2 * _NEAR)
     if constant_bytes(group, main) + room > core.l2:
         room = int(core.l2 * _FAR)

@@ -115,14 +115,14 @@ class BlockPricer:
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
         usage = built or self._usage(runs, schedule)
-        units = prod(axis.steps for axis in grid)
+        tiles = prod(axis.steps for axis in grid)
         resident = self.resident(usage, schedule)
         if built is not None:
             resident = max(1, resident)
         if resident == 0:
-            return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
+            return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, tiles, 0, 0, usage)
         bytes_ = self._memory_bytes(runs, grid, resident)
-        return self._price_of(runs, schedule, usage, units, resident, bytes_)
+        return self._price_of(runs, schedule, usage, tiles, resident, bytes_)
 
     def runs(self, schedule: BlockSchedule) -> tuple[StageRun, ...]:
         """Returns what each stage does in a tile."""
@@ -141,7 +141,7 @@ class BlockPricer:
         runs: Sequence[StageRun],
         schedule: BlockSchedule,
         usage: Usage,
-        units: int,
+        tiles: int,
         resident: int,
         bytes_: float,
     ) -> BlockPrice:
@@ -160,7 +160,7 @@ class BlockPricer:
         )
         stores = sum(m.bytes for stage in runs for m in stage.traffic if m.touch.store)
         chain += stores / self._link + spilled / self._link
-        share = -(-units // self.profile.processors)
+        share = -(-tiles // self.profile.processors)
         rounds = -(-share // resident)
         compute, latency = share * busy, rounds * chain
         l2 = max(
@@ -170,7 +170,7 @@ class BlockPricer:
         # other.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
-            LAUNCH + together, compute, dram, l2, latency, LAUNCH, units, resident,
+            LAUNCH + together, compute, dram, l2, latency, LAUNCH, tiles, resident,
             round(bytes_), usage,
         )  # fmt: skip
 

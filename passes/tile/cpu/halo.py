@@ -58,16 +58,16 @@ class Edges:
         }
         outer_loops = [v for v, _ in self.resident.steps if v not in lanes_of]
         with self.emitter.body() as stores:
-            self._units(outer_loops, lanes_of)
+            self._fill_common(outer_loops, lanes_of)
         self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
 
-    def _units(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
+    def _fill_common(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
         """Fills for each element of the common loops along which the scratch has an axis."""
         if not loops:
             self._rows(mapping)
             return
         for span in tiles(self.emitter, self.regions[loops[0]], 1, False):
-            self._units(loops[1:], {**mapping, span.var: span.base})
+            self._fill_common(loops[1:], {**mapping, span.var: span.base})
 
     def _rows(self, mapping: Mapping[Var, Index]) -> None:
         strip = self.strip

@@ -112,7 +112,7 @@ class _Lowering:
         regions = {v: everything(v) for v in self.group.common}
         self._nests(shared, regions, self.passed)
         self.tile_nests = self.schedule.nests[len(shared) :]
-        self._units(loops, {})
+        self._grid(loops, {})
         arguments = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
@@ -138,14 +138,14 @@ class _Lowering:
 
     # ---- tiles ----------------------------------------------------------------------------
 
-    def _units(self, loops: list[Var], regions: Regions) -> None:
+    def _grid(self, loops: list[Var], regions: Regions) -> None:
         """Lowers the tiles of `loops`, inside `regions` of the loops before them."""
         if not loops:
             uncut = {v: everything(v) for v in self.group.common if v not in regions}
-            self._unit({**regions, **uncut})
+            self._tile({**regions, **uncut})
             return
         for region in self._parallel(loops[0]):
-            self._units(loops[1:], {**regions, region.var: region})
+            self._grid(loops[1:], {**regions, region.var: region})
 
     def _parallel(self, var: Var) -> Iterator[TileRange]:
         """Yields the range of a loop that a tile covers; two alternatives if tiles differ."""
@@ -200,7 +200,7 @@ class _Lowering:
             for n in self.schedule.nests
         )
 
-    def _unit(self, regions: Regions) -> None:
+    def _tile(self, regions: Regions) -> None:
         """Lowers one tile."""
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)

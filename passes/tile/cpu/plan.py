@@ -130,8 +130,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
 
     def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)
-        units = least_units(bound.group, bound.schedule, self.limits)
-        return None if units is const(1) else units
+        tiles = least_units(bound.group, bound.schedule, self.limits)
+        return None if tiles is const(1) else tiles
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:

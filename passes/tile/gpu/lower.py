@@ -61,9 +61,9 @@ class _Lowering:
         self.axes = Axes(group, schedule)
         self.group = group = exchanged(group, self.axes)
         self.grid: list[Index] = []
-        self.units: list[AxisRange] = []
+        self.tile_parts: list[AxisRange] = []
         for axis_ in self.axes.parallel:
-            self.units.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
+            self.tile_parts.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
         # Callers' arrays are only aligned to their elements, and any buffer may be a caller's.
         self.emitter = BlockEmitter(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
@@ -80,14 +80,14 @@ class _Lowering:
 
     def kernel(self) -> TileKernel:
         if all(known_extent(v) != 0 for v in self.group.common):
-            self._unit()
+            self._lower_tile()
         axes = tuple(free_vars(tile)[0] for tile in self.grid)
         buffers, body = self.emitter.buffers, tuple(self.emitter.stmts)
         return TileKernel(buffers, (), self.group.sizes, axes, body)
 
     # ---- one tile -------------------------------------------------------------------------------
 
-    def _unit(self) -> None:
+    def _lower_tile(self) -> None:
         stream = self.group.stream
         along = () if stream is None else stream.stages
         before = () if stream is None else stream.before
@@ -144,8 +144,8 @@ class _Lowering:
     ) -> BlockAxes:
         """Returns the parts of a tile and of a streaming loop that a stage has loops of, then
         `inner`."""
-        units = [p for p in (*self.units, *streamed) if set(p.axis.loops) & set(stage.iters)]
-        return BlockAxes((*units, *inner))
+        parts = [p for p in (*self.tile_parts, *streamed) if set(p.axis.loops) & set(stage.iters)]
+        return BlockAxes((*parts, *inner))
 
     # ---- streaming loops
     # --------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class _Lowering:
                 self._keep(number, lowered[number].frame, next_blocks[number])
             return tuple(b for n in accumulators for b in next_blocks[n])
 
-        span = needed_steps(self.group, along, self.units) if self.skips else None
+        span = needed_steps(self.group, along, self.tile_parts) if self.skips else None
         results = list(in_steps(self.emitter, (along,), start, step, span))
         for number, width in zip(accumulators, widths, strict=True):
             blocks = tuple(results.pop(0) for _ in range(width))

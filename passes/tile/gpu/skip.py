@@ -18,14 +18,16 @@ from tcc.passes.tile.gpu.axes import Axis, AxisRange
 from tcc.schedule.masked_terms import limits_of, needed
 
 
-def needed_steps(group: TileGroup, along: Axis, units: Sequence[AxisRange]) -> tuple[Index, Index]:
+def needed_steps(
+    group: TileGroup, along: Axis, tile_parts: Sequence[AxisRange]
+) -> tuple[Index, Index]:
     """Returns the first step of the streaming loop that a tile needs, and the one after the last.
 
-    `along` is the axis of the streaming loop, `units` the parts of the parallel axes that the tile
-    covers. The second step may be before the first: then no step is needed.
+    `along` is the axis of the streaming loop, `tile_parts` the parts of the parallel axes that the
+    tile covers. The second step may be before the first: then no step is needed.
     """
     start, stop = const(0), along.steps
-    ends = {var: _range(var, units) for part in units for var in part.axis.loops}
+    ends = {var: _range(var, tile_parts) for part in tile_parts for var in part.axis.loops}
     firsts, stops = needed(limits_of(group), ends)
     for first in firsts:
         start = maximum(start, first // along.block)
@@ -34,9 +36,9 @@ def needed_steps(group: TileGroup, along: Axis, units: Sequence[AxisRange]) -> t
     return start, stop
 
 
-def _range(var: Var, units: Sequence[AxisRange]) -> tuple[Index, Index]:
+def _range(var: Var, tile_parts: Sequence[AxisRange]) -> tuple[Index, Index]:
     """Returns the smallest and the largest value of a parallel loop in a tile."""
-    part = next(p for p in units if var in p.axis.loops)
+    part = next(p for p in tile_parts if var in p.axis.loops)
     loops = part.axis.loops
     inner = element_count(tuple(map(extent, loops[loops.index(var) + 1 :])))
     if var is loops[0]:
