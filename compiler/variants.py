@@ -93,7 +93,7 @@ def optimise(
                         options.level,
                         trace,
                         derivations=derived,
-                        asked=(*asked, *folds),
+                        requested=(*asked, *folds),
                         states=options.state,
                     )
                     for each in given

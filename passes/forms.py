@@ -18,7 +18,7 @@ Form: TypeAlias = Graph | Grouped | Placed | Lowered
 
 
 def verify(form: Form) -> None:
-    """Raises InternalError where a promise of the form is broken."""
+    """Raises InternalError if the form breaks a promise."""
     match form:
         case Graph():
             verify_graph(form)
@@ -31,12 +31,12 @@ def verify(form: Form) -> None:
         case Lowered():
             for kernel in form.kernels:
                 form.verify(kernel)
-            if form.program.arena >= 0:  # planned; kernels have no names yet
+            if form.program.arena >= 0:  # after planning; before it kernels have no names
                 verify_program(replace(form.program, kernels=tuple(form.table.locs)))
 
 
 def text(form: Form) -> str:
-    """The form as people read it."""
+    """Returns the form as text for people to read."""
     match form:
         case Graph():
             return graph_text(form)
@@ -49,7 +49,7 @@ def text(form: Form) -> str:
 
 
 def expression_texts(form: Placed) -> Iterator[str]:
-    """Of each kernel: where its values lie, and the expression that it computes."""
+    """Yields, for each kernel, where its values lie and the expression that it computes."""
     for step in form.steps:
         if step.kernel is not None:
             yield "\n".join((f"// {step.kernel.loc}", *_layouts(form, step.kernel)))
@@ -65,12 +65,13 @@ def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
 
 
 def tile_texts(form: Lowered) -> Iterator[str]:
-    """Of each kernel: its schedule, and the tile program."""
+    """Yields, for each kernel, its schedule and the tile program."""
     for schedule, kernel in zip(schedule_texts(form), form.kernels, strict=True):
         yield f"{schedule}\n{kernel_text(kernel)}"
 
 
 def schedule_texts(form: Lowered) -> Iterator[str]:
+    """Yields, for each kernel, its location and its schedule."""
     for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
         yield f"// {loc}\n// {bound.schedule}"
 

@@ -2,7 +2,7 @@
 
     (fold_constants, canonicalize, ...)      step 1, verify, dump ; step 2, verify, dump ; ...
 
-A step is a function from form to form that returns the form it was given if it changes nothing.
+A step is a function from form to form. It returns its argument if it changes nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,11 +25,11 @@ class Pass:
 
 
 def run_passes(form: Any, passes: Sequence[Pass], trace: Trace, level: int = 0) -> Any:
-    """The form after every pass of `level` or below.
+    """Returns the form after every pass of `level` or below.
 
-    Each pass is a stage of `trace`, and a form that it changed is dumped there, and verified where
-    the trace says so; raises `InternalError` with the name of the pass that broke it.  Raises
-    `Stopped` after the pass where the trace ends.
+    Each pass is a stage of `trace`. A form that it changed is dumped there, and verified if the
+    trace says so. Raises InternalError with the name of the pass that broke the form, and `Stopped`
+    after the pass where the trace ends.
     """
     for step in passes:
         if step.level > level:

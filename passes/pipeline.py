@@ -2,7 +2,8 @@
 
     import -> PIPELINE -> bind-states -> CPU or GPU -> code -> link
 
-At level 0 only what lowering requires runs.  A pass runs again where a later one makes work for it.
+At level 0 only the steps that lowering requires run. A pass runs again if a later one gives it more
+to do.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,8 +61,8 @@ from tcc.schedule.nest import typical
 
 FOLD_FACTORS = Pass("fold-factors", fold_factors, level=1)
 DECOMPOSE_TRANSPOSED = Pass("decompose-transposed", decompose_transposed, level=1)
-PIPELINE: tuple[Pass, ...] = (
-    Pass("settle-sizes", settle_sizes, level=1),
+SETTLE_SIZES = Pass("settle-sizes", settle_sizes, level=1)
+REWRITES = (
     Pass("fold-constants", fold_constants, level=1),
     Pass("weight-quant-matmuls", weight_quant_matmuls, level=1),
     Pass("canonicalize", canonicalize, level=1),
@@ -72,18 +73,21 @@ PIPELINE: tuple[Pass, ...] = (
     Pass("canonicalize-again", canonicalize, level=1),
     Pass("merge-equal-nodes-again", merge_equal_nodes, level=1),
     Pass("nest-concats", nest_concats, level=1),
+)
+DROPS = (
     Pass("drop-dead-nodes", drop_dead_nodes),
     Pass("drop-unread-arrays", drop_unread_arrays),
 )
+PIPELINE: tuple[Pass, ...] = (SETTLE_SIZES, *REWRITES, *DROPS)
 
 
-# Passes that targets may ask for: the first two after all rewriting, the others after the first
+# Passes that targets may request: the first two run after all rewriting, the others after the first
 # pass.
 SCATTER_ROWS = Pass("scatter-rows", scatter_rows, level=1)
 CHECK_INDICES = Pass("check-indices", check_indices)
 INT8_MATMULS = Pass("int8-matmuls", int8_matmuls, level=1)
 INT8_WEIGHT_MATMULS = Pass("int8-weight-matmuls", int8_weight_matmuls, level=1)
-# Products with signed bytes are of unsigned ones, of signed ones, or of either.
+# Instructions multiply signed bytes with unsigned ones, with signed ones, or with either.
 SPLIT_ZERO_POINTS, SPLIT_TO_SIGNED, SPLIT_AS_GIVEN = (
     Pass("split-zero-points", partial(split_zero_points, to=to), level=1) for to in (U8, I8, None)
 )
@@ -93,43 +97,51 @@ LEGALIZE_CALLS = Pass("legalize-calls", legalize_calls)
 
 
 def legalizing(cheapest: Cheapest) -> Pass:
-    """`LEGALIZE_CALLS` with a choice between forms."""
+    """Returns `LEGALIZE_CALLS` with a choice between forms."""
     return replace(LEGALIZE_CALLS, function=partial(legalize_calls, cheapest=cheapest))
 
 
 def grouped_gemms(tile_of: TileOf, *, checks: bool = False) -> Pass:
-    """Products with matrices that data choose row by row become such of tiles of rows; `checks`
-    for targets that ask for `CHECK_INDICES`, which no longer sees the rows' own."""
+    """Returns the pass that turns per-row matmuls with data-dependent matrices into grouped GEMMs
+    over tiles of rows.
+
+    `checks`: also emit the index checks, for targets that request `CHECK_INDICES`: that pass no
+    longer sees the indices of the rows.
+    """
     grouped = partial(group_gemms, tile_of=tile_of, checks=checks)
     return Pass("grouped-gemms", grouped, level=2)
 
 
-# The passes that are chosen by prices, and the one before the last.
+# The passes that prices choose, and the pass before `DERIVE`.
 MERGE, DERIVE = "merge-contractions", "derive"
 BEFORE_DERIVE = MERGE
 
 
 def merging(prices: MergePrices) -> Pass:
-    """Sums of products that share a factor become one where that takes less."""
+    """Returns the pass that merges contractions which share a factor, if one takes less time."""
     return Pass(MERGE, partial(merge_contractions, prices=prices), level=2)
 
 
-def passes(derivations: Derivations | None, asked: Sequence[Pass] = ()) -> tuple[Pass, ...]:
-    """The pipeline with what computes sums of products in less time, within the limits of
-    `derivations`; None leaves it out.  `asked` are further passes, each of which has its place."""
-    late = tuple(p for p in asked if p in (SCATTER_ROWS, CHECK_INDICES))
-    merges = tuple(p for p in asked if p.name == MERGE)
-    first = (p for p in asked if p not in (*late, *merges, FOLD_FACTORS))
-    early = (*PIPELINE[:1], *first, *PIPELINE[1:-2])
-    early = tuple(p for p in early if p is not FOLD_FACTORS or p in asked)
-    if derivations is None:
-        return (*early, *merges, *late, *PIPELINE[-2:])
-    if not derivations.strict:
-        whole = may_take_forms if derivations.bilinear else is_derived
-        part = partial(decompose_transposed, whole=whole)
-        early = tuple(replace(p, function=part) if p is DECOMPOSE_TRANSPOSED else p for p in early)
-    derived = Pass(DERIVE, partial(derive, limits=derivations), level=2)
-    return (*early, *merges, derived, *late, *PIPELINE[-2:])
+def passes(derivations: Derivations | None, requested: Sequence[Pass] = ()) -> tuple[Pass, ...]:
+    """Returns the pipeline with the derivations within the limits of `derivations` (None: without
+    them) and with the `requested` passes, each in its place."""
+    late = tuple(p for p in requested if p in (SCATTER_ROWS, CHECK_INDICES))
+    priced = tuple(p for p in requested if p.name == MERGE)
+    early = tuple(p for p in requested if p not in (*late, *priced, FOLD_FACTORS))
+    rewrites = tuple(p for p in REWRITES if p is not FOLD_FACTORS or p in requested)
+    if derivations is not None:
+        if not derivations.strict:
+            rewrites = tuple(_with_forms(p, derivations) for p in rewrites)
+        priced = (*priced, Pass(DERIVE, partial(derive, limits=derivations), level=2))
+    return (SETTLE_SIZES, *early, *rewrites, *priced, *late, *DROPS)
+
+
+def _with_forms(rewrite: Pass, derivations: Derivations) -> Pass:
+    """Returns `rewrite`; decomposing then leaves whole the nodes that derivations may take."""
+    if rewrite is not DECOMPOSE_TRANSPOSED:
+        return rewrite
+    whole = may_take_forms if derivations.bilinear else is_derived
+    return replace(rewrite, function=partial(decompose_transposed, whole=whole))
 
 
 def run_pipeline(
@@ -138,23 +150,23 @@ def run_pipeline(
     trace: Trace,
     *,
     derivations: Derivations | None = None,
-    asked: Sequence[Pass] = (),
+    requested: Sequence[Pass] = (),
     states: Sequence[tuple[str, str]] = (),
 ) -> Graph:
-    """`graph` ready to be partitioned, at level `level` of -O.
+    """Returns `graph` ready to be partitioned, at level `level` of -O.
 
     Its constants lie in a store of their own: arrays that folding replaced are freed with the
-    graph that was given.  `derivations` and `asked` are as of `passes`; `states` are the inputs
-    that outputs update, as of `bind_states`.
+    argument. `derivations` and `requested` are as in `passes`; `states` are the inputs that outputs
+    update, as in `bind_states`.
     """
     bound = Pass("bind-states", partial(bind_states, pairs=states))
-    found: Graph = run_passes(graph, (*passes(derivations, asked), bound), trace, level)
-    return found
+    result: Graph = run_passes(graph, (*passes(derivations, requested), bound), trace, level)
+    return result
 
 
 # ---- from a graph to a program ---------------------------------------------------------------
 
-# A step is given the plan of the lowering, and the form that the step before it returned.
+# A step takes the plan of the lowering, and the form that the step before it returned.
 Step: TypeAlias = tuple[str, Callable[[Plan, Any], Any]]
 
 
@@ -215,7 +227,7 @@ CPU: tuple[Step, ...] = (
     *_ASSIGN,
     ("tabulate", lambda plan, it: with_tables(it, plan.planner.limits)),
     ("choose-layouts", lambda plan, it: choose_layouts(it, plan.planner, it.graph.constants)),
-    # Neighbours that are multiplied at once lie side by side in the order that was chosen.
+    # The chosen order decides which neighbours lie side by side and are multiplied at once.
     _NARROW,
     ("compact-buffers", lambda plan, placed: compacted(placed)),
     _EMIT,
@@ -227,9 +239,9 @@ CPU: tuple[Step, ...] = (
     ("direct-where-small", lambda plan, it: direct_where_small(it, plan.planner)),
     _PORTS,
 )
-# No gaps between values, no strings: what a file of C has.
+# Without gaps between values and without strings, as a file of C requires.
 PORTABLE: tuple[Step, ...] = (_PACK_IO, _COMPUTE, *_PLACE, _EMIT, _IN_PLACE, _ORDER, _ARENA, _PORTS)
-# From the second on with other schedules, where kernels did not fit.
+# These steps run again with other schedules if kernels did not fit.
 GPU_PROGRAM: tuple[Step, ...] = (
     _EMIT,
     (
@@ -254,16 +266,16 @@ GPU: tuple[Step, ...] = (
 
 
 def lower(form: Graph | Placed, steps: Sequence[Step], plan: Plan, trace: Trace) -> Lowered:
-    """The program and the kernels of a graph that is ready to be partitioned, or of one that is
-    placed, by the steps of its kind of target."""
+    """Returns the program and the kernels of a graph that is ready to be partitioned, or of a
+    placed one, by the `steps` of its kind of target."""
     bound = tuple(Pass(name, partial(function, plan)) for name, function in steps)
     lowered: Lowered = run_passes(form, bound, trace)
     return lowered
 
 
 def step_names() -> tuple[str, ...]:
-    """Of all steps that a compile may have, in their order."""
-    asked = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
-    early = (*passes(None, (*asked, REQUANTIZE, FOLD_FACTORS, SCATTER_ROWS, CHECK_INDICES)),)
+    """Returns the names of all steps that a compile can run, in order."""
+    requested = (SMALL_TOP_K, LEGALIZE_CALLS, INT8_WEIGHT_MATMULS, INT8_MATMULS, SPLIT_ZERO_POINTS)
+    early = (*passes(None, (*requested, REQUANTIZE, FOLD_FACTORS, SCATTER_ROWS, CHECK_INDICES)),)
     names = [p.name for p in early] + ["grouped-gemms", MERGE, DERIVE, "bind-states"]
     return tuple(dict.fromkeys((*names, *(name for name, _ in (*CPU, *PORTABLE, *GPU)))))

@@ -1,11 +1,11 @@
-"""Bytes that a model moves through memory: node by node, and as its kernels do.
+"""Bytes that a model moves through memory: node by node, and by its kernels.
 
     matmul -> add -> relu      unfused: x, w, y + y, b, z + z, r      one kernel: x, w, b, r
 
-A run reads every element of an operand that is needed at least once, and writes every result; what
-a kernel keeps to itself moves nothing.  A gather counts the rows it takes, not its table; a weight
-counts once however often it is read; reshapes and what depends on weights alone count nothing.
-Requires fixed sizes and trip counts: without them the answer is None.
+A run reads every needed element of an operand at least once, and writes every result. Values inside
+a kernel move nothing. A gather counts the rows that it reads, not its table. A weight counts once
+however often it is read. Reshapes, and nodes that depend on weights alone, count nothing. The
+result is None unless all sizes and trip counts are fixed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
 from tcc.record import record
 
-# Movement of elements that stay in row-major order: the same storage under another type.
+# Ops whose result is the operand's storage under another type, in row-major order.
 _VIEWS = frozenset({"reshape", "identity"})
 
 
 @record
 class Traffic:
-    """One run of the kernels: how many are launched, bytes moved, how many of these are weights."""
+    """The traffic of one run: kernels launched, bytes moved, and bytes of weights among them."""
 
     launches: int
     bytes: int
@@ -38,7 +38,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class _Count:
-    """Launches, bytes of activations, and of each constant as far as it is read."""
+    """Launches, bytes of activations, and bytes read of each constant."""
 
     launches: int = 0
     activations: int = 0
@@ -54,11 +54,12 @@ class _Count:
 
 
 class _UnknownError(Exception):
-    """A size or a number of trips that only the run knows."""
+    """A size or a number of trips that only the run decides."""
 
 
 def unfused_bytes(graph: Graph) -> int | None:
-    """What a run of `graph` moves with each node a kernel of its own."""
+    """Returns the bytes that a run of `graph` moves if each node is a kernel of its own; None if
+    sizes are symbolic."""
     count = _Count()
     try:
         _count_nodes(graph, count, {}, 1)
@@ -68,7 +69,7 @@ def unfused_bytes(graph: Graph) -> int | None:
 
 
 def traffic(placed: Placed) -> Traffic | None:
-    """What a run of the kernels of `placed` moves."""
+    """Returns what a run of the kernels of `placed` moves; None if sizes are symbolic."""
     count = _Count()
     try:
         _count_steps(placed, count, {}, 1)
@@ -77,11 +78,11 @@ def traffic(placed: Placed) -> Traffic | None:
     return Traffic(count.launches, count.total, count.weights)
 
 
-# ---- walks: what runs, how often ----------------------------------------------------------------
+# ---- the nodes and steps that run, and how often -------------------------------------------------
 
 
 def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
-    """Every node as a kernel of its own; nodes that only weights reach are left out."""
+    """Counts every node as a kernel of its own; nodes that depend on weights alone are left out."""
     constants = {**outer, **_digests(graph)}
     for node in graph.nodes:
         if bodies(node):
@@ -93,6 +94,7 @@ def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips:
 
 
 def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
+    """Counts every kernel and every other node that runs."""
     constants = {**outer, **_digests(placed.graph)}
     for step in placed.steps:
         kernel, node = step.kernel, step.node
@@ -116,9 +118,9 @@ def _count_bodies(
     *,
     fused: bool,
 ) -> None:
-    """Bodies as often as they run; of two branches the one that moves more."""
+    """Counts bodies as often as they run; of two branches the one that moves more counts."""
     times = trips * _trips(graph, node)
-    found: list[_Count] = []
+    counts: list[_Count] = []
     for body in bodies(node):
         inner = _Count(constants=count.constants)
         if fused:
@@ -126,9 +128,9 @@ def _count_bodies(
             _count_steps(placed, inner, constants, times)
         else:
             _count_nodes(body, inner, constants, times)
-        found.append(inner)
-    count.launches += max(inner.launches for inner in found)
-    count.activations += max(inner.activations for inner in found)
+        counts.append(inner)
+    count.launches += max(inner.launches for inner in counts)
+    count.activations += max(inner.activations for inner in counts)
 
 
 def _trips(graph: Graph, node: Node) -> int:
@@ -152,10 +154,10 @@ def _digests(graph: Graph) -> dict[Value, str]:
 
 
 def _known(size: Index) -> int:
-    known = as_int(size)
-    if known is None:
+    number = as_int(size)
+    if number is None:
         raise _UnknownError
-    return known
+    return number
 
 
 def _add(
@@ -166,19 +168,20 @@ def _add(
     constants: Mapping[Value, str],
     trips: int,
 ) -> None:
-    """One thing that reads operands and writes results; without an `expr` it reads all of them."""
+    """Counts one kernel or node that reads operands and writes results; without an `expr` it reads
+    all of them."""
     for number, value in enumerate(operands):
         if value is None:
             continue
-        read = _elements(value.type)
+        bytes_ = _elements(value.type)
         if expr is not None:
-            read = min(read, _needed(expr, number))
-        read = read * value.type.dtype.bits // 8
+            bytes_ = min(bytes_, _needed(expr, number))
+        bytes_ = bytes_ * value.type.dtype.bits // 8
         if value in constants:
             key = constants[value]
-            count.constants[key] = max(count.constants.get(key, 0), read)
+            count.constants[key] = max(count.constants.get(key, 0), bytes_)
         else:
-            count.activations += trips * read
+            count.activations += trips * bytes_
     for value in results:
         count.activations += trips * (_elements(value.type) * value.type.dtype.bits // 8)
 
@@ -188,17 +191,18 @@ def _elements(type_: TensorType) -> int:
 
 
 def _needed(expr: Expr, operand: int) -> int:
-    """How many elements of an operand are read, counted once per read of different iterators."""
-    total = 0
+    """Returns the number of elements read of an operand; reads that move with different iterators
+    add up."""
+    elements = 0
     for stage in expr.stages:
         inside = {*stage.loops}
         for scalar in dict.fromkeys(walk(*stage.body)):
             if isinstance(scalar, Read) and scalar.source == operand:
-                total += prod(_known(extent(v)) for v in _varies(scalar) & inside)
-    return total
+                elements += prod(_known(extent(v)) for v in _varies(scalar) & inside)
+    return elements
 
 
 def _varies(node: Scalar) -> set[Var]:
-    """The variables a read moves with, those of data-dependent indices included."""
+    """Returns the variables that a read moves with, including those of data-dependent indices."""
     indices = (index for scalar in walk(node) for index in indices_in(scalar))
     return {v for index in indices for v in free_vars(index)}

@@ -220,7 +220,7 @@ def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
     assert isinstance(schedule, Schedule)
 
     def seconds(group: TileGroup, live: int = 0, *, alone: bool = False) -> float:
-        return float(f"{pricer.price(group, schedule, alone=alone, live=live).seconds:.4g}")
+        return float(f"{pricer.price(group, schedule, single_core=alone, live=live).seconds:.4g}")
 
     facts = work_facts(bound.group, bound.kernel.sizes)
     if not bound.tabulated:

@@ -1,5 +1,5 @@
-"""What passes may see of a backend: the numbers of its machine, which kernels it can run, their
-schedules, and what these take."""
+"""The protocol of a backend as passes see it: the numbers of its machine, the kernels that it can
+run, their schedules and their prices."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rates
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
-# Rewrites an expression, and says behind which stage to cut it then; None: leaves it whole.
+# Rewrites an expression and returns it with the number of the stage behind which it is cut; returns
+# None for an expression that stays whole.
 Divides: TypeAlias = Callable[[Expr], tuple[Expr, int] | None]
 
 
 class KernelModel(Protocol):
-    """What passes may see of a backend.
+    """The properties and methods of a backend that passes may use.
 
-    `gaps`: values may lie with gaps (halos, planes set apart).  `scratch`: a tile has memory for
-    what its stages exchange; without it every kernel of several stages must be `legal`, and is
-    cut until it is.  `updates`: kernels update slices, not functions of the host.  `divides` cuts
-    long sums among units.  `tolerance`: kernels join if together they are predicted to take at
-    most so many times what they take apart: prices tell no less apart, and a kernel less is memory
-    and code less.  A model of a machine gives `legal`, `candidates` and `price`; all else has a
-    plain answer.
+    `gaps`: values may lie with gaps between their elements (halos, planes set apart).
+    `scratch`: a tile has memory in which its stages exchange values. Without it every kernel of
+    several stages must be `legal`, and a kernel that is not is cut.
+    `updates`: kernels update slices of buffers; without it functions of the host do.
+    `divides` divides long sums among tiles.
+    `tolerance`: two kernels join if the joined one is priced at no more than this factor times
+    both. Prices cannot tell smaller differences, and one kernel less saves memory and code.
+    A model of a machine must define `legal`, `candidates` and `price`; the other methods have
+    defaults.
     """
 
     limits: FusionLimits = TYPICAL_LIMITS
@@ -42,40 +45,46 @@ class KernelModel(Protocol):
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:
-        """Whether one kernel of `expr`, with everything row-major, can be made and is worth having;
-        operand n is a constant where flag n says so."""
+        """Returns True if `expr` can be one kernel, with all values row-major, and the kernel is
+        worth having.
+
+        Operand n is a constant where `constants[n]` is True.
+        """
 
     def form(self, expr: Expr, constants: Sequence[bool]) -> FusionLimits:
-        """The limits of the first form in which a kernel of `expr` that is `legal` is made."""
+        """Returns the limits of the first form of `expr` that makes a `legal` kernel."""
         return self.limits
 
     def makes(self, expr: Expr) -> bool:
-        """Whether there is a kernel of `expr` at all, be it slow."""
+        """Returns True if any kernel of `expr` exists, however slow."""
         return True
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
-        """Seconds of one kernel of `expr`, before orders of storage are chosen; None without
-        prices."""
+        """Returns the seconds of one kernel of `expr` before layouts are chosen; None for a model
+        without prices."""
         return None
 
     def gain(self, group: TileGroup) -> float:
-        """Cycles that windows over results of the same kernel save; negative where they cost."""
+        """Returns the cycles saved by sliding windows over results of the same kernel; negative if
+        they cost."""
         return -1.0
 
     @abstractmethod
     def candidates(self, group: TileGroup) -> Sequence[AnySchedule]:
-        """Schedules of `group` that are worth a look, the first of them by rule alone.
+        """Returns the schedules of `group` that are worth pricing; the first is chosen by rules
+        alone.
 
-        Raises TccError for a group that is no kernel of this machine."""
+        Raises TccError for a group that is no kernel of this machine.
+        """
 
     @abstractmethod
     def price(self, group: TileGroup, schedule: AnySchedule) -> float:
-        """Seconds that a launch of `group` takes under a schedule of `candidates`."""
+        """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:
-        """The model with the prices of a program that has so many bytes of constants."""
+        """Returns the model with prices for a program with `constants` bytes of constants."""
         return self
 
     def verify(self, kernel: TileKernel) -> None:
-        """Raises InternalError for a kernel with forms that the backend does not take."""
+        """Raises InternalError for a kernel that the backend cannot lower."""
         verify_kernel(kernel)

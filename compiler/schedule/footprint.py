@@ -1,6 +1,6 @@
-"""How far an access reaches: the bytes it touches while some of the loops around it run.
+"""The bytes that an access touches while some of the loops around it run.
 
-An offset is taken apart into steps, `768*i + 64*k + j % 64 + 49152*(j // 64)` into
+An offset is split into steps along loops. `768*i + 64*k + j % 64 + 49152*(j // 64)` becomes
 
     j  1 apart, for 64 elements    k  64 apart    i  768 apart    j  49152 apart, every 64th
 
@@ -34,17 +34,21 @@ from tcc.record import entity, record
 from tcc.schedule.nest import points, typical, typical_value
 
 LINE = 64
-# Bytes after which the sets of the first-level cache start anew.
+# Bytes after which addresses map to the sets of the first-level cache again.
 PAGE = 4096
-# Bytes that memory could read while it goes on to the next row of a sum over rows.  Measured on a
-# Zen 5: 130 to 320.
+# Bytes that memory could read in the time that it takes to go on to the next row of a sum over
+# rows. Measured on a Zen 5: 130 to 320.
 _GAP = 128
 
 
 @record
 class Stride:
-    """Along `var` every `every`-th element lies `size` elements further, `within` times at most;
-    `size` None: nobody knows where.  Without a loop `var` there are `within` places at once."""
+    """Along `var`, every `every`-th element lies `size` elements further, for at most `within`
+    places.
+
+    `size` is None where the distance is unknown. Without a loop `var` there are `within` places at
+    once.
+    """
 
     var: Var | None
     size: int | None
@@ -52,86 +56,95 @@ class Stride:
     within: int | None = None
 
     def count(self, spans: Mapping[Var, int]) -> int:
-        """Distinct places while the loops run over `spans` elements."""
+        """Returns the number of distinct places while the loops run over `spans` elements."""
         if self.var is None:
             return self.within or 1
-        found = ceil(spans[self.var] / self.every)
-        return found if self.within is None else min(found, self.within)
+        places = ceil(spans[self.var] / self.every)
+        return places if self.within is None else min(places, self.within)
 
 
 @entity
 class Touch:
     """A read or a `store` of elements of `size` bytes, `times` for each point of the loops.
 
-    `source` is a buffer's number, or a stage's component whose block waits in registers or in the
-    unit's scratch.  `steps` are in rising order, unknown ones last; `most` is the bytes there are.
+    `source` is a buffer's number, or a stage's component whose block lies in registers or in the
+    tile's scratch. `steps` are in rising order, those of unknown size last. `buffer_bytes` is the
+    size of the whole buffer, an upper bound of the bytes touched.
     """
 
     source: Source
     store: bool
     size: int
     steps: tuple[Stride, ...]
-    most: float
+    buffer_bytes: float
     constant: bool
     loops: frozenset[Var]
     times: int
     _known: dict[tuple[int, ...], float] = field(default_factory=dict)
 
     def renamed(self, loops: Mapping[Var, Var]) -> Touch:
-        """The touch of loops that have other names."""
+        """Returns the touch with its loops renamed by `loops`."""
         steps = (
             replace(s, var=None if s.var is None else loops.get(s.var, s.var)) for s in self.steps
         )
-        moved = frozenset(loops.get(v, v) for v in self.loops)
-        return replace(self, steps=tuple(steps), loops=moved)
+        renamed_loops = frozenset(loops.get(v, v) for v in self.loops)
+        return replace(self, steps=tuple(steps), loops=renamed_loops)
 
     def step(self, var: Var | None) -> int | None:
-        """Elements between neighbours along `var`; 0 where it does not matter, None irregular."""
+        """Returns the elements between neighbours along `var`: 0 if the touch does not vary with
+        it, None if they are irregular."""
         if var not in self.loops:
             return 0
-        near = [s.size for s in self.steps if s.var is var and s.every == 1]
-        if None in near:
+        sizes = [s.size for s in self.steps if s.var is var and s.every == 1]
+        if None in sizes:
             return None
-        return min((s for s in near if s is not None), default=0)
+        return min((s for s in sizes if s is not None), default=0)
 
     def crossing(self, vector: Var | None, lanes: int) -> float:
-        """The part of the vectors that lie in two lines: steps of other loops start them where no
-        vector starts.  Constants are packed."""
+        """Returns the fraction of vectors that lie in two cache lines.
+
+        Steps of other loops may start a vector at any multiple of their common divisor. Constants
+        are packed and never cross.
+        """
         if self.constant:
             return 0.0
-        apart = gcd(lanes, *(s.size for s in self.steps if s.var is not vector and s.size))
-        return (1 - apart / lanes) * min(1.0, lanes * self.size / LINE)
+        alignment = gcd(lanes, *(s.size for s in self.steps if s.var is not vector and s.size))
+        return (1 - alignment / lanes) * min(1.0, lanes * self.size / LINE)
 
     def reach(self, spans: Mapping[Var, int]) -> float:
-        """Bytes touched, in whole lines, while every loop runs over so many elements."""
+        """Returns the bytes touched, in whole lines, while each loop runs over `spans` elements."""
         key = tuple([spans[s.var] for s in self.steps if s.var is not None])
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = self.bytes_in(spans, LINE)
-        return found
+        size = self._known.get(key)
+        if size is None:
+            size = self._known[key] = self.bytes_in(spans, LINE)
+        return size
 
     def crowded(self, along: Vars, row: int, capacity: int) -> float:
-        """The part that the first cache, of `capacity` bytes, loses before it is used again: rows
-        of `row` bytes, one for each step `along` loops, lie in few of its sets.  Nothing of
-        constants, which are packed, and where it could not hold the rows side by side either."""
+        """Returns the fraction of rows that the first-level cache, of `capacity` bytes, loses
+        before they are used again.
+
+        Rows of `row` bytes, one for each step of the loops `along`, may map to few of the cache's
+        sets. The fraction is 0 for constants, which are packed, and for rows that the cache could
+        not hold even side by side.
+        """
         rows = points(along)
         if self.constant or not 0 < row * rows <= capacity:
             return 0.0
-        apart = gcd(PAGE, *((self.step(v) or 1) * self.size for v in along))
-        return max(0.0, 1 - capacity / apart / rows)
+        distance = gcd(PAGE, *((self.step(v) or 1) * self.size for v in along))
+        return max(0.0, 1 - capacity / distance / rows)
 
     def gap(self, along: Vars, block: int) -> float:
-        """What memory takes longer, as a part, for blocks of so many elements of rows that lie
-        apart: one for each step `along` loops."""
-        far = min((s.size or 0 for s in self.steps if s.var in along), default=0)
-        return _GAP / (block * self.size) if far > block else 0.0
+        """Returns by which fraction memory takes longer for blocks of `block` elements from rows
+        that lie apart, one row for each step of the loops `along`."""
+        distance = min((s.size or 0 for s in self.steps if s.var in along), default=0)
+        return _GAP / (block * self.size) if distance > block else 0.0
 
     def bytes_in(self, spans: Mapping[Var, int], line: int) -> float:
-        """Bytes touched, in whole lines of `line` bytes.
+        """Returns the bytes touched, in whole lines of `line` bytes.
 
-        Loops that step over one another's elements (a window's and its positions) count once.
+        Loops that step over one another's elements, as a window's and its positions, count once.
         """
-        runs: list[tuple[int, int]] = []  # (elements apart, how many)
+        strides: list[tuple[int, int]] = []  # (elements apart, how many)
         scattered = 1
         for step in self.steps:
             count = step.count(spans)
@@ -140,19 +153,23 @@ class Touch:
             if step.size is None:
                 lines = step.within and ceil(step.within * self.size / line)
                 scattered *= min(count, lines or count)
-            elif runs and step.size % runs[-1][0] == 0 and step.size // runs[-1][0] <= runs[-1][1]:
-                apart, run = runs[-1]
-                runs[-1] = apart, run + step.size // apart * (count - 1)
+            elif (
+                strides
+                and step.size % strides[-1][0] == 0
+                and step.size // strides[-1][0] <= strides[-1][1]
+            ):
+                stride, length = strides[-1]
+                strides[-1] = stride, length + step.size // stride * (count - 1)
             else:
-                runs.append((step.size, count))
-        apart, run = runs[0] if runs else (1, 1)
-        if apart == 1:
-            total = ceil(run * self.size / line) * line
+                strides.append((step.size, count))
+        stride, length = strides[0] if strides else (1, 1)
+        if stride == 1:
+            size = ceil(length * self.size / line) * line
         else:
-            total = run * max(self.size, min(apart * self.size, line))
-        for _, run in runs[1:]:
-            total *= run
-        return min(total * scattered, self.most)
+            size = length * max(self.size, min(stride * self.size, line))
+        for _, length in strides[1:]:
+            size *= length
+        return min(size * scattered, self.buffer_bytes)
 
 
 def touch(
@@ -161,36 +178,37 @@ def touch(
     *,
     store: bool,
     size: int,
-    most: float,
+    buffer_bytes: float,
     constant: bool = False,
     bases: Collection[int] = (0,),
 ) -> Touch:
-    """A touch of the elements at each of `bases`, with its steps in order."""
+    """Returns a touch of the elements at each of `bases`, with its steps in order."""
     places = sorted(set(bases))
-    found = (*steps, *_progressions(places))
-    ordered = sorted(found, key=lambda s: (s.size is None, s.size or 0))
+    strides = (*steps, *_progressions(places))
+    ordered = sorted(strides, key=lambda s: (s.size is None, s.size or 0))
     loops = frozenset(s.var for s in steps if s.var is not None)
-    return Touch(source, store, size, tuple(ordered), most, constant, loops, len(places))
+    return Touch(source, store, size, tuple(ordered), buffer_bytes, constant, loops, len(places))
 
 
 def _progressions(places: Sequence[int]) -> list[Stride]:
-    """Rising places as equal steps, and equal steps of such runs; unknown where they are neither.
+    """Returns rising `places` as nested equal steps, or as one step of unknown size if they are
+    irregular.
 
-    0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
+        0 1 2 8 9 10 are 3 places 1 apart, twice 8 apart.
     """
     if len(places) < 2:
         return []
-    apart = places[1] - places[0]
-    run = next((n for n, p in enumerate(places) if p != places[0] + n * apart), len(places))
-    firsts = places[::run]
-    if [first + n * apart for first in firsts for n in range(run)] != list(places):
+    distance = places[1] - places[0]
+    length = next((n for n, p in enumerate(places) if p != places[0] + n * distance), len(places))
+    firsts = places[::length]
+    if [first + n * distance for first in firsts for n in range(length)] != list(places):
         return [Stride(None, None, within=len(places))]
-    return [Stride(None, apart, within=run), *_progressions(firsts)]
+    return [Stride(None, distance, within=length), *_progressions(firsts)]
 
 
 @lru_cache(1 << 15)  # groups of one kernel have many offsets in common
 def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
-    """The steps of an offset along the loops it varies with, and the element where they start."""
+    """Returns the steps of an offset along `loops`, and the element where they start."""
     steps: list[Stride] = []
     base = offset.const
     for monomial, coeff in offset.terms:
@@ -198,10 +216,11 @@ def place_of(offset: Index, loops: Vars) -> tuple[tuple[Stride, ...], int]:
             steps += _of_term(monomial, coeff, loops)
         else:
             base += coeff * prod(typical(of_atom(atom)) for atom in monomial)
-    return tuple(_joined(steps)), base
+    return tuple(_merged(steps)), base
 
 
 def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
+    """Returns the steps of one term `coeff * monomial` of an offset."""
     moving = [a for a in monomial if any(v in loops for v in free_vars(of_atom(a)))]
     if len(moving) != 1:
         return [Stride(v, None) for a in moving for v in free_vars(of_atom(a)) if v in loops]
@@ -214,34 +233,39 @@ def _of_term(monomial: Monomial, coeff: int, loops: Vars) -> list[Stride]:
         return [Stride(atom, size)]
     if isinstance(atom, Extremum):  # neighbours, but where it changes from one to the other
         return max((list(place_of(i * size, loops)[0]) for i in (atom.a, atom.b)), key=len)
-    used = [v for v in free_vars(of_atom(atom)) if v in loops]
+    atom_loops = [v for v in free_vars(of_atom(atom)) if v in loops]
     den, num = as_int(atom.den), atom.num
     if den is None:
-        if any(v in loops for v in free_vars(atom.den)) or not _whole(num):
-            return [Stride(v, None) for v in used]
+        if any(v in loops for v in free_vars(atom.den)) or not _divides_by_constants(num):
+            return [Stride(v, None) for v in atom_loops]
         symbols = (v for v in free_vars(num) if v not in loops)
         den, num = typical(atom.den), substitute(num, {v: const(typical_value(v)) for v in symbols})
     parts = []
-    for var in used:
+    for var in atom_loops:
         linear = step_in(num, var)
         quotient = isinstance(atom, Quotient)
-        part = None if linear is None else _cut(quotient, var, abs(linear[0]), den, size)
+        part = None if linear is None else _divided(quotient, var, abs(linear[0]), den, size)
         parts.append(part or Stride(var, None))
     return [p for p in parts if p.size != 0]
 
 
-def _whole(index: Index) -> bool:
-    """Returns True for an index that divides by known numbers alone."""
+def _divides_by_constants(index: Index) -> bool:
+    """Returns True for an index whose divisors are all constants."""
     atoms = (atom for monomial, _ in index.terms for atom in monomial)
     return all(
         isinstance(atom, Var)
-        or (not isinstance(atom, Extremum) and as_int(atom.den) is not None and _whole(atom.num))
+        or (
+            not isinstance(atom, Extremum)
+            and as_int(atom.den) is not None
+            and _divides_by_constants(atom.num)
+        )
         for atom in atoms
     )
 
 
-def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:
-    """The step of `by*var // den` or `by*var % den`, times `size`; None where it is not plain."""
+def _divided(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | None:
+    """Returns the step of `by*var // den` (or `by*var % den`) times `size`; None if it is not
+    regular."""
     if by % den == 0:
         return Stride(var, size * by // den if quotient else 0)
     if den % by:
@@ -251,19 +275,22 @@ def _cut(quotient: bool, var: Var, by: int, den: int, size: int) -> Stride | Non
     )
 
 
-def _joined(steps: list[Stride]) -> list[Stride]:
-    """Plain steps along one loop are one step, and so are unknown ones: an element of the loop is
-    at one place, however many terms say where."""
-    found: list[Stride] = []
+def _merged(steps: list[Stride]) -> list[Stride]:
+    """Merges the plain steps along each loop into one, and likewise the unknown ones.
+
+    An element of a loop has one place, however many terms of the offset vary with the loop.
+    """
+    merged: list[Stride] = []
     for step in steps:
-        at = next((n for n, s in enumerate(found) if _alike(s, step)), None)
-        if at is None:
-            found.append(step)
+        position = next((n for n, s in enumerate(merged) if _mergeable(s, step)), None)
+        if position is None:
+            merged.append(step)
         elif step.size is not None:
-            found[at] = Stride(step.var, (found[at].size or 0) + step.size)
-    return found
+            merged[position] = Stride(step.var, (merged[position].size or 0) + step.size)
+    return merged
 
 
-def _alike(a: Stride, b: Stride) -> bool:
+def _mergeable(a: Stride, b: Stride) -> bool:
+    """Returns True for steps along the same loop that are both plain, or both unknown."""
     plain = all(s.every == 1 and s.within is None for s in (a, b))
     return plain and a.var is b.var and (a.size is None) is (b.size is None)

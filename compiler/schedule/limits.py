@@ -1,27 +1,29 @@
-"""The numbers of a machine that bound what passes put into one kernel."""
+"""The numbers of a machine that limit what passes put into one kernel."""
 
 from tcc.record import record
 
 
 @record
 class FusionLimits:
-    """Measured on cores with 1 MiB of second-level cache.
+    """Limits measured on cores with 1 MiB of second-level cache.
 
-    Work, as machines give it: so many body operations as `exchange` take as long as to write a
-    byte and read it again, and copying `launch_bytes` as long as a launch.
+    Work, in the machine's units: `exchange` is the number of body operations that take as long as
+    writing a byte and reading it again. Copying `launch_bytes` bytes takes as long as one launch.
 
-    Memory, in bytes: `room` is what a unit may hold of its stages, in tiles of `stream_rows`;
-    a row of `long_row` comes from beyond the second-level cache.  From `transposed_rows` on rows
-    fill a vector if turned around.
+    Memory, in bytes: a tile may hold `room` bytes of its stages' values, in tiles of `stream_rows`
+    rows. A row of `long_row` bytes comes from beyond the second-level cache. At least
+    `transposed_rows` rows fill a vector if they are transposed.
 
-    Threads: a core does `contraction_rate` body operations of a contraction in a nanosecond and
-    `plain_rate` others; a thread with less than `least_nanoseconds` to do costs more than it saves.
+    Threads: in a nanosecond a core does `contraction_rate` body operations of a contraction, or
+    `plain_rate` other ones. A thread with less than `least_nanoseconds` of work costs more than it
+    saves.
 
-    `walks`: whether units walk along a loop where they need not; None, without prices: where rows
-    are of more than `room` or `long_row`, or products read `transposed_rows` along their sums.
-    `repeats`: whether units do stages again whose results several units read.
-    `reuses_results`: whether values of open size wait for later stages where results go.
-    `beside`: whether neighbouring reductions that read the same elements are one.
+    `walks`: True or False forces streaming loops on or off where the choice is free. None decides
+    without prices: it streams if rows exceed `room` or `long_row` bytes, or if contractions read
+    `transposed_rows` rows along their sums.
+    `repeats`: tiles may recompute stages whose results several tiles read.
+    `reuses_results`: values of symbolic size may wait for later stages in the memory of results.
+    `merges_reductions`: neighbouring reductions that read the same elements become one.
     """
 
     exchange: float = 1.1
@@ -36,30 +38,33 @@ class FusionLimits:
     walks: bool | None = None
     repeats: bool = False
     reuses_results: bool = False
-    beside: bool = False
+    merges_reductions: bool = False
 
 
 TYPICAL_LIMITS = FusionLimits()
-# What units hold is decided by its price; but every thread has memory for the largest of all, for
-# as long as the program is loaded.
+# The price decides how much a tile holds. But every thread keeps memory for the largest tile as
+# long as the program is loaded.
 CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 
 @record
 class Rates:
-    """What a machine does in a second: `products` that are added up, `others` for operations on
-    elements, and `bytes` of memory read; bytes of `weights` read, and bytes that stages of a kernel
-    have `exchanged`, written and read again."""
+    """The rates of a machine, for each second.
+
+    `products` are multiply-adds of contractions, `elementwise` other operations on elements,
+    `bytes` those read from memory. `weights` are bytes of weights read, and `exchanged` bytes that
+    stages of one kernel write and read again.
+    """
 
     products: float = 180e9
-    others: float = 90e9
+    elementwise: float = 90e9
     bytes: float = 27e9
     weights: float = 27e9
     exchanged: float = 80e9
 
-    def seconds(self, products: float, others: float, bytes_: float) -> float:
-        """How long work and traffic take, one after the other."""
-        return products / self.products + others / self.others + bytes_ / self.bytes
+    def seconds(self, products: float, elementwise: float, bytes_: float) -> float:
+        """Returns the seconds that work and traffic take, one after the other."""
+        return products / self.products + elementwise / self.elementwise + bytes_ / self.bytes
 
 
 TYPICAL_RATES = Rates()

@@ -1,4 +1,5 @@
-"""Questions a scheduler asks about a tile group: strides, work, and what kind of sum a stage is."""
+"""Properties of a tile group that schedulers need: strides, work, and the kind of contraction of a
+stage."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -12,47 +13,47 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
 from tcc.record import record
 
-# A symbol counts as so much where no typical size is given: long enough to be worth a vector.
+# The value of a symbol without a typical size: long enough to be worth a vector.
 TYPICAL = 128
-# No array has an axis of so many elements: a symbolic size counts as no more, so that products of
-# as many sizes as a nest has loops stay in the range of a float.
+# No array has an axis longer than this. Symbolic sizes are clamped to it, so that the product of
+# all sizes of a nest stays in the range of a float.
 _LONGEST = 1 << 40
-# Lanes up to so many elements from one another come out of as many vectors, by shuffles.
+# Lanes at most this many elements apart are loaded as whole vectors and shuffled.
 FEW_APART = 4
 
 
 @record
 class Factors:
-    """A sum of products: the two factors of a stage `sum(k) a * b`."""
+    """The two factors of a stage `sum(k) a * b`."""
 
     a: Scalar
     b: Scalar
 
 
 def multiplied(stage: GroupStage | Stage) -> Factors | None:
-    """The factors, where the stage is a sum of products of anything."""
-    (body, *rest) = stage.body
-    if rest or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
+    """Returns the factors of a stage that is a sum of products of any type, else None."""
+    (body, *more) = stage.body
+    if more or stage.monoid != "sum" or not isinstance(body, Apply) or body.function != "mul":
         return None
     return Factors(*body.args)
 
 
-@lru_cache(1 << 12)  # stages and bodies are compared by identity, and asked about again and again
+@lru_cache(1 << 12)  # Stages and bodies are compared by identity, and schedulers ask often.
 def contraction_factors(stage: GroupStage) -> Factors | None:
-    """The factors, where the stage is a sum of products: of floats, or of bytes in i32."""
-    found, dtype = multiplied(stage), stage.body[0].dtype
-    if found is None or dtype.is_float:
-        return found
-    return found if dtype is I32 and _is_byte(found.a) and _is_byte(found.b) else None
+    """Returns the factors of a contraction of floats, or of bytes accumulated in i32; else None."""
+    pair, dtype = multiplied(stage), stage.body[0].dtype
+    if pair is None or dtype.is_float:
+        return pair
+    return pair if dtype is I32 and _is_byte(pair.a) and _is_byte(pair.b) else None
 
 
 def of_bytes(stage: GroupStage) -> bool:
-    """Whether a stage is a sum of products of bytes in i32."""
+    """Returns True for a contraction of bytes accumulated in i32."""
     return contraction_factors(stage) is not None and not stage.body[0].dtype.is_float
 
 
 def of_pairs(stage: GroupStage) -> bool:
-    """Whether a stage is a sum of products of bf16 in f32."""
+    """Returns True for a contraction of bf16 accumulated in f32."""
     factors = contraction_factors(stage)
     if factors is None or stage.body[0].dtype is not F32:
         return False
@@ -60,8 +61,8 @@ def of_pairs(stage: GroupStage) -> bool:
 
 
 def neighbours(stage: GroupStage) -> int:
-    """How many neighbours along a sum of products lie in a word, and are multiplied at once where
-    there is an instruction for it: four bytes or two bf16."""
+    """Returns how many neighbours along a contraction's sum lie in one word and are multiplied by
+    one instruction, where the target has one: 4 bytes, 2 bf16, else 1."""
     return 4 if of_bytes(stage) else 2 if of_pairs(stage) else 1
 
 
@@ -71,29 +72,31 @@ def _is_byte(scalar: Scalar) -> bool:
 
 @lru_cache(1 << 14)
 def trips(var: Var) -> int:
-    """The number of trips of a loop at the typical value of each symbol."""
+    """Returns the number of trips of a loop, with each symbol at its typical value."""
     return typical(extent(var))
 
 
 def typical(size: Index) -> int:
-    """A size as all prices count it: each symbol counts as its typical value, or where none is
-    given as the value of its range that is next to `TYPICAL`, a loop as its trips.  Symbolic sizes
-    count as at least 1 and at most `_LONGEST`."""
-    known = as_int(size)
-    return known if known is not None else _typical(size)
+    """Returns a size as all prices count it.
+
+    A symbol counts as its typical value. Without one it counts as the value in its range closest to
+    `TYPICAL`. A loop counts as its trips. Symbolic sizes are clamped to 1 .. `_LONGEST`.
+    """
+    constant = as_int(size)
+    return constant if constant is not None else _typical(size)
 
 
 @lru_cache(16384)
 def _typical(size: Index) -> int:
     try:
         value = int(evaluate(size, {v.name: typical_value(v) for v in free_vars(size)}))
-    except ZeroDivisionError:  # by a difference of sizes, which is zero at typical ones
+    except ZeroDivisionError:  # a divisor that is a difference of sizes can be 0 at typical values
         return 1
     return min(max(1, value), _LONGEST)
 
 
 def typical_value(var: Var) -> int:
-    """What a symbol or a loop counts as in a size."""
+    """Returns the value that a symbol or a loop counts as in a size."""
     if var.extent is not None:
         return trips(var)
     at_most = TYPICAL if var.hi is None else min(TYPICAL, var.hi)
@@ -101,41 +104,43 @@ def typical_value(var: Var) -> int:
 
 
 def stride(access: Access, var: Var) -> int | None:
-    """Elements between neighbours along `var`: 0 if it does not matter, None if irregular."""
+    """Returns the elements between neighbours along `var`: 0 if the access does not vary with it,
+    None if they are irregular."""
     linear = step_in(access.offset, var)
     return None if linear is None else linear[0]
 
 
 def guarded(access: Access, var: Var) -> bool:
-    """Whether neighbours along `var` may differ in being inside."""
+    """Returns True if a guard of the access varies with `var`."""
     return var in free_vars(*(g.index for g in access.guards))
 
 
 @lru_cache(1 << 12)
 def work(stage: GroupStage) -> int:
-    """Evaluations of the body, with typical extents."""
+    """Returns the number of evaluations of the body, with typical extents."""
     return points(stage.loops)
 
 
 def points(variables: Iterable[Var]) -> int:
-    """Trips of all loops together."""
+    """Returns the product of the trips of all loops."""
     return prod(trips(v) for v in variables)
 
 
 def weight(stage: GroupStage | Stage) -> int:
-    """Operations of one evaluation of the body; transcendental functions count as many."""
+    """Returns the operations of one evaluation of the body; transcendental functions count as
+    15."""
     return _weight(stage.body)
 
 
 @lru_cache(1 << 12)
 def _weight(body: Scalars) -> int:
-    total = 0
+    operations = 0
     for scalar in walk(*body):
         if isinstance(scalar, Apply):
-            total += EXPENSIVE.get(scalar.function, 1)
+            operations += EXPENSIVE.get(scalar.function, 1)
         elif isinstance(scalar, Read):
-            total += 1
-    return max(total, 1)
+            operations += 1
+    return max(operations, 1)
 
 
 EXPENSIVE = {
@@ -147,19 +152,19 @@ EXPENSIVE = {
 }
 
 
-# Single instructions that take as long as many.
+# Single instructions with a latency of many cycles.
 _SLOW = frozenset(("div", "sqrt"))
 
 
 def costly(scalar: Scalar) -> bool:
-    """Whether a scalar is a function of floats that takes many cycles."""
+    """Returns True for a function of floats that takes many cycles."""
     named = isinstance(scalar, Apply) and (scalar.function in EXPENSIVE or scalar.function in _SLOW)
     return named and scalar.dtype.is_float
 
 
 def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
-    """Whether a stage reads another at the point that was just computed, so that the block can stay
-    in registers."""
+    """Returns True if a stage reads another one only at the point that was just computed, so that
+    the block can stay in registers."""
     access = stage.accesses.get(node)
     if access is None:
         return True
@@ -171,43 +176,45 @@ def reads_here(group: TileGroup, stage: GroupStage, node: Read) -> bool:
 
 
 def row_loop(group: TileGroup) -> Var | None:
-    """The common loop that rows of windowed stages follow; None in a group without such."""
+    """Returns the common loop that the rows of windowed stages follow; None for a group without
+    windows."""
     return next((s.strip.loop for s in group.stages if s.strip is not None), None)
 
 
 def own_loops(group: TileGroup, stage: GroupStage) -> Vars:
-    """The loops of a stage's results that a unit covers whole, whatever its share of the grid."""
+    """Returns the loops of a stage's results that every tile covers whole."""
     rows = () if stage.strip is None else (stage.strip.rows,)
     return tuple(v for v in stage.iters if v not in group.common and v not in rows)
 
 
 @lru_cache(1 << 12)
 def depends(stage: GroupStage, scalar: Scalar) -> frozenset[Var]:
-    """The iterators of the stage that `scalar` varies with."""
-    found: set[Var] = set()
+    """Returns the iterators of `stage` that `scalar` varies with."""
+    varying: set[Var] = set()
     for node in walk(scalar):
         if isinstance(node, Read):
             access = stage.accesses.get(node)
             if isinstance(node.source, StageRef):  # it varies with all its iterators
-                found.update(free_vars(*node.indices))
+                varying.update(free_vars(*node.indices))
             if access is None:
                 continue
             guards = (g.index for g in access.guards)
-            found.update((*free_vars(access.offset, *guards), *access.along))
+            varying.update((*free_vars(access.offset, *guards), *access.along))
         elif hasattr(node, "index"):
-            found.update(free_vars(node.index))
-    return frozenset(found & {*stage.loops})
+            varying.update(free_vars(node.index))
+    return frozenset(varying & {*stage.loops})
 
 
 def anchor(group: TileGroup) -> GroupStage:
-    """The stage that decides the loops: the one with most work."""
+    """Returns the stage with the most work, which decides the loops."""
     return max(group.stages, key=lambda s: work(s) * weight(s))
 
 
 def in_scratch(group: TileGroup, accesses: Iterable[Access]) -> list[Access]:
-    """Those that touch the memory of a unit."""
+    """Returns the accesses to the scratch of a tile."""
     return [a for a in accesses if group.buffers[a.buffer].scope is MemorySpace.LOCAL]
 
 
 def all_accesses(stage: GroupStage) -> tuple[Access, ...]:
+    """Returns the reads, then the stores, of a stage."""
     return (*stage.accesses.values(), *stage.written)

@@ -1,6 +1,7 @@
-"""Sizes at which kernels of open sizes are priced: typical ones, smaller odd ones and small ones.
+"""The sizes at which kernels with symbolic dims are priced: typical ones, smaller odd ones and
+small ones.
 
-b in 1.., typical 128    ->    128, 63, 25    and in tables of times 8, 1, 256 and 512
+    b in 1.., typical 128    ->    128, 63, 25    and in tables of times 8, 1, 256 and 512
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,33 +11,34 @@ from typing import TypeAlias
 from tcc.ir.index import Index, Substitution, Var, symbol
 from tcc.schedule.nest import TYPICAL, typical_value
 
-# Seconds at each set of sizes, the typical one first; one number where no size is open.
+# Seconds at each set of sizes, the typical set first; one number if no size is symbolic.
 Times: TypeAlias = tuple[float, ...]
-# Sets of sizes: by what a typical size is divided, and what is taken from that.
+# Each set of sizes: (divisor of the typical size, number subtracted from the quotient).
 _Sets: TypeAlias = tuple[tuple[int, int], ...]
 
-# Half of a typical size less one leaves a remainder of each block, a fifth is less than two vectors
-# of four.
+# Half of a typical size minus one leaves a remainder in each block; a fifth is less than two
+# vectors of four.
 _SETS: _Sets = (2, 1), (5, 0)
-# A few tiles, and one element, which is the most frequent of small sizes.
+# A few tiles, and one element, which is the most frequent small size.
 _SMALL: _Sets = (16, 0), (TYPICAL, 0)
-# How many further sets of a table, the first ones, have sizes that fall.
+# The number of leading further sets of a table whose sizes decrease.
 FALLING = len(_SETS) + len(_SMALL)
-# Of larger sizes, results no longer fit a cache.
+# Factors of larger sizes, whose results no longer fit a cache.
 _LARGER = (2, 4)
 
 
 def other_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """What replaces the symbols for each further set of sizes: the same with other typical values.
+    """Returns the substitutions of the symbols for each further set of sizes: the same symbols with
+    other typical values.
 
     A symbol whose typical size the user gives keeps it.
     """
-    return tuple(each for each in _smaller(symbols, _SETS) if each)
+    return tuple(sizes for sizes in _smaller(symbols, _SETS) if sizes)
 
 
 def table_sizes(symbols: Iterable[Var]) -> tuple[Substitution, ...]:
-    """What replaces the symbols for each further set of sizes of which a manifest has the time: as
-    many sets for all symbols."""
+    """Returns the substitutions of the symbols for each further set of sizes in a manifest's table
+    of times. The number of sets does not depend on the symbols."""
     free = [v for v in symbols if v.extent is None]
     grown = ({v: _grown(v, times) for v in free} for times in _LARGER)
     return (*_smaller(free, (*_SETS, *_SMALL)), *grown)
@@ -49,8 +51,8 @@ def _smaller(symbols: Iterable[Var], sets: _Sets) -> list[Substitution]:
 
 def _sized(var: Var, part: int, less: int) -> Index:
     value = (typical_value(var) // part - less) // var.divisor * var.divisor
-    least = -(-max(var.lo, 1) // var.divisor) * var.divisor
-    return symbol(var.name, var.lo, var.hi, var.divisor, max(value, least))
+    smallest = -(-max(var.lo, 1) // var.divisor) * var.divisor
+    return symbol(var.name, var.lo, var.hi, var.divisor, max(value, smallest))
 
 
 def _grown(var: Var, times: int) -> Index:
@@ -61,19 +63,22 @@ def _grown(var: Var, times: int) -> Index:
 
 
 def together(times: Iterable[Times]) -> Times:
-    """The sums of times at each set of sizes."""
+    """Returns the sums of `times` at each set of sizes."""
     return tuple(map(sum, _at_all(*times))) or (0.0,)
 
 
 def mean_share(times: Times, base: Times) -> float:
-    """The mean share that `times` are of `base`, in seconds of the first of `base`: what is chosen
-    by it costs little at any set of sizes."""
+    """Returns the mean ratio of `times` to `base`, times the first seconds of `base`.
+
+    A choice by this mean costs little at any set of sizes.
+    """
     if base[0] <= 0:
         return times[0]
     return base[0] * fmean(time / part for time, part in _at_all(times, base))
 
 
 def _at_all(*times: Times) -> Iterator[Times]:
-    """Of each set of sizes the seconds of each; a single number counts at all sets."""
+    """Yields, for each set of sizes, the seconds of each of `times`; a single number counts at all
+    sets."""
     sets = max(map(len, times), default=1)
     return zip(*(t * sets if len(t) == 1 else t for t in times), strict=True)

@@ -1,10 +1,10 @@
-"""Which terms of sums of products are zero, because a factor lies beyond the border of an operand.
+"""The terms of contractions that are zero, because a factor lies beyond the border of an operand.
 
     y[h, w] = sum(p, q, c)  x[h + p - 2, w + q - 2, c] * f[p, q, c]        zeros around x[H, W]
-      rows h .. h + 3 of a unit    ->    p from max(0, 2 - (h + 3)) to min(5, H + 2 - h)
+      rows h .. h + 3 of a tile    ->    p from max(0, 2 - (h + 3)) to min(5, H + 2 - h)
 
-Borders of open size alone count: where sizes are known, a window has no taps that lie outside for
-all results.  A zero times a weight that is infinite counts as zero.
+Only borders of symbolic size count: with known sizes a window has no taps that lie outside for all
+results. A zero times an infinite weight counts as zero.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,24 +33,25 @@ from tcc.record import record
 from tcc.schedule.masked_terms import Ends, Limit, needed
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
-# Elements along a loop at which a border is a small part of them.
+# Loops longer than this count as this long: a border is then a small part of them.
 _LONG = 1 << 12
 
 
 @record
 class Border:
-    """A limit of the steps along a loop of a sum, each of which is `every` elements of the loop."""
+    """A limit of the steps along a loop of a contraction; each step is `every` elements of the
+    loop."""
 
     every: int
     limit: Limit
 
 
-@lru_cache(1 << 12)  # stages are compared by identity
+@lru_cache(1 << 12)  # Stages are compared by identity.
 def borders_of(stage: GroupStage) -> Mapping[Var, tuple[Border, ...]]:
-    """The borders along each loop of a sum of products; none of other stages."""
+    """Returns the borders along each summed loop of a contraction; empty for other stages."""
     if contraction_factors(stage) is None:
         return {}
-    return {v: found for v in stage.reduce if (found := tuple(_borders(stage, v)))}
+    return {v: borders for v in stage.reduce if (borders := tuple(_borders(stage, v)))}
 
 
 def _borders(stage: GroupStage, loop: Var) -> Iterator[Border]:
@@ -62,17 +63,17 @@ def _borders(stage: GroupStage, loop: Var) -> Iterator[Border]:
             continue
         access = stage.accesses.get(node)
         for guard in () if access is None else (*access.guards, *access.beyond):
-            found = _steps(guard.index, loop)
-            if found is None or as_int(guard.extent) is not None:
+            steps = _steps(guard.index, loop)
+            if steps is None or as_int(guard.extent) is not None:
                 continue
-            every, step, rest = found
-            yield Border(every, Limit(step, rest))
-            yield Border(every, Limit(-step, guard.extent - 1 - rest))
+            every, step, offset = steps
+            yield Border(every, Limit(step, offset))
+            yield Border(every, Limit(-step, guard.extent - 1 - offset))
 
 
 def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
-    """(every, step, rest): an index grows by `step` each time that so many elements of a loop have
-    passed; None where it does not depend on the loop so."""
+    """Returns (every, step, offset): the index grows by `step` after each `every` elements of
+    `loop`. Returns None if it is not of this form."""
     if loop not in free_vars(index):
         return None
     linear = step_in(index, loop)
@@ -89,14 +90,17 @@ def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:
 
 
 def needed_terms(
-    stage: GroupStage, loop: Var, unit: Mapping[Var, Ends]
+    stage: GroupStage, loop: Var, tile_ends: Mapping[Var, Ends]
 ) -> tuple[Sequence[Index], Sequence[Index]]:
-    """Places along a loop of a sum that the first term which is not zero is not before, and places
-    that the last one is before.  `unit` has the ends of the loops around it."""
+    """Returns lower bounds of the first nonzero term, and upper bounds (exclusive) of the last one,
+    along a summed loop.
+
+    `tile_ends` has the ends of the loops around it.
+    """
     firsts: list[Index] = []
     stops: list[Index] = []
     for border in borders_of(stage).get(loop, ()):
-        first, stop = needed((border.limit,), unit)
+        first, stop = needed((border.limit,), tile_ends)
         firsts += [border.every * place for place in first]
         stops += [border.every * place for place in stop]
     return firsts, stops
@@ -104,7 +108,8 @@ def needed_terms(
 
 @lru_cache(1 << 14)
 def terms_along(stage: GroupStage, loop: Var) -> int:
-    """The terms along a loop that any result needs, symbolic sizes counted as typical ones."""
+    """Returns the number of terms along a loop that any result needs; symbolic sizes count as
+    typical ones."""
     ends = {v: (const(0), const(min(trips(v), _LONG) - 1)) for v in stage.iters}
     start, stop = _terms(stage, loop, ends, {})
     return max(0, int(stop - start))
@@ -112,8 +117,11 @@ def terms_along(stage: GroupStage, loop: Var) -> int:
 
 @lru_cache(1 << 12)
 def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float:
-    """The part of a sum's terms that are added up for blocks of these elements of the loops named,
-    one of the others; symbolic sizes count as typical ones, and as `_LONG` where they are more."""
+    """Returns the fraction of a contraction's terms that are computed with blocks of the given
+    elements along the named loops, and of 1 along other loops.
+
+    Symbolic sizes count as typical ones, at most `_LONG`.
+    """
     values: dict[str, Any] = {}
     ends: dict[Var, Ends] = {}
     for axis, var in enumerate(stage.iters if borders_of(stage) else ()):
@@ -132,7 +140,7 @@ def terms_share(stage: GroupStage, blocks: tuple[tuple[str, int], ...]) -> float
 def _terms(
     stage: GroupStage, loop: Var, ends: Mapping[Var, Ends], values: Mapping[str, Any]
 ) -> tuple[Any, Any]:
-    """Where the terms of a loop begin and end for blocks at these `ends`."""
+    """Returns where the terms of a loop begin and end for blocks with these `ends`."""
     firsts, stops = needed_terms(stage, loop, ends)
     sizes = (v for index in (*firsts, *stops) for v in free_vars(index) if v.extent is None)
     values = {**values, **{v.name: min(typical_value(v), _LONG) for v in sizes}}

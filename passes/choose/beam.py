@@ -1,11 +1,12 @@
-"""Chooses one alternative for each of several places of a graph, by the total of what they cost.
+"""Chooses one alternative for each of several places of a graph, by the sum of their costs.
 
     costs of places     A: a 5, b 4     B: a 5, b 4     together, b and a: 3 more
-    one after another   b, b: 8         the least total of both
+    one after another   b, b: 8         the lowest sum of both
 
-A place's cost may depend on what earlier places were given: a link adds to the sum what two choices
-cost together.  Every combination is looked at where they are few; else the cheapest beginnings are
-carried on.  The result is never dearer than taking, place by place, what saves most for a byte.
+The cost of a choice may depend on earlier choices: a link adds what two choices cost together. The
+search tries all combinations if there are few; else it extends the cheapest partial choices. The
+result is never dearer than greedily choosing, at each place, the alternative that saves most for
+each byte.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from typing import Any, TypeAlias
 
 from tcc.schedule.alternatives import Alternative, preferred
 
-# Beginnings that are carried on, and combinations up to which all of them are.
+# Partial choices that are extended, and the most combinations of which all are.
 WIDTH = 8
 EXACT = 256
 
 
-# What the choices of an earlier and a later place, by their numbers, cost beyond their own.
+# The cost of the choices of an earlier and a later place, by their numbers, beyond their own costs.
 Link: TypeAlias = Callable[[int, int], float]
 # The alternatives of each place.
 Places: TypeAlias = Sequence[Sequence[Alternative[Any, Any]]]
@@ -30,19 +31,21 @@ Picks: TypeAlias = tuple[int, ...]
 
 
 def choose_together(places: Places, links: Mapping[tuple[int, int], Link], room: float) -> Picks:
-    """The number of the alternative to take at each place, of the least total found within `room`
+    """Returns the number of the alternative for each place, with the lowest sum found within `room`
     bytes.
 
-    Each place's first takes no bytes.  `links` has pairs of places, the earlier one first.
-    The same for equal arguments; of equal totals, the lower numbers.
+    Each place's first alternative takes no bytes. `links` has pairs of places, the earlier one
+    first. Equal arguments give equal results; of equal sums the lower numbers win.
     """
     search = _Search(places, links, room)
-    few = prod(map(len, places)) <= EXACT
-    found = [search.greedy(), search.beam(EXACT if few else WIDTH)]
-    return min(found, key=lambda picks: (search.total(picks), picks))
+    exhaustive = prod(map(len, places)) <= EXACT
+    choices = [search.greedy(), search.beam(EXACT if exhaustive else WIDTH)]
+    return min(choices, key=lambda picks: (search.total(picks), picks))
 
 
 class _Search:
+    """The search over the alternatives of all places."""
+
     def __init__(self, places: Places, links: Mapping[tuple[int, int], Link], room: float) -> None:
         self._places, self._room = places, room
         self._links: list[list[tuple[int, Link]]] = [[] for _ in places]
@@ -50,10 +53,12 @@ class _Search:
             self._links[after].append((before, link))
 
     def total(self, picks: Picks) -> float:
+        """Returns the cost of all choices, links included."""
         return sum(self._step(picks[:n], pick) for n, pick in enumerate(picks))
 
     def beam(self, width: int) -> Picks:
-        """The cheapest of the beginnings that are left when all places are seen."""
+        """Returns the cheapest choices after extending at most `width` partial ones place by
+        place."""
         states: list[tuple[float, int, Picks]] = [(0.0, 0, ())]
         for options in self._places:
             longer = [
@@ -65,8 +70,9 @@ class _Search:
         return states[0][2]
 
     def greedy(self) -> Picks:
-        """Each place's cheapest alternative by itself, the most saved for a byte first."""
-        best = [preferred(first, rest) for first, *rest in self._places]
+        """Returns each place's cheapest alternative by itself, those that save most for each byte
+        first."""
+        best = [preferred(first, more) for first, *more in self._places]
 
         def gain(place: int) -> float:
             return (self._places[place][0].price - best[place].price) / max(best[place].bytes, 1)
@@ -79,7 +85,7 @@ class _Search:
         return tuple(picks)
 
     def _step(self, picks: Picks, pick: int) -> float:
-        """What the next place adds."""
+        """Returns what the choice `pick` at the next place adds."""
         place = len(picks)
-        own = self._places[place][pick].price
-        return own + sum(link(picks[before], pick) for before, link in self._links[place])
+        price = self._places[place][pick].price
+        return price + sum(link(picks[before], pick) for before, link in self._links[place])

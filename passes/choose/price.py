@@ -1,4 +1,4 @@
-"""What a graph takes by itself: its kernels as they would be placed and scheduled in a model."""
+"""Prices a graph by itself: its kernels as they would be placed and scheduled in a model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tcc.schedule.open_sizes import Times
 def priced_kernels(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, float]]:
-    """The kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their own."""
+    """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
+    own."""
     for kernel, key in _keys(graph, planner, ends):
         yield kernel, planner.price_of(key)
 
@@ -23,7 +24,8 @@ def priced_kernels(
 def timed_kernels(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Times]]:
-    """As `priced_kernels`, at each set of sizes."""
+    """Yields the kernels of a graph as `priced_kernels` does, each with its seconds at each set of
+    sizes."""
     for kernel, key in _keys(graph, planner, ends):
         yield kernel, planner.times_of(key)
 
@@ -38,13 +40,13 @@ def _keys(
 
 
 def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
-    """The number of the graph whose kernels take the least time together."""
+    """Returns the number of the graph whose kernels take the least time together."""
     prices = [sum(seconds for _, seconds in priced_kernels(g, planner)) for g in graphs]
     return prices.index(min(prices))
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:
-    """A constant of contents that no price depends on; another `hint` than those of the graph that
-    `b` rebuilds."""
+    """Returns a constant whose contents no price depends on; its `hint` must differ from those in
+    the graph that `b` rebuilds."""
     name = b.fresh(hint)
     return b.constant_handle(Handle(name), type_, name)

@@ -1,18 +1,18 @@
-"""Runs direct sums in place of a fast algorithm where sizes are small.
+"""Runs direct sums instead of a fast algorithm where sizes are small.
 
-    transform, products, transform, guard          r = product of the open sizes is at most 17
+    transform, products, transform, guard          r = product of the symbolic sizes is at most 17
     where flag: direct                       ->    branch r { direct }
                                                    else { transform, ..., where flag: direct }
 
-A guarded algorithm has direct sums at hand, for values that it cannot take.  Both are priced at the
-sets of sizes of `tcc.schedule.open_sizes`; between two sets the logarithm of the ratio of their
-times runs straight over the logarithm of the product of the sizes:
+A guarded algorithm contains direct sums, for values that it cannot handle. Both are priced at the
+sets of sizes of `tcc.schedule.open_sizes`. Between two sets, the logarithm of the ratio of their
+times is interpolated linearly over the logarithm of the product of the sizes:
 
     h x w            128x128   63x63   25x25     8x8     1x1
-    fast algorithm    752 us     187      42     4.8     4.2    transformed weights take most of it
+    fast algorithm    752 us     187      42     4.8     4.2    mostly the transformed weights
     direct sums     2,449 us     594      94      10     0.9    ->   h * w <= 17
 
-Requires a program whose memory is planned.  Establishes that its instructions keep their order.
+Requires a program whose memory is planned. Establishes that its instructions keep their order.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
 
-# The part of its time that direct sums have to save at the smallest sizes: prices err.
+# The fraction of its time that direct sums have to save at the smallest sizes: prices err.
 _LEAST = 0.1
 
 
 def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
-    """`lowered` with direct sums at sizes at which they are priced less than fast algorithms; as it
-    is where the user gives typical sizes."""
+    """Returns `lowered` with direct sums at sizes at which their price is lower; unchanged if the
+    user gives typical sizes."""
     dims = open_dims(lowered.placed.graph)
     symbols = free_vars(*dims)
     if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
@@ -62,16 +62,16 @@ def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
     sets = ({}, *table_sizes(symbols)[:FALLING])
     products = [prod(typical(substitute(size, sizes)) for size in dims) for sizes in sets]
     model = planner.holding(lowered.weights.size)
-    chosen: dict[_Site, int] = {}
+    bounds: dict[_Site, int] = {}
     for site in _sites(lowered):
-        most = crossing(products, _ratios(lowered, site, model, len(sets)))
-        if most is not None:
-            chosen[site] = most
-    return replace(lowered, program=_branched(lowered, chosen)) if chosen else lowered
+        bound = crossing(products, _ratios(lowered, site, model, len(sets)))
+        if bound is not None:
+            bounds[site] = bound
+    return replace(lowered, program=_branched(lowered, bounds)) if bounds else lowered
 
 
 def open_dims(graph: Graph) -> tuple[Index, ...]:
-    """The distinct sizes of the inputs that are not known."""
+    """Returns the distinct symbolic sizes of the inputs."""
     sizes = (size for value in graph.inputs for size in value.type.shape)
     return tuple(dict.fromkeys(size for size in sizes if as_int(size) is None))
 
@@ -80,8 +80,8 @@ def open_dims(graph: Graph) -> tuple[Index, ...]:
 
 
 def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
-    """The product of sizes up to which ratios of times stay below 1; None where the last one is
-    near 1.
+    """Returns the product of sizes up to which ratios of times stay below 1; None if the last ratio
+    is near 1.
 
     `ratios` belong to `products`, which fall.
     """
@@ -95,7 +95,8 @@ def crossing(products: Sequence[int], ratios: Sequence[float]) -> int | None:
 
 
 def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> list[float]:
-    """The times of a site's direct sums over those of its fast algorithm, at so many `sets`."""
+    """Returns the times of a site's direct sums over those of its fast algorithm, at the first
+    `sets` sets of sizes."""
 
     def seconds(body: Body, at: int) -> float:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
@@ -112,19 +113,19 @@ def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> lis
 class _Site:
     """The instructions `first` to `last` of a program, which end with a guard's branch.
 
-    `moved` come before both algorithms; `fast` ends with that branch.  `direct` are the direct sums
-    and what they need.
+    `prefix` runs before both algorithms. `fast` ends with the guard's branch. `direct` are the
+    direct sums and what they need.
     """
 
     first: int
     last: int
-    moved: Body
+    prefix: Body
     fast: Body
     direct: Body
 
 
 def _sites(lowered: Lowered) -> Iterator[_Site]:
-    """The guarded algorithms of which nothing else reads a part."""
+    """Yields the guarded algorithms whose intermediate values nothing else reads."""
     body = lowered.program.body
     writers = _Writers(lowered)
     for last, instr in enumerate(body):
@@ -135,18 +136,18 @@ def _sites(lowered: Lowered) -> Iterator[_Site]:
                 while first and writers.is_part(first - 1, last, results | {instr.condition}):
                     first -= 1
                 span = body[first:last]
-                moved = tuple(i for i in span if isinstance(i, Let | Allocate))
-                parts = tuple(i for i in span if i not in moved)
+                prefix = tuple(i for i in span if isinstance(i, Let | Allocate))
+                parts = tuple(i for i in span if i not in prefix)
                 filled = tuple(
                     i for i in parts if isinstance(i, CallOp) and results & {*touched(i)}
                 )
-                alone = all(writers.has_one_writer(b, last) for b in results)
-                if alone and any(isinstance(i, Launch) for i in parts):
-                    yield _Site(first, last, moved, (*parts, instr), (*filled, *then))
+                single_writers = all(writers.has_one_writer(b, last) for b in results)
+                if single_writers and any(isinstance(i, Launch) for i in parts):
+                    yield _Site(first, last, prefix, (*parts, instr), (*filled, *then))
 
 
 class _Writers:
-    """What the instructions of a program write, and where that is used."""
+    """The buffers that each instruction of a program writes, and where they are used."""
 
     def __init__(self, lowered: Lowered) -> None:
         self._body = lowered.program.body
@@ -160,32 +161,35 @@ class _Writers:
                 self._uses.setdefault(buffer, []).append(position)
 
     def are_launches(self, body: Body) -> bool:
-        """Whether a guard's body launches kernels, and computes sizes for these, alone."""
+        """Returns True if a guard's body only launches kernels and computes sizes for them."""
         return all(isinstance(instr, Launch | Let) for instr in body)
 
     def written(self, instr: Instr) -> tuple[BufferId, ...]:
-        """The results of a launch."""
+        """Returns the results of a launch."""
         if not isinstance(instr, Launch):
             return ()
         return tuple(instr.buffers[n] for n in self._results[instr.kernel])
 
-    def is_part(self, position: int, last: int, known: set[BufferId]) -> bool:
-        """Whether nothing but the guard at `last` and its algorithm needs an instruction's results,
-        those that are `known` left out."""
+    def is_part(self, position: int, last: int, needed_results: set[BufferId]) -> bool:
+        """Returns True if only the guard at `last` and its algorithm need an instruction's results,
+        apart from `needed_results`."""
         match self._body[position]:
             case Let() | Allocate():
                 return True
             case Launch() as launch:
-                written = self.written(launch)
+                results = self.written(launch)
             case CallOp(op="fill_halo") as call:
-                written = buffers_of(call)
+                results = buffers_of(call)
             case _:
                 return False
-        return all(b in known or self._dies(b, last) for b in written)
+        return all(b in needed_results or self._dies(b, last) for b in results)
 
     def has_one_writer(self, buffer: BufferId, last: int) -> bool:
-        """Whether one launch alone writes what a buffer holds at a position: of several, some make
-        other parts of it, as other phases of a transposed convolution."""
+        """Returns True if a single launch writes what a buffer holds at position `last`.
+
+        Otherwise several launches write parts of it, such as the phases of a transposed
+        convolution.
+        """
         count = 0
         for use in (use for use in reversed(self._uses[buffer]) if use < last):
             instr = self._body[use]
@@ -197,8 +201,8 @@ class _Writers:
         return count <= 1
 
     def _dies(self, buffer: BufferId, last: int) -> bool:
-        """Whether neither the guard at a position, nor a caller or a view, nor what stands behind
-        reads a buffer before it is written anew."""
+        """Returns True if nothing at or after position `last` reads a buffer before it is written
+        again: no guard, caller, view or later instruction."""
         later = (self._body[use] for use in self._uses[buffer] if use >= last)
         instr = next(later, None) if buffer in self._plain else self._body[last]
         return instr is None or (
@@ -210,15 +214,15 @@ class _Writers:
 # ---- the program --------------------------------------------------------------------------------
 
 
-def _branched(lowered: Lowered, chosen: Mapping[_Site, int]) -> Program:
-    """The program with a branch in place of each site that is chosen, up to its bound."""
+def _branched(lowered: Lowered, site_bounds: Mapping[_Site, int]) -> Program:
+    """Returns the program with a branch in place of each chosen site, up to its bound."""
     program = lowered.program
-    lets, small = _conditions(lowered, sorted(set(chosen.values())))
+    lets, small = _conditions(lowered, sorted(set(site_bounds.values())))
     body: list[Instr] = []
     at = 0
-    for site, most in chosen.items():
-        body += (*program.body[at : site.first], *site.moved, *(() if at else lets))
-        body.append(Branch(-1, site.direct, site.fast, small[most]))
+    for site, bound in site_bounds.items():
+        body += (*program.body[at : site.first], *site.prefix, *(() if at else lets))
+        body.append(Branch(-1, site.direct, site.fast, small[bound]))
         at = site.last + 1
     body += program.body[at:]
     return replace(program, registers=program.registers + len(lets), body=tuple(body))
@@ -227,8 +231,8 @@ def _branched(lowered: Lowered, chosen: Mapping[_Site, int]) -> Program:
 def _conditions(
     lowered: Lowered, bounds: Sequence[int]
 ) -> tuple[list[Let], Mapping[int, Register]]:
-    """What computes, for each of `bounds`, a register that is not 0 where the product of the open
-    sizes is at most that."""
+    """Returns instructions that compute, for each of `bounds`, a register that is not 0 if the
+    product of the symbolic sizes is at most the bound."""
     program, graph = lowered.program, lowered.placed.graph
     lets: list[Let] = []
 
@@ -239,11 +243,15 @@ def _conditions(
     ports = zip(graph.inputs, program.inputs, strict=True)
     pairs = (pair for v, port in ports for pair in zip(v.type.shape, port.dims, strict=True))
     registers = dict(pairs)
-    # No factor exceeds what is compared, so that no product leaves the range.
+    # Each factor is clamped to the largest bound plus 1, so that no product overflows.
     beyond, zero = let(IntOp.CONST, bounds[-1] + 1), let(IntOp.CONST, 0)
     factors = [let(IntOp.MIN, registers[size], beyond) for size in open_dims(graph)]
-    product, *others = factors
-    for factor in others:
-        product = let(IntOp.MIN, let(IntOp.MUL, product, factor), beyond)
-    least = {most: let(IntOp.SUB, let(IntOp.CONST, most + 1), product) for most in bounds}
-    return lets, {most: let(IntOp.MAX, less, zero) for most, less in least.items()}
+    size_product, *more = factors
+    for factor in more:
+        size_product = let(IntOp.MIN, let(IntOp.MUL, size_product, factor), beyond)
+    differences = {
+        bound: let(IntOp.SUB, let(IntOp.CONST, bound + 1), size_product) for bound in bounds
+    }
+    return lets, {
+        bound: let(IntOp.MAX, difference, zero) for bound, difference in differences.items()
+    }

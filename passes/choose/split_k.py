@@ -1,11 +1,11 @@
-"""Divides long sums among units where the results alone are too few for a device.
+"""Divides long sums among tiles if the results alone are too few for a device.
 
     s[i, j] = sum(k: 4096) a[i, k] * b[k, j] ; y = f(s)          16 x 512 results, 132 processors
       ->  kernel { p[q, i, j] = sum(r: 512) a[i, 512*q + r] * b[512*q + r, j] }        q: 0..8
           kernel { s[i, j] = sum(q) p[q, i, j] ; y = f(s) }
 
-As many parts as cost least, if they do.  The order of sums depends on sizes and the device alone,
-and nothing is added up by chance.
+The number of parts is the cheapest, if it is cheaper than one kernel. The order of sums depends
+only on sizes and the device, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -25,72 +25,71 @@ from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
 
-# Steps of a sum that a unit takes at once: every part is a multiple.
+# Steps of a sum that a tile computes at once: every part is a multiple.
 _STEP = 64
-# The part of the price that a second kernel must save.
+# The fraction of the price that a second kernel must save.
 _MARGIN = 0.05
 
-# The best price of a kernel; None where it is no block kernel.
+# Returns the best price of a kernel; None for an expression that is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
 def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
-    """`expr` with its only total in parts, and the stage that makes them, behind which to cut;
-    None where that costs more, or sizes are open."""
-    totals = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
-    if len(totals) != 1 or len(expr.stages[totals[0]].body) != 1:
+    """Returns `expr` with its only reduction divided into parts, and the number of the stage that
+    computes them, behind which to cut; None if that costs more, or sizes are symbolic."""
+    reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
+    if len(reductions) != 1 or len(expr.stages[reductions[0]].body) != 1:
         return None
-    (number,) = totals
+    (number,) = reductions
     stage = expr.stages[number]
     sizes = [known_extent(v) for v in stage.loops]
     if any(n is None or n < 1 for n in sizes):
         return None
-    cut = max(stage.reduce, key=lambda v: trips((v,)))
-    counts = _counts(trips((cut,)))
-    whole = prices(expr) if counts else None
-    if whole is None or whole.units >= 2 * profile.processors or whole.seconds < 2 * LAUNCH:
+    loop = max(stage.reduce, key=lambda v: trips((v,)))
+    counts = _counts(trips((loop,)))
+    price = prices(expr) if counts else None
+    if price is None or price.units >= 2 * profile.processors or price.seconds < 2 * LAUNCH:
         return None
-    rule = Alternative(expr, expr, whole.seconds)
-    made = [_with_parts(expr, number, cut, parts) for parts in counts]
-    found = [Alternative(expr, e, _seconds(e, number, profile, prices)) for e in made]
-    best = preferred(rule, found, _MARGIN)
+    rule = Alternative(expr, expr, price.seconds)
+    divided = [_with_parts(expr, number, loop, parts) for parts in counts]
+    alternatives = [Alternative(expr, e, _seconds(e, number, profile, prices)) for e in divided]
+    best = preferred(rule, alternatives, _MARGIN)
     return None if best is rule else (best.replacement, number)
 
 
 def _counts(trips: int) -> list[int]:
-    """In how many parts a loop can be cut."""
+    """Returns the numbers of parts into which a loop can be divided."""
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
 def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> float:
-    """The price of the parts and of their sums."""
+    """Returns the price of the parts and of adding them."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
-    moved = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
-    return inf if price is None else price.seconds + streamed(profile, moved)
+    traffic = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
+    return inf if price is None else price.seconds + streamed(profile, traffic)
 
 
-def _with_parts(expr: Expr, number: int, cut: Var, parts: int) -> Expr:
-    """Returns `expr` with stage `number` summed in `parts` parts along its loop `cut`, and the sum
+def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
+    """Returns `expr` with stage `number` summed in `parts` parts along its loop `loop`, and the sum
     of these parts as a stage of its own behind it.
 
-    The loop over parts takes the place of a first loop of one trip, so that images of one batch
-    stay images.
+    The loop over parts replaces a first loop of one trip, so that images of one batch stay images.
     """
     stage = expr.stages[number]
-    length = trips((cut,)) // parts
-    part, step = iterator("part", parts), iterator(cut.name, length)
+    length = trips((loop,)) // parts
+    part, step = iterator("part", parts), iterator(loop.name, length)
     one_trip = stage.iters[:1] if len(stage.iters) > 1 and trips(stage.iters[:1]) == 1 else ()
-    places = {cut: part * length + step, **dict.fromkeys(one_trip, const(0))}
+    places = {loop: part * length + step, **dict.fromkeys(one_trip, const(0))}
     partial_sums = replace(
         stage,
         iters=(*free_vars(part), *stage.iters[len(one_trip) :]),
-        reduce=replaced(stage.reduce, stage.reduce.index(cut), *free_vars(step)),
+        reduce=replaced(stage.reduce, stage.reduce.index(loop), *free_vars(step)),
         body=substitute_all(stage.body, places),
     )
     at = (part, *map(of_atom, stage.iters[len(one_trip) :]))
     (dtype,) = (node.dtype for node in stage.body)
     sums = replace(stage, reduce=free_vars(part), body=(read(StageRef(number), at, dtype),))
-    whole = inserted(expr, number, partial_sums)
-    return replace(whole, stages=replaced(whole.stages, number + 1, sums))
+    divided = inserted(expr, number, partial_sums)
+    return replace(divided, stages=replaced(divided.stages, number + 1, sums))

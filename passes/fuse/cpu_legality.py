@@ -60,7 +60,7 @@ class CpuKernels(KernelModel):
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
         if side_by_side(expr) != expr:
-            forms += (replace(self.limits, beside=True),)
+            forms += (replace(self.limits, merges_reductions=True),)
         return tuple(replace(self.core, limits=form) for form in forms)
 
     def gain(self, group: TileGroup) -> float:

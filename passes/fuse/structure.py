@@ -79,7 +79,7 @@ def _uncollapsed(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
     """Returns the group with all its loops, before they are collapsed, and without its sizes."""
-    expr = side_by_side(expr) if limits.beside else expr
+    expr = side_by_side(expr) if limits.merges_reductions else expr
     online = streamed(expr, limits)
     stream = None if online is None else online.stream
     expr, places = _placed(expr, results, limits) if online is None else (online.expr, {})

@@ -1,14 +1,14 @@
-"""Chooses the storage of every stored value, once, in the layout table.
+"""Chooses the layout of every stored value, once, in the layout table.
 
     conv -> relu -> conv          values [n, c, h, w] stored (n, h, w, c), the input of the second
                                   convolution with a halo of zeros as wide as its padding
 
-Requires a partitioned graph.  Establishes a layout for each stored value: row-major for what the
-caller, the C functions or control flow see; channels last for what windows read and write, so that
-no layout flips inside a network; halos where padded reads can then go unchecked.  Where such a
-reader's operand belongs to the caller, a copy of it is made.  The operands of a concatenation
-without a kernel lie in parts of its result.  Planes that points touch together begin in cache sets
-of their own.
+Requires a partitioned graph. Establishes a layout for each stored value. Values that the caller, C
+functions or control flow see are row-major. Values that windows read and write have channels last,
+so that no layout changes inside a network. Padded reads get halos, so that they need no checks; if
+the operand of a padded read belongs to the caller, the kernel reads a copy of it. The operands of a
+concatenation without a kernel lie in parts of its result. Planes that one point reads together
+begin in different cache sets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
 
-# Where the element of a copy lies in what it is copied of.
+# Maps the index of an element of a copy to its place in the source.
 Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 
 
@@ -60,8 +60,8 @@ Place: TypeAlias = Callable[[Indices], Iterable[Index]]
 class Kernel:
     """A group's expression with the values it reads and stores.
 
-    With a `condition`, one bool, it runs where that is true; what it stores another kernel may have
-    stored before it.
+    With a `condition`, one bool, it runs only if that is true, and may store values that another
+    kernel has stored before it.
     """
 
     expr: Expr
@@ -73,10 +73,10 @@ class Kernel:
 
 @entity
 class ProgramStep:
-    """One thing to run: a kernel, or a node that is no kernel (a call, control flow).
+    """One step of a run: a kernel, or a node that is no kernel (a call, control flow).
 
-    A kernel with `every` only keeps every so manyth element of its operand along each dimension of
-    its storage; the operand is not read any more, and its result may lie over it.
+    A kernel with `every` only keeps every n-th element of its operand along each dimension of its
+    storage. The operand is not read any more, so the result may overlap it.
     """
 
     kernel: Kernel | None
@@ -85,7 +85,7 @@ class ProgramStep:
 
     @property
     def condition(self) -> Value | None:
-        """Where the step is to run; None where it always is."""
+        """Returns the condition under which the step runs; None if it always runs."""
         return None if self.kernel is None else self.kernel.condition
 
 
@@ -93,10 +93,10 @@ class ProgramStep:
 class Placed:
     """The steps of a graph in order, and the layouts of the values they store.
 
-    `wholes` gives, for a value that is a part of another's storage, that other value; `rounded`
-    the constants that are stored as less than the model has them; `weight_types` what the weights
-    of contractions are stored as, where less than f32 is asked for; `surface` the types that
-    callers see of inputs and outputs with packed elements, by name.
+    `wholes` maps a value that is a part of another's storage to that other value. `rounded` are the
+    constants stored with less precision than in the model. `weight_types` are the types in which
+    the weights of contractions are stored, if less than f32 is requested. `surface` has the types
+    that callers see of inputs and outputs with packed elements, by name.
     """
 
     graph: Graph
@@ -109,16 +109,16 @@ class Placed:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that always run, in their order."""
+        """Returns the kernels that always run, in their order."""
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
-        """The steps with `of(kernel)` in place of each kernel."""
+        """Returns the steps with `of(kernel)` in place of each kernel."""
         return tuple(s if s.kernel is None else replace(s, kernel=of(s.kernel)) for s in self.steps)
 
 
 def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
-    """Every read of an operand, with its stage and what it reads."""
+    """Yields every read of an operand: its stage, the read and the operand."""
     for stage in kernel.expr.stages:
         for node in reads(stage):
             if isinstance(node.source, int):
@@ -128,7 +128,7 @@ def operand_reads(kernel: Kernel) -> Iterator[tuple[Stage, Read, Value]]:
 def copy_of(
     source: Value, target: Value, loc: str, place: Place = tuple, fill: float | None = None
 ) -> Kernel:
-    """A kernel that stores at each index the element of `source` at `place(index)`."""
+    """Returns a kernel that stores at each index the element of `source` at `place(index)`."""
     builder = ExprBuilder(source.type)
     at = builder.point(target.type)
     expr = builder.finish(at, builder.read(0, *place(at), fill=fill))
@@ -136,17 +136,17 @@ def copy_of(
 
 
 def on_others(
-    kernel: Kernel, others: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
+    kernel: Kernel, replacements: Mapping[Value, Value], read_of: Callable[[Read, Value], Scalar]
 ) -> Kernel:
-    """`kernel` on `others` in place of the operands that these are of; `read_of(read, operand)`
-    takes the place of a read of such an operand."""
+    """Returns `kernel` with operands replaced by `replacements`; `read_of(read, operand)` replaces
+    each read of such an operand."""
 
     def moved(node: Read) -> Scalar:
-        old = kernel.operands[node.source] if isinstance(node.source, int) else None
-        return node if old is None or old not in others else read_of(node, old)
+        operand = kernel.operands[node.source] if isinstance(node.source, int) else None
+        return node if operand is None or operand not in replacements else read_of(node, operand)
 
     stages = tuple(with_reads(stage, moved) for stage in kernel.expr.stages)
-    operands = tuple(others.get(v, v) for v in kernel.operands)
+    operands = tuple(replacements.get(v, v) for v in kernel.operands)
     expr = replace(kernel.expr, params=tuple(v.type for v in operands), stages=stages)
     return replace(kernel, expr=expr, operands=operands)
 
@@ -162,21 +162,21 @@ def assign_layouts(
     groups: Sequence[Group],
     model: KernelModel,
 ) -> Placed:
-    """Layouts for all values that the groups of `graph` store.
+    """Returns layouts for all values that the groups of `graph` store.
 
-    With gaps values may have halos, and planes may be set apart.
+    If the model allows gaps, values may have halos and planes may be set apart.
     """
     guards = split_guards(graph)
-    shown = guards.graph
-    users = shown.users()
+    guarded_graph = guards.graph
+    users = guarded_graph.users()
     waiting: list[tuple[Value, Values]] = []
-    stored = {*graph.inputs, *guards.flags.values()} - shown.producers().keys()
+    available = {*graph.inputs, *guards.flags.values()} - guarded_graph.producers().keys()
     steps: list[ProgramStep] = []
     windows: set[Value] = set()
     joins: list[Join] = []
     for group in groups:
-        results = group.results(shown, users)
-        stored.update(results)
+        results = group.results(guarded_graph, users)
+        available.update(results)
         if group.join is not None:
             copies, join = _joined(group.join, _location(group))
             steps += (ProgramStep(copy) for copy in copies)
@@ -189,15 +189,16 @@ def assign_layouts(
         steps += map(ProgramStep, pieces)
         members = (v for n in group.members for v in n.outputs)
         waiting += ((v, results) for v in members if v in guards.flags)
-        for guarded in [pair for pair in waiting if guards.flags[pair[0]] in stored]:
+        for guarded in [pair for pair in waiting if guards.flags[pair[0]] in available]:
             waiting.remove(guarded)
-            steps += map(ProgramStep, _direct_kernels(guards, *guarded, stored, model))
+            steps += map(ProgramStep, _direct_kernels(guards, *guarded, available, model))
         slides = [n for n in group.members if Trait.WINDOW in n.op.traits]
         shapes = [v.type.shape for n in slides for v in n.outputs]
         windows.update(v for v in results if v.type.shape in shapes)
     wholes = {p.value: join for join in joins for p in join.parts}
     pinned = seen_by_others(graph)
-    for join in reversed(joins):  # parts of what others see lie as those see it
+    # Parts of a visible value have the layout that is seen from outside.
+    for join in reversed(joins):
         pinned.update(p.value for p in join.parts if join.whole in pinned)
     last = _channels_last(steps, windows, pinned, joins)
     halos = _of_wholes(_halos(graph.constants, steps), joins, pinned) if model.gaps else {}
@@ -219,8 +220,8 @@ def assign_layouts(
 def usual_layouts(
     kernel: Kernel, constants: Collection[Value], gaps: bool
 ) -> Mapping[Value, Layout]:
-    """Layouts of what a kernel by itself reads and stores, as inside a network: channels last where
-    windows slide, and with halos, if there are `gaps`."""
+    """Returns the layouts that a kernel's values would have inside a network: channels last if
+    windows slide, and with halos if there may be `gaps`."""
     last = any(map(_slides, kernel.expr.stages))
     halos = _halos(constants, [ProgramStep(kernel)]) if gaps else {}
     values = (v for v in (*kernel.operands, *kernel.results) if v not in constants)
@@ -228,20 +229,20 @@ def usual_layouts(
 
 
 def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kernel]:
-    """The kernels of a group."""
+    """Yields the kernels of a group."""
     expr, operands = compose(group.members, results, model.limits)
-    judge = None if model.scratch else partial(_alone, model)
-    pieces = split(expr, operands, results, judge, model.limits, partial(_seconds, model))
-    for part in pieces:
-        yield Kernel(part.expr, part.operands, part.results, _location(group))
+    is_legal = None if model.scratch else partial(_is_legal, model)
+    pieces = split(expr, operands, results, is_legal, model.limits, partial(_seconds, model))
+    for piece in pieces:
+        yield Kernel(piece.expr, piece.operands, piece.results, _location(group))
 
 
 def _direct_kernels(
-    guards: Guards, value: Value, results: Values, stored: Collection[Value], model: KernelModel
+    guards: Guards, value: Value, results: Values, available: Collection[Value], model: KernelModel
 ) -> Iterator[Kernel]:
-    """The kernels that store the `results` which follow from a guarded value again, with direct
-    sums, where its flag is set."""
-    graph = guards.repeated(value, results, stored)
+    """Yields the kernels that recompute the `results` of a guarded value with direct sums, where
+    its flag is set."""
+    graph = guards.repeated(value, results, available)
     users = graph.users()
     for group in partition(graph, model):
         for kernel in _pieces(group, group.results(graph, users), model):
@@ -250,13 +251,13 @@ def _direct_kernels(
 
 
 def _slides(stage: Stage) -> bool:
-    """Whether windows of a stage slide along an axis of what it reads."""
+    """Returns True if windows of a stage slide along an axis of what it reads."""
     summed, iters = set(stage.reduce), set(stage.iters)
     moving = (set(free_vars(i)) for node in reads(stage) for i in node.indices)
     return any(v & summed and v & iters for v in moving)
 
 
-def _alone(model: KernelModel, expr: Expr) -> bool:
+def _is_legal(model: KernelModel, expr: Expr) -> bool:
     return model.legal(expr, tuple(False for _ in expr.params))
 
 
@@ -275,18 +276,19 @@ def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layou
 def _crowded(
     steps: Sequence[ProgramStep], joins: Sequence[Join], pinned: Collection[Value]
 ) -> list[Value]:
-    """Values to set apart: others see neither them nor what they are parts of."""
+    """Returns the values to set apart: neither they nor the values they are parts of are visible
+    outside."""
     kernels = [s.kernel for s in steps if s.kernel is not None and s.condition is None]
-    made = {v for k in kernels for v in k.results}
-    kept = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
-    found = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
-    return [v for v in dict.fromkeys(found) if v in made and v not in kept]
+    computed = {v for k in kernels for v in k.results}
+    visible = {*pinned, *(v for j in joins for v in (j.whole, *(p.value for p in j.parts)))}
+    crowded_values = (v for k in kernels for v in crowded(k.expr, k.operands, k.results))
+    return [v for v in dict.fromkeys(crowded_values) if v in computed and v not in visible]
 
 
 def _location(group: Group) -> str:
     named = group.anchor or group.sink
-    others = len(group.members) - 1
-    return named.loc + (f" (+{others})" if others else "")
+    more = len(group.members) - 1
+    return named.loc + (f" (+{more})" if more else "")
 
 
 def _order(value: Value) -> tuple[int, ...]:
@@ -305,43 +307,47 @@ def _stored(graph: Graph, steps: Sequence[ProgramStep]) -> list[Value]:
 
 
 def pinned_values(placed: Placed) -> set[Value]:
-    """Values whose storage others define, and what is stored in or around such."""
-    found = seen_by_others(placed.graph)
-    found |= {whole for part, whole in placed.wholes.items() if part in found}
-    return found | {part for part, whole in placed.wholes.items() if whole in found}
+    """Returns the values whose storage is defined outside, and those that share it."""
+    pinned = seen_by_others(placed.graph)
+    pinned |= {parent for piece, parent in placed.wholes.items() if piece in pinned}
+    return pinned | {piece for piece, parent in placed.wholes.items() if parent in pinned}
 
 
 # ---- concatenations without a kernel ---------------------------------------------------------
 
 
 def _joined(join: Join, loc: str) -> tuple[list[Kernel], Join]:
-    """`join` with a copy for each part that is stored elsewhere, and the kernels of the copies."""
+    """Returns `join` with a copy of each part that is stored elsewhere, and the kernels of the
+    copies."""
     copies: list[Kernel] = []
     parts: list[ConcatPart] = []
-    for number, old in enumerate(join.parts):
-        value = old.value
-        if not old.placed:
-            value = Value(f"{join.whole.name}.part{number}", old.value.type)
-            copies.append(copy_of(old.value, value, f"{loc} (part {number})"))
-        parts.append(ConcatPart(value, old.start, True))
+    for number, part in enumerate(join.parts):
+        value = part.value
+        if not part.placed:
+            value = Value(f"{join.whole.name}.part{number}", part.value.type)
+            copies.append(copy_of(part.value, value, f"{loc} (part {number})"))
+        parts.append(ConcatPart(value, part.start, True))
     return copies, replace(join, parts=tuple(parts))
 
 
 def _of_wholes(
     halos: dict[Value, _Halo], joins: Sequence[Join], pinned: Collection[Value]
 ) -> dict[Value, _Halo]:
-    """Halos of parts become halos of what they are parts of; reads beyond a part along the joined
-    axis stay checked, for other elements lie there."""
-    found = dict(halos)
+    """Turns halos of parts into halos of the values they are parts of.
+
+    Reads beyond a part along the joined axis stay checked, because elements of other parts lie
+    there.
+    """
+    merged = dict(halos)
     for join in joins:
         if join.whole in pinned:
             continue
-        own = [found.pop(p.value) for p in join.parts if p.value in found]
-        own = [_Halo(replaced(h.widths, join.axis, (0, 0)), h.fill) for h in own]
-        own += [found.pop(join.whole)] if join.whole in found else []
-        if own and len({h.fill for h in own}) == 1:
-            found[join.whole] = _widest(own)
-    return found
+        part_halos = [merged.pop(p.value) for p in join.parts if p.value in merged]
+        part_halos = [_Halo(replaced(h.widths, join.axis, (0, 0)), h.fill) for h in part_halos]
+        part_halos += [merged.pop(join.whole)] if join.whole in merged else []
+        if part_halos and len({h.fill for h in part_halos}) == 1:
+            merged[join.whole] = _widest(part_halos)
+    return merged
 
 
 # ---- channels last --------------------------------------------------------------------------
@@ -350,38 +356,40 @@ def _of_wholes(
 def _channels_last(
     steps: Sequence[ProgramStep], windows: set[Value], pinned: set[Value], joins: Sequence[Join]
 ) -> set[Value]:
-    """Results of windows, what is computed from them point by point, and what joins such values."""
-    found: set[Value] = set()
+    """Returns results of windows, values computed from them point by point, and values that join
+    them."""
+    values_last: set[Value] = set()
     wholes = {p.value: join.whole for join in joins for p in join.parts}
     for step in steps:
         if step.kernel is None or step.condition is not None:
             continue
-        follow = _following(step.kernel, found)
+        followers = _following(step.kernel, values_last)
         for value in step.kernel.results:
             if value in pinned or value.type.rank < 3:
                 continue
-            if value in windows or value in follow or _blends(step.kernel, found):
-                found.add(value)
+            if value in windows or value in followers or _blends(step.kernel, values_last):
+                values_last.add(value)
                 while value in wholes:
                     value = wholes[value]
-                    found.add(value)
-    return found
+                    values_last.add(value)
+    return values_last
 
 
-def _following(kernel: Kernel, found: Collection[Value]) -> set[Value]:
-    """The results that walk an operand of `found` axis by axis, through stages that do so too."""
-    stages: set[int] = set()
+def _following(kernel: Kernel, values_last: Collection[Value]) -> set[Value]:
+    """Returns the results that read an operand of `values_last` axis by axis, possibly through
+    stages that do the same."""
+    following: set[int] = set()
     for number, stage in enumerate(kernel.expr.stages):
         for node in reads(stage):
             source = node.source
             if isinstance(source, int):
-                known = kernel.operands[source] in found
+                follows = kernel.operands[source] in values_last
             else:
-                known = source.stage in stages
-            if known and _axis_by_axis(stage, node):
-                stages.add(number)
+                follows = source.stage in following
+            if follows and _axis_by_axis(stage, node):
+                following.add(number)
     outputs = zip(kernel.results, kernel.expr.outputs, strict=True)
-    return {value for value, ref in outputs if ref.stage in stages}
+    return {value for value, ref in outputs if ref.stage in following}
 
 
 def _axis_by_axis(stage: Stage, node: Read) -> bool:
@@ -391,9 +399,9 @@ def _axis_by_axis(stage: Stage, node: Read) -> bool:
     )
 
 
-def _blends(kernel: Kernel, found: set[Value]) -> bool:
-    """Whether a result is computed from an operand, or gathered from what a unit holds, whose
-    neighbours in storage are its channels."""
+def _blends(kernel: Kernel, values_last: set[Value]) -> bool:
+    """Returns True if a result is computed from an operand, or gathered from a stage, whose
+    neighbours in storage are channels."""
     for stage in kernel.expr.stages:
         if stage.monoid is not None or len(stage.iters) < 3:
             continue
@@ -404,7 +412,7 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
                 continue
             last = var_of(node.indices[-1]) is stage.iters[1]
             if isinstance(node.source, int):
-                other = kernel.operands[node.source] not in found
+                other = kernel.operands[node.source] not in values_last
             else:
                 sizes = map(extent, kernel.expr.stages[node.source.stage].iters)
                 fixed = zip(node.indices, sizes, strict=True)
@@ -418,65 +426,69 @@ def _blends(kernel: Kernel, found: set[Value]) -> bool:
 
 
 def _halos(constants: Collection[Value], steps: Sequence[ProgramStep]) -> dict[Value, _Halo]:
-    """The halo each value needs so that its padded reads stay in storage; none where readers
-    disagree about what padding holds, or where checks at each read take no longer."""
-    wanted: dict[Value, list[_Halo]] = {}
+    """Returns the halo that each value needs for its padded reads to stay in storage.
+
+    A value has none if its readers disagree about the fill, or if checks at each read take no
+    longer.
+    """
+    halos_of: dict[Value, list[_Halo]] = {}
     for step in steps:
         for stage, value, node in _padded_reads(step):
             if value in constants:
                 continue
             shape = value.type.shape
-            widths = all_known(_reach(i, n) for i, n in zip(node.indices, shape, strict=True))
-            # A fill that f64 cannot hold (large integers, NaN) is not the halo's to give.
+            widths = all_known(_overhang(i, n) for i, n in zip(node.indices, shape, strict=True))
+            # A halo is stored from f64, which cannot hold some fills (large integers, NaN).
             fill = None if node.fill is None else float(node.fill)
             if fill is None or fill != node.fill:
                 continue
             if widths is not None and any(map(any, widths)):
                 halo = _Halo(widths, fill)
                 if _pays(halo, value, stage):
-                    wanted.setdefault(value, []).append(halo)
+                    halos_of.setdefault(value, []).append(halo)
     agreed: dict[Value, _Halo] = {}
-    for value, halos in wanted.items():
+    for value, halos in halos_of.items():
         if len({h.fill for h in halos}) == 1:
             agreed[value] = _widest(halos)
     return agreed
 
 
 def _pays(halo: _Halo, value: Value, stage: Stage) -> bool:
-    """Whether `stage` reads `value` more often than its halo stores elements: each such read is
-    spared a check."""
+    """Returns True if `stage` reads `value` more often than its halo stores elements: a halo saves
+    one check for each read."""
     padded, shape = _padded_shape(value, halo), value.type.shape
-    stored = prod(map(typical, padded)) - prod(map(typical, shape))
-    return stored <= prod(map(trips, stage.loops))
+    halo_elements = prod(map(typical, padded)) - prod(map(typical, shape))
+    return halo_elements <= prod(map(trips, stage.loops))
 
 
 def _widest(halos: Sequence[_Halo]) -> _Halo:
-    """The halo that holds all of `halos`, which have one fill."""
+    """Returns the halo that contains all of `halos`, which have the same fill."""
     axes = zip(*(h.widths for h in halos), strict=True)
     widths = tuple((max(a for a, _ in axis), max(b for _, b in axis)) for axis in axes)
     return _Halo(widths, halos[0].fill)
 
 
 def _padded_reads(step: ProgramStep) -> list[tuple[Stage, Value, Read]]:
-    """Reads with a fill of what is looked at several times: by reductions, or at several places."""
+    """Returns the reads with a fill of values that are read several times: by reductions, or at
+    several places."""
     if step.kernel is None or step.condition is not None:
         return []
-    found: list[tuple[Stage, Value, Read]] = []
+    padded: list[tuple[Stage, Value, Read]] = []
     for stage, node, value in operand_reads(step.kernel):
         if node.fill is None or node.indirect:
             continue
         if stage.monoid is not None or sum(r.source == node.source for r in reads(stage)) > 1:
-            found.append((stage, value, node))
-    return found
+            padded.append((stage, value, node))
+    return padded
 
 
 @lru_cache(1 << 14)
-def _reach(index: Index, size: Index) -> tuple[int, int] | None:
-    """How far `index` goes below zero and beyond `size`; None if unknown."""
+def _overhang(index: Index, size: Index) -> tuple[int, int] | None:
+    """Returns how far `index` goes below zero and beyond `size`; None if unknown."""
     first = last = index
     for var in free_vars(index):
         linear = linear_in(index, var)
-        if linear is None or var.extent is None:  # left to the bounds of what it is part of
+        if linear is None or var.extent is None:  # `bounds` handles the variables without an extent
             continue
         step = as_int(linear[0])
         if step is None:
@@ -484,28 +496,30 @@ def _reach(index: Index, size: Index) -> tuple[int, int] | None:
         end = extent(var) - 1
         first = substitute(first, {var: const(0) if step > 0 else end})
         last = substitute(last, {var: end if step > 0 else const(0)})
-    low, (least, most) = bounds(first)[0], bounds(_in_rests(last - size + 1))
-    if low is None or most is None:
+    low, (smallest, largest) = bounds(first)[0], bounds(_with_remainders(last - size + 1))
+    if low is None or largest is None:
         return None
-    # A bound of what changes with an open size may be far beyond all that is read.
-    if as_int(size) is None and (least is None or most - least >= typical(size)):
+    # The bound of an index that varies with a symbolic size may be far beyond all reads.
+    if as_int(size) is None and (smallest is None or largest - smallest >= typical(size)):
         return None
-    return max(0, -low), max(0, most)
+    return max(0, -low), max(0, largest)
 
 
-def _in_rests(index: Index) -> Index:
-    """`4 * (n // 4)` as `n - n % 4`, whose bounds are near each other beside another n."""
+def _with_remainders(index: Index) -> Index:
+    """Rewrites `4 * (n // 4)` as `n - n % 4`, whose bounds are close to each other next to another
+    n."""
     for atom in atoms(index):
         if isinstance(atom, Quotient):
-            factor, rest = factor_of(index, atom)
-            times, by = as_int(factor), as_int(atom.den)
-            if times is not None and by is not None and times % by == 0:
-                index = (atom.num - atom.num % atom.den) * (times // by) + rest
+            factor, remainder = factor_of(index, atom)
+            multiple, divisor = as_int(factor), as_int(atom.den)
+            if multiple is not None and divisor is not None and multiple % divisor == 0:
+                index = (atom.num - atom.num % atom.den) * (multiple // divisor) + remainder
     return index
 
 
 def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
-    """`base` (a permutation) with the halo of each logical axis on its storage dimension."""
+    """Returns `base` (a permutation) with the halo of each logical axis on its storage
+    dimension."""
     widths = tuple(halo.widths[axis] for axis in axis_order(base) or ())
     return with_halo(base, widths, halo.fill)
 
@@ -513,15 +527,18 @@ def _with_logical_halo(base: Layout, halo: _Halo) -> Layout:
 def _pad_pinned(
     steps: list[ProgramStep], pinned: set[Value], halos: Mapping[Value, _Halo]
 ) -> tuple[list[ProgramStep], set[Value]]:
-    """Steps that read padded copies of values that need a halo but whose storage is not ours to
-    shape, and the copies.  A copy holds its padding as elements: one kernel writes all of it."""
+    """Returns steps that read padded copies of values which need a halo but have a fixed layout,
+    and the copies.
+
+    A copy holds its padding as elements: one kernel writes all of it.
+    """
     copies = {
         v: Value(f"{v.name}.padded", replace(v.type, shape=_padded_shape(v, h)))
         for v, h in halos.items()
         if v in pinned
     }
     result: list[ProgramStep] = []
-    made: set[Value] = set()
+    copied: set[Value] = set()
     for step in steps:
         kernel = step.kernel
         sources = {v for _, v, _ in _padded_reads(step) if v in copies}
@@ -531,12 +548,12 @@ def _pad_pinned(
             result.append(step)
             continue
         for value in kernel.operands:
-            if value in sources and value not in made:
-                made.add(value)
+            if value in sources and value not in copied:
+                copied.add(value)
                 loc = f"{kernel.loc} (padding)"
                 result.append(ProgramStep(_padding(value, copies[value], halos[value], loc)))
         result.append(ProgramStep(_read_padded(kernel, {v: copies[v] for v in sources}, halos)))
-    return result, {copies[v] for v in made}
+    return result, {copies[v] for v in copied}
 
 
 def _padded_shape(value: Value, halo: _Halo) -> Shape:
@@ -547,27 +564,27 @@ def _padded_shape(value: Value, halo: _Halo) -> Shape:
 
 
 def _agrees(kernel: Kernel, value: Value, fill: float) -> bool:
-    """Whether all reads of `value` see `fill` where they look beyond it."""
+    """Returns True if all reads of `value` have this `fill` outside of it."""
     return all(n.fill in (None, fill) for _, n, v in operand_reads(kernel) if v is value)
 
 
 def _padding(source: Value, target: Value, halo: _Halo, loc: str) -> Kernel:
     fill = source.type.dtype.carrier.type(halo.fill).item()
-    return copy_of(source, target, loc, lambda at: _moved(at, halo, -1), fill)
+    return copy_of(source, target, loc, lambda at: _shifted(at, halo, -1), fill)
 
 
-def _moved(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
-    """Where elements lie behind a halo; with a `sign` of -1 the way back."""
+def _shifted(at: Indices, halo: _Halo, sign: int = 1) -> Indices:
+    """Returns the place of an element in storage with a halo; with a `sign` of -1 the inverse."""
     return tuple(i + before * sign for i, (before, _) in zip(at, halo.widths, strict=True))
 
 
 def _read_padded(
     kernel: Kernel, copies: Mapping[Value, Value], halos: Mapping[Value, _Halo]
 ) -> Kernel:
-    """`kernel` on `copies` in place of the values they are of."""
+    """Returns `kernel` with `copies` in place of the values that they are copies of."""
 
     def padded(node: Read, value: Value) -> Scalar:
-        at = _moved(node.indices, halos[value])
+        at = _shifted(node.indices, halos[value])
         inside = all(map(within, at, copies[value].type.shape))
         fill = None if inside else node.fill
         return read(node.source, at, node.dtype, fill=fill, indirect=node.indirect)

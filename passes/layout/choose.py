@@ -1,18 +1,19 @@
-"""Chooses among storage orders of the values between kernels by what their kernels would take.
+"""Chooses among storage orders of the values between kernels by the price of their kernels.
 
     conv -> conv of one filter     the rule: channels last; row-major, vectors run along rows
     k = x @ w ; q[i, d] * k[j, d]  the rule: row-major; d outside, vectors run along j
 
-Proposed are row-major and each axis innermost that a kernel may run its vectors along; kernels are
-priced as they are scheduled on them.
-Requires layouts (`assign`), which are the first alternative everywhere: another one has
-to save more than prices err by.  Establishes other orders of the same storage dimensions, halos
-included, for values that only kernels see.  What is computed from a value point by point lies as it
-does, and parts lie as their wholes: such a class of values has one order.  A class costs what the
-kernels take that touch it; classes that share kernels are chosen together.
+The alternatives are row-major and each axis innermost along which a kernel may run its vectors.
+Kernels are priced as they would be scheduled. Requires layouts (`assign`), which are the first
+alternative everywhere: another one has to save more than prices err by. Establishes other orders of
+the same storage dimensions, halos included, for values that only kernels see.
 
-Then a copy, such as one with padding of what a caller gave, becomes the first stage of the kernel
-that alone reads it, where that takes less.
+A value computed point by point from another has the same order, and so do the parts of a value: a
+class of values has one order. A class costs as much as the kernels that touch it; classes that
+share kernels are chosen together.
+
+Then a copy, for example with the padding of a caller's input, becomes the first stage of its only
+reader, if that takes less time.
 """
 
 from collections import ChainMap, Counter
@@ -37,14 +38,14 @@ from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# By how much of its kernels' price, or of the rule's where that is less, another order counts as
-# dearer: prices err.
+# Another order counts as dearer by this fraction of its kernels' price, or of the rule's price if
+# that is lower: prices err.
 _MARGIN = 0.1
-# Seconds of a class's kernels below which nothing is tried.
+# Classes whose kernels take fewer seconds are not varied.
 _LEAST = 1e-5
-# Kernels of a graph that are priced with other orders than the rule's.
+# Kernels of a graph that are priced with orders other than the rule's.
 BUDGET = 256
-# Bits of an element that was not rounded: what was counts on its neighbours in storage.
+# Bits of an element that was not rounded: rounded elements depend on their neighbours in storage.
 _WHOLE = 32
 
 # The logical axes of a value, outermost in storage first.
@@ -53,7 +54,8 @@ Order: TypeAlias = tuple[int, ...]
 
 @entity
 class _Class:
-    """Values that have one order, the rule's first, and the kernels that touch them."""
+    """Values that share one order, their possible orders (the rule's first), and the kernels that
+    touch them."""
 
     values: tuple[Value, ...]
     orders: tuple[Order, ...]
@@ -61,24 +63,26 @@ class _Class:
 
 
 def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
-    """`placed` with the orders that its kernels are predicted to be fastest with, and copies made
-    by those that read them; without prices, `placed` itself.  `constants` are those of the graph
-    and the graphs around it."""
+    """Returns `placed` with the orders of its kernels' lowest price, and with copies merged into
+    their readers; without prices, `placed` itself.
+
+    `constants` are those of the graph and of the graphs around it.
+    """
     if not planner.prices_layouts:
         return placed
     prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
     rule = {c: prices.total(c.kernels) for c in classes}
     classes = [c for c in classes if rule[c] >= _LEAST]
-    # The largest classes are priced before the budget ends.
+    # Large classes come first because the budget of prices may run out.
     options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
     links = dict(_links(classes, placed.kernels, prices))
     picks = choose_together([options[c] for c in classes], links, 0.0)
-    taken = [(found, pick) for found, pick in zip(classes, picks, strict=True) if pick]
-    touched = dict.fromkeys(k for found, _ in taken for k in found.kernels)
-    # Links know pairs; a kernel may touch three classes.
-    if prices.total(touched, *taken) < prices.total(touched):
-        changed = (_moved(found, pick, placed.layouts) for found, pick in taken)
+    moves = [(class_, pick) for class_, pick in zip(classes, picks, strict=True) if pick]
+    kernels = dict.fromkeys(k for class_, _ in moves for k in class_.kernels)
+    # Links price pairs of classes; a kernel may touch three.
+    if prices.total(kernels, *moves) < prices.total(kernels):
+        changed = (_layouts_in_order(class_, pick, placed.layouts) for class_, pick in moves)
         placed = replace(placed, layouts=reduce(or_, changed, dict(placed.layouts)))
         prices = _Prices(placed, planner, constants)
     return prices.joined(placed)
@@ -88,7 +92,7 @@ def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection
 
 
 class _Prices:
-    """What kernels take under the rule's layouts and with some classes moved."""
+    """Prices of kernels under the rule's layouts and with some classes in other orders."""
 
     def __init__(
         self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
@@ -96,91 +100,95 @@ class _Prices:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)
         self._keys: set[KernelKey] = set()
-        # What all kernels take at each set of sizes.
-        self._whole = self._times(placed.kernels)
-        self._most = len(self._keys) + BUDGET
+        # The time of all kernels at each set of sizes.
+        self._base = self._times(placed.kernels)
+        self._limit = len(self._keys) + BUDGET
 
     @property
     def spent(self) -> bool:
-        """Whether the budget is used up."""
-        return len(self._keys) >= self._most
+        """Returns True if the budget is used up."""
+        return len(self._keys) >= self._limit
 
-    def total(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> float:
-        """Seconds of `kernels` with each class of `moved` in its order of that number; at other
-        sets of sizes than the typical one, their share of the whole graph's."""
-        return mean_share(self._times(kernels, *moved), self._whole)
+    def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> float:
+        """Returns the seconds of `kernels` with each class of `moves` in its order of that number;
+        at further sets of sizes, their share of the whole graph's time."""
+        return mean_share(self._times(kernels, *moves), self._base)
 
-    def _times(self, kernels: Iterable[Kernel], *moved: tuple[_Class, int]) -> Times:
-        changed = (_moved(found, pick, self._layouts) for found, pick in moved)
+    def _times(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Times:
+        changed = (_layouts_in_order(class_, pick, self._layouts) for class_, pick in moves)
         layouts = ChainMap(*changed, self._layouts)
         keys = [kernel_key(k, layouts, self._constants) for k in kernels]
         self._keys.update(keys)
         return together(map(self._planner.times_of, keys))
 
     def joined(self, placed: Placed) -> Placed:
-        """`placed` with copies, as padded ones of inputs, made by the kernels that alone read them
-        where that takes less."""
+        """Returns `placed` with copies, such as padded inputs, merged into their only reader where
+        that takes less time."""
         operands = (v for s in placed.steps if s.kernel for v in s.kernel.operands)
-        used = Counter((*pinned_values(placed), *placed.wholes, *operands))
-        made: dict[Value, Kernel] = {}
-        gone = set()
+        uses = Counter((*pinned_values(placed), *placed.wholes, *operands))
+        producers: dict[Value, Kernel] = {}
+        merged = set()
 
         def taking(kernel: Kernel) -> Kernel:
             if kernel.condition is not None:
                 return kernel
-            for first in [made[v] for v in kernel.operands if v in made and used[v] == 1]:
-                both = _joined(first, kernel)
+            for first in [producers[v] for v in kernel.operands if v in producers and uses[v] == 1]:
+                joint = _joined(first, kernel)
                 if (
-                    both is not None
+                    joint is not None
                     and self._planner.legal(
-                        both.expr, [v in self._constants for v in both.operands]
+                        joint.expr, [v in self._constants for v in joint.operands]
                     )
-                    and self.total((both,)) < self.total((first, kernel))
+                    and self.total((joint,)) < self.total((first, kernel))
                 ):
-                    gone.add(first)
-                    return taking(both)
-            made[kernel.results[0]] = kernel
+                    merged.add(first)
+                    return taking(joint)
+            producers[kernel.results[0]] = kernel
             return kernel
 
         steps = placed.with_kernels(taking)
-        left = tuple(s for s in steps if s.kernel not in gone)
-        return replace(placed, steps=left) if gone else placed
+        remaining = tuple(s for s in steps if s.kernel not in merged)
+        return replace(placed, steps=remaining) if merged else placed
 
-    def options(self, found: _Class) -> tuple[Alternative[_Class, Order], ...]:
-        """The orders of a class, and by how much its kernels' time grows."""
-        rule = self.total(found.kernels)
-        alternatives = [Alternative(found, found.orders[0], 0.0)]
-        for n, order in enumerate(found.orders[1:], 1):
-            moved = inf if self.spent else self.total(found.kernels, (found, n))
-            grown = moved - rule + _MARGIN * min(moved, rule)
-            alternatives.append(Alternative(found, order, grown))
+    def options(self, class_: _Class) -> tuple[Alternative[_Class, Order], ...]:
+        """Returns the orders of a class, each with the seconds that its kernels take more than
+        under the rule."""
+        rule = self.total(class_.kernels)
+        alternatives = [Alternative(class_, class_.orders[0], 0.0)]
+        for n, order in enumerate(class_.orders[1:], 1):
+            price = inf if self.spent else self.total(class_.kernels, (class_, n))
+            grown = price - rule + _MARGIN * min(price, rule)
+            alternatives.append(Alternative(class_, order, grown))
         return tuple(alternatives)
 
 
 def _joined(first: Kernel, reader: Kernel) -> Kernel | None:
-    """`reader` with the copy that `first` makes as its first stage; None where that is none, or
-    where it fills a border of open size.
+    """Returns `reader` with the copy that `first` makes as its first stage; None if `first` is no
+    copy, or fills a border of symbolic size.
 
-    Each element is tested at such a border, which prices do not count: 3x3 convolutions of 64 and
-    128 channels took 1.7 and 2.6 times as long so."""
+    At a symbolic border each element is tested, which prices do not count: 3x3 convolutions of 64
+    and 128 channels took 1.7 and 2.6 times as long.
+    """
     match first:
         case Kernel(
-            Expr(stages=(Stage(monoid=None, body=(Read() as node,)) as copy,)), (source,), (made,)
+            Expr(stages=(Stage(monoid=None, body=(Read() as node,)) as copy,)), (source,), (copied,)
         ) if node.fill is None or all(as_int(n) is not None for n in source.type.shape):
-            number = reader.operands.index(made)
+            number = reader.operands.index(copied)
             copy = with_sources(copy, lambda _: number)
-            on = on_others(reader, {made: source}, lambda node, _: read_from(node, StageRef(-1)))
-            return replace(on, expr=canonical(inserted(on.expr, 0, copy)))
+            merged = on_others(
+                reader, {copied: source}, lambda node, _: read_from(node, StageRef(-1))
+            )
+            return replace(merged, expr=canonical(inserted(merged.expr, 0, copy)))
     return None
 
 
 def _links(
     classes: Sequence[_Class], kernels: Iterable[Kernel], prices: _Prices
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """Of the pairs of classes that share some of `kernels`."""
+    """Yields the pairs of classes that share some of `kernels`, each with its link."""
     touching: dict[Kernel, list[int]] = {kernel: [] for kernel in kernels}
-    for number, found in enumerate(classes):
-        for kernel in found.kernels:
+    for number, class_ in enumerate(classes):
+        for kernel in class_.kernels:
             touching[kernel].append(number)
     shared: dict[tuple[int, int], list[Kernel]] = {}
     for kernel, numbers in touching.items():
@@ -191,19 +199,20 @@ def _links(
 
 
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
-    """What two moved classes take together beyond what each takes alone."""
-    known: dict[tuple[int, int], float] = {}
+    """Returns the function of two orders that gives the seconds which both classes take together
+    beyond the sum of each by itself."""
+    extra: dict[tuple[int, int], float] = {}
 
     def beyond(a: int, b: int) -> float:
         if not a or not b:
             return 0.0
-        if prices.spent and (a, b) not in known:
+        if prices.spent and (a, b) not in extra:
             return inf
-        if (a, b) not in known:
-            both = prices.total(shared, (first, a), (second, b))
-            alone = prices.total(shared, (first, a)) + prices.total(shared, (second, b))
-            known[a, b] = both - alone + prices.total(shared)
-        return known[a, b]
+        if (a, b) not in extra:
+            joint = prices.total(shared, (first, a), (second, b))
+            separate = prices.total(shared, (first, a)) + prices.total(shared, (second, b))
+            extra[a, b] = joint - separate + prices.total(shared)
+        return extra[a, b]
 
     return beyond
 
@@ -212,30 +221,33 @@ def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Pric
 
 
 def _classes(placed: Placed) -> list[_Class]:
-    """The values whose order is ours to choose, in the order in which kernels store them."""
+    """Returns the classes of values whose order is free, in the order in which kernels store
+    them."""
     kernels = placed.kernels
     fixed = pinned_values(placed)
-    made = dict.fromkeys((*(v for k in kernels for v in k.results), *placed.wholes.values()))
-    orders = {v: _order_of(v, placed.layouts[v]) for v in made if v not in fixed}
-    heads: dict[Value, Value] = {v: v for v in made}
+    kernel_values = dict.fromkeys(
+        (*(v for k in kernels for v in k.results), *placed.wholes.values())
+    )
+    orders = {v: _order_of(v, placed.layouts[v]) for v in kernel_values if v not in fixed}
+    heads: dict[Value, Value] = {v: v for v in kernel_values}
     for a, b in (*placed.wholes.items(), *_followers(kernels, orders)):
         heads[_head(heads, b)] = _head(heads, a)
-    classes: dict[Value, list[Value]] = {}
-    for value in made:
-        classes.setdefault(_head(heads, value), []).append(value)
+    members: dict[Value, list[Value]] = {}
+    for value in kernel_values:
+        members.setdefault(_head(heads, value), []).append(value)
     touching: dict[Value, dict[Kernel, None]] = {}
     for kernel in kernels:
         for value in (*kernel.operands, *kernel.results):
             if value in heads:
                 touching.setdefault(_head(heads, value), {})[kernel] = None
-    found = []
-    for head, values in classes.items():
+    layout_classes = []
+    for head, values in members.items():
         order = orders.get(values[0])
         if order is not None and all(orders.get(v) == order for v in values):
             touched = tuple(touching.get(head, ()))
             proposed = _proposed(values, touched, placed.layouts)
-            found.append(_Class(tuple(values), proposed, touched))
-    return found
+            layout_classes.append(_Class(tuple(values), proposed, touched))
+    return layout_classes
 
 
 def _head(heads: Mapping[Value, Value], value: Value) -> Value:
@@ -245,7 +257,7 @@ def _head(heads: Mapping[Value, Value], value: Value) -> Value:
 
 
 def _order_of(value: Value, where: Layout) -> Order | None:
-    """The order of a value's axes in storage; None where its dimensions are not its axes."""
+    """Returns the order of a value's axes in storage; None if its dimensions are not its axes."""
     if len(where.sizes) != value.type.rank or value.type.dtype.bits < _WHOLE:
         return None
     return axis_order(where)
@@ -254,8 +266,8 @@ def _order_of(value: Value, where: Layout) -> Order | None:
 def _followers(
     kernels: Sequence[Kernel], orders: Mapping[Value, Order | None]
 ) -> Iterator[tuple[Value, Value]]:
-    """Values of equal shape and order of which a kernel computes one from the other point by
-    point."""
+    """Yields pairs of values of equal shape and order, where a kernel computes the second from the
+    first point by point."""
     for kernel in kernels:
         for result, out in zip(kernel.results, kernel.expr.outputs, strict=True):
             stage = kernel.expr.stages[out.stage]
@@ -263,9 +275,9 @@ def _followers(
                 if not isinstance(node.source, int):
                     continue
                 operand = kernel.operands[node.source]
-                same = operand.type.shape == result.type.shape
+                same_shape = operand.type.shape == result.type.shape
                 order = orders.get(operand)
-                if not same or order is None or order != orders.get(result):
+                if not same_shape or order is None or order != orders.get(result):
                     continue
                 if all(var_of(i) is v for i, v in zip(node.indices, stage.iters, strict=True)):
                     yield operand, result
@@ -274,58 +286,63 @@ def _followers(
 def _proposed(
     values: Sequence[Value], kernels: Sequence[Kernel], layouts: Mapping[Value, Layout]
 ) -> tuple[Order, ...]:
-    """Orders for a class: the rule's; row-major; and, if neither has it there, each axis innermost
-    along which one of the kernels may run vectors.  Axes of one element lie anywhere."""
+    """Returns the orders for a class: the rule's, row-major, and each axis innermost along which
+    a kernel may run vectors and that is innermost in neither. Axes of one element may lie
+    anywhere."""
     shape = values[0].type.shape
     rule = _order_of(values[0], layouts[values[0]])
     assert rule is not None
-    own = set(values)
-    wanted = {axis for k in kernels for axis in _vector_axes(k, own, layouts)}
-    inner = [(*(n for n in rule if n != axis), axis) for axis in sorted(wanted)]
+    members = set(values)
+    vector_axes = {axis for k in kernels for axis in _vector_axes(k, members, layouts)}
+    inner = [(*(n for n in rule if n != axis), axis) for axis in sorted(vector_axes)]
     distinct: dict[Order, Order] = {}
     for order in (rule, tuple(range(len(rule)))):
         distinct.setdefault(_moving(shape, order), order)
     for order in inner:
         moving = _moving(shape, order)
-        if all(moving[-1:] != known[-1:] for known in distinct):
+        if all(moving[-1:] != other[-1:] for other in distinct):
             distinct[moving] = order
     return tuple(distinct.values())
 
 
 def _moving(shape: Sequence[Index], order: Order) -> Order:
-    """`order` without the axes of one element."""
+    """Returns `order` without the axes of one element."""
     return tuple(n for n in order if as_int(shape[n]) != 1)
 
 
 def _vector_axes(
     kernel: Kernel, values: Collection[Value], layouts: Mapping[Value, Layout]
 ) -> set[int]:
-    """The axes of `values` that a stage's last loop walks, or a loop along which neighbours of
-    another value of the kernel lie."""
+    """Returns the axes of `values` along which a stage's last loop runs, or a loop along which
+    neighbours of another value of the kernel lie."""
     stages = kernel.expr.stages
     touched = [
         (value, [set(free_vars(i)) for i in node.indices])
         for _, node, value in operand_reads(kernel)
     ]
-    made = zip(kernel.results, kernel.expr.outputs, strict=True)
-    touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in made]
+    results = zip(kernel.results, kernel.expr.outputs, strict=True)
+    touched += [(v, [{i} for i in stages[out.stage].iters]) for v, out in results]
     along = {stage.iters[-1] for stage in stages if stage.iters}
     for value, places in touched:
         order = _order_of(value, layouts[value]) if value in layouts else None
         inner = _moving(value.type.shape, order or ())
         if value not in values and inner:
             along |= places[inner[-1]]
-    own = (places for value, places in touched if value in values)
-    return {axis for places in own for axis, loops in enumerate(places) if loops & along}
+    places_of_class = (places for value, places in touched if value in values)
+    return {
+        axis for places in places_of_class for axis, loops in enumerate(places) if loops & along
+    }
 
 
-def _moved(found: _Class, pick: int, layouts: Mapping[Value, Layout]) -> dict[Value, Layout]:
-    """The layouts of a class in its order number `pick`."""
-    return {v: _ordered(v, layouts[v], found.orders[pick]) for v in found.values}
+def _layouts_in_order(
+    class_: _Class, pick: int, layouts: Mapping[Value, Layout]
+) -> dict[Value, Layout]:
+    """Returns the layouts of a class in its order number `pick`."""
+    return {v: _ordered(v, layouts[v], class_.orders[pick]) for v in class_.values}
 
 
 def _ordered(value: Value, where: Layout, order: Order) -> Layout:
-    """`where` with its dimensions in another order, each with its halo."""
+    """Returns `where` with its dimensions in another order, each with its halo."""
     before = _order_of(value, where)
     assert before is not None
     dims = [before.index(axis) for axis in order]

@@ -50,7 +50,7 @@ def _pieces(kernel: Kernel, number: int) -> Iterator[Kernel]:
 
 
 def _layout_of_parts(parts: Value, result: Layout) -> Layout:
-    """The order of the result's axes, behind the axis of the parts where that axis is new."""
+    """Returns the order of the result's axes, behind the axis of the parts if that axis is new."""
     order, rank = axis_order(result), parts.type.rank
     if order is None or rank not in (len(order), len(order) + 1):
         return row_major(parts.type.shape)

@@ -1,11 +1,11 @@
-"""Elements of less than a byte: packed where callers see them, a byte each inside the program.
+"""Elements of less than a byte: packed where callers see them, one byte each inside the program.
 
     %x : i4[n,6]   ->   %x : u8[(n*6 + 1)//2] ; %x.elements = reshape(unpack(%x)) : i4[n,6]
 
-Inputs and large constants are unpacked and outputs packed by ordinary nodes, which fuse like
-others: constants stay packed in the artifact.  Requires a graph that is ready to be partitioned.
-Establishes that no input and no output has elements of less than a byte; what callers see of them
-is kept beside the graph.
+Ordinary nodes unpack inputs and large constants and pack outputs. They fuse like other nodes, and
+constants stay packed in the artifact. Requires a graph that is ready to be partitioned. Establishes
+that no input and no output has elements of less than a byte; the types that callers see are kept
+beside the graph.
 """
 
 from collections.abc import Mapping
@@ -21,14 +21,14 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import ReshapeAttrs
 from tcc.ops.algebra.narrow import PackAttrs, UnpackAttrs
 
-_LARGE = 64  # elements: smaller constants have a byte for each
+_LARGE = 64  # elements; smaller constants take a byte for each
 
 
 def packed_io(graph: Graph) -> tuple[Graph, Mapping[str, TensorType]]:
-    """`graph` with packed inputs, outputs and constants, and the types that callers see of those
-    inputs and outputs by name; the graph itself where there are none.
+    """Returns `graph` with packed inputs, outputs and constants, and the types of these inputs and
+    outputs as callers see them, by name; the graph itself if there are none.
 
-    Raises UserError for a state of such elements.
+    Raises UserError for a state with elements of less than a byte.
     """
     outside = [v for v in dict.fromkeys((*graph.inputs, *graph.outputs)) if v.type.dtype.is_packed]
     constants = [v for v in graph.constants if _is_large(v.type) and v not in outside]
@@ -50,7 +50,7 @@ def _is_large(type: TensorType) -> bool:
 
 
 class _Surface:
-    """A graph's values, and the nodes before and after it."""
+    """A graph's values, and the nodes added before and after it."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -61,32 +61,33 @@ class _Surface:
     def packed(
         self, outside: list[Value], constants: list[Value]
     ) -> tuple[Graph, Mapping[str, TensorType]]:
+        """Returns the graph with `outside` and `constants` packed, and the types of `outside`."""
         graph = self._graph
         elements = {v: Value(self._fresh(v.name), v.type) for v in (*outside, *constants)}
         inner = substituted(graph, elements)
         handles = {v: h for v, h in inner.constants.items() if v not in elements.values()}
-        arrived: dict[Value, Value] = {}
+        unpacked: dict[Value, Value] = {}
         for value in (*(v for v in graph.inputs if v in elements), *constants):
-            arrived[value] = self._unpacked(value, elements[value])
+            unpacked[value] = self._unpacked(value, elements[value])
         for value in constants:
             array = graph.store.get(graph.constants[value])
             data = pack(encode(array, value.type.dtype), value.type.dtype)
             sources = graph.store.sources(graph.constants[value])
-            handles[arrived[value]] = graph.store.put(data, U8, sources)
+            handles[unpacked[value]] = graph.store.put(data, U8, sources)
         for value in (v for v in outside if v in graph.constants):  # an output that is a constant
             handles[elements[value]] = graph.constants[value]
-        left = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
+        packed_outputs = {v: self._packed(v, elements[v]) for v in graph.outputs if v in elements}
         result = replace(
             inner,
-            inputs=tuple(arrived.get(v, v) for v in graph.inputs),
-            outputs=tuple(left.get(v, v) for v in graph.outputs),
+            inputs=tuple(unpacked.get(v, v) for v in graph.inputs),
+            outputs=tuple(packed_outputs.get(v, v) for v in graph.outputs),
             nodes=(*self._before, *inner.nodes, *self._after),
             constants=handles,
         )
         return result, {v.name: v.type for v in outside}
 
     def _unpacked(self, value: Value, elements: Value) -> Value:
-        """What `value` is as bytes; nodes make `elements` of it."""
+        """Returns the packed bytes of `value`; adds nodes that compute `elements` from them."""
         count, dtype = element_count(value.type.shape), value.type.dtype
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))
         flat = Value(self._fresh(value.name), tensor(dtype, count))
@@ -97,7 +98,7 @@ class _Surface:
         return data
 
     def _packed(self, value: Value, elements: Value) -> Value:
-        """The bytes of `elements`, under the name of the output `value`."""
+        """Returns the bytes of `elements` under the name of the output `value`."""
         count, dtype = element_count(value.type.shape), value.type.dtype
         flat = Value(self._fresh(value.name), tensor(dtype, count))
         data = Value(value.name, tensor(U8, _bytes(count, dtype.bits)))

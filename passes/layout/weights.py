@@ -1,7 +1,8 @@
-"""The weight section: every constant in every layout that a kernel wants, once.
+"""The weight section: every constant in every layout that a kernel reads, once.
 
-Packing a weight is evaluating its layout.  Layouts whose storage dimensions are each an axis, its
-quotient or its remainder (all that `plan_kernels` makes) pack by reshaping; others by indexing.
+Packing a weight is evaluating its layout. A layout whose storage dimensions are each an axis, its
+quotient or its remainder (as all planned layouts are) packs by reshaping; any other packs by
+indexing.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
 from tcc.record import record
 
-# Alignment of each weight within the section: that of a vector, and for a large one that of the
-# page which the processor's prefetchers stay in.  Hints ask for a line of each of several pages
+# Alignment of each weight within the section: a vector's, and for a large weight that of a page,
+# where the processor's prefetchers stop. Hints ask for a line of each of several pages
 # (`tcc.passes.tile.cpu.prefetch`), and streams that cross pages half way read 8 to 12 % slower.
 _ALIGN = 64
 _PAGE = 4096
@@ -30,10 +31,13 @@ _LARGE = 1 << 16
 
 @record
 class Rounded:
-    """A constant stored in fewer bits: the names of those of the source model it was made of (none
-    where they are not known), the type (`bf16`, `f16`, `int8` or `int4`), the type of the
-    tensors that are multiplied with it, empty where these are not rounded, and whether it has
-    elements of its sources as they were."""
+    """A constant that is stored in fewer bits.
+
+    `sources` are the names of the source model's constants that it was computed from (none if
+    unknown), `type` is `bf16`, `f16`, `int8` or `int4`. `operands` is the type of the tensors
+    multiplied with it, empty if these are not rounded. `moved`: it holds elements of its sources
+    unchanged.
+    """
 
     sources: tuple[str, ...]
     type: str
@@ -49,9 +53,12 @@ class _Entry:
 
 
 class WeightTable:
-    """Assigns offsets; `parts` produces the section's bytes one weight at a time; `rounded` says
-    of which of the model's constants it holds less, and `types` what the weights of contractions
-    are stored as, where less than f32 is asked for."""
+    """Assigns offsets to weights.
+
+    `parts` returns the section's bytes one weight at a time. `rounded` lists the model's constants
+    that are stored with less precision, and `types` the types in which the weights of contractions
+    are stored, if less than f32 is requested.
+    """
 
     def __init__(self, store: ConstantStore) -> None:
         self._store = store
@@ -61,7 +68,7 @@ class WeightTable:
         self.size = 0
 
     def place(self, handle: Handle, dtype: DType, layout: Layout) -> tuple[int, int]:
-        """Offset and size in bytes of a constant in `layout`."""
+        """Returns the offset and the size in bytes of a constant in `layout`."""
         entry = _Entry(handle, layout, dtype)
         size = _count(layout) * dtype.bytes
         if entry not in self._offsets:
@@ -71,24 +78,26 @@ class WeightTable:
         return self._offsets[entry], size
 
     def adopt(self, other: WeightTable) -> dict[int, int]:
-        """Places the constants of `other` too; gives their offsets here, by those there."""
-        moved: dict[int, int] = {}
+        """Places the constants of `other` too; returns a map from their offsets there to those
+        here."""
+        offsets: dict[int, int] = {}
         for entry, offset in other._offsets.items():
             self._store.adopt(entry.handle, other._store)
             here, size = self.place(entry.handle, entry.dtype, entry.layout)
-            if size or offset not in moved:
-                moved[offset] = here
+            if size or offset not in offsets:
+                offsets[offset] = here
         self.rounded.update(other.rounded)
-        return moved
+        return offsets
 
     def same_as(self, other: WeightTable) -> bool:
-        """Whether both have the same constants, stored alike, at the same places."""
+        """Returns True if both tables hold the same constants in the same layouts at the same
+        offsets."""
         return list(self._offsets.items()) == list(other._offsets.items())
 
     def parts(self) -> Iterator[Callable[[], Array]]:
-        """Functions that give the section's arrays of bytes, in order.
+        """Yields functions that return the section's arrays of bytes, in order.
 
-        The zeros between weights are parts of their own: to append them would copy the weight.
+        The zeros between weights are parts of their own: appending them would copy the weight.
         """
         ends = [*self._offsets.values(), self.size][1:]
         for (entry, start), end in zip(self._offsets.items(), ends, strict=True):
@@ -102,8 +111,8 @@ class WeightTable:
 
 
 def stored_bytes(array: Array, dtype: DType) -> Array:
-    """The bytes of `array` in memory order as `dtype` is stored (bf16 as its upper halves, narrow
-    types as a byte with their code)."""
+    """Returns the bytes of `array` in memory order as `dtype` is stored (bf16 as upper halves,
+    narrow types as one byte with their code)."""
     if dtype.is_narrow:
         return encode(array, dtype).reshape(-1)
     flat = np.ascontiguousarray(array).reshape(-1)
@@ -113,14 +122,14 @@ def stored_bytes(array: Array, dtype: DType) -> Array:
 
 
 def _count(layout: Layout) -> int:
-    known = as_int(element_count(layout.sizes))
-    if known is None:
+    number = as_int(element_count(layout.sizes))
+    if number is None:
         raise InternalError("a constant's layout has a symbolic size")
-    return known
+    return number
 
 
 def pack(array: Array, layout: Layout) -> Array:
-    """`array` as storage: an array of `layout.sizes`."""
+    """Returns `array` in storage order: an array of `layout.sizes`."""
     sizes = tuple(as_int(s) or 0 for s in layout.sizes)
     quick = _by_reshaping(array, layout, sizes)
     return _by_indexing(array, layout, sizes) if quick is None else quick
@@ -136,7 +145,8 @@ def _by_indexing(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array:
 
 
 def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array | None:
-    """Pads, cuts each axis into (quotient, remainder), and permutes the pieces."""
+    """Pads, splits each axis into (quotient, remainder), and permutes the pieces; None if the
+    layout is no permutation of them."""
     pieces: list[tuple[int, str, int]] = []  # of each storage dimension: axis, part, divisor
     for index in layout.indices:
         piece = _piece(index, layout)
@@ -169,6 +179,7 @@ def _by_reshaping(array: Array, layout: Layout, sizes: tuple[int, ...]) -> Array
 
 
 def _piece(index: Index, layout: Layout) -> tuple[int, str, int] | None:
+    """Returns the axis, the part and the divisor of a storage index; None for any other index."""
     var = var_of(index)
     if var in layout.axes:
         return layout.axes.index(var), "whole", 1

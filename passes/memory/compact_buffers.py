@@ -1,11 +1,11 @@
-"""Keeps of a value only what is still read of it, where the most memory is live.
+"""Keeps only those elements of a value that will still be read, where the most memory is live.
 
     a = f(x) ; b = g(a) ; y = h(x[::2, ::2])
       ->  a = f(x) ; k = x[::2, ::2] ; b = g(a) ; y = h(k)      k lies where x began
 
-Requires layouts.  Establishes that a value of the arena whose last reader skips elements is
-compacted in place once the others are done, if that makes the most that is live at one time less:
-so the shortcut of a residual network does not hold all of its operand while the main branch runs.
+Requires layouts. Establishes that an arena value whose last reader skips elements is compacted in
+place after its other readers, if that lowers the peak of live memory. For example, the shortcut of
+a residual network does not hold its whole operand while the main branch runs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,88 +35,98 @@ from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_ot
 from tcc.record import record
 from tcc.schedule.nest import typical
 
-# Keeping more than a part of this size costs more time than memory is worth.
+# Keeping more than one element in this many costs more time than the memory is worth.
 _PART = 4
 
 
 @record
 class _Life:
-    """The steps that make a value and read it, in order; the bytes it takes at typical sizes."""
+    """The steps that compute and read a value, in order, and its bytes at typical sizes."""
 
     steps: tuple[int, ...]
     size: int
 
 
 def compacted(placed: Placed) -> Placed:
-    """`placed` with such values compacted out, as long as that takes less memory."""
-    while (found := _thinned_once(placed)) is not None:
-        placed = found
+    """Returns `placed` with values compacted for as long as that lowers the peak of memory."""
+    while (changed := _compacted_once(placed)) is not None:
+        placed = changed
     return placed
 
 
-def _thinned_once(placed: Placed) -> Placed | None:
+def _compacted_once(placed: Placed) -> Placed | None:
+    """Returns `placed` with one value compacted; None if that lowers no peak."""
     lives = _lives(placed)
     live = _live_bytes(placed, lives) if lives else []
     if not live:
         return None
-    most = max(live)
-    at = live.index(most)
+    peak = max(live)
+    peak_step = live.index(peak)
     for value, life in lives.items():
         *earlier, last = life.steps
-        if len(earlier) < 2 or not earlier[-1] < at <= last or placed.steps[earlier[-1]].every:
+        if (
+            len(earlier) < 2
+            or not earlier[-1] < peak_step <= last
+            or placed.steps[earlier[-1]].every
+        ):
             continue
         kernel = placed.steps[last].kernel
         every = None if kernel is None or kernel.condition else _every(kernel, value)
         if every is None or prod(every) < _PART:
             continue
-        found = _with_part(placed, value, every, earlier[-1], last)
-        if found is not None and max(_live_bytes(found, _lives(found))) < most:
-            return found
+        changed = _with_part(placed, value, every, earlier[-1], last)
+        if changed is not None and max(_live_bytes(changed, _lives(changed))) < peak:
+            return changed
     return None
 
 
-# ---- what is live -------------------------------------------------------------------------------
+# ---- live values --------------------------------------------------------------------------------
 
 
 def _lives(placed: Placed) -> dict[Value, _Life]:
-    """Of the values that kernels make for kernels alone, and whose sizes data do not decide."""
+    """Returns the lives of the values that kernels compute for kernels alone, and whose sizes do
+    not depend on data."""
     steps: dict[Value, list[int]] = {}
-    others = {*seen_by_others(placed.graph), *placed.wholes, *placed.wholes.values()}
+    excluded = {*seen_by_others(placed.graph), *placed.wholes, *placed.wholes.values()}
     for number, step in enumerate(placed.steps):
         if step.kernel is not None:
             for value in dict.fromkeys((*step.kernel.results, *step.kernel.operands)):
                 steps.setdefault(value, []).append(number)
     shapes = (v.type.shape for v in placed.graph.inputs if isinstance(v.type, TensorType))
     symbols = {symbol for shape in shapes for dim in shape for symbol in free_vars(dim)}
-    found: dict[Value, _Life] = {}
+    lives: dict[Value, _Life] = {}
     for value, touched in steps.items():
-        if value in placed.graph.constants or value in others or value not in placed.layouts:
+        if value in placed.graph.constants or value in excluded or value not in placed.layouts:
             continue
         count = element_count(placed.layouts[value].sizes)
         if set(free_vars(count)) <= symbols:
             size = typical(count) * value.type.dtype.bytes
-            found[value] = _Life(tuple(touched), size)
-    return found
+            lives[value] = _Life(tuple(touched), size)
+    return lives
 
 
 def _live_bytes(placed: Placed, lives: Mapping[Value, _Life]) -> list[int]:
-    """At each step; what is written over an operand takes no memory beside it."""
+    """Returns the live bytes at each step; a result that replaces an operand takes no memory beside
+    it."""
     changes = [0] * (len(placed.steps) + 1)
     for value, life in lives.items():
-        made = placed.steps[life.steps[0]]
-        over = made.every or (made.kernel is not None and _replaces(made.kernel, value, lives))
-        first = life.steps[0] + (1 if over else 0)
+        producer = placed.steps[life.steps[0]]
+        replaces = producer.every or (
+            producer.kernel is not None and _replaces(producer.kernel, value, lives)
+        )
+        first = life.steps[0] + (1 if replaces else 0)
         changes[first] += life.size
         changes[max(first, life.steps[-1] + 1)] -= life.size
-    live, total = [], 0
+    live, bytes_ = [], 0
     for change in changes[:-1]:
-        total += change
-        live.append(total)
+        bytes_ += change
+        live.append(bytes_)
     return live
 
 
 def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bool:
-    """Whether a result has the place of an operand of its size that dies there, read as it lies."""
+    """Returns True if a result takes the place of an operand of equal size that dies there and is
+    read in storage order."""
     number = lives[result].steps[0]
     for operand in kernel.operands:
         life = lives.get(operand)
@@ -129,46 +139,47 @@ def _replaces(kernel: Kernel, result: Value, lives: Mapping[Value, _Life]) -> bo
 
 
 def _as_it_lies(loops: Vars, indices: Indices) -> bool:
+    """Returns True if `indices` are the loops in order, apart from loops of one trip."""
     return len(loops) == len(indices) and all(
         var_of(i) is v or known_extent(v) == 1 for i, v in zip(indices, loops, strict=True)
     )
 
 
-# ---- what is read -------------------------------------------------------------------------------
+# ---- elements that are read ---------------------------------------------------------------------
 
 
 def _every(kernel: Kernel, value: Value) -> tuple[int, ...] | None:
-    """Of each axis the largest number whose multiples alone a kernel reads; None where it may look
-    beyond the elements."""
-    found = [0] * value.type.rank
+    """Returns, for each axis, the largest number such that a kernel reads only multiples of it;
+    None if it may read beyond the elements."""
+    factors = [0] * value.type.rank
     for node in (r for _, r, v in operand_reads(kernel) if v is value):
         if node.indirect or node.fill is not None:
             return None
-        found = [gcd(n, _factor(i)) for n, i in zip(found, node.indices, strict=True)]
-    return tuple(n or 1 for n in found)
+        factors = [gcd(n, _factor(i)) for n, i in zip(factors, node.indices, strict=True)]
+    return tuple(n or 1 for n in factors)
 
 
 def _factor(index: Index) -> int:
-    """A number that divides an index; 0 for an index of 0."""
-    rest = substitute(index, {v: const(0) for v in free_vars(index) if v.hi == 0})
+    """Returns a number that divides an index; 0 for an index of 0."""
+    remainder = substitute(index, {v: const(0) for v in free_vars(index) if v.hi == 0})
     factor = 0
-    for var in free_vars(rest):
-        linear = linear_in(rest, var)
+    for var in free_vars(remainder):
+        linear = linear_in(remainder, var)
         step = None if linear is None else as_int(linear[0])
         if linear is None or step is None:
             return 1
-        factor, rest = gcd(factor, step), linear[1]
-    last = as_int(rest)
-    return 1 if last is None else gcd(factor, last)
+        factor, remainder = gcd(factor, step), linear[1]
+    constant = as_int(remainder)
+    return 1 if constant is None else gcd(factor, constant)
 
 
-# ---- thinning -----------------------------------------------------------------------------------
+# ---- compacting ---------------------------------------------------------------------------------
 
 
 def _with_part(
     placed: Placed, value: Value, every: tuple[int, ...], after: int, last: int
 ) -> Placed | None:
-    """`placed` with `value` compacted out behind step `after`; None where its storage has gaps."""
+    """Returns `placed` with `value` compacted after step `after`; None if its storage has gaps."""
     shape = tuple(ceildiv(n, k) for n, k in zip(value.type.shape, every, strict=True))
     where, kernel = placed.layouts[value], placed.steps[last].kernel
     order = axis_order(where)
@@ -191,7 +202,7 @@ def _part(source: Value, target: Value, every: Sequence[int], loc: str) -> Kerne
 
 
 def _read_part(kernel: Kernel, value: Value, part: Value, every: Sequence[int]) -> Kernel:
-    """`kernel` on what was kept in place of all."""
+    """Returns `kernel` with the compacted `part` in place of `value`."""
 
     def kept(node: Read, _: Value) -> Scalar:
         at = tuple(i // const(n) for i, n in zip(node.indices, every, strict=True))

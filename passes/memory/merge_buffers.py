@@ -1,6 +1,7 @@
-"""Buffers of a program that is not planned yet: how long they live, and making one of several.
+"""Buffers of a program that is not planned yet: their lives, and merging several into one.
 
-A position is that of an instruction of the program itself; instructions with bodies count whole.
+A position is that of an instruction of the program itself; an instruction with bodies counts as
+one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,41 +22,42 @@ from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instruct
 from tcc.ir.types import DType
 from tcc.record import record
 
-# What equal halos have in common: element type, storage, and widths with the value.
+# Properties that equal halos share: element type, storage, and widths with the value.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
 @record
 class Life:
-    """From the first to the last position that touches a buffer."""
+    """The first and the last position that touches a buffer."""
 
     first: int
     last: int
 
 
 def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[BufferId, int]:
-    """Bytes of the arena's buffers whose sizes are known where these dimensions of inputs are, by
+    """Returns the bytes of the arena buffers whose sizes follow from `dims`, sizes of inputs by
     port and axis."""
-    known = let_values(program.body, dims)
+    values = let_values(program.body, dims)
     return {
-        n: known[b.place.size]
+        n: values[b.place.size]
         for n, b in enumerate(program.buffers)
-        if isinstance(b.place, Arena) and b.place.size in known
+        if isinstance(b.place, Arena) and b.place.size in values
     }
 
 
 def lives_of(program: Program) -> dict[BufferId, Life]:
-    """The life of each buffer, views left out."""
-    found: dict[BufferId, Life] = {}
+    """Returns the life of each buffer, without those that views extend."""
+    lives: dict[BufferId, Life] = {}
     for position, instr in enumerate(program.body):
         for buffer in touched(instr):
-            start = found[buffer].first if buffer in found else position
-            found[buffer] = Life(start, position)
-    return found | born_behind(found, laid_over(program.body, found))
+            start = lives[buffer].first if buffer in lives else position
+            lives[buffer] = Life(start, position)
+    return lives | born_behind(lives, laid_over(program.body, lives))
 
 
 def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[BufferId, BufferId]:
-    """Buffers that die where `thin` reads them, each with what it keeps at the front of them."""
+    """Returns a map from each buffer that dies where `thin` reads it to the buffer that `thin`
+    leaves at its front."""
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
     pairs = ((i.inputs[0].buffer, i.outputs[0].buffer) for i in calls)
     return {old: new for old, new in pairs if lives[old].last == lives[new].first}
@@ -64,12 +66,13 @@ def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[Buf
 def born_behind(
     lives: Mapping[BufferId, Life], over: Mapping[BufferId, BufferId]
 ) -> dict[BufferId, Life]:
-    """The lives of what lies over others, from behind the death of those."""
+    """Returns the lives of the new buffers in `over`, which begin after the death of the old
+    ones."""
     return {new: Life(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 
 def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> int:
-    """The most bytes of `sizes` that are live at one time: no arena can do with less."""
+    """Returns the most bytes of `sizes` that are live at one time: a lower bound of any arena."""
     changes: dict[int, int] = {}
     for buffer, life in lives.items():
         size = sizes.get(buffer, 0)
@@ -79,17 +82,17 @@ def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> 
 
 
 def touched(instr: Instr) -> tuple[BufferId, ...]:
-    """The buffers that an instruction names, those of bodies included."""
+    """Returns the buffers that an instruction names, including those in its bodies."""
     return tuple(b for i in walk_instructions((instr,)) for b in buffers_of(i))
 
 
 def fixed_buffers(program: Program) -> frozenset[BufferId]:
-    """Buffers that others are views of, or that instructions with bodies and copies touch."""
+    """Returns the buffers that have views, or that instructions with bodies and copies touch."""
     return frozenset(b for i in program.body if not isinstance(i, STEPS) for b in touched(i))
 
 
 def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
-    """The buffer whose halo an instruction fills, and what equal halos have in common."""
+    """Returns the buffer whose halo an instruction fills, and what equal halos share; else None."""
     if not isinstance(instr, CallOp) or instr.op != "fill_halo":
         return None
     (target,) = instr.outputs
@@ -99,17 +102,20 @@ def filled_halo(instr: Instr, program: Program) -> tuple[BufferId, Halo] | None:
     return target.buffer, (place.size, target.dtype, target.dims, instr.ints)
 
 
-def merged(program: Program, moved: Mapping[BufferId, BufferId]) -> Program:
-    """`program` with other buffers in place of those that `moved` names, whose halos need no
-    filling any more."""
-    if not moved:
+def merged(program: Program, replacements: Mapping[BufferId, BufferId]) -> Program:
+    """Returns `program` with the buffers of `replacements` replaced; their halos need no filling
+    any more."""
+    if not replacements:
         return program
-    moves = {"b": lambda buffer: moved.get(buffer, buffer)}
-    kept = (i for i in program.body if not _is_spared(i, moved))
-    return replace(program, body=tuple(renumbered(i, moves) for i in kept))
+    mapping = {"b": lambda buffer: replacements.get(buffer, buffer)}
+    remaining = (i for i in program.body if not _fills_replaced(i, replacements))
+    return replace(program, body=tuple(renumbered(i, mapping) for i in remaining))
 
 
-def _is_spared(instr: Instr, moved: Mapping[BufferId, BufferId]) -> bool:
+def _fills_replaced(instr: Instr, replacements: Mapping[BufferId, BufferId]) -> bool:
+    """Returns True for an instruction that fills the halo of a replaced buffer."""
     return (
-        isinstance(instr, CallOp) and instr.op == "fill_halo" and instr.outputs[0].buffer in moved
+        isinstance(instr, CallOp)
+        and instr.op == "fill_halo"
+        and instr.outputs[0].buffer in replacements
     )

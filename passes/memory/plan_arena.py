@@ -1,12 +1,13 @@
 """Plans the arena: offsets for all `Arena` buffers, by liveness over the whole program.
 
 Operands and results of collectives lie in symmetric memory, where ranks read and write one
-another's, and have a plan of their own.  Buffers whose lives overlap get disjoint ranges.  Where
-all sizes of a plan are static the planner that the pass is given chooses offsets; where inputs
-decide any, each run plans all of them by their lives.
+another's blocks, and have a plan of their own. Buffers whose lives overlap get disjoint ranges. If
+all sizes of a plan are static, the planner argument chooses offsets; if inputs decide any, each run
+plans all of them by their lives.
 
-A position is the place of an instruction in a walk of the program.  What a loop's body touches and
-the outside too lives through the whole loop, for its next trip may read it.
+A position is the place of an instruction in a walk of the program. A buffer that a loop's body
+touches, and that is also touched outside, lives through the whole loop, because the next trip may
+read it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +49,7 @@ from tcc.passes.memory.merge_buffers import (
 )
 from tcc.record import record
 
-# Bytes of a cache line, which no two buffers have in common.
+# Bytes of a cache line; no two buffers share one.
 ALIGN = 64
 
 
@@ -56,7 +57,7 @@ ALIGN = 64
 class Lifetime:
     """A buffer of `size` bytes that lives at the positions `first` to `last`, both included.
 
-    Its offset is a multiple of `ALIGN`; `over` is the index of a buffer that died before and whose
+    Its offset is a multiple of `ALIGN`. `over` is the index of a buffer that died before and whose
     offset it gets, or -1.
     """
 
@@ -66,14 +67,15 @@ class Lifetime:
     over: int
 
 
-# An offset for each buffer so that those which live at one time are disjoint, and the arena's size.
+# Returns an offset for each buffer, such that live buffers never overlap, and the arena's size.
 ArenaPlanner: TypeAlias = Callable[[Sequence[Lifetime]], tuple[Sequence[int], int]]
 
 
 def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) -> Program:
-    """`program` with the offsets of all arena buffers set, and its arena's size.
+    """Returns `program` with the offsets of all arena buffers set, and its arena's size.
 
-    Where ranks have `shared` memory, operands and results of collectives lie there."""
+    If ranks have `shared` memory, operands and results of collectives lie there.
+    """
     lives, over = arena_lives(program.body)
     program = _without_idle(program, lives)
     exchanged = _exchanged(program) - {*over, *over.values()} if shared else set()
@@ -85,26 +87,27 @@ def plan_arena(program: Program, planner: ArenaPlanner, *, shared: bool = True) 
 
 
 def _exchanged(program: Program) -> set[BufferId]:
-    """Arena buffers in which ranks read and write one another's blocks.
+    """Returns the arena buffers in which ranks read and write one another's blocks.
 
     Collectives of groups take part if there are any of all ranks, or if all are of one group: their
-    memory belongs to all ranks, or to the group's.  Where constants make blocks unequal each rank
-    has a program of its own, whose plan would not be the others'."""
+    memory belongs to all ranks, or to the group's. If constants make blocks unequal, each rank has
+    a program of its own, with a plan that differs from those of other ranks.
+    """
     collectives = [i for i in walk_instructions(program.body) if isinstance(i, Collective)]
     groups = {i.group for i in collectives}
-    own = {count for i in collectives if len(i.counts) > 1 for count in i.counts}
-    if (-1 not in groups and len(groups) > 1) or own & constant_registers(program).keys():
+    block_counts = {count for i in collectives if len(i.counts) > 1 for count in i.counts}
+    if (-1 not in groups and len(groups) > 1) or block_counts & constant_registers(program).keys():
         return set()
-    found: set[BufferId] = set()
+    exchanged: set[BufferId] = set()
     for instr in collectives:
-        kind, ends = instr.kind, {instr.send, instr.receive}
+        kind, buffers = instr.kind, {instr.send, instr.receive}
         if kind.sends_blocks != kind.receives_blocks:
-            ends = {instr.send if kind.sends_blocks else instr.receive}
+            buffers = {instr.send if kind.sends_blocks else instr.receive}
         elif len(instr.counts) > 1:  # each rank has sizes of its own
             continue
-        if all(isinstance(program.buffers[n].place, Arena) for n in ends):
-            found |= ends
-    return found
+        if all(isinstance(program.buffers[n].place, Arena) for n in buffers):
+            exchanged |= buffers
+    return exchanged
 
 
 def _planned(
@@ -115,16 +118,17 @@ def _planned(
     over: Mapping[BufferId, BufferId],
     planner: ArenaPlanner,
 ) -> Program:
-    """`program` with offsets for the buffers of `sizes`, which become of this kind."""
+    """Returns `program` with offsets for the buffers of `sizes`, which become places of this
+    `kind`."""
     places = {n: place for place, n in enumerate(sizes)}
     under = {new: places[old] for old, new in over.items()}
     spans = [(lives[n].first, lives[n].last, under.get(n, -1)) for n in sizes]
-    known = constant_registers(program)
+    constants = constant_registers(program)
     emitter = _Emitter(program, kind, sizes)
-    if set(sizes.values()) <= set(known):
+    if set(sizes.values()) <= set(constants):
         offsets, end = planner(
             [  # an empty buffer has an address too
-                Lifetime(first, last, max(known[size], 1), below)
+                Lifetime(first, last, max(constants[size], 1), below)
                 for (first, last, below), size in zip(spans, sizes.values(), strict=True)
             ]
         )
@@ -133,7 +137,8 @@ def _planned(
 
 
 def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
-    """Arena buffers that nothing touches (empty values) become aliases that are never aimed."""
+    """Returns `program` with arena buffers that nothing touches (empty values) as aliases that are
+    never set."""
     buffers = tuple(
         replace(b, place=Alias()) if isinstance(b.place, Arena) and n not in lives else b
         for n, b in enumerate(program.buffers)
@@ -142,8 +147,8 @@ def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
 
 
 def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
-    """The most bytes of the arena that are live at one time where inputs have these dimensions, by
-    port and axis."""
+    """Returns the most bytes of the arena that are live at one time if inputs have these
+    dimensions, by port and axis."""
     return most_live(arena_lives(program.body)[0], known_sizes(program, dims))
 
 
@@ -153,20 +158,23 @@ def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
 def arena_lives(
     body: Sequence[Instr],
 ) -> tuple[Mapping[BufferId, Life], Mapping[BufferId, BufferId]]:
-    """From the first to the last touch of each buffer, through the views of it; buffers that lie
-    over others live from behind the death of these, by which they are given."""
+    """Returns the life of each buffer, through its views, and a map from buffers to those that
+    later lie over them.
+
+    A buffer that lies over another lives from the death of that one.
+    """
     touches: dict[BufferId, set[int]] = {}
     loops: list[tuple[int, int]] = []
     _scan(body, 0, touches, loops)
-    # Views of views were aimed later: backwards, lives spread to the innermost base.
+    # Views of views are set later, so lives spread backwards to the innermost base.
     for view in reversed([i for i in walk_instructions(body) if isinstance(i, View)]):
         touches[view.base] |= touches[view.buffer]
-    for at in touches.values():
+    for positions in touches.values():
         for start, end in loops:
-            # what is touched inside a loop and outside may be read in any later trip
-            if len({start < position < end for position in at}) > 1:
-                at.update((start, end))
-    lives = {buffer: Life(min(at), max(at)) for buffer, at in touches.items()}
+            # A buffer touched inside and outside of a loop may be read in any later trip.
+            if len({start < p < end for p in positions}) > 1:
+                positions.update((start, end))
+    lives = {buffer: Life(min(positions), max(positions)) for buffer, positions in touches.items()}
     over = laid_over(body, lives)
     return lives | born_behind(lives, over), over
 
@@ -177,7 +185,8 @@ def _scan(
     touches: dict[BufferId, set[int]],
     loops: list[tuple[int, int]],
 ) -> int:
-    """Collects the positions of touches, and of loops' starts and ends; the position behind."""
+    """Collects the positions of touches, and of loops' starts and ends; returns the position
+    behind."""
     for instr in body:
         start = position
         for buffer in buffers_of(instr):
@@ -210,14 +219,14 @@ class _Emitter:
         self._entry, self._rest = _entry(program.body)
 
     def fixed(self, offsets: Sequence[int], end: int) -> Program:
-        """The program with these offsets."""
+        """Returns the program with these offsets."""
         values = (*offsets, end)
         registers = [self._register() for _ in values]
         lets = [Let(r, IntOp.CONST, v) for r, v in zip(registers, values, strict=True)]
         return self._program_with(lets, registers[:-1], registers[-1])
 
     def planned(self, lives: Sequence[int]) -> Program:
-        """The program with offsets that each run plans, by lives as of `PlanArena`."""
+        """Returns the program with offsets that each run plans, by `lives` as in `PlanArena`."""
         at_entry = {register for i in self._entry for register in defined_registers(i)}
         for number, size in self._sizes.items():
             if size not in at_entry:
@@ -246,21 +255,23 @@ class _Emitter:
 
 
 def _entry(body: Sequence[Instr]) -> tuple[Body, Body]:
-    """All `Let`s that depend on nothing but inputs move to the front, with the entry's checks.
+    """Moves all `Let`s that depend on inputs alone to the front, with the entry's checks; returns
+    them and the remaining instructions.
 
-    Registers that loops and branches set hold other values at other times: they stay.
+    Registers that loops and branches set hold different values at different times, so their `Let`s
+    stay.
     """
     ready: set[Register] = set()
-    inside = (i for instr in body for inner in bodies_of(instr) for i in walk_instructions(inner))
-    changing = {register for instr in inside for register in defined_registers(instr)}
+    nested = (i for instr in body for inner in bodies_of(instr) for i in walk_instructions(inner))
+    changing = {register for instr in nested for register in defined_registers(instr)}
     entry: list[Instr] = []
-    rest: list[Instr] = []
+    remaining: list[Instr] = []
     for instr in body:
-        made = defined_registers(instr)
-        known = used_registers(instr) <= ready and not made & changing
-        if isinstance(instr, Let | Check) and known:
+        defined = defined_registers(instr)
+        movable = used_registers(instr) <= ready and not defined & changing
+        if isinstance(instr, Let | Check) and movable:
             entry.append(instr)
-            ready |= made
+            ready |= defined
         else:
-            rest.append(instr)
-    return tuple(entry), tuple(rest)
+            remaining.append(instr)
+    return tuple(entry), tuple(remaining)

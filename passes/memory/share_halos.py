@@ -1,11 +1,11 @@
-"""Lets values that have equal halos and do not live at one time share a buffer, filled once.
+"""Lets values with equal halos and disjoint lives share a buffer, whose halo is filled once.
 
     fill_halo a; a = ...; ... = a; fill_halo b; b = ...      ->      fill_halo a; a = ...; ... = a;
                                                                      a = ...
 
-Requires a program whose arena is not planned yet, in which all but `fill_halo` leaves halos as
-they are.  Establishes fewer fills: between two such values nothing else may use the buffer, so that
-values share one only where the most that is live at one time stays what it was.
+Requires a program whose arena is not planned yet, in which only `fill_halo` writes halos.
+Establishes fewer fills. Nothing else may use the buffer between the lives of two values in it, so
+values share one only if the peak of live bytes does not rise.
 """
 
 from tcc.ir.program import BufferId, Program
@@ -22,26 +22,26 @@ from tcc.passes.memory.merge_buffers import (
 
 
 def share_halos(program: Program) -> Program:
-    """`program` with values of equal halos in one buffer, where that takes no more memory."""
+    """Returns `program` with values of equal halos in one buffer, if that takes no more memory."""
     sizes = known_sizes(program, {})
     fixed = fixed_buffers(program)
     live = {n: life for n, life in lives_of(program).items() if n in sizes}
-    most = most_live(live, sizes)
+    peak = most_live(live, sizes)
     keepers: dict[Halo, list[BufferId]] = {}
-    moved: dict[BufferId, BufferId] = {}
+    replacements: dict[BufferId, BufferId] = {}
     for instr in program.body:
-        found = filled_halo(instr, program)
-        if found is None or found[0] in fixed or found[0] not in sizes:
+        filled = filled_halo(instr, program)
+        if filled is None or filled[0] in fixed or filled[0] not in sizes:
             continue
-        buffer, halo = found
+        buffer, halo = filled
         for keeper in keepers.setdefault(halo, []):
             if live[keeper].last >= live[buffer].first:
                 continue
-            joined = {n: life for n, life in live.items() if n != buffer}
-            joined[keeper] = Life(live[keeper].first, live[buffer].last)
-            if most_live(joined, sizes) <= most:
-                moved[buffer], live = keeper, joined
+            merged_lives = {n: life for n, life in live.items() if n != buffer}
+            merged_lives[keeper] = Life(live[keeper].first, live[buffer].last)
+            if most_live(merged_lives, sizes) <= peak:
+                replacements[buffer], live = keeper, merged_lives
                 break
         else:
             keepers[halo].append(buffer)
-    return merged(program, moved)
+    return merged(program, replacements)

@@ -1,13 +1,13 @@
-"""Strings and lists become words that name them.
+"""Replaces strings and lists by handles: words that name them.
 
     %y = where(%c, %a, %b) : string[n]        %y = where(%c, %a, %b) : u64[n]
     %k = const : string[2]                    %k = string_decode(%bytes, %ends) : u64[2]
 
-A run keeps strings and lists in a heap; in programs there are handles, one word each.  Equal
-strings have equal handles and 0 is the empty string, so what moves, chooses, pads or compares them
-are plain kernels.  Requires a graph that is ready to be partitioned; establishes that no value of
-it is a string or a list.  Ops on these keep their attributes, which say what the words are;
-inference knows only the types from before, so this is the last pass over the graph.
+A run keeps strings and lists in a heap; programs hold handles, one word each. Equal strings have
+equal handles, and 0 is the empty string, so plain kernels can move, choose, pad or compare them.
+Requires a graph that is ready to be partitioned. Establishes that none of its values is a string or
+a list. Ops on handles keep their attributes, which say what the words are. Inference knows only the
+original types, so this is the last pass over the graph.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,19 +25,19 @@ from tcc.passes.fuse.compose import stored_type
 
 
 def has_handles(graph: Graph) -> bool:
-    """Whether a value of the graph or its bodies is strings or a list."""
+    """Returns True if a value of the graph or its bodies has strings or a list."""
     return next(_handles(graph), None) is not None
 
 
 def check_without_handles(graph: Graph, kind: str) -> None:
-    """Raises `UserError` where the graph has strings or lists: a target `kind` without them."""
-    found = next(_handles(graph), None)
-    if found is not None:
-        what = "a sequence or an optional" if isinstance(found.type.dtype, ListType) else "strings"
+    """Raises UserError if the graph has strings or lists, which targets of this `kind` lack."""
+    value = next(_handles(graph), None)
+    if value is not None:
+        what = "a sequence or an optional" if isinstance(value.type.dtype, ListType) else "strings"
         raise UserError(
             f"{kind} has no strings, sequences and optionals",
-            where=f"%{found.name[:200]}",
-            why=f"this value is {what} when the model runs ({found.type!r})",
+            where=f"%{value.name[:200]}",
+            why=f"this value is {what} when the model runs ({value.type!r})",
             hint="compile for the CPU, or cut this part off the model",
         )
 
@@ -47,7 +47,7 @@ def _handles(graph: Graph) -> Iterator[Value]:
 
 
 def erase_handles(graph: Graph) -> Graph:
-    """`graph` with handles in place of strings and lists; itself if it has none."""
+    """Returns `graph` with handles in place of strings and lists; itself if it has none."""
     if not has_handles(graph):
         return graph
     builder = GraphBuilder(graph.name, graph.store)
@@ -55,16 +55,17 @@ def erase_handles(graph: Graph) -> Graph:
         builder.fresh(value.name)
     eraser = _Eraser(builder)
     erased = eraser.graph(graph)
-    made = builder.finish(eraser.decoded.values())
+    decoding = builder.finish(eraser.decoded.values())
     return replace(
         erased,
-        nodes=(*map(eraser.node, made.nodes), *erased.nodes),
-        constants={**made.constants, **erased.constants},
+        nodes=(*map(eraser.node, decoding.nodes), *erased.nodes),
+        constants={**decoding.constants, **erased.constants},
     )
 
 
 class _Eraser:
-    """One sweep: new values of old ones, and the strings of constants, made once at the front."""
+    """One pass over a graph: new values for old ones, and the strings of constants, decoded once at
+    the front."""
 
     def __init__(self, builder: GraphBuilder) -> None:
         self._builder = builder
@@ -80,13 +81,13 @@ class _Eraser:
         for value, handle in graph.constants.items():
             if value.type.dtype.is_handle:
                 self._new[value] = self.value(self._decoded(graph, value, handle))
-        kept = {v: h for v, h in graph.constants.items() if not v.type.dtype.is_handle}
+        constants = {v: h for v, h in graph.constants.items() if not v.type.dtype.is_handle}
         return replace(
             graph,
             inputs=tuple(map(self.value, graph.inputs)),
             nodes=tuple(map(self.node, graph.nodes)),
             outputs=tuple(map(self.value, graph.outputs)),
-            constants=kept,
+            constants=constants,
             aliases=tuple((self.value(a), self.value(b)) for a, b in graph.aliases),
         )
 
@@ -110,14 +111,14 @@ class _Eraser:
 
 
 def _word_types(attrs: Any) -> Any:
-    """The attributes of control flow with the new types of its results."""
+    """Returns the attributes of control flow with the new types of its results."""
     if "types" not in (f.name for f in fields(attrs)):
         return attrs
     return replace(attrs, types=tuple(map(stored_type, attrs.types)))
 
 
 def with_ports(program: Program, graph: Graph) -> Program:
-    """`program` with ports that say what callers see: the strings and lists of `graph`."""
+    """Returns `program` with ports as callers see them: with the strings and lists of `graph`."""
     return replace(
         program,
         inputs=_described(program.inputs, graph.inputs),
@@ -126,10 +127,10 @@ def with_ports(program: Program, graph: Graph) -> Program:
 
 
 def _described(ports: Sequence[Port], values: Sequence[Value]) -> tuple[Port, ...]:
-    found = []
+    described = []
     for port, value in zip(ports, values, strict=True):
         dtype = value.type.dtype
         text = dtype.name if isinstance(dtype, ListType) else port.text
-        own = replace(port, name=value.name, dtype=dtype, text=text)
-        found.append(own if dtype.is_handle else port)
-    return tuple(found)
+        handle_port = replace(port, name=value.name, dtype=dtype, text=text)
+        described.append(handle_port if dtype.is_handle else port)
+    return tuple(described)

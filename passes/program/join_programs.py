@@ -1,12 +1,13 @@
-"""Programs for single sizes and the general one become one, which chooses at the start of a run.
+"""Joins programs for fixed sizes and the general one into one program, which chooses when a run
+starts.
 
     general(seq), special(seq = 64)   ->   entry of general ; what the arena of special needs
                                            r = seq is 64
                                            branch r { special } else { general }
 
-Requires programs of one model whose memory is planned, of which the specials fix sizes of inputs.
-Establishes one program with the ports of the general one: all sizes are checked first, weights that
-are stored alike lie there once, and the arena suits the largest need.
+Requires programs of one model whose memory is planned; the special ones fix sizes of inputs.
+Establishes one program with the ports of the general one: all sizes are checked first, weights with
+equal layouts are stored once, and the arena fits the largest program.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -39,20 +40,21 @@ from tcc.record import record
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
-    """One program that runs the first of `specials` whose sizes are those of the run, or `general`.
+    """Returns one program that runs the first of `specials` whose sizes are those of the run, else
+    `general`.
 
-    The kernels of all are in one table, those of equal structure once.
+    All kernels are in one table, each structure once.
     """
     if not specials:
         return general
-    joined = _Joined(general)
+    joining = _Joining(general)
     for special in specials:
-        joined.add(special)
-    return joined.lowered()
+        joining.add(special)
+    return joining.lowered()
 
 
-class _Joined:
-    """The general program, and what others add to it."""
+class _Joining:
+    """The general program, and what special programs add to it."""
 
     def __init__(self, general: Lowered) -> None:
         program = general.program
@@ -70,12 +72,12 @@ class _Joined:
             list(general.table.bounds), dict(general.table.numbers), list(general.table.locs)
         )
         self._kernels, self._alignments = list(general.kernels), list(general.alignments)
-        self._sides: list[tuple[Register, Body]] = []
+        self._branches: list[tuple[Register, Body]] = []
 
     def add(self, special: Lowered) -> None:
-        """Takes `special` over: its numbers become those of here."""
+        """Adds `special`, renumbered."""
         program = special.program
-        moved = _Moved(
+        renumbering = _Renumbering(
             self._registers,
             self._place_buffers(special),
             [self._kernel(special, n) for n in range(len(special.kernels))],
@@ -85,18 +87,18 @@ class _Joined:
         self._registers += program.registers
         length = prologue_length(program)
         early = _needed(program)
-        entry = [(n in early, moved.instr(i)) for n, i in enumerate(program.body[:length])]
-        self._entry += [i for first, i in entry if first]
-        self._arena = self._let(IntOp.MAX, self._arena, moved.register(program.arena))
-        late = [i for first, i in entry if not first]
-        body = (*late, *moved.body(program.body[length:]))
-        self._sides.append((self._asked(program), body))
+        entry = [(n in early, renumbering.instr(i)) for n, i in enumerate(program.body[:length])]
+        self._entry += [i for is_early, i in entry if is_early]
+        self._arena = self._let(IntOp.MAX, self._arena, renumbering.register(program.arena))
+        late = [i for is_early, i in entry if not is_early]
+        body = (*late, *renumbering.body(program.body[length:]))
+        self._branches.append((self._size_condition(program), body))
 
     def lowered(self) -> Lowered:
-        """All as one."""
+        """Returns the joined program."""
         body = self._rest
-        for asked, side in reversed(self._sides):
-            body = (Branch(-1, side, body, asked),)
+        for condition, special in reversed(self._branches):
+            body = (Branch(-1, special, body, condition),)
         program = replace(
             self._program,
             registers=self._registers,
@@ -113,10 +115,11 @@ class _Joined:
             alignments=tuple(self._alignments),
         )
 
-    # ---- what a special brings ----------------------------------------------------------------
+    # ---- the parts of a special program ----------------------------------------------------------
 
     def _place_buffers(self, special: Lowered) -> list[BufferId]:
-        """Its buffers by number; the caller's arrays and equal weights are those that are there."""
+        """Returns the new number of each buffer of `special`; the caller's arrays and equal weights
+        keep the existing ones."""
         offsets = self._weights.adopt(special.weights)
         return [self._buffer(b, offsets) for b in special.program.buffers]
 
@@ -135,39 +138,44 @@ class _Joined:
         return len(self._buffers) - 1
 
     def _kernel(self, special: Lowered, number: int) -> int:
-        found = self._table.number(special.table.bounds[number], special.table.locs[number])
-        if found == len(self._kernels):
+        joined_number = self._table.number(special.table.bounds[number], special.table.locs[number])
+        if joined_number == len(self._kernels):
             self._kernels.append(special.kernels[number])
             self._alignments += special.alignments[number : number + 1]
-        return found
+        return joined_number
 
     def _late_sizes(self, program: Program) -> dict[BufferId, list[tuple[Register, Register]]]:
-        """Sizes of outputs that only the body knows: registers here, and those of `program`."""
-        found: dict[BufferId, list[tuple[Register, Register]]] = {}
+        """Returns the sizes of outputs that only the body computes: pairs of a register here and
+        one of `program`."""
+        late_sizes: dict[BufferId, list[tuple[Register, Register]]] = {}
         for number, buffer in enumerate(program.buffers):
             if isinstance(buffer.place, Output):
                 port = buffer.place.port
                 pairs = zip(
                     self._program.outputs[port].dims, program.outputs[port].dims, strict=True
                 )
-                found[number] = [(here, there) for here, there in pairs if here not in self._fixed]
-        return found
+                late_sizes[number] = [
+                    (here, there) for here, there in pairs if here not in self._fixed
+                ]
+        return late_sizes
 
-    def _asked(self, program: Program) -> Register:
-        """A register that is not 0 where the run's inputs have the sizes that `program` fixes."""
+    def _size_condition(self, program: Program) -> Register:
+        """Returns a register that is not 0 if the run's inputs have the sizes that `program`
+        fixes."""
         sizes = constant_registers(program)
         pairs: dict[Register, int] = {}
         for port, fixed in zip(self._program.inputs, program.inputs, strict=True):
-            for given, size in zip(port.dims, fixed.dims, strict=True):
-                if given not in self._constants and size in sizes:
-                    pairs[given] = sizes[size]
-        apart = self._let(IntOp.CONST, 0)
-        for given, size in pairs.items():
+            for actual, size in zip(port.dims, fixed.dims, strict=True):
+                if actual not in self._constants and size in sizes:
+                    pairs[actual] = sizes[size]
+        difference = self._let(IntOp.CONST, 0)
+        for actual, size in pairs.items():
             due = self._let(IntOp.CONST, size)
-            more, less = self._let(IntOp.SUB, given, due), self._let(IntOp.SUB, due, given)
-            apart = self._let(IntOp.ADD, apart, self._let(IntOp.MAX, more, less))
+            above = self._let(IntOp.SUB, actual, due)
+            below = self._let(IntOp.SUB, due, actual)
+            difference = self._let(IntOp.ADD, difference, self._let(IntOp.MAX, above, below))
         one = self._let(IntOp.CONST, 1)
-        return self._let(IntOp.SUB, one, self._let(IntOp.MIN, one, apart))
+        return self._let(IntOp.SUB, one, self._let(IntOp.MIN, one, difference))
 
     def _let(self, op: IntOp, a: int, b: int = 0) -> Register:
         self._registers += 1
@@ -176,33 +184,33 @@ class _Joined:
 
 
 def _is_shared(place: Place) -> bool:
-    """Whether buffers of equal place are one and the same."""
+    """Returns True for places of which equal ones are the same buffer."""
     return isinstance(place, Input | Output | Weight)
 
 
 def _needed(program: Program) -> set[int]:
-    """Which instructions of the prologue compute what the arena needs."""
-    wanted = {program.arena}
+    """Returns the numbers of the prologue's instructions on which the arena's sizes depend."""
+    registers = {program.arena}
     for buffer in program.buffers:
         if isinstance(buffer.place, Arena | Symmetric):
-            wanted |= {buffer.place.offset, buffer.place.size}
-    found: set[int] = set()
+            registers |= {buffer.place.offset, buffer.place.size}
+    numbers: set[int] = set()
     for number in reversed(range(prologue_length(program))):
         instr = program.body[number]
-        if defined_registers(instr) & wanted:
-            found.add(number)
-            wanted |= used_registers(instr)
-    return found
+        if defined_registers(instr) & registers:
+            numbers.add(number)
+            registers |= used_registers(instr)
+    return numbers
 
 
 # ---- numbers ------------------------------------------------------------------------------------
 
 
 @record
-class _Moved:
+class _Renumbering:
     """Rewrites instructions: registers by an offset, buffers, kernels and groups by tables.
 
-    `late` are copies of sizes, by the number of the output's buffer, due before its `Allocate`.
+    `late` has, for each output's buffer, the sizes to copy before its `Allocate`.
     """
 
     offset: int
@@ -218,13 +226,13 @@ class _Moved:
         return tuple(new for instr in body for new in (*self._sizes(instr), self.instr(instr)))
 
     def _sizes(self, instr: Instr) -> Iterable[Instr]:
-        """An output's sizes as the caller will see them."""
+        """Yields copies of an output's sizes to the registers that the caller sees."""
         if isinstance(instr, Allocate):
             for here, there in self.late.get(instr.buffer, ()):
                 yield Let(here, IntOp.MAX, self.register(there), self.register(there))
 
     def instr(self, instr: Instr) -> Instr:
-        """`instr` with the numbers of the joined program."""
+        """Returns `instr` with the numbers of the joined program."""
         moves: dict[str, Callable[[int], int]] = {
             "r": self.register,
             "b": self.buffers.__getitem__,

@@ -1,9 +1,9 @@
-"""Values that a loop hands from trip to trip, and the rows its trips leave.
+"""Values that a loop carries from trip to trip, and the rows that its trips store.
 
-    h' = f(h) ; y[t] = h'      h, h' = halves of one buffer, by turns ; launch f(h) -> h', y[t]
+    h' = f(h) ; y[t] = h'      h, h' = halves of one buffer, in turns ; launch f(h) -> h', y[t]
 
-What a kernel of the body computes is written where the next trip looks for it: in the other half of
-a buffer, so that nothing is copied.  What is handed through, and what changes its size, has one
+A kernel of the body writes its result where the next trip reads it: in the other half of a buffer,
+so that nothing is copied. A value that a trip passes on unchanged, or whose size changes, has one
 buffer and is copied at the end of a trip.
 """
 
@@ -18,42 +18,42 @@ from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
 from tcc.record import record
 
-# Halves of a buffer begin where whole ones do.
+# The alignment of each half, equal to that of whole buffers.
 _ALIGN = 64
 
 
 def trip_index(frame: GraphLowering, counter: Register) -> Index:
-    """The number of the trip, or after the loop that of all trips."""
+    """Returns the number of the trip; after the loop, the number of all trips."""
     name = f"trip.{counter}"
     frame.registers.bind(name, counter, late=True)
     return symbol(name)
 
 
 def enter_trip(inner: GraphLowering, counter: Register) -> Index:
-    """The number of the trip, which random nodes of the body ask for."""
+    """Returns the number of the trip, which random nodes of the body read."""
     inner.trip = trip_index(inner, counter)
     return inner.trip
 
 
 @record
 class Halves:
-    """A buffer with room for two values, `apart` bytes one behind the other; trip t reads the one
-    of its parity and writes the other, through `target`."""
+    """A buffer with room for two values that begin `distance` bytes apart; trip t reads the half of
+    its parity and writes the other, through `target`."""
 
     buffer: BufferId
     target: BufferId
-    apart: Index
+    distance: Index
 
     def offset(self, trip: Index) -> Index:
-        return (trip % 2) * self.apart
+        return (trip % 2) * self.distance
 
 
 @record
 class Carried:
-    """Values handed from trip to trip: what the body calls them, and where they lie.
+    """Values that are carried from trip to trip: their names in the body, and their buffers.
 
-    `sizes` holds, by symbol, the registers of sizes that differ from trip to trip; `halves`, by
-    where a trip finds them, those that are written beside their old values.
+    `sizes` has, by symbol, the registers of sizes that differ from trip to trip. `halves` has the
+    values written beside their old ones, by the buffer in which a trip reads them.
     """
 
     values: Values
@@ -62,7 +62,7 @@ class Carried:
     halves: Mapping[BufferId, Halves]
 
     def target(self, buffer: BufferId) -> BufferId:
-        """Where the next value of the one that a trip finds in `buffer` belongs."""
+        """Returns where to write the next value of the one that a trip reads in `buffer`."""
         return self.halves[buffer].target if buffer in self.halves else buffer
 
 
@@ -73,33 +73,33 @@ def carry(
     first: int,
     results: Sequence[Value],
 ) -> Carried:
-    """Buffers for the carried values, which hold their initial values: the inputs of `body` from
-    the one of number `first` on, of which `results` are the next values.
+    """Returns buffers that hold the initial values of the carried values.
 
-    Raises UserError where a size differs inside the loop that has no name there.
+    These are the inputs of `body` from number `first` on, and `results` are their next values.
+    Raises UserError if a size differs inside the loop without a symbol of its own there.
     """
     inside = body.inputs[first:][: len(initial)]
     buffers: list[BufferId] = []
     sizes: dict[str, Register] = {}
     halves: dict[BufferId, Halves] = {}
-    made = {v for n in body.nodes for v in n.outputs if results.count(v) == 1}
-    for value, seen, result in zip(initial, inside, results, strict=True):
-        changing = _changing_sizes(value, seen, body)
+    computed = {v for n in body.nodes for v in n.outputs if results.count(v) == 1}
+    for value, parameter, result in zip(initial, inside, results, strict=True):
+        changing = _changing_sizes(value, parameter, body)
         size = byte_count(value.type)
         if changing:
-            buffer = frame.new_buffer(Dynamic(), seen.name)
+            buffer = frame.new_buffer(Dynamic(), parameter.name)
             frame.out.append(Allocate(buffer, frame.size(size)))
-        elif result in made and not frame.registers.is_late(size):
-            apart = ceildiv(size, _ALIGN) * _ALIGN
-            whole = frame.temporary(apart * 2, seen.name)
-            frame.copy(whole, frame.read(value), value.type)
-            buffer = frame.new_buffer(Alias(), seen.name)
-            target = frame.new_buffer(Alias(), f"{seen.name}.next")
-            halves[buffer] = Halves(whole, target, apart)
+        elif result in computed and not frame.registers.is_late(size):
+            distance = ceildiv(size, _ALIGN) * _ALIGN
+            both_halves = frame.temporary(distance * 2, parameter.name)
+            frame.copy(both_halves, frame.read(value), value.type)
+            buffer = frame.new_buffer(Alias(), parameter.name)
+            target = frame.new_buffer(Alias(), f"{parameter.name}.next")
+            halves[buffer] = Halves(both_halves, target, distance)
             buffers.append(buffer)
             continue
         else:
-            buffer = frame.temporary(size, seen.name)
+            buffer = frame.temporary(size, parameter.name)
         frame.copy(buffer, frame.read(value), value.type)
         buffers.append(buffer)
         for name, dim in changing.items():
@@ -111,20 +111,20 @@ def carry(
 def begin_trip(
     inner: GraphLowering, results: Sequence[Value], carried: Carried, trip: Index
 ) -> None:
-    """Aims the halves at the values of this trip; what is computed goes to the other ones."""
+    """Sets the views of the halves for this trip; what is computed goes to the other half."""
     for result, buffer in zip(results, carried.buffers, strict=True):
-        both = carried.halves.get(buffer)
-        if both is None:
+        halves = carried.halves.get(buffer)
+        if halves is None:
             continue
-        inner.out.append(View(buffer, both.buffer, inner.size(both.offset(trip))))
-        inner.out.append(View(both.target, both.buffer, inner.size(both.offset(trip + 1))))
-        inner.targets[result] = both.target
+        inner.out.append(View(buffer, halves.buffer, inner.size(halves.offset(trip))))
+        inner.out.append(View(halves.target, halves.buffer, inner.size(halves.offset(trip + 1))))
+        inner.targets[result] = halves.target
 
 
-def _changing_sizes(value: Value, seen: Value, body: Graph) -> dict[str, Index]:
-    """Symbols of the body for sizes that trips change, with the sizes they begin with."""
-    found: dict[str, Index] = {}
-    for first, dim in zip(value.type.shape, seen.type.shape, strict=True):
+def _changing_sizes(value: Value, parameter: Value, body: Graph) -> dict[str, Index]:
+    """Returns the body's symbols for sizes that trips change, each with its initial size."""
+    initial_sizes: dict[str, Index] = {}
+    for first, dim in zip(value.type.shape, parameter.type.shape, strict=True):
         if first is dim:
             continue
         var = var_of(dim)
@@ -132,23 +132,23 @@ def _changing_sizes(value: Value, seen: Value, body: Graph) -> dict[str, Index]:
             raise UserError(
                 "a carried value has another size inside the loop",
                 where=body.name,
-                why=f"{value.type!r} goes in, the body takes {seen.type!r}",
+                why=f"{value.type!r} goes in, the body takes {parameter.type!r}",
             )
-        found[var.name] = first
-    return found
+        initial_sizes[var.name] = first
+    return initial_sizes
 
 
 def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) -> None:
-    """Hands the body's results to the next trip.
+    """Passes the body's results to the next trip.
 
-    Results that are other carried values are saved before those are overwritten, and sizes change
-    last, for the copies count in them.
+    A result that is another carried value is saved before that one is overwritten. Sizes change
+    last, because the copies use them.
     """
     sources: list[BufferId] = []
     targets = [carried.target(b) for b in carried.buffers]
-    for value, own in zip(results, targets, strict=True):
+    for value, target_of_value in zip(results, targets, strict=True):
         source = inner.read(value)
-        if source in targets and source != own:
+        if source in targets and source != target_of_value:
             saved = inner.temporary(byte_count(value.type), f"{value.name}.saved")
             inner.copy(saved, source, value.type)
             source = saved
@@ -160,17 +160,17 @@ def next_trip(inner: GraphLowering, results: Sequence[Value], carried: Carried) 
         if isinstance(inner.context.buffers[buffer].place, Dynamic):
             inner.out.append(Allocate(buffer, inner.size(byte_count(value.type))))
         inner.copy(buffer, source, value.type)
-    for target, changed in changes:
-        inner.assign(target, changed)
+    for register, changed in changes:
+        inner.assign(register, changed)
 
 
 def _size_changes(
     inner: GraphLowering, results: Sequence[Value], carried: Carried
 ) -> list[tuple[Register, Register]]:
-    """The registers of changing sizes, each with one that holds its next value."""
+    """Returns the registers of changing sizes, each with a register that holds its next value."""
     changes = []
-    for value, seen in zip(results, carried.values, strict=True):
-        for dim, actual in zip(seen.type.shape, value.type.shape, strict=True):
+    for value, parameter in zip(results, carried.values, strict=True):
+        for dim, actual in zip(parameter.type.shape, value.type.shape, strict=True):
             var = var_of(dim)
             if var is not None and var.name in carried.sizes and actual is not dim:
                 changed = inner.registers.fresh()
@@ -182,18 +182,18 @@ def _size_changes(
 def define_carried(
     frame: GraphLowering, values: Sequence[Value], carried: Carried, counter: Register
 ) -> None:
-    """The node's results are what the last trip left."""
+    """Defines the node's results as the values that the last trip left."""
     trip = trip_index(frame, counter)
-    for value, seen, buffer in zip(values, carried.values, carried.buffers, strict=True):
-        both = carried.halves.get(buffer)
-        if both is None:
+    for value, parameter, buffer in zip(values, carried.values, carried.buffers, strict=True):
+        halves = carried.halves.get(buffer)
+        if halves is None:
             frame.buffers[value] = buffer
         else:
-            frame.buffers[value] = frame.view(both.buffer, both.offset(trip), value.name)
-        for dim, inside in zip(value.type.shape, seen.type.shape, strict=True):
-            var, own = var_of(dim), var_of(inside)
-            if var is not None and own is not None and own.name in carried.sizes:
-                frame.registers.bind(var.name, carried.sizes[own.name], late=True)
+            frame.buffers[value] = frame.view(halves.buffer, halves.offset(trip), value.name)
+        for dim, inside in zip(value.type.shape, parameter.type.shape, strict=True):
+            var, inner_var = var_of(dim), var_of(inside)
+            if var is not None and inner_var is not None and inner_var.name in carried.sizes:
+                frame.registers.bind(var.name, carried.sizes[inner_var.name], late=True)
 
 
 # ---- rows ---------------------------------------------------------------------------------------
@@ -202,18 +202,18 @@ def define_carried(
 def store_rows(
     inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]
 ) -> list[Value]:
-    """Lets the kernels of a body write `rows` to `places`; call `fill_rows` behind its steps.
+    """Makes the kernels of a body write `rows` to `places`; call `fill_rows` behind its steps.
 
-    Returns what is written there: a carried value is stored twice, under another name.
+    Returns the rows to write; a carried value is stored twice, under another name.
     """
-    found: list[Value] = []
+    row_values: list[Value] = []
     for row, where in zip(rows, places, strict=True):
         if row in inner.targets:
             row = _stored_twice(inner, row)
         if row not in inner.targets:
             inner.targets[row] = where
-        found.append(row)
-    return found
+        row_values.append(row)
+    return row_values
 
 
 def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[BufferId]) -> None:
@@ -225,8 +225,8 @@ def fill_rows(inner: GraphLowering, rows: Sequence[Value], places: Sequence[Buff
 
 
 def _stored_twice(inner: GraphLowering, value: Value) -> Value:
-    """A second result of the kernel that computes `value`, equal to it; or `value` where that is
-    computed by no kernel."""
+    """Returns a second result of the kernel that computes `value`, equal to it; `value` itself if
+    no kernel computes it."""
     twin = Value(f"{value.name}.row", value.type)
 
     def stored(kernel: Kernel) -> Kernel:
@@ -237,5 +237,5 @@ def _stored_twice(inner: GraphLowering, value: Value) -> Value:
         return replace(kernel, expr=expr, results=(*kernel.results, twin))
 
     inner.placed = replace(inner.placed, steps=inner.placed.with_kernels(stored))
-    made = any(twin in kernel.results for kernel in inner.placed.kernels)
-    return twin if made else value
+    has_twin = any(twin in kernel.results for kernel in inner.placed.kernels)
+    return twin if has_twin else value

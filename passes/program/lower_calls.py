@@ -1,10 +1,10 @@
-"""Nodes that C functions of the runtime compute become calls; sizes that data decide are bound.
+"""Lowers nodes that C functions of the runtime compute to calls, and binds data-dependent sizes.
 
     %i = non_zero(%x) : i64[2,k]      call non_zero_count(x) -> r7 ; k = r7 ; allocate i ; call
                                       non_zero(x) -> i
 
-What each function takes is in the head of its file in runtime/src/ops.  Attributes are passed as
-integers; a float as the bits of a double.
+The head of each file in runtime/src/ops documents the function's arguments. Attributes are passed
+as integers; a float as the bits of a double.
 """
 
 import struct
@@ -28,7 +28,7 @@ from tcc.passes.layout.assign import copy_of
 from tcc.passes.program.lower_graph import GraphLowering, check_facts
 
 Lower: TypeAlias = Callable[[GraphLowering, Node], None]
-# What a function takes of an op's attributes, and the sizes of results that they name.
+# Returns, for an op's attributes, the integers of a call, its tables, and the sizes of results.
 Numbers: TypeAlias = Callable[[Any], Iterable[int]]
 Tables: TypeAlias = Callable[[Any], Iterable[Array]]
 Sizes: TypeAlias = Callable[[Any], Iterable[Index]]
@@ -54,17 +54,17 @@ def call(
 
 
 def operands(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
-    """The operands that a node has."""
+    """Returns the operands that a node has."""
     return tuple(frame.tensor(v) for v in node.inputs if v is not None)
 
 
 def _results(frame: GraphLowering, node: Node) -> tuple[TensorRef, ...]:
-    """The arrays that results are written to."""
+    """Returns the arrays that results are written to."""
     return tuple(frame.tensor(v, frame.define(v)) for v in node.outputs)
 
 
 def _literal(frame: GraphLowering, array: Array) -> TensorRef:
-    """A table as an operand."""
+    """Returns a table as an operand."""
     dims = tuple(frame.size(const(n)) for n in array.shape)
     return TensorRef(frame.literal(array), dtype_of(array), dims)
 
@@ -74,13 +74,14 @@ def _nothing(_attrs: Any) -> tuple[()]:
 
 
 def plain(numbers: Numbers = _nothing, tables: Tables = _nothing) -> Lower:
-    """One call with a node's operands, `tables` behind them, its results, and `numbers`."""
+    """Returns a lowering to one call with a node's operands, then `tables`, its results, and
+    `numbers`."""
 
     def lower(frame: GraphLowering, node: Node) -> None:
         inputs = operands(frame, node)
-        known = tuple(_literal(frame, table) for table in tables(node.attrs))
+        literals = tuple(_literal(frame, table) for table in tables(node.attrs))
         ints = tuple(map(int, numbers(node.attrs)))
-        call(frame, str(node.op.call), (*inputs, *known), _results(frame, node), ints)
+        call(frame, str(node.op.call), (*inputs, *literals), _results(frame, node), ints)
 
     return lower
 
@@ -90,56 +91,62 @@ def _size(attrs: Any) -> tuple[Index]:
 
 
 def sized(function: str, numbers: Numbers = _nothing, sizes: Sizes = _size) -> Lower:
-    """A call that tells `sizes` of results, which are bound, and then that of the op's function."""
+    """Returns a lowering to a call that computes `sizes` of results, which are bound, and then the
+    call of the op's function."""
 
     def lower(frame: GraphLowering, node: Node) -> None:
         inputs, ints = operands(frame, node), tuple(map(int, numbers(node.attrs)))
-        told = {frame.registers.fresh(): size for size in sizes(node.attrs)}
-        call(frame, function, inputs, (), ints, tuple(told))
-        for register, size in told.items():
+        size_registers = {frame.registers.fresh(): size for size in sizes(node.attrs)}
+        call(frame, function, inputs, (), ints, tuple(size_registers))
+        for register, size in size_registers.items():
             bind(frame, size, register, node.loc)
         call(frame, str(node.op.call), inputs, _results(frame, node), ints)
 
     return lower
 
 
-# ---- sizes that data decide ---------------------------------------------------------------------
+# ---- data-dependent sizes -----------------------------------------------------------------------
 
 
-def bind(frame: GraphLowering, size: Index, register: Register, loc: str, least: int = 0) -> None:
-    """`size` is `register` from here on; where it is known already, they must be equal.  `least` is
-    as of `check_facts`."""
+def bind(
+    frame: GraphLowering, size: Index, register: Register, loc: str, lower_bound: int = 0
+) -> None:
+    """Makes `register` the value of `size` from here on; if `size` is known already, a check
+    requires them to be equal.
+
+    `lower_bound` is as in `check_facts`.
+    """
     var = var_of(size)
     if var is None or frame.registers.bound(var.name):
         message = f"{loc}: {size.key} is due"
         frame.check(Relation.EQ, register, frame.size(size), message)
         return
     frame.registers.bind(var.name, register, late=True)
-    check_facts(frame, f"{loc}, size {var.name}", var, register, least)
+    check_facts(frame, f"{loc}, size {var.name}", var, register, lower_bound)
 
 
 def lower_bind_size(frame: GraphLowering, node: Node) -> None:
-    """One element of a tensor becomes a size."""
+    """Binds a size to one element of a tensor."""
     attrs: BindSizeAttrs = node.attrs
     value = _operand(node, 0)
     register = frame.registers.fresh()
     frame.out.append(ReadInt(register, frame.read(value), value.type.dtype, attrs.element))
-    # What is read may be any number, unlike the size of an array.
-    least = 0 if attrs.signed else integer_limits(value.type.dtype)[0]
-    bind(frame, attrs.symbol, register, node.loc, least)
+    # An element may be any number, unlike the size of an array.
+    lower_bound = 0 if attrs.signed else integer_limits(value.type.dtype)[0]
+    bind(frame, attrs.symbol, register, node.loc, lower_bound)
 
 
 def lower_require(frame: GraphLowering, node: Node) -> None:
-    """A demand on sizes is checked where it stands."""
+    """Emits the check of a requirement on sizes."""
     attrs: RequireAttrs = node.attrs
     if attrs.left is attrs.due:
         return
-    left, right = frame.size(attrs.left), frame.size(attrs.due)
-    frame.check(Relation.EQ, left, right, f"{node.loc}: {attrs.text}, because {attrs.reason}")
+    actual, due = frame.size(attrs.left), frame.size(attrs.due)
+    frame.check(Relation.EQ, actual, due, f"{node.loc}: {attrs.text}, because {attrs.reason}")
 
 
 def lower_named_size(frame: GraphLowering, node: Node) -> None:
-    """A size with a name of its own; where what it is made of is known at entry, so is it."""
+    """Defines a size with a symbol of its own; if its value is known at entry, so is the symbol."""
     attrs: BroadcastSizeAttrs | NameSizeAttrs = node.attrs
     var = var_of(attrs.symbol)
     assert var is not None
@@ -149,17 +156,17 @@ def lower_named_size(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_check_indices(frame: GraphLowering, node: Node) -> None:
-    """The least and the largest index are looked at before anything is read there."""
+    """Emits checks of the smallest and largest index, before anything reads there."""
     attrs: CheckIndicesAttrs = node.attrs
-    least, largest = frame.registers.fresh(), frame.registers.fresh()
+    smallest, largest = frame.registers.fresh(), frame.registers.fresh()
     first, last = as_int(attrs.least), as_int(attrs.size - 1)
-    # None is inside of open ends.
+    # If an end is symbolic, no index counts as inside.
     inside = (0, -1) if first is None or last is None else (first, last)
     ints = (attrs.period, attrs.number, *inside)
-    call(frame, "index_range", operands(frame, node), (), ints, (least, largest))
+    call(frame, "index_range", operands(frame, node), (), ints, (smallest, largest))
     low, high = frame.size(attrs.least), frame.size(attrs.size - 1)
     message = f"{node.loc}: {attrs.reason}"
-    frame.check(Relation.LE, low, least, message)
+    frame.check(Relation.LE, low, smallest, message)
     frame.check(Relation.LE, largest, high, message)
 
 
@@ -168,12 +175,12 @@ def _axis_or_all(attrs: Any) -> int:
 
 
 def _non_max_suppression(frame: GraphLowering, node: Node) -> None:
-    given = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
-    lower = sized("non_max_suppression_count", lambda a: (a.center_point_box, given))
+    present = sum(1 << n for n, value in enumerate(node.inputs[2:]) if value is not None)
+    lower = sized("non_max_suppression_count", lambda a: (a.center_point_box, present))
     lower(frame, node)
 
 
-# ---- sizes that are known -----------------------------------------------------------------------
+# ---- known sizes --------------------------------------------------------------------------------
 
 
 def _top_k(frame: GraphLowering, node: Node) -> None:
@@ -186,7 +193,8 @@ def _top_k(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_slice(frame: GraphLowering, node: Node) -> None:
-    """The output may have the memory of x, which is then updated in place."""
+    """Lowers an update of a slice; the output may have the memory of x, which is then updated in
+    place."""
     if frame.context.planner.updates:
         _update_by_kernel(frame, node)
         return
@@ -197,15 +205,15 @@ def _update_slice(frame: GraphLowering, node: Node) -> None:
 
 
 def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
-    """A kernel stores the update's elements as a part of the output; x is copied where it does not
-    lie there already."""
+    """Emits a kernel that stores the update's elements as a part of the output; x is copied if the
+    output lies elsewhere."""
     x, update, y = _operand(node, 0), _operand(node, 1), node.outputs[0]
     axis, start = node.attrs.axis, node.attrs.start
     behind = x.type.shape[axis] - start - update.type.shape[axis]
     if not nonnegative(behind):
-        least = frame.size(const(0))
+        zero = frame.size(const(0))
         message = f"{node.loc}: the rows do not fit behind those that are there"
-        frame.check(Relation.LE, least, frame.size(behind), message)
+        frame.check(Relation.LE, zero, frame.size(behind), message)
     target = frame.define(y)
     if (y, x) not in frame.placed.graph.aliases:
         frame.copy(target, frame.read(x), x.type)
@@ -216,8 +224,8 @@ def _update_by_kernel(frame: GraphLowering, node: Node) -> None:
     layouts = {**frame.layouts, part: where}
     kernel = copy_of(update, part, node.loc)
     planned = frame.context.planner.plan(kernel, layouts, frame.handles)
-    ((_, stored),) = planned.operands
-    frame.run(planned, (frame.read(update, stored), target))
+    ((_, layout),) = planned.operands
+    frame.run(planned, (frame.read(update, layout), target))
 
 
 def _bit_cast(frame: GraphLowering, node: Node) -> None:
@@ -226,7 +234,7 @@ def _bit_cast(frame: GraphLowering, node: Node) -> None:
 
 
 def _bits(value: float) -> int:
-    """The bits of `value` as a double, as a signed integer."""
+    """Returns the bits of `value` as a double, as a signed integer."""
     (bits,) = struct.unpack("<q", struct.pack("<d", value))
     return int(bits)
 
@@ -235,11 +243,11 @@ def _reduction(attrs: Any) -> int:
     return REDUCTIONS.index(attrs.reduction)
 
 
-def _running(product: bool) -> Lower:
-    return plain(lambda a: (a.axis, a.exclusive, a.reverse, product))
+def _running(multiplies: bool) -> Lower:
+    return plain(lambda a: (a.axis, a.exclusive, a.reverse, multiplies))
 
 
-# Of these, what devices without functions of the host compute by kernels.
+# Those calls that devices without functions of the host compute by kernels.
 BY_KERNELS = frozenset({"update_slice", "bit_cast"})
 CALLS: Mapping[str, Lower] = MappingProxyType(
     {
@@ -253,8 +261,8 @@ CALLS: Mapping[str, Lower] = MappingProxyType(
         **dict.fromkeys(("scatter_nd", "scatter_rows"), plain(lambda a: (_reduction(a),))),
         "update_slice": _update_slice,
         "bit_cast": _bit_cast,
-        "cum_sum": _running(product=False),
-        "cum_prod": _running(product=True),
+        "cum_sum": _running(multiplies=False),
+        "cum_prod": _running(multiplies=True),
         **dict.fromkeys("max_unpool det lu pivot_order cholesky qr svd".split(), plain()),
         "solve_triangular": plain(lambda a: (a.upper, a.unit)),
         "roi_align": plain(

@@ -1,4 +1,4 @@
-"""Nodes that the ranks of a comm compute together become instructions of the program."""
+"""Lowers nodes that the ranks of a comm compute together to instructions of the program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COLLECTIVES = frozenset({"rank", *(kind.name.lower() for kind in CollectiveKind)
 
 
 def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
-    """The number of the group of a collective, which is added where it is new."""
+    """Returns the number of a collective's group, which is added if it is new."""
     if not attrs.members:
         return -1
     groups = frame.context.groups
@@ -31,7 +31,7 @@ def _group(frame: GraphLowering, attrs: CollectiveAttrs) -> int:
 
 
 def lower_rank(frame: GraphLowering, node: Node) -> None:
-    """The number of this process, from a register to memory."""
+    """Stores the number of this process."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, IntOp.RANK))
     frame.registers.bind(name := f"rank.{register}", register)
@@ -39,12 +39,13 @@ def lower_rank(frame: GraphLowering, node: Node) -> None:
 
 
 def lower_collective(frame: GraphLowering, node: Node) -> None:
-    """A start, and a wait behind it; that x is all of its blocks is checked before."""
+    """Emits the start of a collective and a wait behind it; checks first that x consists of all of
+    its blocks."""
     attrs: CollectiveAttrs = node.attrs
     kind, (x,), (y,) = collective_kind(node.op.name), node.inputs, node.outputs
     if x is None:
         raise InternalError(f"{node.op.name} has no operand", where=node.loc)
-    first, *others = x.type.shape or (const(1),)
+    first, *inner_dims = x.type.shape or (const(1),)
     blocks = attrs.ranks if kind.sends_blocks else 1
     rows = attrs.rows or (first // blocks,) * blocks
     for n in dict.fromkeys(attrs.rows):
@@ -62,7 +63,7 @@ def lower_collective(frame: GraphLowering, node: Node) -> None:
         Reduction[attrs.reduction.upper()],
         frame.read(x),
         frame.define(y),
-        tuple(frame.size(element_count((n, *others))) for n in rows),
+        tuple(frame.size(element_count((n, *inner_dims))) for n in rows),
         x.type.dtype,
         attrs.ranks,
         attrs.root,

@@ -1,9 +1,9 @@
-"""If, Loop and Scan become branches and loops of the program.
+"""Lowers If, Loop and Scan to branches and loops of the program.
 
     %y = scan(%h0, %x){body}       copy h <- h0 ; loop t < n { x_t = view x + t*size ; body ;
                                                               copy y[t] <- h' ; copy h <- h' }
 
-Bodies are lowered like graphs, into the instruction list of their branch or loop.  A carried value
+Bodies are lowered like graphs, into the instruction list of their branch or loop. A carried value
 has one buffer for all trips; slices of scanned operands are views, not copies.
 """
 
@@ -45,8 +45,8 @@ _FOREVER = (1 << 63) - 1
 
 
 def lower_if(frame: GraphLowering, node: Node) -> None:
-    """Both branches write their results to the same buffers; sizes that differ are bound in
-    each."""
+    """Lowers If: both branches write their results to the same buffers, and each binds the sizes
+    that differ."""
     attrs: IfAttrs = node.attrs
     condition = node.inputs[0]
     assert condition is not None
@@ -92,7 +92,7 @@ def _bind_late(frame: GraphLowering, registers: dict[str, Register]) -> None:
 def _bind_branch_sizes(
     inner: GraphLowering, registers: dict[str, Register], outer: TensorType, result: TensorType
 ) -> None:
-    """Sets the sizes that only the node's results have to what this branch produced."""
+    """Sets the sizes that only the node's results have to those of this branch."""
     for dim, actual in zip(outer.shape, result.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in registers:
@@ -103,7 +103,8 @@ def _bind_branch_sizes(
 
 
 def lower_loop(frame: GraphLowering, node: Node) -> None:
-    """ONNX Loop: a trip count, a condition, carried values, and rows stacked from every trip."""
+    """Lowers ONNX Loop: a trip count, a condition, carried values, and rows stacked from every
+    trip."""
     attrs: LoopAttrs = node.attrs
     body = attrs.body
     trips_value, start, *initial = node.inputs
@@ -111,10 +112,10 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     if trips_value is not None:
         trips = frame.registers.fresh()
         frame.out.append(ReadInt(trips, frame.read(trips_value), trips_value.type.dtype))
-    known = [v for v in initial if v is not None]
-    count = len(known)
+    carried_values = [v for v in initial if v is not None]
+    count = len(carried_values)
     results = body.outputs[1 : 1 + count]
-    carried = carry(frame, known, body, 2, results)
+    carried = carry(frame, carried_values, body, 2, results)
     condition = _condition(frame, body, start)
     row_values = node.outputs[count:]
     stacks = [frame.new_buffer(Dynamic(), v.name) for v in row_values]
@@ -131,7 +132,7 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
     for row, value, stack in zip(body.outputs[1 + count :], row_values, stacks, strict=True):
         _same_row(inner, row, value, late, counter, node)
         _append_row(inner, row, stack, counter)
-    if condition >= 0:  # one more value that is handed on
+    if condition >= 0:  # the condition is one more carried value
         values, buffers = (body.inputs[1], *carried.values), (condition, *carried.buffers)
         flagged = replace(carried, values=values, buffers=buffers)
         next_trip(inner, body.outputs[: 1 + count], flagged)
@@ -145,12 +146,12 @@ def lower_loop(frame: GraphLowering, node: Node) -> None:
         first = var_of(value.type.shape[0])
         if first is not None and not frame.registers.bound(first.name):
             frame.registers.bind(first.name, counter, late=True)
-        # A loop without trips has empty, but allocated, rows.
+        # Without trips the rows are empty, but allocated.
         frame.out.append(Allocate(stack, frame.size(byte_count(value.type)), keep=True))
 
 
 def _condition(frame: GraphLowering, body: Graph, start: Value | None) -> BufferId:
-    """A buffer with the condition of the first trip; -1 where it is always true."""
+    """Returns a buffer with the condition of the first trip; -1 if it is always true."""
     if start is None and _always_true(body):
         return -1
     condition = frame.temporary(const(BOOL.bytes), "condition")
@@ -168,7 +169,7 @@ def _inside(frame: GraphLowering, body: Graph, carried: Carried) -> GraphLowerin
 
 
 def _row_sizes(frame: GraphLowering, values: Sequence[Value]) -> dict[str, Register]:
-    """Registers of the rows' sizes that only the trips know; zero where there is no trip."""
+    """Returns registers for the rows' sizes that only the trips compute; 0 without trips."""
     names = dict.fromkeys(
         var.name
         for dim in (dim for value in values for dim in value.type.shape[1:])
@@ -188,15 +189,15 @@ def _same_row(
     trip: Register,
     node: Node,
 ) -> None:
-    """Rows are as large in every trip as in the first, which sets the sizes that are `late`."""
+    """Checks that rows are as large in every trip as in the first, which sets the `late` sizes."""
     for dim, actual in zip(value.type.shape[1:], row.type.shape, strict=True):
         var = var_of(dim)
         if var is not None and var.name in late:
-            known, found = late[var.name], inner.size(actual)
-            wrong = inner.computed(IntOp.MUL, inner.computed(IntOp.SUB, known, found), trip)
+            first_size, size = late[var.name], inner.size(actual)
+            wrong = inner.computed(IntOp.MUL, inner.computed(IntOp.SUB, first_size, size), trip)
             message = f"{node.loc}: a loop stacks rows of different sizes"
             inner.check(Relation.EQ, wrong, inner.size(const(0)), message)
-            inner.assign(known, found)
+            inner.assign(first_size, size)
         elif dim is not actual:
             raise UserError(
                 "a loop stacks rows of different sizes",
@@ -206,7 +207,7 @@ def _same_row(
 
 
 def _always_true(body: Graph) -> bool:
-    """Whether the condition that a body computes is the constant true, or handed through."""
+    """Returns True if the body's condition is the constant true, or passed on unchanged."""
     array = body.constant(body.outputs[0])
     return body.outputs[0] is body.inputs[1] or bool(array is not None and array.all())
 
@@ -225,7 +226,7 @@ def _append_row(inner: GraphLowering, row: Value, stack: BufferId, counter: Regi
 
 
 def lower_scan(frame: GraphLowering, node: Node) -> None:
-    """ONNX Scan over leading axes (the importer transposes others)."""
+    """Lowers ONNX Scan over leading axes (the importer transposes other axes)."""
     attrs: ScanAttrs = node.attrs
     body = attrs.body
     inputs = [v for v in node.inputs if v is not None]
@@ -250,9 +251,9 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
         _slice(inner, row, stack, length - 1 - trip if back else trip)
         for row, stack, back in zip(rows, stacks, attrs.output_reverse, strict=True)
     ]
-    stored = store_rows(inner, rows, places)
+    stored_rows = store_rows(inner, rows, places)
     inner.steps()
-    fill_rows(inner, stored, places)
+    fill_rows(inner, stored_rows, places)
     next_trip(inner, results, carried)
     frame.out.append(Loop(trips, -1, counter, tuple(inner.out)))
     define_carried(frame, node.outputs[:states], carried, counter)
@@ -260,5 +261,5 @@ def lower_scan(frame: GraphLowering, node: Node) -> None:
 
 
 def _slice(inner: GraphLowering, value: Value, base: BufferId, at: Index) -> BufferId:
-    """A view of element `at` of a stack of values like `value`."""
+    """Returns a view of element `at` of a stack of values like `value`."""
     return inner.view(base, at * byte_count(value.type), f"{value.name}.slice")

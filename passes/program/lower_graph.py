@@ -1,9 +1,9 @@
-"""A graph whose kernels are planned becomes a program for the host.
+"""Lowers a graph with planned kernels to a program for the host.
 
     %y = relu(%x) : f32[n,64]      r1 = 64 ; check dim 1 of x == r1 ; ... ; launch k0(x, y)(n)
 
-Every stored value gets a buffer; buffers inside the run are `Arena` places whose offsets
-`plan_arena` sets.  Control flow is in `lower_control`, calls of C functions in `lower_calls`.
+Every stored value gets a buffer. Buffers inside the run are `Arena` places, whose offsets
+`plan_arena` sets. `lower_control` lowers control flow, `lower_calls` calls of C functions.
 """
 
 from __future__ import annotations
@@ -86,17 +86,17 @@ class KernelTable:
     locs: list[str] = field(default_factory=list)
 
     def number(self, bound: Bound, loc: str) -> int:
-        """That of a kernel, which is added where it is new."""
-        found = self.numbers.setdefault(bound, len(self.bounds))
-        if found == len(self.bounds):
+        """Returns the number of a kernel, which is added if it is new."""
+        index = self.numbers.setdefault(bound, len(self.bounds))
+        if index == len(self.bounds):
             self.bounds.append(bound)
             self.locs.append(loc)
-        return found
+        return index
 
 
 @dataclass(slots=True)
 class Context:
-    """What lowering of a graph and its bodies share."""
+    """State that the lowerings of a graph and its bodies share."""
 
     planner: KernelPlanner
     kernels: KernelTable
@@ -110,7 +110,7 @@ class Context:
 
 @dataclass(slots=True)
 class GraphLowering:
-    """Lowering state of one graph or body: where its values are and what was emitted."""
+    """Lowering state of one graph or body: where its values are, and the instructions emitted."""
 
     context: Context
     placed: Placed
@@ -119,7 +119,7 @@ class GraphLowering:
     layouts: dict[Value, Layout]
     # Constants of this graph and the graphs around it.
     constants: dict[Value, Graph]
-    # Values computed straight into a buffer that someone else owns.
+    # Values that are computed directly into an existing buffer.
     targets: dict[Value, BufferId] = field(default_factory=dict)
     out: list[Instr] = field(default_factory=list)
     top: GraphLowering | None = None
@@ -131,32 +131,32 @@ class GraphLowering:
         return self.registers.load(index, self.out)
 
     def early_size(self, index: Index) -> Register:
-        """The register of a size; bodies find it before they run unless data decide it."""
+        """Returns the register of a size, computed before bodies run unless it depends on data."""
         return (self if self.registers.is_late(index) else self.top or self).size(index)
 
     def computed(self, op: IntOp, a: Register, b: Register) -> Register:
-        """A new register with what `op` makes of two others."""
+        """Returns a new register with the result of `op` on two others."""
         self.out.append(Let(target := self.registers.fresh(), op, a, b))
         return target
 
     def assign(self, target: Register, source: Register) -> None:
-        """Sets a register that others read too."""
+        """Sets a register that is also read elsewhere."""
         self.out.append(Let(target, IntOp.ADD, source, self.size(const(0))))
 
     def check(self, relation: Relation, a: Register, b: Register, message: str) -> None:
-        """Every run checks it."""
+        """Emits a check for every run."""
         self.out.append(Check(relation, a, b, message))
 
     def storage(self, value: Value) -> Index:
-        """The bytes that a value takes."""
+        """Returns the bytes that a value occupies."""
         return element_count(self.layout(value).sizes) * value.type.dtype.bytes
 
     def layout(self, value: Value) -> Layout:
-        found = self.layouts.get(value)
-        return row_major(value.type.shape) if found is None else found
+        layout_ = self.layouts.get(value)
+        return row_major(value.type.shape) if layout_ is None else layout_
 
     def seen(self, value: Value) -> TensorType:
-        """The type of an input or output of the model, as callers see it."""
+        """Returns the type of an input or output of the model, as callers see it."""
         return self.placed.surface.get(value.name, value.type)
 
     # ---- buffers --------------------------------------------------------------------------
@@ -165,14 +165,14 @@ class GraphLowering:
         self.context.buffers.append(Buffer(where, label))
         return len(self.context.buffers) - 1
 
-    def view(self, base: BufferId, at: Index, label: str) -> BufferId:
-        """What lies `at` so many bytes behind the beginning of another buffer."""
-        found = self.new_buffer(Alias(), label)
-        self.out.append(View(found, base, self.size(at)))
-        return found
+    def view(self, base: BufferId, offset: Index, label: str) -> BufferId:
+        """Returns a buffer that begins `offset` bytes after the beginning of `base`."""
+        buffer = self.new_buffer(Alias(), label)
+        self.out.append(View(buffer, base, self.size(offset)))
+        return buffer
 
     def temporary(self, size: Index, label: str) -> BufferId:
-        """A buffer of `size` bytes: in the arena, or from the pool if data decides the size."""
+        """Returns a buffer of `size` bytes: in the arena; from the pool if `size` is late."""
         if self.registers.is_late(size):
             buffer = self.new_buffer(Dynamic(), label)
             self.out.append(Allocate(buffer, self.size(size)))
@@ -182,14 +182,14 @@ class GraphLowering:
         return self.new_buffer(Arena(-1, self.early_size(bytes_)), label)
 
     def define(self, value: Value) -> BufferId:
-        """The buffer that `value` is about to be written to; its halo is filled.
+        """Returns the buffer that `value` is about to be written to; fills its halo.
 
-        What is a part of another value lies in that value's buffer.
+        A part of another value lies in that value's buffer.
         """
-        whole = self.placed.wholes.get(value)
-        if whole is not None:
+        parent = self.placed.wholes.get(value)
+        if parent is not None:
             self.buffers[value] = (
-                self.buffers[whole] if whole in self.buffers else self.define(whole)
+                self.buffers[parent] if parent in self.buffers else self.define(parent)
             )
             return self.buffers[value]
         buffer = self.targets.get(value)
@@ -204,13 +204,13 @@ class GraphLowering:
         return buffer
 
     def allocate(self, value: Value, buffer: BufferId) -> None:
-        """Asks the caller for the memory of an output."""
-        for dim in self.seen(value).shape:  # the runtime shows them to the caller's allocator
+        """Requests the memory of an output from the caller."""
+        for dim in self.seen(value).shape:  # the runtime shows the sizes to the caller's allocator
             self.size(dim)
         self.out.append(Allocate(buffer, self.size(self.storage(value))))
 
     def read(self, value: Value, layout_: Layout | None = None) -> BufferId:
-        """The buffer that holds `value`; constants in `layout_` (row-major if not given)."""
+        """Returns the buffer that holds `value`; constants in `layout_` (None: row-major)."""
         graph = self.constants.get(value)
         if graph is None:
             if value not in self.buffers:
@@ -220,23 +220,23 @@ class GraphLowering:
         return self._weight(graph.constants[value], value.type.dtype, where, value.name)
 
     def literal(self, array: Array) -> BufferId:
-        """A weight buffer that holds `array`."""
+        """Returns a weight buffer that holds `array`."""
         where = row_major(tuple(map(const, array.shape)))
         return self._weight(self.placed.graph.store.put(array), dtype_of(array), where, "literal")
 
     def _weight(self, handle: Handle, dtype: DType, where: Layout, label: str) -> BufferId:
-        known, key = self.context.constants, (handle.digest, where)
-        if key not in known:
+        buffers, key = self.context.constants, (handle.digest, where)
+        if key not in buffers:
             place = Weight(*self.context.weights.place(handle, dtype, where))
-            known[key] = self.new_buffer(place, label)
-        return known[key]
+            buffers[key] = self.new_buffer(place, label)
+        return buffers[key]
 
     def true(self) -> BufferId:
-        """A buffer that holds the bool true."""
+        """Returns a buffer that holds the bool true."""
         return self.literal(np.asarray(True))
 
     def tensor(self, value: Value, buffer: BufferId | None = None) -> TensorRef:
-        """`value` for a C function."""
+        """Returns `value` as an argument of a C function."""
         at = self.read(value) if buffer is None else buffer
         dims = tuple(self.size(d) for d in value.type.shape)
         return TensorRef(at, value.type.dtype.stored, dims)
@@ -247,14 +247,14 @@ class GraphLowering:
     # ---- launches ----------------------------------------------------------------------------
 
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
-        """Runs a kernel; where results may lie in buffers already, `again` overwrites these."""
+        """Launches a kernel; with `again` it overwrites results that have buffers already."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
             for value, _ in planned.results:
                 self.define(value)
             return
         reads = tuple(self.read(v, where) for v, where in planned.operands)
-        written = self.buffers if again else {}
-        writes = tuple(written[v] if v in written else self.define(v) for v, _ in planned.results)
+        existing = self.buffers if again else {}
+        writes = tuple(existing[v] if v in existing else self.define(v) for v, _ in planned.results)
         self.run(planned, (*reads, *writes))
 
     def run(self, planned: PlannedKernel, buffers: tuple[BufferId, ...]) -> None:
@@ -263,11 +263,11 @@ class GraphLowering:
         grid = self.size(element_count(tuple(map(extent, kernel.axes))))
         ints = tuple(self.size(of_atom(v)) for v in kernel.sizes)
         units = self.context.planner.least_units(planned.bound)
-        least = -1 if units is None else self.early_size(units)
-        self.out.append(Launch(number, grid, buffers, ints, least))
+        min_tiles = -1 if units is None else self.early_size(units)
+        self.out.append(Launch(number, grid, buffers, ints, min_tiles))
 
     def fill_halo(self, value: Value, where: Layout, buffer: BufferId) -> None:
-        """Writes the fill to storage around the elements."""
+        """Writes the fill to the storage around the elements."""
         dtype = value.type.dtype
         bits = stored_bytes(np.asarray([where.fill or 0], dtype.carrier), dtype).tobytes()
         storage = TensorRef(buffer, dtype.stored, tuple(self.size(n) for n in where.sizes))
@@ -275,17 +275,17 @@ class GraphLowering:
         self.out.append(CallOp("fill_halo", (), (storage,), ints))
 
     def thin(self, kernel: Kernel, every: tuple[int, ...]) -> None:
-        """Keeps every so manyth element of a value along each dimension of its storage."""
+        """Keeps every n-th element of a value along each dimension of its storage."""
         (source,), (target,) = kernel.operands, kernel.results
-        stored = [(source, self.read(source)), (target, self.define(target))]
+        storages = [(source, self.read(source)), (target, self.define(target))]
         x, y = (
-            TensorRef(at, v.type.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
-            for v, at in stored
+            TensorRef(b, v.type.dtype.stored, tuple(self.size(n) for n in self.layout(v).sizes))
+            for v, b in storages
         )
         self.out.append(CallOp("thin", (x,), (y,), every))
 
     def store_size(self, register_symbol: Index, target: BufferId) -> None:
-        """Writes a size as one i64 to `target` (what bodies see of a loop's counter)."""
+        """Writes a size as one i64 to `target` (as bodies see a loop's counter)."""
         builder = ExprBuilder()
         builder.stage((), index_value(register_symbol, I64))
         result = Value("size", TensorType(I64, ()))
@@ -295,7 +295,7 @@ class GraphLowering:
     # ---- bodies ----------------------------------------------------------------------------
 
     def child(self, graph: Graph) -> GraphLowering:
-        """A frame for a body: it sees the buffers of the graphs around it."""
+        """Returns a frame for a body, which sees the buffers of the graphs around it."""
         planner = self.context.planner
         placed = place_graph(graph, self.context.precision, self.constants, planner)
         constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
@@ -313,7 +313,7 @@ class GraphLowering:
 
     @property
     def handles(self) -> dict[Value, Handle]:
-        """The constants in sight."""
+        """Returns the visible constants."""
         return {value: graph.constants[value] for value, graph in self.constants.items()}
 
     def steps(self) -> None:
@@ -324,7 +324,7 @@ class GraphLowering:
             if condition is None:
                 self._run(steps)
                 continue
-            # Its values and buffers are those of this frame, its registers are not.
+            # The branch shares this frame's values and buffers, but not its registers.
             inner = replace(self, registers=self.registers.inner(), out=[], top=self.top or self)
             inner._run(steps)
             self.out.append(Branch(self.read(condition), tuple(inner.out), ()))
@@ -348,8 +348,8 @@ def place_graph(
     model: KernelModel = TYPICAL,
     ends: Collection[Node] = (),
 ) -> Placed:
-    """Partition, layouts and stored types of a graph; of a body, `outer` are the constants of the
-    graphs around it, each with its graph."""
+    """Returns the partition, layouts and stored types of a graph. For a body, `outer` maps the
+    constants of the graphs around it to their graphs."""
     constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
     guards = split_guards(graph)
     groups = partition(guards.graph, model, ends)
@@ -367,7 +367,7 @@ def byte_count(type_: TensorType) -> Index:
 
 
 def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
-    """The storage before and after the elements, for each storage dimension in turn."""
+    """Returns the storage before and after the elements, for each storage dimension in turn."""
     first = place(where, tuple(const(0) for _ in value.type.shape))
     last = place(where, tuple(n - 1 for n in value.type.shape))
     widths: list[int] = []
@@ -388,9 +388,9 @@ def lower_program(
     lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:
-    """The program of a model from its placed graph; arena offsets are not planned yet.
+    """Returns the program of a model from its placed graph; arena offsets are not planned yet.
 
-    `lower_node` lowers steps that are no kernels; `precision` is that of `placed`, for bodies too.
+    `lower_node` lowers steps that are no kernels. `precision` is that of `placed`, for bodies too.
     """
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
@@ -409,12 +409,12 @@ def lower_program(
 
 @record
 class _Dim:
-    """A dimension of an input: what its type says, and the register with what the caller gave."""
+    """A dimension of an input: the size in its type, and the register with the caller's size."""
 
     value: Value
     axis: int
     size: Index
-    given: Register
+    actual: Register
 
     @property
     def what(self) -> str:
@@ -424,28 +424,28 @@ class _Dim:
 def _input_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
     """Binds or checks each dimension of the inputs.
 
-    Dimensions that are one symbol bind it first; others are then known, or have one symbol left
-    that they bind (`p + 1`).  Raises UserError where a size cannot be told.
+    Dimensions that are one symbol bind it first. Then each other dimension is known, or binds its
+    only unknown symbol (`p + 1`). Raises UserError if a size cannot be solved.
     """
     dims: list[_Dim] = []
     for port, value in enumerate(graph.inputs):
         frame.buffers[value] = frame.new_buffer(Input(port), value.name)
         for axis, size in enumerate(frame.seen(value).shape):
-            given = frame.registers.fresh()
-            frame.out.append(Let(given, IntOp.DIM, port, axis))
-            dims.append(_Dim(value, axis, size, given))
+            actual = frame.registers.fresh()
+            frame.out.append(Let(actual, IntOp.DIM, port, axis))
+            dims.append(_Dim(value, axis, size, actual))
     registers: dict[tuple[Value, int], Register] = {}
     waiting = [d for d in dims if not _bind_dim(frame, d, registers, plain=True)]
     while waiting:
-        left = [d for d in waiting if not _bind_dim(frame, d, registers, plain=False)]
-        if len(left) == len(waiting):
+        unsolved = [d for d in waiting if not _bind_dim(frame, d, registers, plain=False)]
+        if len(unsolved) == len(waiting):
             raise UserError(
-                "a size of an input cannot be told",
-                where=left[0].what,
-                why=f"it is {left[0].size.key}, and no other input gives all but one of these",
+                "a size of an input cannot be derived",
+                where=unsolved[0].what,
+                why=f"it is {unsolved[0].size.key}, and other inputs leave several symbols unknown",
                 hint="fix sizes with --input",
             )
-        waiting = left
+        waiting = unsolved
     return tuple(
         _port(frame, v, [registers[v, axis] for axis in range(frame.seen(v).rank)])
         for v in graph.inputs
@@ -461,29 +461,29 @@ def _port(frame: GraphLowering, value: Value, dims: Iterable[Register], state: i
 def _bind_dim(
     frame: GraphLowering, dim: _Dim, registers: dict[tuple[Value, int], Register], *, plain: bool
 ) -> bool:
-    """Binds the symbol that is unknown in `dim`, or checks `dim` where none is; False where that
-    cannot be done yet.  `plain` leaves all but lone symbols for later."""
+    """Binds the unknown symbol of `dim`, or checks `dim` if there is none; returns False if that is
+    not possible yet. `plain`: only dimensions that are one symbol are bound."""
     lone = var_of(dim.size)
     if plain and lone is None:
         return False
     unknown = [v for v in free_vars(dim.size) if not frame.registers.bound(v.name)]
-    registers[dim.value, dim.axis] = dim.given
+    registers[dim.value, dim.axis] = dim.actual
     if not unknown:
-        wanted = frame.size(dim.size)
+        required = frame.size(dim.size)
         message = f"{dim.what}: {dim.size.key} is due{_told(dim, frame)}"
-        frame.check(Relation.EQ, dim.given, wanted, message)
-        registers[dim.value, dim.axis] = wanted
+        frame.check(Relation.EQ, dim.actual, required, message)
+        registers[dim.value, dim.axis] = required
         return True
-    found = _solved(frame, dim, unknown[0]) if len(unknown) == 1 else None
-    if found is None:
+    solved = _solved(frame, dim, unknown[0]) if len(unknown) == 1 else None
+    if solved is None:
         return False
-    frame.registers.bind(unknown[0].name, found)
-    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], found)
+    frame.registers.bind(unknown[0].name, solved)
+    check_facts(frame, f"{dim.what} ({dim.size.key})", unknown[0], solved)
     return True
 
 
 def _told(dim: _Dim, frame: GraphLowering) -> str:
-    """Where else a symbol comes from, and how the two are told apart."""
+    """Returns a message about the other dimension with the same symbol, with a hint."""
     if var_of(dim.size) is None:
         return ""
     inputs = ((v.name, frame.seen(v).shape) for v in frame.placed.graph.inputs)
@@ -495,44 +495,46 @@ def _told(dim: _Dim, frame: GraphLowering) -> str:
 
 
 def _solved(frame: GraphLowering, dim: _Dim, var: Var) -> Register | None:
-    """The register with the value of `var` that makes `dim` what was given; None where `dim` is not
-    a known multiple of it plus what is bound."""
+    """Returns the register with the value of `var` that makes `dim` the caller's size; None if
+    `dim` is not a known multiple of `var` plus a bound size."""
     parts = linear_in(dim.size, var)
     factor = None if parts is None else as_int(parts[0])
     if parts is None or factor is None or factor < 1:
         return None
-    found = dim.given
+    value = dim.actual
     if as_int(parts[1]) != 0:
-        rest = frame.size(parts[1])
+        offset = frame.size(parts[1])
         message = f"{dim.what} ({dim.size.key}): at least {parts[1].key} is due"
-        frame.check(Relation.LE, rest, found, message)
-        found = frame.computed(IntOp.SUB, dim.given, rest)
+        frame.check(Relation.LE, offset, value, message)
+        value = frame.computed(IntOp.SUB, dim.actual, offset)
     if factor > 1:
         by = frame.size(const(factor))
-        frame.check(Relation.DIVIDES, by, found, f"{dim.what}: {dim.size.key} is due")
-        found = frame.computed(IntOp.FLOORDIV, found, by)
-    return found
+        frame.check(Relation.DIVIDES, by, value, f"{dim.what}: {dim.size.key} is due")
+        value = frame.computed(IntOp.FLOORDIV, value, by)
+    return value
 
 
-def check_facts(frame: GraphLowering, what: str, var: Var, given: Register, least: int = 0) -> None:
-    """What the compiler took for granted of a symbol is checked where it is bound; `given` is at
-    least `least` anyway, as the size of an array is at least 0."""
-    if var.lo > least:
+def check_facts(
+    frame: GraphLowering, what: str, var: Var, register: Register, lower_bound: int = 0
+) -> None:
+    """Emits checks of the facts that the compiler assumed about a symbol, where it is bound.
+    `register` is never below `lower_bound`, as the size of an array is never below 0."""
+    if var.lo > lower_bound:
         low = frame.size(const(var.lo))
-        frame.check(Relation.LE, low, given, f"{what}: at least {var.lo} is due")
+        frame.check(Relation.LE, low, register, f"{what}: at least {var.lo} is due")
     if var.hi is not None:
         high = frame.size(const(var.hi))
-        frame.check(Relation.LE, given, high, f"{what}: at most {var.hi} is due")
+        frame.check(Relation.LE, register, high, f"{what}: at most {var.hi} is due")
     if var.divisor > 1:
         by = frame.size(const(var.divisor))
-        frame.check(Relation.DIVIDES, by, given, f"{what}: a multiple of {var.divisor} is due")
+        frame.check(Relation.DIVIDES, by, register, f"{what}: a multiple of {var.divisor} is due")
 
 
 def _output_targets(frame: GraphLowering, graph: Graph) -> None:
-    """Results of kernels and calls are written where the caller wants them.
+    """Makes kernels and calls write their results to the caller's memory.
 
     A state's new value is written beside the old one and copied at the end of the run, unless
-    nothing can look at the old one any more.
+    nothing can read the old one any more.
     """
     owned = {*graph.inputs, *graph.constants}
     states = dict(graph.aliases)
@@ -544,8 +546,8 @@ def _output_targets(frame: GraphLowering, graph: Graph) -> None:
 
 
 def _output_ports(frame: GraphLowering, graph: Graph) -> tuple[Port, ...]:
-    """Fills outputs that are not computed in their own memory; states come last, because until
-    then their old values may be read."""
+    """Fills outputs that are not computed in their own memory; states come last, because their old
+    values may be read until then."""
     states = dict(graph.aliases)
     late = [(n, v) for n, v in enumerate(graph.outputs) if v in states]
     for port, value in enumerate(graph.outputs):
@@ -571,14 +573,14 @@ def _own_target(frame: GraphLowering, port: int, value: Value) -> BufferId | Non
 
 
 def _is_filled(frame: GraphLowering, port: int, value: Value) -> bool:
-    """Whether an output was computed in its own memory."""
+    """Returns True if an output was computed in its own memory."""
     target = _own_target(frame, port, value)
     return target is not None and frame.buffers.get(value) == target
 
 
 def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> BufferId | None:
-    """Where a state's new value is; None where it is in place.  The old value of another state is
-    saved from that one's update."""
+    """Returns the buffer with a state's new value; None if it is in place. The old value of another
+    state is saved from that one's update."""
     if value is past or _is_filled(frame, port, value):
         return None
     source = frame.read(value)
@@ -590,8 +592,8 @@ def _saved(frame: GraphLowering, port: int, value: Value, past: Value) -> Buffer
 
 
 def _fill(frame: GraphLowering, port: int, value: Value, source: BufferId | None = None) -> None:
-    """Copies to an output what is `source`, or else where the value lies: an input, a constant,
-    another output's value, or what control flow computed elsewhere."""
+    """Copies `source` to an output; None: the value's own buffer (an input, a constant, another
+    output's value, or a result of control flow)."""
     target = _own_target(frame, port, value)
     buffer = frame.new_buffer(Output(port), value.name) if target is None else target
     frame.allocate(value, buffer)

@@ -1,7 +1,8 @@
-"""Nodes on strings and lists become calls; see the heads of runtime/src/ops/lists.c and strings.c.
+"""Lowers nodes on strings and lists to calls; see the heads of runtime/src/ops/lists.c and
+strings.c.
 
-%y = list_at(%s, %i) : f32[a,4]        call list_shape(s, i) -> a, 4 ; allocate y ; call
-                                       list_at(s, i) -> y
+    %y = list_at(%s, %i) : f32[a,4]        call list_shape(s, i) -> a, 4 ; allocate y ; call
+                                           list_at(s, i) -> y
 """
 
 from collections.abc import Mapping
@@ -24,19 +25,19 @@ def _item(attrs: Any) -> tuple[int]:
 
 
 def _shape(attrs: ListAtAttrs | ListConcatAttrs) -> tuple[Index, ...]:
-    """The sizes of a tensor that comes out of a list."""
+    """Returns the sizes of a tensor that is an entry of a list."""
     return attrs.type.shape
 
 
 def _entry_words(attrs: ListAtAttrs) -> tuple[int, ...]:
-    """The type of a tensor that comes out of a list, as the runtime reads it."""
+    """Returns the type of a tensor that is an entry of a list, as the runtime reads it."""
     dims = (-1 if dim.terms else dim.const for dim in attrs.type.shape)
     return (dtype_word(attrs.type.dtype), attrs.type.rank, *dims)
 
 
 def _automaton(attrs: Any) -> tuple[Array, ...]:
-    found = compile_pattern(attrs.pattern)
-    return found.classes, found.moves, found.accepts
+    automaton = compile_pattern(attrs.pattern)
+    return automaton.classes, automaton.moves, automaton.accepts
 
 
 def _tf_idf_tables(attrs: TfIdfAttrs) -> tuple[Array, ...]:

@@ -1,8 +1,9 @@
-"""Lowers a placed graph to a program, and what is no kernel in it: control flow, calls, sizes.
+"""Lowers a placed graph to a program, with the nodes that are no kernels: control flow, calls,
+sizes.
 
     if, loop, scan -> branches, loops      top_k, ... -> calls      bind_size, require -> registers
 
-A node that is none of these cannot be run and is refused by name.
+Any other node cannot be run and is refused by name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
 
 
 def emit(plan: Plan, placed: Placed) -> Lowered:
-    """Plans the kernels, and the program that launches them."""
+    """Plans the kernels, and lowers the program that launches them."""
     placed = replace(placed, surface=plan.packed)
     program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)
     kernels = tuple(b.kernel for b in table.bounds)
@@ -74,8 +75,8 @@ def emit(plan: Plan, placed: Placed) -> Lowered:
 
 
 def check_runnable(graph: Graph) -> None:
-    """Raises `UserError` with every node of `graph` that no target can run, bodies included, and
-    where collectives are of several groups whose ranks are not known."""
+    """Raises UserError with every node of `graph` that no target can run, bodies included, or with
+    its collectives if they are of several groups of unknown ranks."""
     missing = [
         node
         for node in walk_nodes(graph)
@@ -87,14 +88,14 @@ def check_runnable(graph: Graph) -> None:
 
 
 def check_without_calls(graph: Graph, kind: str) -> None:
-    """Raises `UserError` with every node of `graph` that only a C function computes, bodies
-    included: a target `kind` without them."""
+    """Raises UserError with every node of `graph`, bodies included, that only a C function
+    computes: targets of this `kind` have none."""
     called = [node for node in walk_nodes(graph) if node.op.name in CALLS.keys() - BY_KERNELS]
     if called:
         raise _refusal(
             called,
             f"the model has nodes that {kind} cannot run",
-            "there is only a function of the host for",
+            "only the host has a function for",
             "--allow-host runs these on the host, with copies there and back",
         )
 
@@ -106,21 +107,21 @@ def _check_groups(nodes: Sequence[Node]) -> None:
         raise _refusal(
             [*dict.fromkeys(groups.values())],
             "the model has collectives of several groups of ranks",
-            "names or sizes of groups differ, and their ranks are not known, at",
+            "groups differ in name or size, and their ranks are not known, at",
             "export the model with all collectives on one group, or import the exported program "
             "where torch.distributed has its groups",
         )
 
 
 def check_without_collectives(graph: Graph, kind: str) -> None:
-    """Raises `UserError` with every collective of `graph`, bodies included: a target `kind`
-    without them."""
+    """Raises UserError with every collective of `graph`, bodies included: targets of this `kind`
+    have none."""
     nodes = [node for node in walk_nodes(graph) if node.op.name in COLLECTIVES]
     if nodes:
         raise _refusal(
             nodes,
             f"the model has collectives, which {kind} targets do not have",
-            "there is code for CPUs and GPUs alone of",
+            "only CPUs and GPUs have code for",
             "compile for one of them: --target cpu, cuda or rocm",
         )
 

@@ -1,9 +1,9 @@
-"""What random nodes need of the host: the run's seed, numbers of streams, numbers of trips.
+"""Lowers what random nodes read from the host: the run's seed, stream numbers and trip numbers.
 
     %s = run_seed()      r0 = seed() ; launch store(r0) -> s
 
-All ranks take the seed of rank 0.  Each number is written to memory from a register, so that no
-kernel holds it: equal layers share kernels.
+All ranks take the seed of rank 0. Each number is stored from a register, so that no kernel contains
+it: equal layers share kernels.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEAST = -(1 << 63)
 
 
 def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) -> None:
-    """Writes what an instruction of one register gives to memory."""
+    """Stores the result of an instruction of one register."""
     register = frame.registers.fresh()
     frame.out.append(Let(register, op, value))
     frame.registers.bind(name := f"random.{register}", register)
@@ -27,7 +27,7 @@ def _store(frame: GraphLowering, op: IntOp, target: BufferId, value: int = 0) ->
 
 
 def lower_run_seed(frame: GraphLowering, node: Node) -> None:
-    """The seed, which ranks take from rank 0: each would draw its own."""
+    """Stores the seed. Ranks take it from rank 0, because each would draw its own."""
     top = frame if frame.top is None else frame.top
     if not any(n.op.name in COLLECTIVES for n in walk_nodes(top.placed.graph)):
         return _store(frame, IntOp.SEED, frame.define(node.outputs[0]))

@@ -1,4 +1,4 @@
-"""Integer expressions to registers: each distinct size and atom is computed once.
+"""Lowers integer expressions to registers: each distinct size and atom is computed once.
 
 n*64 + 1      r3 = mul r0 r1 ; r4 = add r3 r2        with r0 = n, r1 = 64, r2 = 1
 """
@@ -22,10 +22,10 @@ from tcc.ir.program.arithmetic import require_register
 
 
 class SizeRegisters:
-    """Allocates registers and remembers what the ones of this scope hold.
+    """Allocates registers and tracks what the registers of this scope hold.
 
-    A body has a scope of its own (`inner`): it sees what was computed before it, and what it
-    computes is not seen after it, where it may not have run.
+    A body has a scope of its own (`inner`): it sees what was computed before it. What it computes
+    is not visible after it, because it may not have run.
     """
 
     def __init__(self, parent: SizeRegisters | None = None) -> None:
@@ -33,7 +33,7 @@ class SizeRegisters:
         self._known: dict[Index, Register] = dict(parent._known) if parent else {}
         self._sizes: dict[str, Register] = dict(parent._sizes) if parent else {}
         self._late: set[str] = set(parent._late) if parent else set()
-        # Symbols that stand for formulas: these, and the symbols that they are made of.
+        # Symbols that stand for formulas, and the symbols in these formulas.
         self._formulas: dict[str, Index] = dict(parent._formulas) if parent else {}
         self._sources: dict[str, frozenset[str]] = dict(parent._sources) if parent else {}
 
@@ -49,9 +49,9 @@ class SizeRegisters:
         return self._counter[0] - 1
 
     def bind(self, name: str, register: Register, *, late: bool = False) -> None:
-        """Size symbol `name` is held by `register` from here on.
+        """Makes `register` hold the size symbol `name` from here on.
 
-        `late` where data decides it: it is then not known when a run starts.
+        `late`: the size depends on data, so it is unknown when a run starts.
         """
         self._sizes[name] = register
         if late:
@@ -59,16 +59,17 @@ class SizeRegisters:
             self._known = {i: r for i, r in self._known.items() if name not in self._symbols(i)}
 
     def define(self, name: str, formula: Index) -> None:
-        """Size symbol `name` stands for `formula`, which is computed where it is first needed."""
+        """Makes the size symbol `name` stand for `formula`, which is computed where it is first
+        needed."""
         self._formulas[name] = formula
         self._sources[name] = self._symbols(formula)
 
     def is_late(self, index: Index) -> bool:
-        """Whether `index` depends on a size that data decides."""
+        """Returns True if `index` depends on a data-dependent size."""
         return not self._late.isdisjoint(self._symbols(index))
 
     def _symbols(self, index: Index) -> frozenset[str]:
-        """The symbols of `index`, and those that they are made of."""
+        """Returns the symbols of `index`, and those in their formulas."""
         names = frozenset(v.name for v in free_vars(index))
         return names.union(*(self._sources[name] for name in names if name in self._sources))
 
@@ -76,36 +77,37 @@ class SizeRegisters:
         return name in self._sizes or name in self._formulas
 
     def load(self, index: Index, out: list[Instr]) -> Register:
-        """The register that holds `index`; appends to `out` what computes it.
+        """Returns the register that holds `index`; appends to `out` the instructions that compute
+        it.
 
         Raises InternalError for a size that nothing has bound.
         """
-        found = self._known.get(index)
-        if found is not None:
-            return found
-        total: Register | None = None
+        register = self._known.get(index)
+        if register is not None:
+            return register
+        acc: Register | None = None
         for monomial, coeff in index.terms:
             term = self._product(monomial, coeff, out)
-            total = term if total is None else self._op(IntOp.ADD, total, term, out)
-        if total is None or index.const:
+            acc = term if acc is None else self._op(IntOp.ADD, acc, term, out)
+        if acc is None or index.const:
             constant = self._constant(index.const, out)
-            total = constant if total is None else self._op(IntOp.ADD, total, constant, out)
-        self._known[index] = total
-        return total
+            acc = constant if acc is None else self._op(IntOp.ADD, acc, constant, out)
+        self._known[index] = acc
+        return acc
 
     def _product(self, monomial: tuple[Atom, ...], coeff: int, out: list[Instr]) -> Register:
-        product: Register | None = None if coeff == 1 else self._constant(coeff, out)
+        register: Register | None = None if coeff == 1 else self._constant(coeff, out)
         for atom in monomial:
             factor = self._atom(atom, out)
-            product = factor if product is None else self._op(IntOp.MUL, product, factor, out)
-        assert product is not None
-        return product
+            register = factor if register is None else self._op(IntOp.MUL, register, factor, out)
+        assert register is not None
+        return register
 
     def _atom(self, atom: Atom, out: list[Instr]) -> Register:
         if isinstance(atom, Var):
             return self._symbol(atom.name, out)
-        whole = of_atom(atom)
-        if whole not in self._known:
+        index = of_atom(atom)
+        if index not in self._known:
             match atom:
                 case Quotient():
                     op, a, b = IntOp.FLOORDIV, atom.num, atom.den
@@ -114,15 +116,15 @@ class SizeRegisters:
                 case Extremum():
                     op = IntOp.MIN if atom.which == "min" else IntOp.MAX
                     a, b = atom.a, atom.b
-            self._known[whole] = self._op(op, self.load(a, out), self.load(b, out), out)
-        return self._known[whole]
+            self._known[index] = self._op(op, self.load(a, out), self.load(b, out), out)
+        return self._known[index]
 
     def _symbol(self, name: str, out: list[Instr]) -> Register:
         if name in self._sizes:
             return self._sizes[name]
         if name not in self._formulas:
             raise InternalError(f"size {name} is used before it is known")
-        # In the order of their definitions, each needs only what is computed before it.
+        # In the order of their definitions, each formula needs only those before it.
         for part in self._formulas:
             if part in self._sources[name]:
                 self.load(self._formulas[part], out)
@@ -134,10 +136,10 @@ class SizeRegisters:
         return target
 
     def _constant(self, value: int, out: list[Instr]) -> Register:
-        known = self._known.get(const(value))
-        if known is None:
+        register = self._known.get(const(value))
+        if register is None:
             require_register(value)
-            known = self.fresh()
-            out.append(Let(known, IntOp.CONST, value))
-            self._known[const(value)] = known
-        return known
+            register = self.fresh()
+            out.append(Let(register, IntOp.CONST, value))
+            self._known[const(value)] = register
+        return register

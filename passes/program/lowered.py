@@ -25,11 +25,11 @@ from tcc.record import record
 
 @dataclass(slots=True)
 class Plan:
-    """What the steps of one lowering share.
+    """State that the steps of one lowering share.
 
-    `planner` is the target's, `arena` gives buffers their offsets; `ports` is the graph whose
-    inputs and outputs are those that callers see, but for elements of less than a byte, whose types
-    `packed` has by name.
+    `planner` is the target's; `arena` assigns offsets to buffers. `ports` is the graph with the
+    inputs and outputs that callers see, apart from elements of less than a byte, whose types are in
+    `packed` by name.
     """
 
     planner: KernelPlanner
@@ -41,7 +41,7 @@ class Plan:
 
 @record
 class Grouped:
-    """A graph, and its nodes in groups: one kernel each, or one other step of the program."""
+    """A graph, and its nodes in groups: each is one kernel, or one other step of the program."""
 
     graph: Graph
     groups: tuple[Group, ...]
@@ -51,9 +51,9 @@ class Grouped:
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 
-    `kernels` are in the order of the program's numbers, as `table` is, and `verify` raises
-    InternalError for one that the target does not take; `alignments` are those of their buffers in
-    bytes, where the target asks for them.
+    `kernels` and `table` are in the order of the program's numbers. `verify` raises InternalError
+    for a kernel that the target cannot run. `alignments` are those of the kernels' buffers in
+    bytes, if the target requests them.
     """
 
     placed: Placed
@@ -65,7 +65,7 @@ class Lowered:
     alignments: tuple[tuple[int, ...], ...] = ()
 
     def same_as(self, other: Lowered) -> bool:
-        """Whether both become the same code, however their targets are compiled for."""
+        """Returns True if both lowerings give the same code on every architecture."""
         return (
             self.program == other.program
             and [b.schedule for b in self.table.bounds] == [b.schedule for b in other.table.bounds]

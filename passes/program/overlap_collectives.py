@@ -1,11 +1,11 @@
-"""Collectives start as early, and are waited for as late, as what touches their buffers allows.
+"""Starts collectives as early, and waits for them as late, as the uses of their buffers allow.
 
     launch a; launch b; start sum(a); wait sum(a); launch c; launch d(sum(a))
  -> launch a; start sum(a); launch b; launch c; wait sum(a); launch d(sum(a))
 
-Requires a program whose arena is not planned yet, with a wait behind each collective.  Starts keep
-their order, and waits do, within a body and beside the bodies in it.  All else stays where it is: a
-collective that the next kernel needs is waited for at once.
+Requires a program whose arena is not planned yet, with a wait behind each collective. Starts keep
+their order, and so do waits, within a body and relative to the bodies inside it. All other
+instructions stay in place: a collective that the next kernel reads is waited for at once.
 """
 
 from __future__ import annotations
@@ -27,52 +27,56 @@ from tcc.ir.program.operands import (
 
 
 def overlap_collectives(program: Program) -> Program:
-    """`program` with starts and waits apart, and tickets of their own for what is under way."""
+    """Returns `program` with starts and waits moved apart, and different tickets for collectives
+    that overlap."""
     if not any(isinstance(i, Collective) for i in walk_instructions(program.body)):
         return program
     shared = shared_memory(program)
 
-    def may_pass(moved: Instr, other: Instr) -> bool:
-        inside = tuple(walk_instructions((other,)))
-        # a rank whose counts are refused has not begun
-        barriers = (type(moved), Check) if len(used_registers(moved)) > 1 else type(moved)
-        made = {register for instr in inside for register in defined_registers(instr)}
+    def may_pass(instr: Instr, other: Instr) -> bool:
+        nested = tuple(walk_instructions((other,)))
+        # a rank whose counts are refused must not have begun
+        barriers = (type(instr), Check) if len(used_registers(instr)) > 1 else type(instr)
+        defined = {register for i in nested for register in defined_registers(i)}
         return (
-            not any(isinstance(instr, barriers) for instr in inside)
-            and used_registers(moved).isdisjoint(made)
-            and not any(memory_of(moved, shared) & memory_of(i, shared) for i in inside)
+            not any(isinstance(i, barriers) for i in nested)
+            and used_registers(instr).isdisjoint(defined)
+            and not any(memory_of(instr, shared) & memory_of(i, shared) for i in nested)
         )
 
-    return replace(program, body=_apart(program.body, may_pass, ()))
+    return replace(program, body=_separated(program.body, may_pass, ()))
 
 
-def _apart(body: Body, may_pass: Callable[[Instr, Instr], bool], held: Sequence[int]) -> Body:
-    """`held` are the tickets of what is under way around `body`."""
-    raised = _moved(body, Collective, may_pass)
-    lowered = reversed(_moved(reversed(raised), Wait, may_pass))
+def _separated(
+    body: Body, may_pass: Callable[[Instr, Instr], bool], outer_tickets: Sequence[int]
+) -> Body:
+    """Returns `body` with starts and waits moved apart; `outer_tickets` are those in use around
+    it."""
+    raised = _moved_up(body, Collective, may_pass)
+    lowered = reversed(_moved_up(reversed(raised), Wait, may_pass))
     flying: list[int] = []  # in the order of starts, which is that of waits
-    found: list[Instr] = []
+    separated: list[Instr] = []
     for instr in lowered:
         if isinstance(instr, Collective):
-            ticket = next(t for t in count() if t not in (*held, *flying))
+            ticket = next(t for t in count() if t not in (*outer_tickets, *flying))
             flying.append(ticket)
-            found.append(replace(instr, ticket=ticket))
+            separated.append(replace(instr, ticket=ticket))
         elif isinstance(instr, Wait):
-            found.append(replace(instr, ticket=flying.pop(0)))
+            separated.append(replace(instr, ticket=flying.pop(0)))
         else:
-            inner = partial(_apart, may_pass=may_pass, held=(*held, *flying))
-            found.append(renumbered(instr, {}, inner))
-    return tuple(found)
+            inner = partial(_separated, may_pass=may_pass, outer_tickets=(*outer_tickets, *flying))
+            separated.append(renumbered(instr, {}, inner))
+    return tuple(separated)
 
 
-def _moved(
+def _moved_up(
     instrs: Iterable[Instr], kind: type[Instr], may_pass: Callable[[Instr, Instr], bool]
 ) -> list[Instr]:
-    """Those of `kind` as far to the front as they may."""
-    found: list[Instr] = []
+    """Returns `instrs` with those of `kind` as far to the front as they may go."""
+    ordered: list[Instr] = []
     for instr in instrs:
-        at = len(found)
-        while isinstance(instr, kind) and at and may_pass(instr, found[at - 1]):
+        at = len(ordered)
+        while isinstance(instr, kind) and at and may_pass(instr, ordered[at - 1]):
             at -= 1
-        found.insert(at, instr)
-    return found
+        ordered.insert(at, instr)
+    return ordered

@@ -1,4 +1,4 @@
-"""The statements of a kernel in the making, and names for what they define."""
+"""Builds the statements of a kernel, and names what they define."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -9,32 +9,33 @@ from tcc.ir.types import DType
 
 
 class Emitter:
-    """Adds statements to the body that is open: at first the kernel's."""
+    """Adds statements to the open body; at first the kernel's."""
 
     def __init__(self) -> None:
         self.stmts: Stmts = []
         self._count = 0
 
     def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
-        """A new block."""
+        """Returns a new block."""
         self._count += 1
         return Block(f"v{self._count - 1}", dtype, shape)
 
     def like(self, blocks: Iterable[Block]) -> Blocks:
-        """New blocks of the types and shapes of `blocks`."""
+        """Returns new blocks with the types and shapes of `blocks`."""
         return tuple(self.fresh(b.dtype, b.shape) for b in blocks)
 
     def counter(self, size: Index) -> Index:
-        """A new loop variable."""
+        """Returns a new loop variable."""
         self._count += 1
         return iterator(f"k{self._count - 1}", size)
 
     def add(self, *stmts: Stmt) -> None:
+        """Adds statements to the open body."""
         self.stmts += stmts
 
     @contextmanager
     def body(self) -> Iterator[Stmts]:
-        """A body of its own for what is added meanwhile."""
+        """Opens a body for the statements added meanwhile."""
         outer, self.stmts = self.stmts, []
         try:
             yield self.stmts
@@ -43,7 +44,7 @@ class Emitter:
 
     @contextmanager
     def loop(self, counter: Index, start: Index, stop: Index, step: int = 1) -> Iterator[None]:
-        """A loop around what is added meanwhile; none where that is nothing."""
+        """Puts a loop around the statements added meanwhile; no loop if there are none."""
         with self.body() as body:
             yield
         if body:
@@ -59,7 +60,11 @@ class Emitter:
         inits: Blocks,
         trip: Callable[[Blocks], Blocks],
     ) -> Blocks:
-        """What `trip` makes of `inits`, trip by trip of a loop."""
+        """Adds a loop that carries blocks from `inits` on, and returns them as the last trip leaves
+        them.
+
+        `trip` builds one trip: it maps the carried blocks to the next ones.
+        """
         (var,) = free_vars(counter)
         carried = self.like(inits)
         with self.body() as body:

@@ -1,4 +1,4 @@
-"""What a stage's monoid starts from, how it combines, and the factors of streaming reductions."""
+"""Identities and combinations of a stage's monoid, and the factors of streaming reductions."""
 
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar, Scalars, apply, argument, literal
@@ -9,13 +9,13 @@ from tcc.passes.tile.emitter import Emitter
 
 
 def identities(stage: GroupStage) -> Scalars:
-    """The identity of the monoid, one scalar for each component."""
+    """Returns the identity of the monoid, one scalar for each component."""
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
 
 
 def identity_blocks(emitter: Emitter, stage: GroupStage, shape: tuple[int, ...]) -> Blocks:
-    """Blocks of `shape` that hold the identity."""
+    """Returns blocks of `shape` that hold the identity."""
     scalars = identities(stage)
     blocks = tuple(emitter.fresh(s.dtype, shape) for s in scalars)
     emitter.add(*(Compute(b, s, ()) for b, s in zip(blocks, scalars, strict=True)))
@@ -23,14 +23,17 @@ def identity_blocks(emitter: Emitter, stage: GroupStage, shape: tuple[int, ...])
 
 
 def combinations(stage: GroupStage) -> Scalars:
-    """Each component of two combined: arguments are the components of the first, then the
-    second's."""
+    """Returns the combination of two values, one scalar for each component; arguments are the
+    components of the first value, then those of the second."""
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].combine(tuple(s.dtype for s in stage.body))
 
 
 def change(rescale: Rescale, dtype: DType) -> Scalar:
-    """The factor that a change of a state from argument 0 to argument 1 brings for what depends on
-    it; no change brings none, infinities included."""
-    same = apply("eq", *(argument(n, dtype) for n in range(2)))
-    return apply("select", same, literal(1, dtype), rescale.factor)
+    """Returns the factor by which a state's change from argument 0 to argument 1 rescales what
+    depends on it.
+
+    It is 1 if the state does not change, infinities included.
+    """
+    unchanged = apply("eq", *(argument(n, dtype) for n in range(2)))
+    return apply("select", unchanged, literal(1, dtype), rescale.factor)

@@ -3,8 +3,8 @@
     matmul(x, w) with w constant [768, 3072]
       ->  w stored as [48, 768, 64] (panels), x and y in place, blocks 6 x 64, k by 4
 
-Requires layouts.  Establishes one tile kernel a distinct structure: equal layers share it, because
-expressions are interned and kernels hold no names, addresses or weights.
+Requires layouts. Establishes one tile kernel for each distinct structure: equal layers share it,
+because expressions are interned and kernels hold no names, addresses or weights.
 """
 
 from abc import abstractmethod
@@ -37,15 +37,17 @@ from tcc.record import entity, record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.open_sizes import Times
 
-# Constants smaller than this many elements are left as they are.
+# Constants with fewer elements keep their layout.
 _SMALL = 64
 
 
 @entity
 class Bound:
-    """A tile kernel with its schedule; shared by all launches of equal structure.  `resized`: the
-    group at the further sets of sizes that its prices count on; `tabulated`: at those of which a
-    manifest has the time."""
+    """A tile kernel with its schedule; all launches of equal structure share it.
+
+    `resized`: the group at the further sets of sizes that its prices count. `tabulated`: the group
+    at the sets of sizes in a manifest's table of times.
+    """
 
     kernel: TileKernel
     schedule: AnySchedule
@@ -56,7 +58,7 @@ class Bound:
 
 @entity
 class PlannedKernel:
-    """One launch: what it runs, and where each operand lies (constants in their own layout)."""
+    """One launch: its kernel, and the layout of each operand (constants have their own)."""
 
     bound: Bound
     operands: tuple[tuple[Value, Layout], ...]
@@ -64,15 +66,16 @@ class PlannedKernel:
     loc: str
 
 
-# A kernel as planners remember it: its expression, and the storage of operands and results.
+# The key under which planners cache a kernel: its expression, and the storage of operands and
+# results.
 KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 
 
 class KernelPlanner(KernelModel):
-    """Plans kernels for one target and remembers them by structure.
+    """Plans kernels for one target and caches them by structure.
 
-    `priced` counts the schedules whose prices were compared; with `prices_layouts` the layouts of
+    `priced` counts the schedules whose prices were compared. With `prices_layouts` the layouts of
     values are chosen by `seconds`.
     """
 
@@ -89,23 +92,25 @@ class KernelPlanner(KernelModel):
 
     @abstractmethod
     def bind(self, key: KernelKey) -> Planned:
-        """The operands with constants packed, and the kernel: what targets differ in.
+        """Returns the operands with constants packed, and the kernel, as the target requires.
 
-        Raises TccError for what is no kernel of the target."""
+        Raises TccError for an expression that is no kernel of the target.
+        """
 
     @abstractmethod
     def estimate(self, key: KernelKey) -> float:
-        """Seconds of the kernel that `bind` would make, or of one near it."""
+        """Returns the seconds of the kernel that `bind` would return, or of a similar one."""
 
     def least_units(self, bound: Bound) -> Index | None:
-        """Units of a kernel that are worth a thread of their own; None for one unit, and where the
-        host shares out none."""
+        """Returns the number of a kernel's tiles that are worth a thread of their own; None for a
+        kernel of one tile, and if the host does not share out tiles."""
         return None
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
     ) -> PlannedKernel:
-        """The planned kernel of a step.  Values without a layout are row-major (outer values)."""
+        """Returns the planned kernel of a step; values without a layout (of outer graphs) are
+        row-major."""
         key = kernel_key(kernel, layouts, constants)
         if key not in self._known:
             self._known[key] = self.bind(key)
@@ -119,30 +124,33 @@ class KernelPlanner(KernelModel):
         )
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """What was bound, or the same on constants as other programs of the model have them;
-        `digests` tell these apart, None for other operands."""
+        """Returns the bound kernel, or an equal one on constants as other programs of the model
+        have them.
+
+        `digests` identify the constants; None for other operands.
+        """
         return self._known[key]
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
     ) -> float:
-        """The price of a step with its operands and results in these layouts."""
+        """Returns the price of a step with its operands and results in these layouts."""
         return self.price_of(kernel_key(kernel, layouts, constants))
 
     def price_of(self, key: KernelKey) -> float:
-        """The price of a kernel."""
+        """Returns the price of a kernel."""
         if key not in self._seconds:
             self._seconds[key] = self.estimate(key)
         return self._seconds[key]
 
     def times_of(self, key: KernelKey) -> Times:
-        """The prices of a kernel at each set of sizes."""
+        """Returns the prices of a kernel at each set of sizes."""
         if key not in self._times:
             self._times[key] = self.estimates(key)
         return self._times[key]
 
     def estimates(self, key: KernelKey) -> Times:
-        """As `estimate`, at each set of sizes."""
+        """Returns estimates as `estimate` does, at each set of sizes."""
         return (self.price_of(key),)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
@@ -157,19 +165,19 @@ class KernelPlanner(KernelModel):
 
     @property
     def estimated(self) -> int:
-        """How many different kernels `seconds` has priced."""
+        """Returns the number of different kernels that `seconds` has priced."""
         return len(self._seconds)
 
 
 def kernel_key(
     kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
 ) -> KernelKey:
-    """What planners remember the kernel of a step by."""
+    """Returns the key under which planners cache the kernel of a step."""
 
     def storage(value: Value, constant: bool) -> Storage:
-        form = value.type
+        type_ = value.type
         return Storage(
-            form.dtype, form.shape, layouts.get(value) or row_major(form.shape), constant
+            type_.dtype, type_.shape, layouts.get(value) or row_major(type_.shape), constant
         )
 
     operands = tuple(storage(v, v in constants) for v in kernel.operands)
@@ -180,28 +188,30 @@ def kernel_key(
 
 
 def packable(group: TileGroup, node: Read, access: Access, storage: Storage) -> bool:
-    """Whether `node` is the only read of a constant, and of whole elements of it."""
-    if not storage.constant or not _chooses_whole(node, access):
+    """Returns True if `node` is the only read of a constant, and reads whole elements of it."""
+    if not storage.constant or not _selects_whole(node, access):
         return False
     readers = [a for s in group.stages for a in s.accesses.values() if a.buffer == access.buffer]
     count = as_int(element_count(storage.shape))
     return len(readers) == 1 and count is not None and count >= _SMALL
 
 
-def _chooses_whole(node: Read, access: Access) -> bool:
-    """Whether an index that data choose runs along an axis of its own, as the number of a matrix,
-    and nothing else needs a guard."""
-    chosen = {v for v, _ in node.indirect}
-    if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
+def _selects_whole(node: Read, access: Access) -> bool:
+    """Returns True if each data-dependent index is the whole index of an axis, such as the number
+    of a matrix, and nothing else needs a guard."""
+    data_vars = {v for v, _ in node.indirect}
+    if any(not data_vars.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
-    used = [chosen.intersection(free_vars(index)) for index in node.indices]
-    at = zip(used, node.indices, strict=True)
-    return all(not u or (len(u) == 1 and index is of_atom(*u)) for u, index in at)
+    index_vars = [data_vars.intersection(free_vars(index)) for index in node.indices]
+    pairs = zip(index_vars, node.indices, strict=True)
+    return all(
+        not names or (len(names) == 1 and index is of_atom(*names)) for names, index in pairs
+    )
 
 
 @record
 class Words:
-    """The axis of which `count` neighbours lie in one word."""
+    """The axis along which `count` neighbours lie in one word."""
 
     axis: int
     count: int
@@ -210,8 +220,8 @@ class Words:
 def permuted_constant(
     storage: Storage, node: Read, vector: Var, loops: tuple[Var, ...]
 ) -> Layout | None:
-    """A layout with axes in the order of `loops`, but that of `vector` last; None where several
-    axes run along it."""
+    """Returns a layout with axes in the order of `loops`, but the axis along `vector` last; None if
+    several axes run along it."""
     return packed_layout(storage, node, vector, loops, 1, None)
 
 
@@ -223,10 +233,11 @@ def packed_layout(
     block: int,
     words: Words | None,
 ) -> Layout | None:
-    """Axes in the order of `loops`, the vector loop's cut into panels of `block`, the columns of a
-    panel last.
+    """Returns a layout with axes in the order of `loops`; the axis of the vector loop is cut into
+    panels of `block`, and the columns of a panel come last.
 
-    The neighbours of `words` come side by side, inside the panel.
+    The neighbours of `words` come side by side, inside the panel. None if several axes run along
+    the vector loop.
     """
     moving = [n for n, index in enumerate(node.indices) if vector in free_vars(index)]
     if len(moving) != 1:
@@ -237,32 +248,36 @@ def packed_layout(
         return None
 
     def depth(other: int) -> tuple[int, int]:
-        used = (loops.index(v) for v in free_vars(node.indices[other]) if v in loops)
-        return max(used, default=-1), other
+        positions = (loops.index(v) for v in free_vars(node.indices[other]) if v in loops)
+        return max(positions, default=-1), other
 
-    others = sorted((n for n in range(len(storage.shape)) if n != axis), key=depth)
+    outer_axes = sorted((n for n in range(len(storage.shape)) if n != axis), key=depth)
     axes = axis_vars(storage.shape)
-    apart = {} if words is None or words.axis == axis else {words.axis: words.count}
-    sizes = [ceildiv(storage.shape[n], apart.get(n, 1)) for n in others]
-    indices = [axes[n] // apart.get(n, 1) for n in others]
-    inside = [(const(count), axes[n] % count) for n, count in apart.items()]
+    word_sizes = {} if words is None or words.axis == axis else {words.axis: words.count}
+    sizes = [ceildiv(storage.shape[n], word_sizes.get(n, 1)) for n in outer_axes]
+    indices = [axes[n] // word_sizes.get(n, 1) for n in outer_axes]
+    inside = [(const(count), axes[n] % count) for n, count in word_sizes.items()]
     panel = _panel(block, linear[1], storage.shape[axis])
     if panel is None:
         sizes, indices = [*sizes, storage.shape[axis]], [*indices, axes[axis]]
     else:
-        at = sum(depth(n) < depth(axis) for n in others)
-        sizes[at:at], indices[at:at] = [ceildiv(storage.shape[axis], panel)], [axes[axis] // panel]
+        position = sum(depth(n) < depth(axis) for n in outer_axes)
+        sizes[position:position], indices[position:position] = (
+            [ceildiv(storage.shape[axis], panel)],
+            [axes[axis] // panel],
+        )
         sizes, indices = [*sizes, const(panel)], [*indices, axes[axis] % panel]
     sizes, indices = [*sizes, *(n for n, _ in inside)], [*indices, *(i for _, i in inside)]
     fill = None if panel is None and not inside else 0.0
     return layout(storage.shape, tuple(sizes), tuple(indices), fill)
 
 
-def _panel(block: int, rest: Index, size: Index) -> int | None:
-    """The panel width: `block`, or less where other loops step the same axis."""
+def _panel(block: int, offset: Index, size: Index) -> int | None:
+    """Returns the panel's width: `block`, or less if other loops step along the same axis; None
+    without panels."""
     if block <= 1 or as_int(size) == block:
         return None
-    steps = divisor_of(rest)
+    steps = divisor_of(offset)
     if steps == 0:
         return block
     return next((w for w in (block, 64, 32, 16) if w <= block and steps % w == 0), None)

@@ -56,7 +56,7 @@ def test_as_the_op_says(name: str, axis: int, count: int) -> None:
 def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
     made = lower(
-        run_pipeline(graph, 2, Trace(), asked=(SMALL_TOP_K,)),
+        run_pipeline(graph, 2, Trace(), requested=(SMALL_TOP_K,)),
         GPU,
         Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),

@@ -98,7 +98,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (want,) = evaluate_graph(graph, inputs).values()
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
-    ready = run_pipeline(graph, 2, Trace(verifying=True), asked=(INT8_MATMULS,))
+    ready = run_pipeline(graph, 2, Trace(verifying=True), requested=(INT8_MATMULS,))
     made = lower(ready, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found

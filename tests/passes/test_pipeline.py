@@ -207,9 +207,9 @@ class Chance:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_keep_their_meaning(seed: int, agree: Agree) -> None:
     before = Chance(seed).graph(3 + seed % 9)
-    after = run_pipeline(before, 2, Trace(verifying=True), asked=(FOLD_FACTORS,))
+    after = run_pipeline(before, 2, Trace(verifying=True), requested=(FOLD_FACTORS,))
     agree(before, after, tolerance=2e-5)
     left = {n.op.name for n in walk_nodes(after)}
     assert not left & {"batch_normalization", "conv_transpose"}
-    assert run_pipeline(after, 2, Trace(), asked=(FOLD_FACTORS,)) is after
+    assert run_pipeline(after, 2, Trace(), requested=(FOLD_FACTORS,)) is after
     agree(before, run_pipeline(before, 0, Trace(verifying=True)))

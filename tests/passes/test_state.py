@@ -206,5 +206,5 @@ def test_sizes_that_nothing_tells_are_refused(compiled: Run) -> None:
     (first,) = b.add(concat, [one, two], concat.attrs(0), names=["first"])
     (second,) = b.add(concat, [two, one], concat.attrs(0), names=["second"])
     graph = bind_states(b.finish([first, second]), [("one", "first"), ("two", "second")])
-    with pytest.raises(UserError, match=r"(?s)cannot be told.*input one, dimension 0"):
+    with pytest.raises(UserError, match=r"(?s)cannot be derived.*input one, dimension 0"):
         compiled(graph)

@@ -179,7 +179,7 @@ def quantised_layers(kind: str) -> Graph:
 def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     graph = quantised_layers(kind)
     asked = (INT8_WEIGHT_MATMULS, SPLIT_TO_SIGNED if signed else SPLIT_ZERO_POINTS, REQUANTIZE)
-    changed = run_pipeline(graph, 2, Trace(verifying=True), asked=asked)
+    changed = run_pipeline(graph, 2, Trace(verifying=True), requested=asked)
     x = RNG.standard_normal((1, 4, 6, 5)).astype(np.float32)
     x[0, 0, 0, 0] = np.nan
     (want,) = evaluate_graph(graph, {"x": x}).values()

@@ -17,7 +17,7 @@ from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import kernel_key
-from tcc.schedule.cpu.candidates import Found, cheapest, knobs_of
+from tcc.schedule.cpu.candidates import KnobChoice, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
@@ -62,7 +62,7 @@ def group_of(graph: Graph) -> TileGroup:
     return CorePlanner(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
 
 
-def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[Found, Fixed]:
+def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[KnobChoice, Fixed]:
     def scheduled(knobs: Knobs) -> tuple[TileGroup, Schedule]:
         return group, choose(group, replace(CORE, knobs=knobs))
 

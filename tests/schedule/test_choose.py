@@ -32,20 +32,20 @@ from tcc.schedule.nest import anchor, contraction_factors
 from tests.passes.fuse.models import MODELS, Model
 
 AVX512, AVX2, SSE = CoreModel(16, 32), CoreModel(8, 16), CoreModel(4, 16)
-MACHINES = pytest.mark.parametrize("registers", [AVX512, AVX2, SSE], ids=["avx512", "avx2", "sse"])
+MACHINES = pytest.mark.parametrize("core", [AVX512, AVX2, SSE], ids=["avx512", "avx2", "sse"])
 
 
-def planned(graph: Graph, registers: CoreModel) -> Iterator[tuple[TileGroup, Schedule]]:
-    placed, planner = place_graph(graph), CorePlanner(registers)
+def planned(graph: Graph, core: CoreModel) -> Iterator[tuple[TileGroup, Schedule]]:
+    placed, planner = place_graph(graph), CorePlanner(core)
     for step in placed.steps:
         assert step.kernel is not None
         bound = planner.plan(step.kernel, placed.layouts, graph.constants).bound
         yield bound.group, bound.schedule
 
 
-def only(graph: Graph, registers: CoreModel = AVX512) -> tuple[TileGroup, Schedule]:
+def only(graph: Graph, core: CoreModel = AVX512) -> tuple[TileGroup, Schedule]:
     """The kernel with most work."""
-    return max(planned(graph, registers), key=lambda pair: _work(pair[0]))
+    return max(planned(graph, core), key=lambda pair: _work(pair[0]))
 
 
 def _work(group: TileGroup) -> int:
@@ -123,21 +123,21 @@ CONTRACTIONS = {
 
 @MACHINES
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
-def test_contraction_blocks_fit_the_register_file(name: str, registers: CoreModel) -> None:
-    group, schedule = only(CONTRACTIONS[name](), registers)
+def test_contraction_blocks_fit_the_register_file(name: str, core: CoreModel) -> None:
+    group, schedule = only(CONTRACTIONS[name](), core)
     assert contraction_factors(anchor(group)) is not None
     if schedule.nest(group.stages.index(anchor(group))).vector is not None:
-        assert registers_used(group, schedule, registers.lanes) <= registers.count
+        assert registers_used(group, schedule, core.lanes) <= core.count
 
 
 @MACHINES
 @pytest.mark.parametrize("name", ["matmul", "open", "inputs", "gemm_transposed", "conv3", "scores"])
 def test_large_contractions_use_at_least_half_of_the_register_file(
-    name: str, registers: CoreModel
+    name: str, core: CoreModel
 ) -> None:
     """Fewer sums than this leave the multipliers waiting."""
-    group, schedule = only(CONTRACTIONS[name](), registers)
-    assert registers_used(group, schedule, registers.lanes) >= registers.count // 2
+    group, schedule = only(CONTRACTIONS[name](), core)
+    assert registers_used(group, schedule, core.lanes) >= core.count // 2
 
 
 @pytest.mark.parametrize("l1", [32 << 10, 48 << 10])
@@ -211,11 +211,11 @@ def test_layer_normalization_reduces_along_its_rows() -> None:
 
 
 @MACHINES
-def test_blocks_are_at_most_four_vectors(registers: CoreModel) -> None:
-    _, schedule = only(pointwise("exp"), registers)
+def test_blocks_are_at_most_four_vectors(core: CoreModel) -> None:
+    _, schedule = only(pointwise("exp"), core)
     (nest,) = schedule.nests
     assert nest.vector is not None
-    assert nest.block(nest.vector) == 4 * registers.lanes
+    assert nest.block(nest.vector) == 4 * core.lanes
 
 
 # ---- loop order ---------------------------------------------------------------------------------
@@ -292,9 +292,9 @@ def test_long_reductions_wait_in_scratch_between_runs() -> None:
 
 @MACHINES
 @pytest.mark.parametrize("name", list(CONTRACTIONS))
-def test_every_choice_lowers(name: str, registers: CoreModel) -> None:
-    for group, schedule in planned(CONTRACTIONS[name](), registers):
-        assert choose(group, registers) == schedule
+def test_every_choice_lowers(name: str, core: CoreModel) -> None:
+    for group, schedule in planned(CONTRACTIONS[name](), core):
+        assert choose(group, core) == schedule
         verify_kernel(lower(group, schedule))
 
 

@@ -356,9 +356,9 @@ def test_places_in_two_directions_are_lines_of_lines() -> None:
     loop = var(iterator("i", 4))
     image = [100 * y + x for y in range(6) for x in range(6)]
     steps = (Stride(loop, 4),)  # tiles of 6 x 6, 4 apart
-    seen = touch(0, steps, store=False, size=4, most=inf, bases=image)
+    seen = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=image)
     assert (seen.times, seen.bytes_in({loop: 4}, 1)) == (36, 4 * 6 * 18)
-    odd = touch(0, steps, store=False, size=4, most=inf, bases=[0, 1, 50])
+    odd = touch(0, steps, store=False, size=4, buffer_bytes=inf, bases=[0, 1, 50])
     assert odd.bytes_in({loop: 1}, 1) == 4 * 3
 
 

@@ -23,7 +23,7 @@ def test_an_element_of_a_loop_is_at_one_place_however_many_terms_say_where() -> 
     offset = (rows + i // maximum(sizes[0], 1)) * j + j
     loops = _var(i), _var(j)
     steps, _ = place_of(offset, loops)
-    reached = touch(0, steps, store=False, size=F32.bytes, most=float("inf"))
+    reached = touch(0, steps, store=False, size=F32.bytes, buffer_bytes=float("inf"))
     spans = {v: trips(v) for v in loops}
     assert reached.reach(spans) <= LINE * prod(spans.values())
 
@@ -51,7 +51,7 @@ def test_rows_and_columns_of_an_open_image_are_told_apart_as_those_of_a_known_on
         offset = 4 * half * ((2 * half * i + j) // (4 * half)) + 4 * (j // 2)
         steps, _ = place_of(offset, tuple(loops))
         assert all(step.size is not None for step in steps)
-        image = touch(0, steps, store=False, size=4, most=1e9)
+        image = touch(0, steps, store=False, size=4, buffer_bytes=1e9)
         found.append([image.bytes_in(dict(zip(loops, n, strict=True)), 4) for n in SPANS])
     assert found[0] == found[1]
     narrow = symbol("w", 0, None, 1, 1) // 2  # of a typical size of 1 it is 0

@@ -25,9 +25,7 @@ from tests.schedule.test_choose import AVX512, MACHINES, only, registers_used
 
 @MACHINES
 @pytest.mark.parametrize("phases", [2, 3, 4])
-def test_phases_of_a_transposed_convolution_share_a_block(
-    phases: int, registers: CoreModel
-) -> None:
+def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: CoreModel) -> None:
     """Results of all phases fill whole vectors of memory together."""
     channels, width = 48, symbol("w")
     types = [tensor(F32, channels, width), tensor(F32, phases, channels, channels)]
@@ -38,19 +36,19 @@ def test_phases_of_a_transposed_convolution_share_a_block(
     shapes = [t.shape for t in (*types, tensor(F32, channels, width, phases))]
     x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
     group = build_group(b.done(), [x, f], [y])
-    schedule = choose(group, registers)
+    schedule = choose(group, core)
     assert schedule.nests[0].vector == group.stages[0].iters[1].name
     assert schedule.nests[0].block(group.stages[0].iters[2].name) == phases
-    assert registers_used(group, schedule, registers.lanes) <= registers.count
+    assert registers_used(group, schedule, core.lanes) <= core.count
     verify_kernel(lower(group, schedule))
 
 
 @MACHINES
-def test_a_block_of_one_vector_has_as_many_sums_as_a_whole_one(registers: CoreModel) -> None:
+def test_a_block_of_one_vector_has_as_many_sums_as_a_whole_one(core: CoreModel) -> None:
     """Of an open row the last columns fill one vector: more channels keep the multipliers busy."""
-    group, schedule = only(line(symbol("w"), 48), registers)
+    group, schedule = only(line(symbol("w"), 48), core)
     number = next(n for n, s in enumerate(group.stages) if contraction_factors(s))
-    nest, lanes = schedule.nest(number), registers.lanes
+    nest, lanes = schedule.nest(number), core.lanes
     assert nest.vector is not None
     assert nest.vectors is not None
     rows, whole = nest.vectors.rows, nest.block(nest.vector)

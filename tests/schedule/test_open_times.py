@@ -10,7 +10,7 @@ from tcc.ir.expr.scalar import read
 from tcc.ir.index import as_int, iterator, symbol, var_of
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32
-from tcc.schedule.cpu.cost import _HANDED, Pricer
+from tcc.schedule.cpu.cost import _RESULT_PARTS, Pricer
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
@@ -40,7 +40,7 @@ def test_what_a_run_goes_through_leaves_little_in_the_third_cache() -> None:
     found = pricer.price(group, schedule, live=100 * ONE_CORE.l3.size)
     reading, handed = (
         memory.reading(together=False),
-        1 - exp(-_HANDED * (2 << 20) / ONE_CORE.l3.size),
+        1 - exp(-_RESULT_PARTS * (2 << 20) / ONE_CORE.l3.size),
     )
     stored = (1 << 20) / memory.write + (1 << 20) / reading
     assert found.dram == pytest.approx(stored + handed * (1 << 20) / reading)
@@ -59,7 +59,7 @@ def test_a_launch_alone_is_one_on_a_machine_of_one_core() -> None:
         (pointwise(COUNT), map_schedule(1 << 12)),
         (matmul(96, 64, 128), gemm_schedule(6)),
     ):
-        alone = Pricer(MACHINE).price(group, schedule, alone=True)
+        alone = Pricer(MACHINE).price(group, schedule, single_core=True)
         assert alone == Pricer(ONE_CORE).price(group, schedule)
         assert alone.seconds > Pricer(MACHINE).price(group, schedule).seconds
 

@@ -1,8 +1,8 @@
-"""Bytes that cross a cache's border while a nest of loops runs.
+"""Bytes that cross the border of a cache while a nest of loops runs.
 
-Of each border: the outermost loop whose body touches no more than the cache holds reads all of it
-once; loops around it read again what they make the cache forget.  (Li et al., "Analytical
-Characterization and Design Space Exploration for Optimization of CNNs", 2021.)
+The outermost loop whose body touches no more than the cache holds reads all of its bytes once. Each
+loop around it reads again what it makes the cache forget. (Li et al., "Analytical Characterization
+and Design Space Exploration for Optimization of CNNs", 2021.)
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,7 +17,8 @@ from tcc.schedule.footprint import Touch
 
 @entity
 class LoopOver:
-    """`trips` steps: what is inside runs over so many elements along each variable of `steps`."""
+    """A loop of `trips` steps; `steps` has the elements that one step covers along each
+    variable."""
 
     trips: int
     steps: Mapping[Var, int]
@@ -25,11 +26,11 @@ class LoopOver:
 
 @entity
 class NestLoops:
-    """One nest's loops, outermost first, of which the first `shared` are around all nests.
+    """The loops of one nest, outermost first; the first `shared` ones are around all nests.
 
-    `spans[d][n]` are the bytes that touch n reaches inside the loops from d on; `scratch` are the
-    sources that lie at the same place for all steps of the `shared` loops; `ahead`: constants come
-    before they are needed, and lie beside those in use.
+    `spans[d][n]` are the bytes that touch n covers inside the loops from d on. `scratch` are the
+    sources that lie at the same place in all steps of the `shared` loops. `ahead`: constants are
+    fetched before they are needed, and occupy the cache beside those in use.
     """
 
     loops: tuple[LoopOver, ...]
@@ -44,107 +45,119 @@ def nest_loops(
     loops: Sequence[LoopOver],
     shared: int,
     touches: tuple[Touch, ...],
-    whole: Mapping[Var, int],
+    extents: Mapping[Var, int],
     scratch: frozenset[int | StageRef],
     *,
     ahead: bool,
 ) -> NestLoops:
-    """The streaming loop of one nest; `whole` are the elements along each of its variables in
-    all."""
-    inside = [dict(whole)]
+    """Returns the loops of one nest; `extents` has the elements along each variable in all."""
+    inside = [dict(extents)]
     for loop in loops:
         inside.append({**inside[-1], **loop.steps})
-    spans = tuple(
-        tuple([t.reach(inside[max(n, shared)] if t.source in scratch else own) for t in touches])
-        for n, own in enumerate(inside)
-    )
-    return NestLoops(tuple(loops), shared, touches, spans, scratch, ahead)
+    spans = []
+    for depth, elements in enumerate(inside):
+        in_place = inside[max(depth, shared)]  # scratch does not move with the shared loops
+        reached = [t.reach(in_place if t.source in scratch else elements) for t in touches]
+        spans.append(tuple(reached))
+    return NestLoops(tuple(loops), shared, touches, tuple(spans), scratch, ahead)
 
 
 @dataclass(slots=True)
 class CacheTraffic:
-    """Bytes read and written across one border, by touch's source and whether it is a store."""
+    """Bytes read and written across one border, keyed by (source, is a store)."""
 
     by_source: dict[tuple[int | StageRef, bool], float]
 
     def total(self, *, store: bool) -> float:
+        """Returns the bytes of all stores, or of all reads."""
         return sum(b for (_, is_store), b in self.by_source.items() if is_store is store)
 
-    def seconds(self, read: float, write: float) -> float:
-        """The time of all bytes at so many a second."""
-        return self.total(store=False) / read + self.total(store=True) / write
+    def seconds(self, read_rate: float, write_rate: float) -> float:
+        """Returns the seconds of all bytes at these rates in bytes a second."""
+        return self.total(store=False) / read_rate + self.total(store=True) / write_rate
 
-    def lose(self, read: float, stored: float, packed: float, constants: Collection[int]) -> None:
-        """Leaves what the cache has lost since the kernel before: the parts `read` and `stored` of
-        what was computed and of where results go, and the part `packed` of `constants`."""
+    def lose(
+        self,
+        read_share: float,
+        store_share: float,
+        constant_share: float,
+        constants: Collection[int],
+    ) -> None:
+        """Keeps only the bytes that the cache has lost since the kernel before.
+
+        The fractions lost are `read_share` of computed operands, `store_share` of results and
+        `constant_share` of `constants`.
+        """
         for source, store in self.by_source:
-            computed = stored if store else read
-            self.by_source[source, store] *= packed if source in constants else computed
+            share = store_share if store else read_share
+            self.by_source[source, store] *= constant_share if source in constants else share
 
 
-def moved(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
-    """What crosses the border of a cache of `capacity` bytes while all nests run."""
+def traffic_of(nests: Sequence[NestLoops], capacity: float) -> CacheTraffic:
+    """Returns the traffic across the border of a cache of `capacity` bytes while all nests run."""
     room = capacity * SHARE
     for depth in range(nests[0].shared + 1):
         if _resident(nests, depth) <= room:
-            # Nests of one unit find what the earlier ones left.
+            # The nests of one tile find what the earlier ones left.
             return CacheTraffic(_largest(nests, depth))
-    found: dict[tuple[int | StageRef, bool], float] = {}
+    by_source: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
         depth = next(
             (d for d in range(nest.shared + 1, len(nest.spans)) if _resident([nest], d) <= room),
             len(nest.spans) - 1,
         )
         for key, count in _largest([nest], depth).items():
-            found[key] = found.get(key, 0) + count
-    return CacheTraffic(found)
+            by_source[key] = by_source.get(key, 0) + count
+    return CacheTraffic(by_source)
 
 
 def _resident(nests: Sequence[NestLoops], depth: int) -> float:
-    """Bytes touched inside the loops from `depth` on, and fetched ahead; a source counts once."""
-    most: dict[int | StageRef, float] = {}
+    """Returns the bytes touched inside the loops from `depth` on, and those fetched ahead; a source
+    counts once."""
+    by_source: dict[int | StageRef, float] = {}
     for nest in nests:
         for touch, span in zip(nest.touches, nest.spans[depth], strict=True):
-            resident = min(touch.most, 2 * span) if nest.ahead and touch.constant else span
-            if resident > most.get(touch.source, 0):
-                most[touch.source] = resident
-    return sum(most.values())
+            resident = min(touch.buffer_bytes, 2 * span) if nest.ahead and touch.constant else span
+            if resident > by_source.get(touch.source, 0):
+                by_source[touch.source] = resident
+    return sum(by_source.values())
 
 
 def _largest(nests: Sequence[NestLoops], depth: int) -> dict[tuple[int | StageRef, bool], float]:
-    found: dict[tuple[int | StageRef, bool], float] = {}
+    """Returns the bytes fetched for each (source, is a store), the most of any nest."""
+    by_key: dict[tuple[int | StageRef, bool], float] = {}
     for nest in nests:
         for number, touch in enumerate(nest.touches):
             key = touch.source, touch.store
-            found[key] = max(found.get(key, 0), _fetched(nest, number, depth))
-    return found
+            by_key[key] = max(by_key.get(key, 0), _fetched(nest, number, depth))
+    return by_key
 
 
 def _fetched(nest: NestLoops, number: int, depth: int) -> float:
-    """Bytes of one touch that come in, where the cache holds all that is inside `depth`."""
-    total, touch = nest.spans[depth][number], nest.touches[number]
+    """Returns the bytes of one touch that come in, if the cache holds everything inside `depth`."""
+    bytes_, touch = nest.spans[depth][number], nest.touches[number]
     forgotten = False
-    for at in range(depth - 1, -1, -1):
-        loop = nest.loops[at]
-        again = at < nest.shared and touch.source in nest.scratch
-        if not again and not touch.loops.isdisjoint(loop.steps):
-            inner = nest.spans[at + 1][number]
+    for level in range(depth - 1, -1, -1):
+        loop = nest.loops[level]
+        rewritten = level < nest.shared and touch.source in nest.scratch
+        if not rewritten and not touch.loops.isdisjoint(loop.steps):
+            inner = nest.spans[level + 1][number]
             # Neighbouring steps may overlap, and what they share is still there.
             if forgotten:
-                total *= loop.trips
+                bytes_ *= loop.trips
             elif inner:  # reads that never leave the padding span nothing
-                total *= nest.spans[at][number] / inner
+                bytes_ *= nest.spans[level][number] / inner
             forgotten = forgotten or loop.trips > 1
         elif forgotten:
-            total *= loop.trips
-    return total
+            bytes_ *= loop.trips
+    return bytes_
 
 
 def computed(nests: Sequence[NestLoops]) -> float:
-    """Bytes of all operands and results that are computed at run time."""
-    found: dict[int, float] = {}
+    """Returns the bytes of all operands and results that are computed at run time."""
+    spans: dict[int, float] = {}
     for nest in nests:
         for touch, span in zip(nest.touches, nest.spans[0], strict=True):
             if isinstance(touch.source, int) and not touch.constant:
-                found[touch.source] = max(found.get(touch.source, 0), span)
-    return sum(found.values())
+                spans[touch.source] = max(spans.get(touch.source, 0), span)
+    return sum(spans.values())

@@ -1,15 +1,15 @@
-"""Which knobs are worth turning for a group, and which turn of them is the cheapest.
+"""The knobs that are worth varying for a group, and the cheapest of their settings.
 
     contraction    a copy of the vector operand    panels of 2, 3 or 4 vectors
-                   runs of 128 to 1024 steps of the sum
-                   2 or 4 register blocks of open rows in a unit
-    anything else  blocks of 1, 2, 4 or 16 vectors 2 to 32 times the elements of a unit
-                   a walk of its own for each stage in front of a reduction
-    masked walk    32 to 256 steps of the streaming loop at a time, besides
-    open sizes     vectors along a loop of known size, before all others
+                   K-blocks of 128 to 1024 steps
+                   2 or 4 register blocks of symbolic rows in a tile
+    anything else  blocks of 1, 2, 4 or 16 vectors 2 to 32 times the elements of a tile
+                   a pass of its own for each stage in front of a reduction
+    masked loop    32 to 256 steps of the streaming loop at a time, besides
+    symbolic dims  vectors along a loop of known size, before all others
 
-Knobs are turned one after another, each at the best of those before it: a handful of prices, not
-all combinations.  A turn has to save more than prices err by for that knob.
+Knobs are varied one after another, each with the best settings of those before it: a handful of
+prices, not all combinations. A setting has to save more than the prices' error for that knob.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,16 +27,17 @@ from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
-# Seconds of a launch of fixed sizes below which nothing is tried: no choice can matter.
+# A launch of fixed sizes that takes fewer seconds is not varied: no choice can matter.
 LEAST = 3e-6
 
 
 @record
 class Knob:
-    """A field of `Knobs` to turn: its `settings`, and the part of the price that a turn must save.
+    """A field of `Knobs`, its `settings` to try, and the fraction of the price that a setting must
+    save.
 
-    The parts are from measurements (`scripts/price_check`): where a turn was priced to save less,
-    it was about as often slower as faster.
+    The margins are measured (`scripts/price_check`): a setting that was priced to save less was
+    about as often slower as faster.
     """
 
     name: str
@@ -44,14 +45,14 @@ class Knob:
     margin: float
 
     def variants(self, knobs: Knobs) -> list[Knobs]:
-        """`knobs` under each setting."""
+        """Returns `knobs` with each setting of this knob."""
         return [replace(knobs, **{self.name: n}) for n in self.settings]
 
 
 @record
-class Found:
-    """The knobs to take, their price and that of the analytic schedule in seconds, and how many
-    different schedules were priced."""
+class KnobChoice:
+    """The chosen knobs, the price in seconds of their schedule and of the analytic one, and the
+    number of different schedules that were priced."""
 
     knobs: Knobs
     seconds: float
@@ -59,7 +60,7 @@ class Found:
     priced: int
 
 
-PANELS = (4, 3, 2)  # vectors of a panel, where it is turned
+PANELS = (4, 3, 2)  # vectors of a panel
 
 
 _CONTRACTION = (
@@ -67,68 +68,70 @@ _CONTRACTION = (
     Knob("panel", PANELS, 0.08),
     Knob("k_block", (128, 192, 384, 512, 1024), 0.08),
 )
-# Small units of open rows keep all cores busy whatever the size; large ones use a panel longer.
+# Small tiles of symbolic rows keep all cores busy at any size; large tiles use a panel longer.
 _OPEN_ROWS = (Knob("tall", (2, 4), 0.04),)
 _PLAIN = (
     Knob("wide", (1, 2, 4, 16), 0.15),
     Knob("grain", (2, 4, 8, 16, 32), 0.15),
     Knob("along", (0,), 0.08),
 )
-# Blocks of few steps follow a mask closely, those of many rescale their totals less often.
+# Small blocks of steps follow a mask closely; large ones rescale their accumulators less often.
 _MASKED = (Knob("stream_block", (32, 64, 256), 0.08),)
 _OPEN = (Knob("known", (1,), 0.08),)
 
 
 def knobs_of(group: TileGroup) -> tuple[Knob, ...]:
-    """What can be turned for `group`, in the order in which it is tried."""
+    """Returns the knobs to vary for `group`, in the order in which they are tried."""
     main = anchor(group)
     is_open = any(known_extent(v) is None for v in main.loops)
-    first = _OPEN if is_open and group.stream is None else ()
-    own: tuple[Knob, ...] = _PLAIN
+    size_knobs = _OPEN if is_open and group.stream is None else ()
+    knobs: tuple[Knob, ...] = _PLAIN
     if contraction_factors(main) is not None and main.reduce:
-        own = _CONTRACTION
+        knobs = _CONTRACTION
         if any(known_extent(v) is None for v in main.iters):
-            own = (*_OPEN_ROWS, *own)
-    return (*first, *own, *(_MASKED if limits_of(group) else ()))
+            knobs = (*_OPEN_ROWS, *knobs)
+    return (*size_knobs, *knobs, *(_MASKED if limits_of(group) else ()))
 
 
 def candidates(group: TileGroup, core: CoreModel) -> list[Schedule]:
-    """The analytic schedule, and those that differ from it by one turn of one knob."""
+    """Returns the analytic schedule, and the schedules that differ from it by one setting of one
+    knob."""
     varied = [knobs for knob in knobs_of(group) for knobs in knob.variants(Knobs())]
-    made = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *varied))
-    return list(dict.fromkeys(made))
+    schedules = (choose(group, replace(core, knobs=knobs)) for knobs in (Knobs(), *varied))
+    return list(dict.fromkeys(schedules))
 
 
 def cheapest(
     scheduled: Callable[[Knobs], tuple[TileGroup, Schedule]],
     pricer: Pricer,
     resized: Callable[[Knobs], Sequence[TileGroup]] = lambda _: (),
-) -> Found:
-    """The knobs to take; `scheduled` gives the group and schedule that knobs make of a kernel,
-    `resized` that group at other sizes.
+) -> KnobChoice:
+    """Returns the cheapest knobs.
 
-    The same for equal arguments, and never dearer than the analytic schedule by the pricer's own
-    account.  At several sizes a schedule's price is its mean share of the analytic schedule's.
-    The analytic schedule is kept where a launch of fixed sizes is short.
+    `scheduled` returns the group and schedule that knobs make of a kernel; `resized` returns that
+    group at other sizes. Equal arguments give equal results, and the price is never above the
+    analytic schedule's. At several sizes a schedule's price is its mean share of the analytic
+    schedule's price. A launch of fixed sizes that takes less than `LEAST` keeps the analytic
+    schedule.
     """
-    known: dict[Schedule, float] = {}
+    prices: dict[Schedule, float] = {}
     analytic: Times = ()
 
     def priced(knobs: Knobs) -> Alternative[TileGroup, Knobs]:
         nonlocal analytic
         group, schedule = scheduled(knobs)
-        if schedule not in known:
+        if schedule not in prices:
             groups = (group, *resized(knobs))
-            times = tuple(pricer.price(each, schedule).seconds for each in groups)
+            times = tuple(pricer.price(resized_group, schedule).seconds for resized_group in groups)
             analytic = analytic or times
-            known[schedule] = mean_share(times, analytic)
-        return Alternative(group, knobs, known[schedule])
+            prices[schedule] = mean_share(times, analytic)
+        return Alternative(group, knobs, prices[schedule])
 
     best = priced(Knobs())
     rule = best.price
     if rule < LEAST and len(analytic) == 1:
-        return Found(best.replacement, rule, rule, 1)
+        return KnobChoice(best.replacement, rule, rule, 1)
     for knob in knobs_of(best.region):
         variants = list(map(priced, knob.variants(best.replacement)))
         best = preferred(best, variants, knob.margin)
-    return Found(best.replacement, best.price, rule, len(known))
+    return KnobChoice(best.replacement, best.price, rule, len(prices))

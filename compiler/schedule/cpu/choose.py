@@ -1,4 +1,4 @@
-"""Chooses a schedule for a tile group from its strides and the numbers of a target's cores."""
+"""Chooses a schedule for a tile group from its strides and the numbers of a core."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,15 +16,12 @@ from tcc.schedule.cpu.contraction import (
     blocks_of,
     contraction_loops,
     contraction_nest,
-    footprint,
-    is_constant,
     k_blocks_of,
-    panels_outer,
-    row_units,
     with_phases,
 )
+from tcc.schedule.cpu.contraction_tiles import footprint, is_constant, panels_outer, row_tiles
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.depthwise import window_units
+from tcc.schedule.cpu.depthwise import window_tiles
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.shared_lines import whole_lines
@@ -44,89 +41,103 @@ from tcc.schedule.cpu.vectors import (
 )
 from tcc.schedule.nest import anchor, own_loops, reads_here, row_loop, trips, weight, work
 
-# Work (body operations) below which cutting a unit further costs more than it balances.
-UNIT_WORK = 1 << 14
+# Work (body operations) below which a tile is not cut further: the cut costs more than it balances.
+TILE_WORK = 1 << 14
 
 
-def choose(group: TileGroup, registers: CoreModel) -> Schedule:
-    """A schedule for `group`."""
-    schedule = _choose(group, registers)
-    nests = tuple(with_vectors(group, nest, registers) for nest in schedule.nests)
+def choose(group: TileGroup, core: CoreModel) -> Schedule:
+    """Returns a schedule for `group`."""
+    schedule = _choose(group, core)
+    nests = tuple(with_vectors(group, nest, core) for nest in schedule.nests)
     return schedule if nests == schedule.nests else replace(schedule, nests=nests)
 
 
-def _choose(group: TileGroup, registers: CoreModel) -> Schedule:
+def _choose(group: TileGroup, core: CoreModel) -> Schedule:
+    """Returns a schedule for `group` without the vectors of symbolic remainders."""
     if group.stream is not None:
-        return choose_streaming(group, group.stream, registers)
+        return choose_streaming(group, group.stream, core)
     main = anchor(group)
-    vectors = _vectors(group, main, known=bool(registers.knobs.known))
+    vectors = _vectors(group, main, known_size=bool(core.knobs.known))
     contraction = contraction_loops(main, vectors.get(main))
     rows = row_loop(group)
-    blocks = {s: _blocks(group, s, vectors.get(s), registers) for s in group.stages}
-    parts = _parts(group, main, contraction, registers)
-    before = _along(group, parts, vectors, blocks) if registers.knobs.along else {}
+    blocks = {s: _blocks(group, s, vectors.get(s), core) for s in group.stages}
+    nest_stages = _parts(group, main, contraction, core)
+    along_of = _computed_along(group, nest_stages, vectors, blocks) if core.knobs.along else {}
     if rows is not None:
-        copied = {} if group.stages[0].reduce else blocks[group.stages[0]]  # in few rows at a time
-        units = {v: min(n, copied.get(v, n)) for v, n in blocks[main].items() if v in group.common}
-        blocks = {s: {v: min(n, units.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
-        units[rows] = strip_rows(group, rows, units, parts, registers)
+        # A copy in front runs over few rows at a time.
+        copy_blocks = {} if group.stages[0].reduce else blocks[group.stages[0]]
+        tiles = {
+            v: min(n, copy_blocks.get(v, n)) for v, n in blocks[main].items() if v in group.common
+        }
+        blocks = {s: {v: min(n, tiles.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        tiles[rows] = strip_rows(group, rows, tiles, nest_stages, core)
         parallel = tuple(v.name for v in group.common)
     else:
-        units = _units(group, main, contraction, parts, blocks, vectors, registers)
-        resident = len(parts) > 1 or _waits(group, contraction, registers)
-        parallel = _parallel(
-            group, main, vectors.get(main), contraction, units, resident, registers
-        )
-    inside = frozenset(
-        v
-        for s in group.stages
-        for v in s.iters
-        if v not in group.common or v.name not in parallel or units.get(v, 1) > blocks[s].get(v, 1)
-    )
+        tiles = _tiles(group, main, contraction, nest_stages, blocks, vectors, core)
+        resident = len(nest_stages) > 1 or _has_k_blocks(group, contraction, core)
+        parallel = _parallel(group, main, vectors.get(main), contraction, tiles, resident, core)
+    inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
-    for stages in parts:
-        first = _first(group, stages)
-        nest = _nest(group, stages, first, vectors.get(first), blocks[first], inside, registers)
-        nests.append(nest)
-    nests = [
-        replace(n, along=before.get(n.stages, ())) for n in nests if n.stages not in before.values()
-    ]
-    named = tuple((v.name, n) for v, n in units.items() if v.name in parallel and n > 1)
-    return Schedule(named, parallel, tuple(asking(group, nests, vectors, registers.l2)))
+    for stages in nest_stages:
+        if stages in along_of.values():  # the nest of their reduction computes them
+            continue
+        decider = _deciding_stage(group, stages)
+        nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)
+        nests.append(replace(nest, along=along_of.get(stages, ())))
+    named_tiles = tuple((v.name, n) for v, n in tiles.items() if v.name in parallel and n > 1)
+    return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core.l2)))
 
 
-@lru_cache(maxsize=256)  # of a group many schedules are tried
-def _vectors(group: TileGroup, main: GroupStage, *, known: bool) -> Mapping[GroupStage, Var]:
-    found = vector_loops(group, main, known=known)
+def _loops_inside(
+    group: TileGroup,
+    blocks: Mapping[GroupStage, Mapping[Var, int]],
+    tiles: Mapping[Var, int],
+    parallel: tuple[str, ...],
+) -> frozenset[Var]:
+    """Returns the loops of which a tile covers more than one register block of some stage."""
+    return frozenset(
+        v
+        for stage, sizes in blocks.items()
+        for v in stage.iters
+        if v not in group.common or v.name not in parallel or tiles.get(v, 1) > sizes.get(v, 1)
+    )
+
+
+@lru_cache(maxsize=256)  # many schedules of a group are tried
+def _vectors(group: TileGroup, main: GroupStage, *, known_size: bool) -> Mapping[GroupStage, Var]:
+    """Returns the vector loop of each stage that has one; with `known_size` that of `main` has a
+    known size."""
+    loops = vector_loops(group, main, known_size=known_size)
     if len(group.stages) == 1:
         transposing = (
-            None if found else transposing_vector(group, main, group.common) or stored_vector(main)
+            None if loops else transposing_vector(group, main, group.common) or stored_vector(main)
         )
-        return found if transposing is None else {main: transposing}
+        return loops if transposing is None else {main: transposing}
     for stage in group.stages:
-        own = own_loops(group, stage)
-        transposing = None if stage in found else transposing_vector(group, stage, own)
+        inner_loops = own_loops(group, stage)
+        transposing = None if stage in loops else transposing_vector(group, stage, inner_loops)
         if transposing is not None:
-            found[stage] = transposing
-    return found
+            loops[stage] = transposing
+    return loops
 
 
 def _blocks(
-    group: TileGroup, stage: GroupStage, vector: Var | None, registers: CoreModel
+    group: TileGroup, stage: GroupStage, vector: Var | None, core: CoreModel
 ) -> dict[Var, int]:
+    """Returns the register blocks along the loops of a stage."""
     stage = without_rows(group, stage, vector)
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
-        blocks = blocks_of(contraction, registers)
+        blocks = blocks_of(contraction, core)
         return with_phases(
             contraction, blocks, loop_between_lanes(group, stage, contraction.vector)
         )
-    alone = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
-    loops = stage.iters if alone else own_loops(group, stage)
-    transposing = transposing_blocks(group, stage, vector, loops, registers)
+    any_loop = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
+    loops = stage.iters if any_loop else own_loops(group, stage)
+    transposing = transposing_blocks(group, stage, vector, loops, core)
     if transposing:
         return transposing
-    return {} if vector is None else {vector: vector_block(vector, stage, registers)}
+    return {} if vector is None else {vector: vector_block(vector, stage, core)}
 
 
 def _nest(
@@ -136,39 +147,48 @@ def _nest(
     vector: Var | None,
     blocks: Mapping[Var, int],
     inside: frozenset[Var],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> Nest:
+    """Returns the nest of `stages`, whose loops `stage` decides; a tile covers more than a block of
+    the loops `inside`."""
     contraction = contraction_loops(stage, vector)
-    if contraction is not None and not contraction.both:
-        far = _far(group, contraction, registers)
-        constant = is_constant(group, contraction.stage, contraction.this)
-        copied = registers.knobs.copy > 0 and not constant
+    if contraction is not None and not contraction.along_both:
+        beyond_l2 = _is_beyond_l2(group, contraction, core)
+        constant = is_constant(group, contraction.stage, contraction.vector_factor)
+        copied = core.knobs.copy > 0 and not constant
         return contraction_nest(
-            stages, group.common, contraction, blocks, inside, registers, far=far, copied=copied
+            stages,
+            group.common,
+            contraction,
+            blocks,
+            inside,
+            core,
+            beyond_l2=beyond_l2,
+            copied=copied,
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     order: tuple[str, ...] = ()
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
-        # What lies side by side comes before the next point.
+        # Elements side by side come before the next point.
         order = tuple(v.name for v in group.common if v in stage.iters)
     return Nest(stages, order, named, vector.name if vector else None)
 
 
-def _far(group: TileGroup, contraction: ContractionLoops, registers: CoreModel) -> bool:
-    """Whether the vector operand comes from beyond the second-level cache: it does not fit, or it
-    is a weight, which other kernels' data displaced since the last run."""
+def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreModel) -> bool:
+    """Returns True if the vector operand comes from beyond the second-level cache: it does not fit
+    there, or it is a weight, which the data of other kernels displaced since the last run."""
     size = (
-        footprint(group, contraction.stage, contraction.this)
+        footprint(group, contraction.stage, contraction.vector_factor)
         * contraction.stage.body[0].dtype.bytes
     )
-    if not contraction.rows:  # each core walks a part of its own, once
-        return size // registers.cores > registers.l2 // 2
-    cold = is_constant(group, contraction.stage, contraction.this)
-    return size > (registers.l1 if cold else registers.l2 // 2)
+    if not contraction.rows:  # each core reads a part of its own, once
+        return size // core.cores > core.l2 // 2
+    cold = is_constant(group, contraction.stage, contraction.vector_factor)
+    return size > (core.l1 if cold else core.l2 // 2)
 
 
-def _first(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
-    """The stage that decides the loops of a nest."""
+def _deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
+    """Returns the stage with the most work, which decides the loops of a nest."""
     return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
 
 
@@ -176,107 +196,113 @@ def _first(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
 
 
 def _parts(
-    group: TileGroup, main: GroupStage, contraction: ContractionLoops | None, registers: CoreModel
+    group: TileGroup, main: GroupStage, contraction: ContractionLoops | None, core: CoreModel
 ) -> tuple[tuple[int, ...], ...]:
-    """Stages that share a nest: those without a reduction follow the stage before them, where the
-    loops are the same; but not one whose sums wait from K-block to K-block."""
-    found: list[list[int]] = []
+    """Returns the stages of each nest.
+
+    A stage without a reduction shares the nest of the stage before it if their loops are the same,
+    and no sums of that nest wait from K-block to K-block.
+    """
+    nests: list[list[int]] = []
     for number, stage in enumerate(group.stages):
-        if found and stage.monoid is None:
-            before = [group.stages[n] for n in found[-1]]
-            same = set(stage.iters) == set(before[0].iters)
-            waits = main in before and _waits(group, contraction, registers)
-            if same and not waits and not _reads_away(group, stage, found[-1]):
-                found[-1].append(number)
+        if nests and stage.monoid is None:
+            stages = [group.stages[n] for n in nests[-1]]
+            same_loops = set(stage.iters) == set(stages[0].iters)
+            pending = main in stages and _has_k_blocks(group, contraction, core)
+            if same_loops and not pending and not _reads_elsewhere(group, stage, nests[-1]):
+                nests[-1].append(number)
                 continue
-        found.append([number])
-    return tuple(map(tuple, found))
+        nests.append([number])
+    return tuple(map(tuple, nests))
 
 
-def _along(
+def _computed_along(
     group: TileGroup,
     parts: tuple[tuple[int, ...], ...],
     vectors: Mapping[GroupStage, Var],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
 ) -> dict[tuple[int, ...], tuple[int, ...]]:
-    """The parts that are made along the part behind them: pointwise stages along a reduction that
-    reads them, where vectors run the same way in both."""
-    found: dict[tuple[int, ...], tuple[int, ...]] = {}
-    for before, part in pairwise(parts):
+    """Returns the pointwise stages that are computed along a reduction: for each such nest the
+    stages in front of it. Vectors must run along the same loop in both."""
+    pairs: dict[tuple[int, ...], tuple[int, ...]] = {}
+    for pointwise, part in pairwise(parts):
         reduction = group.stages[part[0]]
-        loops = loops_along(group, before, reduction)
-        if loops is None or _first(group, part) is not reduction:
+        loops = loops_along(group, pointwise, reduction)
+        if loops is None or _deciding_stage(group, part) is not reduction:
             continue
         vector = vectors.get(reduction)
-        sides = [(reduction, vector)]
-        for stage in (group.stages[n] for n in before):
-            own = vectors.get(stage)
-            sides.append((stage, own))
-            if (None if own is None else loops.get(own, own)) is not vector:
+        stage_vectors = [(reduction, vector)]
+        for stage in (group.stages[n] for n in pointwise):
+            loop = vectors.get(stage)
+            stage_vectors.append((stage, loop))
+            if (None if loop is None else loops.get(loop, loop)) is not vector:
                 break
         else:
-            if all(blocks[s].keys() <= {v} for s, v in sides):
-                found[part] = before
-    return found
+            if all(blocks[s].keys() <= {v} for s, v in stage_vectors):
+                pairs[part] = pointwise
+    return pairs
 
 
-def _waits(group: TileGroup, contraction: ContractionLoops | None, registers: CoreModel) -> bool:
+def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: CoreModel) -> bool:
+    """Returns True if the sums of the contraction wait from K-block to K-block."""
     return contraction is not None and bool(
-        k_blocks_of(group.common, contraction, blocks_of(contraction, registers), registers)
+        k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
     )
 
 
-def _reads_away(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
-    """Whether a stage reads one of `numbers` anywhere but at the point it was just computed."""
+def _reads_elsewhere(group: TileGroup, stage: GroupStage, numbers: list[int]) -> bool:
+    """Returns True if a stage reads one of the stages `numbers` anywhere but at the point that was
+    just computed."""
     return any(
         source.stage in numbers and not reads_here(group, stage, node)
         for node, source in reads_of_stages(*stage.body)
     )
 
 
-# ---- units --------------------------------------------------------------------------------------
+# ---- tiles --------------------------------------------------------------------------------------
 
 
-def _units(
+def _tiles(
     group: TileGroup,
     main: GroupStage,
     contraction: ContractionLoops | None,
     parts: tuple[tuple[int, ...], ...],
     blocks: Mapping[GroupStage, Mapping[Var, int]],
     vectors: Mapping[GroupStage, Var],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> dict[Var, int]:
-    """Elements of each common loop that a unit covers."""
-    units = {v: n for v, n in blocks[main].items() if v in group.common}
-    if contraction is None or contraction.both:
+    """Returns the elements of each common loop that a tile covers."""
+    tiles = {v: n for v, n in blocks[main].items() if v in group.common}
+    if contraction is None or contraction.along_both:
         if len(parts) > 1:
-            units = {v: n for v, n in units.items() if v is vectors.get(main)}
+            tiles = {v: n for v, n in tiles.items() if v is vectors.get(main)}
         else:
-            units.update(
-                window_units(main, vectors.get(main), blocks[main], group.common, registers)
-            )
-        return _coarser(group, units, vectors.get(main), registers.knobs.grain)
+            tiles.update(window_tiles(main, vectors.get(main), blocks[main], group.common, core))
+        return _coarser(group, tiles, vectors.get(main), core.knobs.grain)
     rows = [v for v in contraction.rows if v in group.common]
-    lines = whole_lines(group, [v for v in group.common if v not in rows and v not in units])
-    units.update(lines)
+    lines = whole_lines(group, [v for v in group.common if v not in rows and v not in tiles])
+    tiles.update(lines)
     if rows:
-        bound = spreads(group)
-        most = resident_rows(group, main, rows, units, registers) if bound else ROWS
-        most = min(most, ROWS)
-        units.update(
-            row_units(group.common, contraction, registers, most, lines, blocks[main], bound=bound)
+        bounded = spreads(group)
+        row_limit = resident_rows(group, main, rows, tiles, core) if bounded else ROWS
+        row_limit = min(row_limit, ROWS)
+        tiles.update(
+            row_tiles(
+                group.common, contraction, core, row_limit, lines, blocks[main], bounded=bounded
+            )
         )
-    return units
+    return tiles
 
 
 def _coarser(
-    group: TileGroup, units: dict[Var, int], vector: Var | None, grain: int
+    group: TileGroup, tiles: dict[Var, int], vector: Var | None, grain: int
 ) -> dict[Var, int]:
-    """Units that cover `grain` times as much of the innermost loop beside the vector loop."""
+    """Returns tiles that cover `grain` times as much of the innermost loop other than the vector
+    loop."""
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
-        return units
-    return {**units, rows[-1]: min(trips(rows[-1]), grain * units.get(rows[-1], 1))}
+        return tiles
+    return {**tiles, rows[-1]: min(trips(rows[-1]), grain * tiles.get(rows[-1], 1))}
 
 
 def _parallel(
@@ -284,28 +310,30 @@ def _parallel(
     main: GroupStage,
     vector: Var | None,
     contraction: ContractionLoops | None,
-    units: Mapping[Var, int],
+    tiles: Mapping[Var, int],
     resident: bool,
-    registers: CoreModel,
+    core: CoreModel,
 ) -> tuple[str, ...]:
-    """Storage order; but a contraction's larger operand is walked once, by the outer loops.
+    """Returns the loops of the launch grid, outermost first: in storage order, except that the
+    outer loops run over a contraction's larger operand once.
 
-    Loops inside which a unit would have little to do stay whole, but for those of symbolic size
-    where values are `resident` from nest to nest: scratch has a size.
+    Loops inside which a tile would have little work are not cut. Loops of symbolic size are cut all
+    the same if values are `resident` in scratch from nest to nest, because scratch has a fixed
+    size.
     """
     order = [v for v in group.common if v is not vector]
     if vector is not None and vector in group.common:
-        if contraction is not None and panels_outer(group, contraction, units, registers):
-            outer = [v for v in order if v in contraction.this]
-            order = [*outer, vector, *(v for v in order if v not in contraction.this)]
+        if contraction is not None and panels_outer(group, contraction, tiles, core):
+            outer = [v for v in order if v in contraction.vector_factor]
+            order = [*outer, vector, *(v for v in order if v not in contraction.vector_factor)]
         else:
             order.append(vector)
-    unit = sum(work(s) * weight(s) for s in group.stages)
+    operations = sum(work(s) * weight(s) for s in group.stages)
     parallel: list[str] = []
     for var in order:
-        little = unit < UNIT_WORK and parallel
+        little = operations < TILE_WORK and parallel
         if little and not (resident and known_extent(var) is None):
             continue
         parallel.append(var.name)
-        unit //= max(1, -(-trips(var) // units.get(var, 1)))
+        operations //= max(1, -(-trips(var) // tiles.get(var, 1)))
     return tuple(parallel)

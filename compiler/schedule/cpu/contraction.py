@@ -1,121 +1,125 @@
-"""Blocks, K-blocks and rows of a contraction: how its sums stay in registers and its operands near.
+"""Blocks, K-blocks and rows of a contraction: its sums stay in registers and its operands in near
+caches.
 
-A core multiplies rows x vectors sums in registers.  The vector operand comes in panels as wide as
-the block; a K-block of a panel is used for all rows of a unit before the next, so that it is read
-from far away once a unit, and prefetched while its predecessor is used.  Sums wait in the unit's
-scratch from K-block to K-block (Goto and van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication", 2008).
+A core multiplies rows x vectors sums in registers. The vector operand comes in panels as wide as
+the block. All rows of a tile use a K-block of a panel before the next K-block, so that each tile
+reads a panel from far away once, and prefetches it while the K-block before it is used. Sums wait
+in the tile's scratch from K-block to K-block (Goto and van de Geijn, "Anatomy of High-Performance
+Matrix Multiplication", 2008).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from itertools import pairwise
 from math import ceil, inf, prod
 
-from tcc.ir.expr import extent, known_extent
+from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read
-from tcc.ir.index import Var, Vars, as_int, const, divisor_of, free_vars, substitute
-from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
+from tcc.ir.index import Var, Vars, as_int, const, free_vars, substitute
+from tcc.ir.tile.group import GroupStage
 from tcc.record import record
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.packing import made, packs
+from tcc.schedule.cpu.packing import packs, unpacking_operations
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.cpu.vectors import lanes_of, vector_block
 from tcc.schedule.nest import contraction_factors, depends, neighbours, points, stride, trips
 
-# Steps of a reduction in one K-block: sums that wait cost more than a panel
-# that comes from the second-level cache again for every block of rows.
+# The steps of a reduction that one K-block may hold: sums that wait cost more than a panel that
+# comes from the second-level cache again for every block of rows.
 WHOLE = 320
-# The same where blocks leave that cache the time, and the steps of a K-block of longer sums.
-# Measured with blocks of five and six rows: 3 to 5 % less than K-blocks that fit the first-level
-# cache, for sums wait less often, and those of up to DEEP steps never; 512 steps gain no more.
+# The same limit where register blocks leave the second-level cache the time, and the steps of one
+# K-block of longer sums. Measured with blocks of five and six rows: 3 to 5 % less time than
+# K-blocks that fit the first-level cache, because sums wait less often, and sums of up to DEEP
+# steps never wait; 512 steps gain no more.
 DEEP = 960
 LONG = 384
-# Bytes a cycle that a panel may take from the second-level cache beside all else that comes from
-# there.  Measured: blocks of 5 rows x 4 vectors gain by longer K-blocks, of 14 / 3 rows they lose.
+# Bytes a cycle of a panel that the second-level cache can deliver beside everything else. Measured:
+# blocks of 5 rows x 4 vectors gain by longer K-blocks, blocks of 14 / 3 rows lose.
 FED = 26.0
-# Rows of a unit from which on long K-blocks pay: with few of them the next K-block comes too late.
-# Measured with sums of 1024: 128 rows gain 3 %, 64 lose as much.
+# Fewest rows of a tile for which long K-blocks pay: with fewer rows the next K-block comes too
+# late. Measured with sums of 1024: 128 rows gain 3 %, 64 rows lose as much.
 MANY = 96
-# K-blocks of a core from which on they pay: nobody asks for the first one ahead.  Measured with
-# sums of 768: where a core has six panels it loses up to 5 %.
+# Fewest K-blocks of a core for which long ones pay: the first K-block is not prefetched. Measured
+# with sums of 768: a core with six panels loses up to 5 %.
 FOLLOWED = 12
 # A shorter K-block is not worth its loop.
 MIN_RUN = 64
-# Bytes of a K-block where one block covers all rows of a unit, so that nothing waits and nothing is
-# used twice: sixteen pages, each of which memory is asked for at once (tile/cpu/prefetch.py).
-# Measured: 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
+# Bytes of a K-block if one block covers all rows of a tile, so that no sum waits and no panel is
+# used twice: sixteen pages, each of which is prefetched at once (tile/cpu/prefetch.py). Measured:
+# 8, 16, 24 pages read 31.5, 33.3, 32.9 GB/s on two cores.
 ONE_PASS = 1 << 16
-# Rows of a unit: enough to use a panel some forty times.
+# Rows of a tile: enough to use a panel some forty times.
 ROWS = 256
-# Rows below which a unit's use of a panel is short of what the panel takes to come.
-ENOUGH = 32
-# Steps of a reduction in one block: enough to hide the loop, few enough for the registers.
+# Steps of a reduction in one block: enough to hide the loop's overhead, few enough for the
+# registers.
 STEPS = 2
-# Columns of a window that slides over each lane for itself which are multiplied at once: what
-# neighbouring results share is loaded once.
+# Columns of a window that are multiplied at once, where the window slides in each lane by itself:
+# what neighbouring results share is loaded once.
 WINDOW = 4
-# Columns of a wider window of that kind which are multiplied at once, by one vector of lanes and
-# many results: each column is loaded once for all results that it is part of, and all fit the
-# registers.  With more lanes and fewer results, loads take as long as the products or longer.
+# Columns of a wider window of that kind that are multiplied at once, by one vector of lanes and
+# many results: each column is loaded once for all its results, and all results fit the registers.
+# With more lanes and fewer results, loads take as long as the arithmetic or longer.
 WIDE_WINDOW = 8
-# With so many units for each core, an odd one matters little.
+# With this many tiles for each core, an odd one matters little.
 FEW = 8
-# A narrower panel reads the other operand more often: it has to save some of the cycles.
+# A narrower panel reads the other operand more often, so it has to save this fraction of the
+# cycles.
 WORTH = 0.98
 
 
 @record
 class ContractionLoops:
-    """A contraction, and the loops its factors vary with: of the one along the vector, and the
-    other."""
+    """A contraction and the loops that its factors vary with: those of the factor along the vector
+    loop, and those of the other factor, which varies with the rows."""
 
     stage: GroupStage
     vector: Var
-    this: frozenset[Var]
-    other: frozenset[Var]
+    vector_factor: frozenset[Var]
+    row_factor: frozenset[Var]
 
     @property
-    def both(self) -> bool:
-        """Whether both factors run along the vector loop."""
-        return self.vector in self.this and self.vector in self.other
+    def along_both(self) -> bool:
+        """Returns True if both factors vary along the vector loop."""
+        return self.vector in self.vector_factor and self.vector in self.row_factor
 
     @property
     def rows(self) -> Vars:
-        """Loops of the result along which only the other factor varies."""
-        own = self.other - self.this - {self.vector}
-        return tuple(v for v in self.stage.iters if v in own)
+        """Returns the loops of the result that only the row factor varies with."""
+        loops = self.row_factor - self.vector_factor - {self.vector}
+        return tuple(v for v in self.stage.iters if v in loops)
 
 
 def contraction_loops(stage: GroupStage, vector: Var | None) -> ContractionLoops | None:
-    """The sides of a sum of products; None for other stages and where nothing is smooth."""
+    """Returns the loops of a contraction; None for other stages and without a vector loop."""
     factors = contraction_factors(stage)
     if factors is None or vector is None:
         return None
     a, b = depends(stage, factors.a), depends(stage, factors.b)
-    if vector in a and vector in b:  # the one with fewer loops is read again for every row
+    if vector in a and vector in b:  # the factor with fewer loops is read again for every row
         a, b = sorted((a, b), key=len)
     return ContractionLoops(stage, vector, *((a, b) if vector in a else (b, a)))
 
 
-def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, int]:
-    """Register blocks along the stage's loops."""
+def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
+    """Returns the register blocks along the stage's loops."""
     stage = contraction.stage
-    lanes = lanes_of(stage, registers)
+    lanes = lanes_of(stage, core)
     if contraction.vector in stage.reduce:
-        return _dot_blocks(contraction, registers, lanes)
-    if contraction.both and (wide := _wide_blocks(contraction, registers, lanes)):
+        return _dot_blocks(contraction, core, lanes)
+    if contraction.along_both and (wide := _wide_blocks(contraction, core, lanes)):
         return wide
-    block = panel_of(contraction, registers)
+    block = panel_of(contraction, core)
     blocks = {contraction.vector: block}
     rows = contraction.rows
     if rows:
-        most = _most_rows(-(-block // lanes), registers)
-        blocks[_blocked(rows, most)] = min(most, 4) if contraction.both else most
+        row_limit = most_rows(-(-block // lanes), core)
+        blocks[_blocked(rows, row_limit)] = (
+            min(row_limit, 4) if contraction.along_both else row_limit
+        )
     inner = [v for v in stage.reduce if trips(v) > 1]
-    if inner and not contraction.both and known_extent(inner[-1]) is not None:
+    if inner and not contraction.along_both and known_extent(inner[-1]) is not None:
         blocks[inner[-1]] = max(STEPS, neighbours(stage))
-    if inner and contraction.both and (known_extent(inner[-1]) or inf) <= WINDOW:
+    if inner and contraction.along_both and (known_extent(inner[-1]) or inf) <= WINDOW:
         blocks[inner[-1]] = trips(inner[-1])
     return blocks
 
@@ -123,8 +127,11 @@ def blocks_of(contraction: ContractionLoops, registers: CoreModel) -> dict[Var, 
 def with_phases(
     contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None
 ) -> dict[Var, int]:
-    """`blocks` with all of the loop `phases`, whose results lie between the lanes of the others,
-    and as many rows less: vectors of all phases are exchanged in registers and stored whole."""
+    """Returns `blocks` with the whole loop `phases`, whose results lie between the lanes of the
+    vector loop, and with fewer rows in proportion.
+
+    Vectors of all phases are interleaved in registers and stored whole.
+    """
     count = 1 if phases is None else trips(phases)
     row = next((v for v in contraction.rows if v in blocks), None)
     if phases is None or phases not in contraction.rows or row is None or row is phases:
@@ -132,8 +139,8 @@ def with_phases(
     return {**blocks, row: max(1, blocks[row] // count), phases: count}
 
 
-def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
-    """Blocks of a window too wide for many lanes at once; empty for others."""
+def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
+    """Returns the blocks of a window too wide for many lanes at once; empty for other stages."""
     stage = contraction.stage
     if not stage.reduce:
         return {}
@@ -141,106 +148,126 @@ def _wide_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int
     size, rows = known_extent(columns), contraction.rows
     if size is None or not WINDOW < size <= WIDE_WINDOW or not rows:
         return {}
-    results = 16 if registers.count >= 32 else 6
+    results = 16 if core.count >= 32 else 6
     row = _blocked(rows, results)
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
         return {}  # neighbours are further apart than columns: they share few
-    block = min(lanes, vector_block(contraction.vector, stage, registers))
+    block = min(lanes, vector_block(contraction.vector, stage, core))
     return {contraction.vector: block, row: results, columns: size}
 
 
 @lru_cache(maxsize=1024)  # every part of a schedule asks for it
-def panel_of(contraction: ContractionLoops, registers: CoreModel) -> int:
-    """Columns of a panel, at most four vectors: the widest of those that take about the fewest
-    cycles, with what is left over at the ends and the busiest core's share of the panels."""
+def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
+    """Returns the columns of a panel, at most four vectors.
+
+    It is the widest panel whose cycles are close to the fewest, counting remainders at the ends and
+    the busiest core's share of the panels.
+    """
     stage = contraction.stage
-    most = vector_block(contraction.vector, stage, registers)
+    widest = vector_block(contraction.vector, stage, core)
     size = known_extent(contraction.vector)
-    lanes = lanes_of(stage, registers)
+    lanes = lanes_of(stage, core)
     rows = contraction.rows
-    if registers.knobs.panel is not None and size is not None and rows and not contraction.both:
-        return max(1, min(size, most, registers.knobs.panel * lanes))
-    if size is None or most <= lanes or not rows or contraction.both or not points(stage.iters):
-        return most
-    repeated = 0 if packs(stage, contraction.vector, rows) else made(stage, contraction.vector)
+    if core.knobs.panel is not None and size is not None and rows and not contraction.along_both:
+        return max(1, min(size, widest, core.knobs.panel * lanes))
+    if (
+        size is None
+        or widest <= lanes
+        or not rows
+        or contraction.along_both
+        or not points(stage.iters)
+    ):
+        return widest
+    unpacking = (
+        0
+        if packs(stage, contraction.vector, rows)
+        else unpacking_operations(stage, contraction.vector)
+    )
     longest = trips(_longest(rows))
-    best, least = most, inf
-    for vectors in range(-(-most // lanes), 0, -1):
+    best, fewest = widest, inf
+    for vectors in range(-(-widest // lanes), 0, -1):
         panel = min(size, vectors * lanes)
-        cycles = _cycles(size, panel, longest, lanes, repeated, registers)
-        cycles *= _imbalance(contraction, panel, points(rows), registers)
-        if cycles < least * WORTH:
-            best, least = panel, cycles
+        cycles = _cycles(size, panel, longest, lanes, unpacking, core)
+        cycles *= _imbalance(contraction, panel, points(rows), core)
+        if cycles < fewest * WORTH:
+            best, fewest = panel, cycles
     return best
 
 
-def _cycles(size: int, panel: int, rows: int, lanes: int, made: int, registers: CoreModel) -> float:
-    """Cycles of a step of the sum over all columns and a loop of rows."""
-    total = 0.0
+def _cycles(size: int, panel: int, rows: int, lanes: int, unpacking: int, core: CoreModel) -> float:
+    """Returns the cycles of one step of the sum over all columns and a loop of rows."""
+    cycles = 0.0
     for width, count in ((panel, size // panel), (size % panel, 1)):
         vectors = -(-width // lanes)
         if not vectors:
             continue
-        blocks = -(-rows // _most_rows(vectors, registers))
-        less, more = divmod(rows, blocks)
-        total += count * more * _step(vectors, less + 1, made, registers)
-        total += count * (blocks - more) * _step(vectors, less, made, registers)
-    return total
+        blocks = -(-rows // most_rows(vectors, core))
+        fewer, longer = divmod(rows, blocks)
+        cycles += count * longer * _step(vectors, fewer + 1, unpacking, core)
+        cycles += count * (blocks - longer) * _step(vectors, fewer, unpacking, core)
+    return cycles
 
 
-def _step(vectors: int, rows: int, made: int, registers: CoreModel) -> float:
-    """Cycles of rows x vectors products: arithmetic, its latency, or the loads of both sides."""
-    sums = (rows + made) * vectors / registers.fmas
-    return max(sums, registers.latency, (rows + vectors) / registers.loads)
+def _step(vectors: int, rows: int, unpacking: int, core: CoreModel) -> float:
+    """Returns the cycles of rows x vectors multiply-adds: arithmetic, its latency, or the loads of
+    both operands."""
+    sums = (rows + unpacking) * vectors / core.fmas
+    return max(sums, core.latency, (rows + vectors) / core.loads)
 
 
-def _imbalance(contraction: ContractionLoops, panel: int, rows: int, registers: CoreModel) -> float:
-    """The busiest core's share over an even one, where each takes as many neighbouring units."""
+def _imbalance(contraction: ContractionLoops, panel: int, rows: int, core: CoreModel) -> float:
+    """Returns the busiest core's share over an even one, where each core takes as many neighbouring
+    tiles."""
     size = trips(contraction.vector)
-    own = contraction.this - {contraction.vector}
-    others = points(v for v in contraction.stage.iters if v in own)
+    panel_loops = contraction.vector_factor - {contraction.vector}
+    repeats = points(v for v in contraction.stage.iters if v in panel_loops)
     count = -(-size // panel)
-    parts = parts_of(count * others, rows, registers, ROWS)
-    units, cores = count * others * parts, registers.cores
-    if units >= FEW * cores:
+    parts = parts_of(count * repeats, rows, core, ROWS)
+    tiles, cores = count * repeats * parts, core.cores
+    if tiles >= FEW * cores:
         return 1.0
-    widths = [min(panel, size - n * panel) for n in range(count) for _ in range(parts)] * others
-    ends = [-(-units * n // cores) for n in range(cores + 1)]
+    widths = [min(panel, size - n * panel) for n in range(count) for _ in range(parts)] * repeats
+    ends = [-(-tiles * n // cores) for n in range(cores + 1)]
     return max(sum(widths[i:j]) for i, j in pairwise(ends)) * cores / sum(widths)
 
 
-def _dot_blocks(contraction: ContractionLoops, registers: CoreModel, lanes: int) -> dict[Var, int]:
-    """Both factors run along the reduction: square blocks of vectors of partial sums."""
+def _dot_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> dict[Var, int]:
+    """Returns square blocks of vectors of partial sums, for factors that both run along the
+    reduction."""
     stage = contraction.stage
-    square = 4 if registers.count >= 32 else 3
+    square = 4 if core.count >= 32 else 3
     rows = {}
-    for side, other in (
-        (contraction.this, contraction.other),
-        (contraction.other, contraction.this),
+    for loops, other in (
+        (contraction.vector_factor, contraction.row_factor),
+        (contraction.row_factor, contraction.vector_factor),
     ):
-        free = tuple(v for v in stage.iters if v in side and v not in other)
+        free = tuple(v for v in stage.iters if v in loops and v not in other)
         if free:
             rows[_longest(free)] = square
     if len(rows) == 2:
         return {**rows, contraction.vector: lanes}
-    return {contraction.vector: vector_block(contraction.vector, stage, registers)}
+    return {contraction.vector: vector_block(contraction.vector, stage, core)}
 
 
 def _longest(variables: Vars) -> Var:
-    """The longest loop, the innermost of equals."""
+    """Returns the longest loop; of equal ones the innermost."""
     return max(enumerate(variables), key=lambda pair: (trips(pair[1]), pair[0]))[1]
 
 
-def _blocked(rows: Vars, most: int) -> Var:
-    """The loop of rows that blocks run along: one of symbolic size may have few, and yields to one
-    that is known to fill half a block."""
-    known = tuple(v for v in rows if 2 * (known_extent(v) or 0) >= most)
-    return _longest(known or rows)
+def _blocked(rows: Vars, row_limit: int) -> Var:
+    """Returns the loop of rows that blocks run along.
+
+    A loop of symbolic size may have few trips, so a loop that is known to fill half a block comes
+    first.
+    """
+    long_rows = tuple(v for v in rows if 2 * (known_extent(v) or 0) >= row_limit)
+    return _longest(long_rows or rows)
 
 
-def _most_rows(vectors: int, registers: CoreModel) -> int:
-    """Rows of accumulators beside `vectors` loaded ones and a broadcast: never a spill."""
-    table = {4: 6, 3: 8, 2: 12, 1: 14} if registers.count >= 32 else {2: 6, 1: 10}
+def most_rows(vectors: int, core: CoreModel) -> int:
+    """Returns the rows of accumulators that fit beside `vectors` loaded vectors and one broadcast
+    without a spill."""
+    table = {4: 6, 3: 8, 2: 12, 1: 14} if core.count >= 32 else {2: 6, 1: 10}
     return table[max(1, min(vectors, 4))]
 
 
@@ -251,127 +278,138 @@ def k_blocks_of(
     common: Collection[Var],
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> dict[Var, int]:
-    """The K-blocks of the outer reductions, outermost first; empty where one holds all of it.
+    """Returns the K-blocks of the outer reductions, outermost first; empty if one K-block holds the
+    whole sum.
 
-    Units cut the `common` loops."""
+    Tiles cut the loops `common`.
+    """
     stage = contraction.stage
-    if contraction.vector in stage.reduce or contraction.both or _open_rows(common, contraction):
+    if (
+        contraction.vector in stage.reduce
+        or contraction.along_both
+        or _has_open_rows(common, contraction)
+    ):
         return {}
     loops = [v for v in stage.reduce if trips(v) > 1]
-    steps, whole = _steps_at_once(common, contraction, blocks, registers)
-    if points(loops) <= whole:
+    steps, uncut = _steps_at_once(common, contraction, blocks, core)
+    if points(loops) <= uncut:
         return {}
-    inner = 1
-    found: dict[Var, int] = {}
+    inner_steps = 1
+    k_blocks: dict[Var, int] = {}
     for var in reversed(loops):
         size = trips(var)
-        if found:
-            found[var] = 1
-        elif inner * size > steps * 5 // 4:
-            count = -(-size * inner // steps)
+        if k_blocks:
+            k_blocks[var] = 1
+        elif inner_steps * size > steps * 5 // 4:
+            count = -(-size * inner_steps // steps)
             step = blocks.get(var, 1)
-            run = ceil(ceil(size / count) / step) * step
-            if run < size or as_int(size) is None:
-                found[var] = run
-        inner *= size
-    return dict(reversed(found.items()))
+            length = ceil(ceil(size / count) / step) * step
+            if length < size or as_int(size) is None:
+                k_blocks[var] = length
+        inner_steps *= size
+    return dict(reversed(k_blocks.items()))
 
 
 def _steps_at_once(
     common: Collection[Var],
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> tuple[int, int]:
-    """Steps of a run, and of the longest sum that is not cut into runs."""
-    steps = registers.knobs.k_block
+    """Returns the steps of a K-block, and those of the longest sum that is not cut into
+    K-blocks."""
+    steps = core.knobs.k_block
     if steps is not None:
         return steps, steps * 5 // 4
     panel = blocks.get(contraction.vector, 1) * _element(contraction)
     word = neighbours(contraction.stage)
     if _one_pass(contraction, blocks):
         return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
-    followed = _followed(common, contraction, blocks, registers)
-    if followed and _fed(contraction, blocks, panel * word, registers):
+    followed = _followed(common, contraction, blocks, core)
+    if followed and _fed(contraction, blocks, panel * word, core):
         return LONG * word, DEEP * word
-    # Sums that wait anyway do so for K-blocks that stay in the first-level cache for all rows.
-    return max(MIN_RUN, int(registers.l1 * 2 / 3 / panel)), WHOLE * word
+    # If sums wait anyway, their K-blocks stay in the first-level cache for all rows.
+    return max(MIN_RUN, int(core.l1 * 2 / 3 / panel)), WHOLE * word
 
 
 def _followed(
     common: Collection[Var],
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> bool:
-    """Whether a core has many rows for a long run, and many such runs: the panels are dealt out to
-    the cores where units cut them, else the rows are."""
+    """Returns True if a core has many rows for each long K-block, and many long K-blocks.
+
+    The cores share the panels if tiles cut them, else the rows.
+    """
     stage = contraction.stage
     rows = contraction.rows
-    others = [v for v in stage.iters if v not in rows]
-    panels = points(v for v in others if v is not contraction.vector)
+    panel_loops = [v for v in stage.iters if v not in rows]
+    panels = points(v for v in panel_loops if v is not contraction.vector)
     panels *= -(-trips(contraction.vector) // blocks.get(contraction.vector, 1))
     steps = points(stage.reduce)
     steps //= neighbours(stage)
     k_blocks = panels * (1 if steps <= DEEP else -(-steps // LONG))
-    if any(v in common and trips(v) >= registers.cores for v in others):
-        return points(rows) >= MANY and k_blocks // registers.cores >= FOLLOWED
-    return points(rows) // registers.cores >= MANY and k_blocks >= FOLLOWED
+    if any(v in common and trips(v) >= core.cores for v in panel_loops):
+        return points(rows) >= MANY and k_blocks // core.cores >= FOLLOWED
+    return points(rows) // core.cores >= MANY and k_blocks >= FOLLOWED
 
 
 def _fed(
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     panel: float,
-    registers: CoreModel,
+    core: CoreModel,
 ) -> bool:
-    """Whether blocks of rows do so much with each step of a panel, of `panel` bytes, that it may
-    come from the second-level cache each time."""
+    """Returns True if blocks of rows compute so long with each step of a panel, of `panel` bytes,
+    that the panel may come from the second-level cache each time."""
     rows = contraction.rows
-    size, most = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
-    vectors = -(-blocks.get(contraction.vector, 1) // lanes_of(contraction.stage, registers))
-    cycles = size / -(-size // most) * vectors / registers.fmas
+    size, block = max(((trips(v), n) for v, n in blocks.items() if v in rows), default=(1, 1))
+    vectors = -(-blocks.get(contraction.vector, 1) // lanes_of(contraction.stage, core))
+    cycles = size / -(-size // block) * vectors / core.fmas
     return panel <= FED * cycles
 
 
 def _one_pass(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Whether one block covers all rows: a panel is used once."""
+    """Returns True if one block covers all rows, so that a panel is used once."""
     rows = contraction.rows
     return all((known_extent(v) or inf) <= blocks.get(v, 1) for v in rows)
 
 
 def _element(contraction: ContractionLoops) -> float:
-    """Bytes of the vector operand for one column and one step of the sum, as they are multiplied
-    from memory or scratch."""
+    """Returns the bytes of the vector operand for one column and one step of the sum, as they are
+    read from memory or scratch."""
     stage = contraction.stage
     if packs(stage, contraction.vector, contraction.rows):
         return stage.body[0].dtype.bytes
-    step, found = _moved(contraction)
+    step, reads = _streamed_reads(contraction)
     if step is None:
         return stage.body[0].dtype.bytes
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
-    return sum(node.dtype.bytes for node in found) / points(inside)
+    return sum(node.dtype.bytes for node in reads) / points(inside)
 
 
-def _moved(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
-    """The innermost loop of the sum that moves along the vector operand, and what it reads there.
+def _streamed_reads(contraction: ContractionLoops) -> tuple[Var | None, tuple[Read, ...]]:
+    """Returns the innermost summed loop that moves along the vector operand, and what it reads
+    there.
 
-    A scale that many steps share is not read there; levels of which one element holds several
-    steps do not move with these.
+    A scale that many steps share is not read there. Levels, one element of which holds several
+    steps, do not move with these steps.
     """
     stage = contraction.stage
     for step in reversed([v for v in stage.reduce if trips(v) > 1]):
         moving = {contraction.vector, step}
-        found = tuple(n for n in stage.accesses if moving <= depends(stage, n))
-        if found:
-            return step, found
+        reads = tuple(n for n in stage.accesses if moving <= depends(stage, n))
+        if reads:
+            return step, reads
     return None, ()
 
 
-def _open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
-    """Whether a unit's number of rows is not known: sums cannot wait, no part of a panel is due."""
+def _has_open_rows(common: Collection[Var], contraction: ContractionLoops) -> bool:
+    """Returns True if a tile's number of rows is unknown: then sums cannot wait, and no part of a
+    panel can be fetched in time."""
     return any(known_extent(v) is None and v not in common for v in contraction.rows)
 
 
@@ -383,35 +421,38 @@ def contraction_nest(
     common: Collection[Var],
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
-    inside: frozenset[Var],
-    registers: CoreModel,
+    inner: frozenset[Var],
+    core: CoreModel,
     *,
-    far: bool,
+    beyond_l2: bool,
     copied: bool = False,
 ) -> Nest:
-    """Panels outside, then K-blocks, then rows; units cut the `common` loops, and cover more than a
-    block of those `inside`; `far` tells that the vector operand comes from beyond the second-level
-    cache; `copied`: it is multiplied from scratch, if it is only read."""
+    """Returns the nest of a contraction: panels outside, then K-blocks, then rows.
+
+    Tiles cut the loops `common`, and cover more than a block of the loops `inner`. `beyond_l2`: the
+    vector operand comes from beyond the second-level cache. `copied`: a vector operand that is only
+    read is multiplied from a copy in scratch.
+    """
     stage = contraction.stage
     rows = contraction.rows
-    k_blocks = k_blocks_of(common, contraction, blocks, registers) if len(stages) == 1 else {}
+    k_blocks = k_blocks_of(common, contraction, blocks, core) if len(stages) == 1 else {}
     packed = packs(stage, contraction.vector, rows, copied)
-    # Of an open vector loop blocks differ in width: rows go around inside each width.
+    # The blocks of a symbolic vector loop differ in width, and rows run inside each width.
     wide = contraction.vector if known_extent(contraction.vector) is None else None
-    panels = [v for v in stage.iters if v not in rows and (packed or v in inside or v is wide)]
+    panels = [v for v in stage.iters if v not in rows and (packed or v in inner or v is wide)]
     panels.sort(key=lambda v: v is contraction.vector)
-    within = [v for v in rows if v in inside]
-    order = (*panels, *k_blocks, *within)
-    # A packed K-block comes in between what is read and what is multiplied, and hides the wait.
-    hides = packed or _open_rows(common, contraction) or not _streams(contraction, blocks)
-    hides |= not registers.hinted and _one_pass(contraction, blocks)
+    row_order = [v for v in rows if v in inner]
+    order = (*panels, *k_blocks, *row_order)
+    # Packing a K-block takes place between reading and multiplying it, and hides the wait.
+    hides = packed or _has_open_rows(common, contraction) or not _streams(contraction, blocks)
+    hides |= not core.hinted and _one_pass(contraction, blocks)
     return Nest(
         stages,
         tuple(v.name for v in order),
         tuple((v.name, n) for v, n in blocks.items() if n > 1),
         contraction.vector.name,
         tuple((v.name, n) for v, n in k_blocks.items()),
-        ahead=0 if hides or not far else _level(contraction, blocks, k_blocks, registers),
+        ahead=0 if hides or not beyond_l2 else _level(contraction, blocks, k_blocks, core),
         packed=packed,
     )
 
@@ -420,175 +461,56 @@ def _level(
     contraction: ContractionLoops,
     blocks: Mapping[Var, int],
     k_blocks: Mapping[Var, int],
-    registers: CoreModel,
+    core: CoreModel,
 ) -> int:
-    """The cache to which a K-block comes while the one before it is used: the second where the
-    first does not hold both, and few rows leave it no time to bring lines in twice.  What several
-    blocks of rows use comes to the first one anyway, a part at a time."""
+    """Returns the cache level to which a K-block is prefetched while the one before it is used.
+
+    It is 2 if the first cache does not hold both K-blocks and few rows leave no time to fetch lines
+    twice. What several blocks of rows use comes to the first cache anyway, a part at a time.
+    """
     rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
-    rate = 4 * registers.lanes * registers.fmas / rows  # bytes a cycle that products take
+    rate = 4 * core.lanes * core.fmas / rows  # bytes a cycle that the multiply-adds consume
     steps = points(v for v in contraction.stage.reduce if v not in k_blocks)
     panel = blocks.get(contraction.vector, 1) * _element(contraction)
     size = panel * steps * prod(k_blocks.values())
-    far = _one_pass(contraction, blocks) and 2 * size > registers.l1
-    return 2 if far and rate > FED else 1
+    bypasses_l1 = _one_pass(contraction, blocks) and 2 * size > core.l1
+    return 2 if bypasses_l1 and rate > FED else 1
 
 
 def _streams(contraction: ContractionLoops, blocks: Mapping[Var, int]) -> bool:
-    """Whether the vector operand lies in panels as wide as the block, one after the other."""
+    """Returns True if the vector operand lies in panels as wide as the block, one after the
+    other."""
     stage = contraction.stage
-    step, found = _moved(contraction)
-    if step is None or len(found) != 1:
+    step, reads = _streamed_reads(contraction)
+    if step is None or len(reads) != 1:
         return False
-    access, block = stage.accesses[found[0]], blocks[contraction.vector]
-    # What one element holds is used in one block.
+    access, block = stage.accesses[reads[0]], blocks[contraction.vector]
+    # All steps that one element holds must be used in one block.
     inside = stage.reduce[stage.reduce.index(step) + 1 :]
     if any(trips(v) != blocks.get(v, 1) for v in inside):
         return False
-    # Which matrix it is may be chosen by data.
-    chosen = {v for v, _ in found[0].indirect}
-    if any(not chosen.issuperset(free_vars(guard.index)) for guard in access.guards):
+    # Data may choose the matrix.
+    data_loops = {v for v, _ in reads[0].indirect}
+    if any(not data_loops.issuperset(free_vars(guard.index)) for guard in access.guards):
         return False
-    uneven = [v for v in stage.reduce if v is not step and stride(access, v) is None]
-    # A word of steps at a time: neighbours may lie side by side in it.
+    irregular = [v for v in stage.reduce if v is not step and stride(access, v) is None]
+    # Steps are compared a word at a time: neighbours may lie side by side in one word.
     count = max(2, neighbours(stage))
     after, first = (substitute(access.offset, {step: const(n)}) for n in (count, 0))
-    return not uneven and as_int(after - first) == count * block
+    return not irregular and as_int(after - first) == count * block
 
 
-def row_units(
-    common: Vars,
-    contraction: ContractionLoops,
-    registers: CoreModel,
-    most: int,
-    others: Mapping[Var, int],
-    blocks: Mapping[Var, int],
-    *,
-    bound: bool,
-) -> dict[Var, int]:
-    """Elements of each row loop that a unit covers: about `most` rows in all (with `bound`, no
-    more), in parts that give every core the same number of units where they are few; `others` are
-    elements of the other loops, where a unit covers several.  An open loop outside enough other
-    rows may have a single trip, and a unit covers one; else units of open loops are whole register
-    `blocks`."""
-    rows = [v for v in contraction.rows if v in common]
-    counts = _counts(rows)
-    total = prod(counts.values())
-    covered = {**others, contraction.vector: panel_of(contraction, registers)}
-    units = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
-    parts = parts_of(units, total, registers, most)
-    left = -(-total // parts)
-    found: dict[Var, int] = {}
-    for var in reversed(rows):
-        size = counts[var]
-        found[var] = max(1, min(size, left))
-        if known_extent(var) is None:
-            even = _even(size, found[var], most)
-            found[var] = even if _fair(units * -(-trips(var) // even), registers) else found[var]
-            found[var] = min(found[var], _tall(contraction, registers) or found[var])
-            found[var] = _in_blocks(found[var], blocks.get(var, 1), most)
-        above = -(-left // size) if left >= size else 1
-        over = bound and above * prod(found.values()) > most
-        left = max(1, left // max(size, found[var])) if over else above
-    return found
+def fair(tiles: int, core: CoreModel) -> bool:
+    """Returns True if all cores have about the same number of tiles."""
+    return tiles % core.cores == 0 or tiles >= FEW * core.cores
 
 
-def _tall(contraction: ContractionLoops, registers: CoreModel) -> int | None:
-    """The most open rows of a unit that knobs say."""
-    blocks = registers.knobs.tall
-    vectors = -(-panel_of(contraction, registers) // lanes_of(contraction.stage, registers))
-    return blocks and blocks * _most_rows(vectors, registers)
-
-
-def _in_blocks(unit: int, block: int, most: int) -> int:
-    """About `unit`, at most `most`, in whole blocks where blocks of equal size would have a tenth
-    of their rows less: open sizes have such blocks in every unit.
-
-    Measured on Zen 5: a block of four of six rows takes 0.7 of the time of a whole one."""
-    above = -(-unit // block) * block
-    if unit == 1 or 10 * unit >= 9 * above:
-        return unit
-    return above if above <= most else max(unit // block * block, min(unit, block))
-
-
-def _counts(rows: Sequence[Var]) -> dict[Var, int]:
-    """The trips of each loop of rows that a unit may count on."""
-    counts: dict[Var, int] = {}
-    for var in reversed(rows):
-        few = prod(counts.values()) < ENOUGH
-        certain = divisor_of(extent(var))
-        if known_extent(var) is None and certain >= ENOUGH:
-            counts[var] = certain  # whole images, of which there may be one
-        else:
-            counts[var] = trips(var) if few or known_extent(var) is not None else 1
-    return counts
-
-
-def _even(size: int, unit: int, most: int) -> int:
-    """About `unit`, such that units divide `size` and each multiple of it, where that is near."""
-    above = next(n for n in range(unit, size + 1) if size % n == 0)
-    below = next(n for n in range(unit, 0, -1) if size % n == 0)
-    return next((n for n in (above, below) if unit <= 2 * n and n <= min(most, 2 * unit)), unit)
-
-
-def _fair(units: int, registers: CoreModel) -> bool:
-    """Whether cores have about as many units each."""
-    return units % registers.cores == 0 or units >= FEW * registers.cores
-
-
-def parts_of(units: int, rows: int, registers: CoreModel, most: int) -> int:
-    """Into how many parts of at most `most` rows they are cut, where `units` are there already."""
-    parts = -(-rows // most)
-    while not _fair(units * parts, registers):
-        if rows // (parts + 1) < most // 12:
+def parts_of(tiles: int, rows: int, core: CoreModel, row_limit: int) -> int:
+    """Returns the number of pieces of at most `row_limit` rows into which rows are cut, if there
+    are `tiles` tiles without the cut."""
+    pieces = -(-rows // row_limit)
+    while not fair(tiles * pieces, core):
+        if rows // (pieces + 1) < row_limit // 12:
             break
-        parts += 1
-    return parts
-
-
-# ---- the order of units -------------------------------------------------------------------------
-
-
-def panels_outer(
-    group: TileGroup,
-    contraction: ContractionLoops,
-    units: Mapping[Var, int],
-    registers: CoreModel,
-) -> bool:
-    """Whether walking one panel of the vector operand over all rows moves fewer bytes from beyond
-    the second-level cache than walking all panels for each unit of rows."""
-    stage = contraction.stage
-    size = stage.body[0].dtype.bytes
-    this = footprint(group, stage, contraction.this) * size
-    other = footprint(group, stage, contraction.other) * size
-    panels = -(-trips(contraction.vector) // units.get(contraction.vector, 1))
-    parts = prod(-(-trips(v) // units.get(v, 1)) for v in group.common if v not in contraction.this)
-    panel = this // panels
-    outer = this * (1 if panel <= registers.l2 else parts) + other * (
-        1 if other <= registers.l2 else panels
-    )
-    inner = other + this * (1 if this <= registers.l2 else parts)
-    if outer != inner:
-        return outer < inner
-    # Cores that share rows each read the whole vector operand; those that share panels read the
-    # other one, and what they make lies elsewhere than where the next kernel's rows are wanted.
-    return this > other + points(stage.iters) * size
-
-
-def footprint(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> int:
-    """Elements of the storage that a factor varying with the loops `side` reads."""
-    sizes = (as_int(b.size) for b in _read(group, stage, side))
-    return sum(points(side) if size is None else size for size in sizes)
-
-
-def is_constant(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> bool:
-    """Whether a factor varying with the loops `side` reads constants only."""
-    return all(b.constant for b in _read(group, stage, side))
-
-
-def _read(group: TileGroup, stage: GroupStage, side: frozenset[Var]) -> list[GroupBuffer]:
-    return [
-        group.buffers[access.buffer]
-        for node, access in stage.accesses.items()
-        if depends(stage, node) <= side
-    ]
+        pieces += 1
+    return pieces

@@ -1,4 +1,4 @@
-"""The numbers of a core that schedules are chosen from."""
+"""The numbers of a core from which schedules are chosen."""
 
 from tcc.record import record
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits
@@ -6,14 +6,15 @@ from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 @record
 class Knobs:
-    """What may be turned of the analytic choice; by default nothing is.
+    """Settings that differ from the analytic choice; by default none does.
 
-    Of a contraction: `panel` vectors of columns, about `k_block` steps of a sum at once, whether a
-    K-block of the vector operand is a `copy` in scratch, and at most `tall` register blocks of an
-    open loop of rows in a unit.  Of anything else: `wide`
-    vectors a block, `grain` times the elements that a unit has, and whether pointwise stages are
-    made `along` the reductions behind them.  Of a streaming loop: about `stream_block` steps at a
-    time.  Of loops with open sizes: whether vectors run along one of `known` size.
+    Contractions: `panel` vectors of columns, about `k_block` steps of a sum at once, `copy` (1: a
+    K-block of the vector operand is copied to scratch), and at most `tall` register blocks of a
+    symbolic loop of rows in a tile.
+    Other stages: `wide` vectors in a block, `grain` times the elements that a tile has, and `along`
+    (1: pointwise stages are computed along the reductions that read them).
+    Streaming loops: about `stream_block` steps at a time.
+    Symbolic dims: `known` (1: vectors run along a loop of known size).
     """
 
     panel: int | None = None
@@ -29,12 +30,15 @@ class Knobs:
 
 @record
 class CoreModel:
-    """What a kernel may use: `lanes` f32 elements a vector, `count` vector registers, `l1` and `l2`
-    bytes of a core's caches, and `cores` that share the work.  `fmas` and `loads` are vector
-    instructions a cycle, `latency` the cycles until a sum can be added to again; `hinted` tells
-    whether a stream from memory is faster where its lines are asked for ahead; `limits` bound what
-    becomes one kernel; `skips` as of `Schedule`, where attention's masks allow it; `masked`: loads
-    and stores may leave out lanes of a vector at the price of whole ones."""
+    """The resources of one core that a kernel may use.
+
+    `lanes` are f32 elements of a vector, `count` vector registers, `l1` and `l2` bytes of the
+    core's caches, and `cores` share the work. `fmas` and `loads` are vector instructions a cycle,
+    `latency` the cycles until a sum can be added to again.
+    `hinted`: a stream from memory is faster if its lines are prefetched. `limits` bound what
+    becomes one kernel. `skips` is `Schedule.skips` where attention's masks allow it. `masked`:
+    loads and stores may leave out lanes of a vector at the price of whole vectors.
+    """
 
     lanes: int
     count: int
@@ -51,5 +55,5 @@ class CoreModel:
     masked: bool = False
 
 
-# A core with 512-bit vectors, for those who only want to see what a model becomes.
+# A core with 512-bit vectors, for callers without a machine.
 TYPICAL_CORE = CoreModel(16, 32)

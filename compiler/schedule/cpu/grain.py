@@ -1,8 +1,8 @@
-"""The grain of a kernel: how many of its units are worth a thread of their own.
+"""The grain of a kernel: the number of its tiles that are worth a thread of their own.
 
-    softmax, a unit is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
+    softmax, a tile is 1 row of n    ->    ceil(2**28 / max(1, min(n, 2**28) * 1100000))
 
-Work is counted in shares of what is worth a thread, which has `_WORTH` of them.
+Work is counted in shares; `_WORTH` shares are worth a thread.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,63 +16,65 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.limits import FusionLimits
 from tcc.schedule.nest import contraction_factors, weight
 
-# A register of the host program holds a product of two numbers up to here, and the sum of as many
-# products as a kernel has stages: no size of a run is too large for the formula.
+# A register of the host program holds the product of two numbers up to this one, and the sum of as
+# many such products as a kernel has stages: no size of a run overflows the formula.
 _WORTH = 1 << 28
 
 
 def least_units(group: TileGroup, schedule: Schedule, limits: FusionLimits) -> Index:
-    """The number of units that are worth a thread, at least 1: a formula of the sizes where the
-    work of a unit depends on them.
+    """Returns the number of tiles that are worth a thread, at least 1; a formula of the sizes if
+    the work of a tile depends on them.
 
-    A run can compute the formula at all sizes, also where they are 0 or near 2**63.
+    A run can compute the formula at all sizes, also at 0 and near 2**63.
     """
     loops = [v for v in group.common if v.name in schedule.parallel]
-    units = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
+    tiles = prod(-(-n // schedule.unit(v.name)) for v in loops for n in [known_extent(v)] if n)
     shares = (
-        _share(stage, _sizes(group, schedule, number), units, limits)
+        _share(stage, _sizes(group, schedule, number), tiles, limits)
         for number, stage in enumerate(group.stages)
     )
     return ceildiv(_WORTH, maximum(sum(shares, start=const(0)), 1))
 
 
-def _share(stage: GroupStage, sizes: list[Index], units: int, limits: FusionLimits) -> Index:
-    """What a unit does of a stage, at most about `_WORTH`; `sizes` are factors of the work of all
-    `units`."""
+def _share(stage: GroupStage, sizes: list[Index], tiles: int, limits: FusionLimits) -> Index:
+    """Returns the work of a tile on a stage in shares, at most about `_WORTH`.
+
+    `sizes` are factors of the work of all `tiles`.
+    """
     contracts = contraction_factors(stage) is not None
     rate = limits.contraction_rate if contracts else limits.plain_rate
-    known = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
+    operations = weight(stage) * prod(n for n in map(as_int, sizes) if n is not None)
     nanoseconds = rate * limits.least_nanoseconds
-    share = const(min(-(-_WORTH * known // (nanoseconds * units)), _WORTH))
+    share = const(min(-(-_WORTH * operations // (nanoseconds * tiles)), _WORTH))
     return _product(share, [size for size in sizes if as_int(size) is None])
 
 
 def _product(first: Index, factors: Sequence[Index]) -> Index:
-    """The product, of which no part leaves the range of a register."""
+    """Returns the product of `first` and `factors`, no part of which overflows a register."""
     for factor in factors:
         first = minimum(first, _WORTH) * minimum(maximum(factor, 0), _WORTH)
     return first
 
 
 def _sizes(group: TileGroup, schedule: Schedule, number: int) -> list[Index]:
-    """The factors of a stage's work: all points of loops whose size is known, and the points in a
-    unit of the others."""
+    """Returns the factors of a stage's work: all points of loops of known size, and the points in
+    one tile of the other loops."""
     nest, stage = schedule.nest(number), group.stages[number]
     if number in nest.along:
         loops = loops_along(group, nest.along, group.stages[nest.stages[0]])
         nest = nest_along(nest, loops or {})
-    found: list[Index] = []
+    sizes: list[Index] = []
     for loop in stage.loops:
         factors, vectors = [*_factors(_size(schedule, stage, loop))], nest.vectors_along(loop.name)
         if vectors is not None and vectors.masked:
-            # A part of a vector takes as long as all of it.
+            # A partly filled vector takes as long as a full one.
             factors = [maximum(_product(const(1), factors), vectors.lanes)]
-        found += factors
-    return found
+        sizes += factors
+    return sizes
 
 
 def _size(schedule: Schedule, stage: GroupStage, loop: Var) -> Index:
-    """The trips of a loop, of a parallel loop of open size those in a unit."""
+    """Returns the trips of a loop; for a parallel loop of symbolic size the trips in one tile."""
     size, strip = extent(loop), stage.strip
     if as_int(size) is not None:
         return size
@@ -84,7 +86,7 @@ def _size(schedule: Schedule, stage: GroupStage, loop: Var) -> Index:
 
 
 def _factors(size: Index) -> Iterator[Index]:
-    """The factors of a product, each of which is computed by itself; another size as it is."""
+    """Yields the factors of a product; any other size is its own factor."""
     match size.terms:
         case [(monomial, coeff)] if not size.const:
             yield const(coeff)

@@ -1,4 +1,4 @@
-"""How the units of a launch grid are cut into blocks and dealt out to threads."""
+"""How the tiles of a launch grid are cut into blocks and distributed to threads."""
 
 from functools import lru_cache
 from itertools import product as combinations
@@ -8,34 +8,41 @@ from tcc.schedule.cpu.schedule import even
 
 
 def shares_of(counts: list[int], threads: int) -> list[int]:
-    """Trips of each parallel loop that one of `threads` threads walks; outer loops are split."""
-    left, found = threads, []
+    """Returns the trips of each parallel loop that one of `threads` threads runs; outer loops are
+    split first."""
+    unassigned, shares = threads, []
     for count in counts:
-        split = max(1, min(count, left))
-        found.append(ceil(count / split))
-        left //= split
-    return found
+        split = max(1, min(count, unassigned))
+        shares.append(ceil(count / split))
+        unassigned //= split
+    return shares
 
 
 @lru_cache(1 << 14)
 def cuts_of(
-    total: int, unit: int, block: int, whole_units: bool, whole: bool
+    size: int, tile: int, block: int, full_tiles: bool, full_blocks: bool
 ) -> tuple[tuple[int, int], ...]:
-    """(size, count) of blocks of at most `block` in units of `unit`: of full size and a rest where
-    `whole`, else of sizes that differ by one at most."""
-    found: dict[int, int] = {}
-    for size, units in even(total, unit, whole_units):
-        for piece, count in even(size, block, whole):
-            found[piece] = found.get(piece, 0) + units * count
-    return tuple(found.items())
+    """Returns the (size, count) of blocks of at most `block` elements in tiles of `tile` elements.
+
+    `full_blocks`: blocks have full size, and a remainder follows. Else their sizes differ by at
+    most one. `full_tiles` says the same of tiles.
+    """
+    counts: dict[int, int] = {}
+    for tile_size, tiles in even(size, tile, full_tiles):
+        for piece, count in even(tile_size, block, full_blocks):
+            counts[piece] = counts.get(piece, 0) + tiles * count
+    return tuple(counts.items())
 
 
 @lru_cache(1 << 14)
 def uneven(
     parts: tuple[tuple[tuple[int, int], ...], ...], shares: tuple[float, ...] | None, threads: int
 ) -> float:
-    """The busiest of `threads` threads over the mean, for a grid of units of these sizes that do
-    these shares of their work."""
+    """Returns the busiest thread's work over the mean of all `threads`.
+
+    The grid has tiles of the sizes `parts` along its axes; each tile does its fraction `shares` of
+    its work (None: all of it).
+    """
     axes = ([size for size, count in axis for _ in range(count)] for axis in parts)
     busy = [0.0] * threads
     for number, sizes in enumerate(combinations(*axes)):

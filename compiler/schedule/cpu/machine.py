@@ -1,32 +1,32 @@
 """Machine: what a processor does in a cycle and a second, as far as prices depend on it.
 
-`MACHINES` is the one table of shipped constants and `machine_for` picks a row by the processor's
-name, else by its vectors; `tcc doctor --calibrate` measures another (see `machine_file`).
+`MACHINES` is the table of shipped constants. `machine_for` picks a row by the processor's name,
+else by its vectors. `tcc doctor --calibrate` measures another machine (see `machine_file`).
 
-Where the numbers come from.  *measured*: by the calibration's kernels on such a machine, on huge
-pages.  *manual*: the vendor's optimisation manual.  *assumed*: taken over from the row named.
+Sources of the numbers. *measured*: by the calibration's kernels on the machine in parentheses, on
+huge pages. *manual*: the vendor's optimisation manual. *assumed*: taken from the row named.
 
     icelake-server  measured (Xeon, 2.8 GHz nominal, two cores of a shared host); the clock is that
-                    at which prices of products are right: a busy host's calibration finds 2.35
+                    at which prices of matmuls are right: a busy host's calibration finds 2.35
     znver4          measured (EPYC Genoa, two cores of a shared host); what the core hides and
                     `wait`: from the times of 2,000 schedules (`scripts/price_check`); `crossing`
                     assumed to be hidden
     znver5          measured (EPYC Turin, two cores of a shared host); what the core hides and
-                    `wait` assumed from znver4; `ahead`: from a product of one row, whose hints
-                    take turns, on one thread (0.66) and two (0.93)
-    sapphirerapids  ports manual, L2 size; the rest assumed from icelake-server
-    skylake-avx512  ports manual; the rest assumed from icelake-server
-    x86-64-v4       the least of the 512-bit rows, so that no price counts on more than there is
+                    `wait` assumed from znver4; `ahead`: from a matmul of one row with and without
+                    hints in turns, on one thread (0.66) and two (0.93)
+    sapphirerapids  ports manual, L2 size; all else assumed from icelake-server
+    skylake-avx512  ports manual; all else assumed from icelake-server
+    x86-64-v4       the lowest of the 512-bit rows, so that no price counts on more than there is
     x86-64-v3       ports manual (Haswell and later, Zen 2 and later); memory assumed from v4;
                     `crossing` measured on icelake-server
     x86-64-v2       ports manual (no fused multiply-add: two instructions each)
-    neoverse-n1     ports manual; functions by their vectors' length, the rest assumed from v3
-    neoverse-v1     ports manual; the rest assumed from neoverse-n1
-    cortex-a72      ports manual; the rest assumed from neoverse-n1
+    neoverse-n1     ports manual; functions by their vectors' length, all else assumed from v3
+    neoverse-v1     ports manual; all else assumed from neoverse-n1
+    cortex-a72      ports manual; all else assumed from neoverse-n1
     generic         any 64-bit Arm: assumed from neoverse-n1, with caches as of cortex-a72
 
-Memory is read at the rows' rates where lines are asked for ahead, in eight streams, as kernels do
-with panels of weights; the calibration's loop and `scripts/peaks.c` measure so.
+The rows' rates of memory are those of prefetched lines in eight streams, as kernels read panels of
+weights. The calibration's loop and `scripts/peaks.c` measure the same.
 """
 
 from collections.abc import Mapping
@@ -39,40 +39,41 @@ from tcc.record import record
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits, Rates
 from tcc.target import Profile
 
-# A cache that also holds what streams through serves about this share of its size.
+# The share of its size that a cache serves if other data also streams through it.
 SHARE = 0.75
 
 
 @record
 class Cache:
-    """`size` bytes; `read` and `write` are bytes a cycle that one core moves to and from it."""
+    """A cache of `size` bytes; one core moves `read` and `write` bytes a cycle to and from it."""
 
     size: int
     read: float
     write: float
 
     def lost(self, bytes_: int | None) -> float:
-        """The part of so many bytes (None: far more than its size), read in turns, that it does not
-        keep from one turn to the next; in eighths, for models alike to have equal prices.
+        """Returns the fraction of `bytes_` that the cache does not keep from one pass over them to
+        the next, in eighths, so that similar models have equal prices. None: far more than its
+        size.
 
-        A line that comes in takes the place of any other: of x times the room, the part h is kept
-        that is exp(-(1 - h) x).  (Measured on one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times
+        A new line replaces any other with equal chance: of x times the room, the fraction h is kept
+        with h = exp(-(1 - h) x). (Measured on one core of an Ice Lake: 0.7, 0.8, 1 and 1.3 times
         the third cache at 23, 20, 15 and 13 GB/s, where it gives 23 and memory 10.)
         """
         if bytes_ is None:
             return 1.0
-        kept, turns = 0.0, bytes_ / (SHARE * self.size)
+        hit_rate, ratio = 0.0, bytes_ / (SHARE * self.size)
         for _ in range(64):
-            kept = exp((kept - 1) * turns)
-        return round(8 * (1 - kept)) / 8
+            hit_rate = exp((hit_rate - 1) * ratio)
+        return round(8 * (1 - hit_rate)) / 8
 
 
 @record
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
-    Reading is as fast as it gets.  `ahead` is the share of it that a stream reaches whose lines are
-    asked for ahead, `in_order` that of one which leaves this to the cache's own prefetcher.
+    `read` and `read_all` are the fastest rates. A prefetched stream reaches the share `ahead` of
+    them, and a stream that leaves this to the cache's own prefetcher the share `in_order`.
     `latency` is the seconds until the first byte of an unexpected access arrives.
     """
 
@@ -85,37 +86,38 @@ class Memory:
     ahead: float
 
     def reading(self, *, together: bool, ahead: bool = False) -> float:
-        """Bytes read a second, by one core or all `together`, in order or `ahead`."""
+        """Returns the bytes read a second by one core or all `together`, in order or prefetched
+        (`ahead`)."""
         rate = self.read_all if together else self.read
         return rate * (self.ahead if ahead else self.in_order)
 
     @property
     def hinted(self) -> bool:
-        """Whether asking for lines ahead makes a stream faster."""
+        """Returns True if prefetching lines makes a stream faster."""
         return self.ahead >= self.in_order
 
 
 @record
 class Machine:
-    """`cores` equal cores, the threads a price counts on.  Rates are per core and cycle.
+    """`cores` equal cores, the threads that a price counts on. Rates are per core and cycle.
 
     `ghz` is the clock while vector units are busy, `lanes` the f32 elements of a vector and
-    `registers` their number.  `fmas`, `loads` and `stores` count vector instructions; a load may
-    broadcast.  In cycles are `fma_latency`, `loop`, to enter a loop of sums and to leave it,
-    `wait`, for a vector of sums to go to scratch and come back, and `fold`, to make one sum of a
-    vector of them.
+    `registers` their number. `fmas`, `loads` and `stores` count vector instructions; a load may
+    broadcast. In cycles are `fma_latency`; `loop`, to enter and leave a loop of sums; `wait`, for a
+    vector of sums to go to scratch and come back; and `fold`, to add up the lanes of a vector of
+    sums.
 
-    Of resources that are busy at once the time is the `rivals`-th root of the sum of the powers of
-    theirs: the higher, the more a core has under way.  Arithmetic does not hide the share
-    `l3_exposed` of what comes from the third cache, and `memory_exposed` of what comes from memory,
-    at the pace of a core alone.
+    The time of resources that are busy at once is the `rivals`-th root of the sum of their times to
+    the power of `rivals`: a higher number means that the core overlaps more. Arithmetic does not
+    hide the share `l3_exposed` of the traffic from the third cache, and `memory_exposed` of the
+    traffic from memory at the pace of one core.
 
     Vectors that lie in two lines take `crossing` times as long from the second cache as others.
 
     `functions` are the cycles of one vector of f32 for functions that are no single fast
-    instruction, `call` those of one that is not listed.  `l1` is in bytes, `l3` is shared by all
-    cores.  `fork` is the seconds of handing a kernel to all threads, one after another, `launch` of
-    running one on the calling thread.
+    instruction; `call` is that of a function that is not listed. `l1` is in bytes; all cores share
+    `l3`. `fork` is the seconds of handing a kernel to all threads, `launch` of running one on the
+    calling thread.
     """
 
     name: str
@@ -145,45 +147,48 @@ class Machine:
 
     @property
     def hertz(self) -> float:
-        """Cycles a second."""
+        """Returns the cycles a second."""
         return self.ghz * 1e9
 
     @property
     def peak(self) -> float:
-        """f32 operations a second of all cores; a multiply-add counts as two."""
+        """Returns the f32 operations a second of all cores; a multiply-add counts as two."""
         return 2 * self.cores * self.fmas * self.lanes * self.hertz
 
     def rates(self, constants: int | None) -> Rates:
-        """What all cores do together, for models of so many bytes of weights."""
-        products, read, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz
-        weights = self.constants(constants, read)
-        near = clock / (1 / self.l2.read + 1 / self.l2.write)
-        return Rates(products, products / self.fmas, read, weights, near)
+        """Returns the rates of all cores together, for models with `constants` bytes of weights."""
+        products, memory, clock = self.peak / 2, self.memory.read_all, self.cores * self.hertz
+        weights = self.constants(constants, memory)
+        exchanged = clock / (1 / self.l2.read + 1 / self.l2.write)
+        return Rates(products, products / self.fmas, memory, weights, exchanged)
 
     @property
     def limits(self) -> FusionLimits:
-        """What bounds a kernel: by the machine's rates, and as usual where these tell nothing."""
+        """Returns what bounds a kernel: from the machine's rates, and the usual limits where these
+        say nothing."""
         rates = self.rates(None)
-        exchange, launch = rates.others / rates.exchanged, self.fork * rates.exchanged
+        exchange, launch = rates.elementwise / rates.exchanged, self.fork * rates.exchanged
         return replace(CORE_LIMITS, exchange=exchange, launch_bytes=launch)
 
     def constants(self, bytes_: int | None, memory: float) -> float:
-        """Bytes a second of constants, so many in all, that the third cache and `memory` give."""
+        """Returns the bytes of constants a second that the third cache and `memory` deliver, if
+        there are `bytes_` in all."""
         lost = self.l3.lost(bytes_)
         return 1 / (lost / memory + (1 - lost) / (self.cores * self.l3.read * self.hertz))
 
     def bypasses(self, bytes_: int) -> bool:
-        """Whether stores past the caches save time in a kernel that touches so many bytes of
+        """Returns True if stores past the caches save time in a kernel that touches `bytes_` of
         operands and results.
 
-        Of a result they save the reads of the lines that the last cache does not hold.  The part
-        that it would hold they write to memory, and who uses it reads it from there.
+        They save reading the lines of a result that the last cache does not hold. But the part that
+        it would hold goes to memory, and its reader fetches it from there.
         """
         memory = self.memory
         return bytes_ > self.l3.size * (2 + memory.reading(together=True) / memory.write_all)
 
     def width(self, bytes_: int) -> int:
-        """Elements of `bytes_` in one vector of arithmetic; below four they are widened to f32."""
+        """Returns the elements of `bytes_` each in one vector of arithmetic; smaller ones than four
+        bytes are widened to f32."""
         return max(1, self.lanes * 4 // max(4, bytes_))
 
 
@@ -266,7 +271,7 @@ MACHINES: Mapping[str, Machine] = MappingProxyType(
     }
 )
 
-# LLVM's names of processors whose row has another name.
+# LLVM's names of processors that use a row of another name.
 _ALIKE = MappingProxyType(
     {
         "cascadelake": "skylake-avx512",
@@ -295,17 +300,17 @@ _BY_VECTOR = MappingProxyType(
 
 
 def machine_for(profile: Profile) -> Machine:
-    """The shipped row for a processor, with the profile's vectors and first two caches.
+    """Returns the shipped row for a processor, with the profile's vectors and first two caches.
 
-    Of the last cache, which others share, it counts on no more than the row does.  A function of
-    the profile alone.  Raises InternalError for vectors of a width that no row has.
+    The last cache is shared, so it counts with at most the row's size. The result depends on the
+    profile alone. Raises InternalError for vectors of a width that no row has.
     """
     vectors = profile.arch, profile.vector_bits
     if vectors not in _BY_VECTOR:
         raise InternalError(f"no machine has vectors of {profile.vector_bits} bits")
     named = MACHINES.get(_ALIKE.get(profile.cpu, profile.cpu))
     fallback = MACHINES[_BY_VECTOR[vectors]]
-    # A hypervisor may hide what the name promises.
+    # A hypervisor may hide features that the name promises.
     fits = named is not None and named.lanes == profile.lanes(32)
     row = named if named is not None and fits else fallback
     return replace(

@@ -1,7 +1,7 @@
 """Machines as JSON: what `tcc doctor --calibrate` writes and `--machine` reads.
 
-A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`, records as objects.  It may
-come from anywhere: every field must be there, of its type and in its range, and nothing else.
+A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`; records are objects. It may
+come from anywhere: every field must be there, with its type and range, and nothing else.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from tcc.schedule.cpu.machine import Cache, Machine, Memory
 _VERSION = 1
 _MOST_BYTES = 1 << 16
 _MOST_FUNCTIONS = 256
-# Whole numbers are sizes and counts; the others are rates and times, and shares of these.
+# Whole numbers are sizes and counts, with their largest value; the others are rates, times and
+# shares.
 _COUNTS = MappingProxyType(
     {"cores": 4096, "lanes": 1024, "registers": 1024, "l1": 1 << 40, "size": 1 << 40}
 )
@@ -30,7 +31,7 @@ _RECORDS: MappingProxyType[str, type[Cache] | type[Memory]] = MappingProxyType(
 
 
 def machine_text(machine: Machine) -> str:
-    """The file for a machine; equal machines give equal text."""
+    """Returns the file for a machine; equal machines give equal text."""
     record: dict[str, Any] = {"tcc_machine": _VERSION}
     for name, value in _items(machine):
         if isinstance(value, Cache | Memory):
@@ -41,14 +42,15 @@ def machine_text(machine: Machine) -> str:
 
 
 def machine_digest(machine: Machine) -> str:
-    """SHA-256 of `machine_text`: what a manifest says of the constants a compile went by."""
+    """Returns the SHA-256 of `machine_text`, with which a manifest names the constants of its
+    compile."""
     return hashlib.sha256(machine_text(machine).encode()).hexdigest()
 
 
 def read_machine(path: Path) -> Machine:
-    """The machine in the file `path`.
+    """Returns the machine in the file `path`.
 
-    Raises UserError, naming the field, for a file that is not what `machine_text` gives.
+    Raises UserError, naming the field, for a file that `machine_text` could not have written.
     """
     try:
         with path.open("rb") as file:
@@ -89,7 +91,7 @@ def _no_constant(text: str) -> float:
 
 
 def _fields(kind: type, record: Any, prefix: str) -> dict[str, Any]:
-    """Keyword arguments for the dataclass `kind`, each checked."""
+    """Returns keyword arguments for the dataclass `kind`, each checked."""
     if not isinstance(record, dict):
         raise ValueError(f"{prefix.rstrip('.')} is not an object")
     names = [field.name for field in fields(kind)]
@@ -112,8 +114,8 @@ def _value(name: str, value: Any, place: str) -> Any:
     if name == "functions":
         if not isinstance(value, dict) or len(value) > _MOST_FUNCTIONS:
             raise ValueError(f"{place} is not an object of function names")
-        found = {key: _number(cost, f"{place}.{key[:64]}") for key, cost in value.items()}
-        return MappingProxyType(found)
+        cycles = {key: _number(cost, f"{place}.{key[:64]}") for key, cost in value.items()}
+        return MappingProxyType(cycles)
     if name in _COUNTS:
         if type(value) is not int or not 0 < value <= _COUNTS[name]:
             raise ValueError(f"{place} is not a count from 1 to {_COUNTS[name]}")
@@ -123,9 +125,9 @@ def _value(name: str, value: Any, place: str) -> Any:
     )
 
 
-def _number(value: Any, place: str, least: float = _LEAST, most: float = _MOST) -> float:
+def _number(value: Any, place: str, lowest: float = _LEAST, highest: float = _MOST) -> float:
     if type(value) not in (int, float):
         raise ValueError(f"{place} is not a number")
-    if not least <= value <= most:
-        raise ValueError(f"{place} is not a number from {least:g} to {most:g}")
+    if not lowest <= value <= highest:
+        raise ValueError(f"{place} is not a number from {lowest:g} to {highest:g}")
     return float(value)

@@ -1,23 +1,23 @@
-"""Whether storing weights in half the bytes makes their products faster."""
+"""Decides if storing weights in half the bytes makes their matmuls faster."""
 
 from math import inf, sqrt
 
 from tcc.ir.types import BF16, F16, DType
 from tcc.schedule.cpu.machine import Machine
 
-# Vector instructions that widen a vector of a weight: a shift, or a conversion of two halves.
+# Vector instructions that widen one vector of a weight: a shift, or a conversion of two halves.
 _WIDENING = {BF16: 1, F16: 2}
-# Rows of results that a widened vector serves before it is loaded again.
+# Rows of results that use a widened vector before it is loaded again.
 _ROWS = 6
 
 
 def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
-    """How many results of a run may use each element of a weight, for its products in f32 to be
-    faster with the weight stored as `dtype`.
+    """Returns the most results of a run that may use each element of a weight, if its matmuls in
+    f32 are to be faster with the weight stored as `dtype`; infinite for f32.
 
-    `constants` are the bytes of all the model's weights in f32: what the last cache does not keep
-    of them comes from memory at every run.  Reading a weight and multiplying it overlap in part:
-    together they take about the root of the sum of their squares.  Infinite for f32.
+    `constants` are the bytes of all the model's weights in f32. What the last cache does not keep
+    of them comes from memory in every run. Reading a weight and multiplying it overlap in part:
+    together they take about the root of the sum of their squares.
     """
     if dtype not in _WIDENING:
         return inf

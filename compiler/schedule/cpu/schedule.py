@@ -1,4 +1,4 @@
-"""Schedule: what may be decided about a tile group; small, frozen, storable."""
+"""Schedule: the decisions about a tile group, as a small frozen record that can be stored."""
 
 from functools import lru_cache
 
@@ -7,9 +7,11 @@ from tcc.record import record
 
 @record
 class Vectors:
-    """How blocks along a loop of open size end: `lanes` elements lie in a vector; where `masked`,
-    a vector may reach behind the end.  Along the loop `rows`, which runs inside it, blocks of one
-    vector have as many more rows as a whole block has vectors."""
+    """How the last blocks along a loop of symbolic size are cut.
+
+    A vector has `lanes` elements; if `masked`, it may reach beyond the end. Blocks of one vector
+    have as many more rows along the loop `rows`, which runs inside, as a whole block has vectors.
+    """
 
     lanes: int
     masked: bool
@@ -21,20 +23,19 @@ class Nest:
     """The loops of consecutive stages inside a tile; values between these stages stay in registers.
 
     Iterators are given by name.
-    `order`: the loops over register blocks, outermost first.  The other loops follow in the order
-    of the stages, reductions last.
+    `order`: the loops over register blocks, outermost first. The other loops follow in the order of
+    the stages, reductions last.
     `blocks`: elements of a register block along an iterator; 1 for iterators without an entry.
     `vector`: the iterator along the lanes of vector registers, the last axis of every block.
-    `k_blocks`: elements of a K-block along a reduction of `order`.  Partial sums wait in the tile's
+    `k_blocks`: elements of a K-block along a reduction of `order`. Partial sums wait in the tile's
     scratch from one K-block to the next.
-    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched
-    to the cache of this level; 0: nothing is.
+    `ahead`: the next panel of the vector operand, or the next row of a first pass, is prefetched to
+    the cache of this level; 0: nothing is prefetched.
     `packed`: a computed vector operand of a contraction is stored in scratch, one K-block at a
     time, and all rows of the tile read it there.
-    `along`: pointwise stages made point by point along the reduction that is the first of `stages`,
-    which is then the only walk over them.
-    `vectors`: what remains of a `vector` loop of open size is cut into these; None where its size
-    is known.
+    `along`: pointwise stages that are computed point by point along the reduction that is the first
+    of `stages`; no other loop runs over them.
+    `vectors`: how the remainder of a `vector` loop of symbolic size is cut; None for a known size.
     """
 
     stages: tuple[int, ...]
@@ -49,21 +50,23 @@ class Nest:
 
     @property
     def all_stages(self) -> tuple[int, ...]:
-        """The stages in the order in which a block of them is made."""
+        """Returns the stages in the order in which a block of them is computed."""
         return (*self.along, *self.stages)
 
     def block(self, name: str) -> int:
+        """Returns the elements of a register block along an iterator."""
         return dict(self.blocks).get(name, 1)
 
     def block_beside(self, name: str, lanes: int) -> int:
-        """The block along a loop in which the block of the vector loop has so many `lanes`."""
+        """Returns the block along a loop where the block of the vector loop has `lanes` lanes."""
         vectors, block = self.vectors, self.block(name)
         if vectors is None or name != vectors.rows or lanes > vectors.lanes:
             return block
         return block * (self.block(self.vector or "") // vectors.lanes)
 
     def vectors_along(self, name: str) -> Vectors | None:
-        """The vectors that a loop's remainder is cut into, where it is the vector loop."""
+        """Returns the vectors into which a loop's remainder is cut if it is the vector loop, else
+        None."""
         return self.vectors if name == self.vector else None
 
 
@@ -72,13 +75,13 @@ class Schedule:
     """How a group's loops are cut.
 
     `parallel`: the common loops that make up the launch grid, outermost first.
-    `units`: elements of a tile along these loops; 1 for loops without an entry.  A tile covers the
+    `units`: elements of a tile along these loops; 1 for loops without an entry. A tile covers the
     whole range of every other common loop.
-    `nests` run one after the other, each over the whole tile.  Values between different nests lie
-    in the tile's scratch.
-    `stream_block`: elements of the group's streaming loop that the nests take at a time.
-    `skips`: the nests leave out the blocks of the streaming loop whose terms change no total of the
-    tile, whatever is masked there (`tcc.schedule.masked_terms`).
+    `nests` run one after the other, each over the whole tile. Values between different nests lie in
+    the tile's scratch.
+    `stream_block`: elements of the group's streaming loop that the nests process at a time.
+    `skips`: the nests leave out the blocks of the streaming loop whose terms change no accumulator
+    of the tile, whatever is masked there (`tcc.schedule.masked_terms`).
     """
 
     units: tuple[tuple[str, int], ...]
@@ -88,26 +91,28 @@ class Schedule:
     skips: bool = False
 
     def unit(self, name: str) -> int:
+        """Returns the elements of a tile along a loop."""
         return dict(self.units).get(name, 1)
 
     def nest(self, stage: int) -> Nest:
-        """The nest of a stage."""
+        """Returns the nest of a stage."""
         return next(n for n in self.nests if stage in n.all_stages)
 
 
 @lru_cache(1 << 14)
-def even(size: int, block: int, whole: bool) -> tuple[tuple[int, int], ...]:
-    """How `size` is cut into blocks: (elements, count) of at most two kinds, the larger first.
+def even(size: int, block: int, full_blocks: bool) -> tuple[tuple[int, int], ...]:
+    """Returns how `size` is cut into blocks: (elements, count) of at most two kinds, the larger
+    first.
 
-    `whole` blocks first and then what is left (lanes of vectors), else sizes that differ by at
-    most one: 49 by 6 gives (6, 4), (5, 5).  A size of 0 has no blocks, whatever `block` is.
+    `full_blocks`: full blocks, then the remainder (lanes of vectors). Else sizes that differ by at
+    most one: 49 by 6 gives (6, 4), (5, 5). A size of 0 has no blocks, whatever `block` is.
     """
     if size == 0:
         return ()
-    if whole:
+    if full_blocks:
         parts = (block, size // block), (size % block, 1)
     else:
         count = -(-size // block)
-        rest, more = divmod(size, count)
-        parts = (rest + 1, more), (rest, count - more)
+        shorter, longer = divmod(size, count)
+        parts = (shorter + 1, longer), (shorter, count - longer)
     return tuple((elements, count) for elements, count in parts if elements and count)

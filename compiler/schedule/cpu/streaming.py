@@ -1,8 +1,8 @@
-"""The schedule of a group that streams along a loop, a block at a time.
+"""The schedule of a group with a streaming loop, one block at a time.
 
-Rows of a unit are the lanes of vectors where what is walked lies along a product's sum: maxima,
-exponentials and totals of 64 rows are then made side by side, and nothing is added across lanes.
-Where it lies along the streaming loop, the vectors run there.
+If the rows that are streamed lie along a contraction's sum, the lanes of vectors are rows of a
+tile: maxima, exponentials and sums of 64 rows are then computed side by side, and nothing is added
+across lanes. If they lie along the streaming loop, vectors run along it.
 """
 
 from dataclasses import replace
@@ -22,34 +22,35 @@ from tcc.schedule.cpu.vectors import vector_block
 from tcc.schedule.masked_terms import limits_of
 from tcc.schedule.nest import all_accesses, contraction_factors, stride, trips
 
-# Steps of a streaming loop in a run: exponentials and sums of 64 rows then stay in the first two
-# caches.
-_RUN = 128
-# The same where nothing is multiplied: a row of a unit fits the first-level cache.
-_LONG_RUN = 4096
+# Steps of a streaming loop in a block: the exponentials and sums of 64 rows then stay in the first
+# two caches.
+_BLOCK = 128
+# The same for groups without contractions: a row of a tile fits the first-level cache.
+_LONG_BLOCK = 4096
 
 
-def choose_streaming(group: TileGroup, stream: StreamLoop, registers: CoreModel) -> Schedule:
-    """A schedule for a group with a streaming loop."""
+def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> Schedule:
+    """Returns a schedule for a group with a streaming loop."""
     lanes = _lanes(group, stream)
     multiplies = any(contraction_factors(group.stages[n]) is not None for n in stream.stages)
-    units = _units(group, lanes, registers) if multiplies or lanes is not stream.loop else {}
-    nests = tuple(_nest(group, n, lanes, stream, registers) for n in range(len(group.stages)))
-    run = registers.knobs.stream_block or (_RUN if multiplies else _LONG_RUN)
+    tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
+    nests = tuple(_nest(group, n, lanes, stream, core) for n in range(len(group.stages)))
+    block = core.knobs.stream_block or (_BLOCK if multiplies else _LONG_BLOCK)
     if known_extent(stream.loop) is not None:
-        run = _run(trips(stream.loop), run)
-    named = tuple((v.name, n) for v, n in units.items() if n > 1)
-    skips = registers.skips and bool(limits_of(group))
-    return Schedule(named, tuple(v.name for v in group.common), nests, run, skips)
+        block = _even_block(trips(stream.loop), block)
+    named_tiles = tuple((v.name, n) for v, n in tiles.items() if n > 1)
+    skips = core.skips and bool(limits_of(group))
+    return Schedule(named_tiles, tuple(v.name for v in group.common), nests, block, skips)
 
 
-def _run(size: int, most: int) -> int:
-    """Runs of about equal size."""
-    return -(-size // max(1, round(size / most)))
+def _even_block(size: int, block: int) -> int:
+    """Returns the size of about equal blocks, each near `block`."""
+    return -(-size // max(1, round(size / block)))
 
 
 def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
-    """The vector loop of most stages: the streaming loop, or rows, whichever lies along memory."""
+    """Returns the loop along the lanes of most stages: the streaming loop or the rows, whichever
+    lies along memory."""
     score = {v: 0 for v in (stream.loop, *group.common[-1:])}
     for number in stream.stages:
         stage = group.stages[number]
@@ -60,47 +61,47 @@ def _lanes(group: TileGroup, stream: StreamLoop) -> Var:
     return max(score, key=lambda v: score[v])
 
 
-def _units(group: TileGroup, lanes: Var, registers: CoreModel) -> dict[Var, int]:
-    """Rows of a unit: four vectors of them."""
+def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
+    """Returns the rows of a tile: four vectors of them."""
     if not group.common:
         return {}
     rows = lanes if lanes in group.common else group.common[-1]
-    return {rows: min(4 * registers.lanes, max(1, trips(rows)))}
+    return {rows: min(4 * core.lanes, max(1, trips(rows)))}
 
 
-def _nest(
-    group: TileGroup, number: int, lanes: Var, stream: StreamLoop, registers: CoreModel
-) -> Nest:
+def _nest(group: TileGroup, number: int, lanes: Var, stream: StreamLoop, core: CoreModel) -> Nest:
+    """Returns the nest of one stage."""
     stage = group.stages[number]
-    own = lanes if number in stream.before else _vector(stage, lanes, stream)
-    contraction = contraction_loops(stage, own)
-    if contraction is not None and not contraction.both:
-        return _product(group, number, stage, contraction, registers)
-    if own is None:
+    vector = lanes if number in stream.before else _vector(stage, lanes, stream)
+    contraction = contraction_loops(stage, vector)
+    if contraction is not None and not contraction.along_both:
+        return _contraction(group, number, stage, contraction, core)
+    if vector is None:
         return Nest((number,))
-    return Nest((number,), (), ((own.name, vector_block(own, stage, registers)),), own.name)
+    return Nest((number,), (), ((vector.name, vector_block(vector, stage, core)),), vector.name)
 
 
-def _product(
+def _contraction(
     group: TileGroup,
     number: int,
     stage: GroupStage,
     contraction: ContractionLoops,
-    registers: CoreModel,
+    core: CoreModel,
 ) -> Nest:
-    blocks = blocks_of(contraction, registers)
+    """Returns the nest of a contraction inside the streaming loop."""
+    blocks = blocks_of(contraction, core)
     nest = contraction_nest(
-        (number,), (), contraction, blocks, frozenset(stage.iters), registers, far=False
+        (number,), (), contraction, blocks, frozenset(stage.iters), core, beyond_l2=False
     )
     order = tuple(v.name for v in stage.iters if v.name in nest.order)
-    # A block of the streaming loop is at hand already.
+    # A block of the streaming loop is in a near cache already.
     order = tuple(n for n in nest.order if n in order)
     return replace(nest, order=order, k_blocks=(), packed=False)
 
 
 def _vector(stage: GroupStage, lanes: Var, stream: StreamLoop) -> Var | None:
-    """The vector loop of a stage: one of its own that lies along memory where it has results of
-    its own, else that of the others."""
+    """Returns the vector loop of a stage: one of its own that lies along memory if its results do
+    not vary with the streaming loop, else `lanes`."""
     loops = stage.loops
     inner = [v for v in stage.iters if v is not stream.loop and v is not lanes]
     for var in reversed(inner):

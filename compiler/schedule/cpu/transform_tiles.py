@@ -1,12 +1,14 @@
-"""Units of a product between stages that spread each point over many elements, and gather them.
+"""Tiles of a contraction between stages that expand each point to many elements and combine them
+again.
 
     v[p, t, c] = f(p; x[t, c])                             p: 36 elements of a point
     m[p, t, k] = sum(c) v[p, t, c] * u[p, c, k]
     y[t, k] = g(m[0, t, k], ..., m[35, t, k])
 
-What such stages exchange is several times what they read and write, and a unit holds it for its
-rows t.  Where the weights u fit the second-level cache beside it, a unit is small; else each unit
-reads the weights from afar, which has to be little beside moving what it holds there and back.
+The values that these stages exchange are several times what they read and write, and a tile holds
+them for its rows t. If the weights u fit the second-level cache beside them, a tile is small. Else
+each tile reads the weights from far away, which must take little time compared with moving the
+exchanged values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,14 +19,14 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.nest import in_scratch
 
-# Parts of the second-level cache that a unit holds where the weights stay there too, and where they
+# The shares of the second-level cache that a tile holds if the weights stay there too, and if they
 # do not.
 _NEAR = 0.25
 _FAR = 0.9
 
 
 def spreads(group: TileGroup) -> bool:
-    """Whether the bodies of a stage are elements of one value that a unit holds."""
+    """Returns True if the bodies of some stage are elements of one value that a tile holds."""
     return any(len(_local(group, s)) == 1 < len(s.body) for s in group.stages)
 
 
@@ -32,30 +34,30 @@ def resident_rows(
     group: TileGroup,
     main: GroupStage,
     rows: Sequence[Var],
-    units: Mapping[Var, int],
-    registers: CoreModel,
+    tiles: Mapping[Var, int],
+    core: CoreModel,
 ) -> int:
-    """Rows of a unit: those of which it holds what its stages exchange."""
+    """Returns the rows of a tile whose exchanged values fit the second-level cache."""
     resident = 0
     for stage in group.stages:
-        others = [v for v in group.common if v in stage.iters and v not in rows]
+        other_loops = [v for v in group.common if v in stage.iters and v not in rows]
         for number in _local(group, stage):
             buffer = group.buffers[number]
             size = as_int(buffer.size) or 0
-            resident += size * buffer.dtype.bytes * prod(units.get(v, 1) for v in others)
-    room = int(registers.l2 * _NEAR)
-    if constant_bytes(group, main) + room > registers.l2:
-        room = int(registers.l2 * _FAR)
+            resident += size * buffer.dtype.bytes * prod(tiles.get(v, 1) for v in other_loops)
+    room = int(core.l2 * _NEAR)
+    if constant_bytes(group, main) + room > core.l2:
+        room = int(core.l2 * _FAR)
     return max(1, room // max(1, resident))
 
 
 def constant_bytes(group: TileGroup, stage: GroupStage) -> int:
-    """Bytes of the constants that a stage reads."""
+    """Returns the bytes of the constants that a stage reads."""
     numbers = dict.fromkeys(a.buffer for a in stage.accesses.values())
     constants = [group.buffers[n] for n in numbers if group.buffers[n].constant]
     return sum((as_int(b.size) or 0) * b.dtype.bytes for b in constants)
 
 
 def _local(group: TileGroup, stage: GroupStage) -> tuple[int, ...]:
-    """The buffers in which a unit holds a stage."""
+    """Returns the buffers in which a tile holds a stage's results."""
     return tuple(dict.fromkeys(a.buffer for a in in_scratch(group, stage.written)))

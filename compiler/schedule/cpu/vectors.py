@@ -1,4 +1,4 @@
-"""The vector loop of each stage: the one whose neighbours lie side by side."""
+"""The vector loop of each stage: the loop whose neighbours lie side by side in memory."""
 
 from dataclasses import replace
 from functools import lru_cache
@@ -23,167 +23,180 @@ from tcc.schedule.nest import (
     work,
 )
 
-# Trips that a loop of lanes loaded one by one must have.
+# Fewest trips of a loop whose lanes are loaded one by one.
 _LEAST = 16
-# How well lanes that are loaded out of a few vectors suit memory, where 1 is best.
+# The score of lanes that are shuffled out of a few vectors; 1 is best.
 _NEAR = 0.3
 
 
 def vector_loops(
-    group: TileGroup, stage: GroupStage, *, known: bool = False
+    group: TileGroup, stage: GroupStage, *, known_size: bool = False
 ) -> dict[GroupStage, Var]:
-    """For each stage its vector loop: a common one if that suits `stage`, the one with most work,
-    else one of its own.  Stages without a smooth loop have none.  `known`: that of `stage` is one
-    of known size.
+    """Returns the vector loop of each stage: a common loop if one suits `stage`, which has the most
+    work, else a loop of the stage's own. Stages without a smooth loop have none. `known_size`: the
+    loop of `stage` must have a known size.
 
-    Stages that exchange strips of rows share the channels: whichever has most work, a common loop
-    suits all of them, while vectors along a row would leave units of one channel."""
+    Stages that exchange strips of rows share the channels. Whichever of them has the most work, a
+    common loop suits all of them; vectors along a row would leave tiles of one channel.
+    """
     rows = row_loop(group)
     common = tuple(v for v in group.common if v is not rows)
-    loops = (*common, *_own(group, stage))
-    if known:
+    loops = (*common, *_loops_inside(group, stage))
+    if known_size:
         common, loops = (
-            tuple(v for v in each if known_extent(v) is not None) for each in (common, loops)
+            tuple(v for v in candidates if known_extent(v) is not None)
+            for candidates in (common, loops)
         )
     best = None if rows is None else _best_loop(group, stage, common)
     best = best or _best_loop(group, stage, loops)
     if best is None and rows is None:
         return {}
-    found = {
-        s: best if best in common and best in s.iters else _best_loop(group, s, _own(group, s))
+    by_stage = {
+        s: best
+        if best in common and best in s.iters
+        else _best_loop(group, s, _loops_inside(group, s))
         for s in group.stages
     }
-    return {s: v for s, v in found.items() if v is not None}
+    return {s: v for s, v in by_stage.items() if v is not None}
 
 
 def stored_vector(stage: GroupStage) -> Var | None:
-    """The loop along which a stage without a smooth loop stores: its arithmetic and its stores are
-    worth vectors although operands are loaded lane by lane."""
+    """Returns the loop along which a stage without a smooth loop stores: its arithmetic and stores
+    are worth vectors although operands are loaded lane by lane."""
     if stage.monoid is not None or not stage.written:
         return None
     along = [v for v in stage.iters if all(stride(a, v) == 1 for a in stage.written)]
     return max((v for v in along if trips(v) >= _LEAST), key=trips, default=None)
 
 
-def _own(group: TileGroup, stage: GroupStage) -> Vars:
+def _loops_inside(group: TileGroup, stage: GroupStage) -> Vars:
+    """Returns the loops of a stage that every tile covers whole."""
     return (*own_loops(group, stage), *stage.reduce)
 
 
 def _best_loop(group: TileGroup, stage: GroupStage, loops: Vars) -> Var | None:
-    found = {v: smooth for v in loops[::-1] if (smooth := _smoothness(group, stage, v)) > 0}
-    return max(found, default=None, key=found.__getitem__)
+    """Returns the smoothest of `loops`; None if none is smooth."""
+    scores = {v: smooth for v in loops[::-1] if (smooth := _smoothness(group, stage, v)) > 0}
+    return max(scores, default=None, key=scores.__getitem__)
 
 
-def vector_block(var: Var, stage: GroupStage, registers: CoreModel) -> int:
-    """Four vectors, or as many as knobs say: half of the registers at most, two for a contraction's
-    accumulators where registers are few, and one where the values that a reduction carries, or the
-    results of a point, depend on one another.  Two of an open size whose remainder is masked, the
-    columns of a contraction apart: a row shorter than a block passes the code of every part of
-    one."""
+def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
+    """Returns the elements of a block along `var`: four vectors, or as many as the knobs say, at
+    most half of the registers.
+
+    A contraction's accumulators take at most two vectors if registers are few. A block is one
+    vector if the parts that a reduction carries, or the results of a point, depend on one another.
+    It is two vectors for a symbolic size with a masked remainder, except for the columns of a
+    contraction: a row shorter than a block runs the code of every part of a block.
+    """
     columns = contraction_factors(stage) is not None and var not in stage.reduce
-    usual = 2 if registers.masked and known_extent(var) is None and not columns else 4
-    few = registers.count < 32 and contraction_factors(stage) is not None
-    apart = stage.monoid is not None and MONOIDS[stage.monoid].parts
-    tied = len(stage.body) > 1 and not apart
+    usual = 2 if core.masked and known_extent(var) is None and not columns else 4
+    few = core.count < 32 and contraction_factors(stage) is not None
+    independent = stage.monoid is not None and MONOIDS[stage.monoid].parts
+    tied = len(stage.body) > 1 and not independent
     one = tied or _lane_by_lane(stage, var)
-    most = 1 if one else 2 if few else registers.count // 2
-    full = min(registers.knobs.wide or usual, most) * lanes_of(stage, registers)
+    limit = 1 if one else 2 if few else core.count // 2
+    full = min(core.knobs.wide or usual, limit) * lanes_of(stage, core)
     size = known_extent(var)
     return full if size is None else max(1, min(size, full))
 
 
 def _lane_by_lane(stage: GroupStage, var: Var) -> bool:
-    """Whether no operand's neighbours along `var` lie side by side, or are one."""
+    """Returns True if no operand has neighbours along `var` side by side or equal."""
     steps = [stride(a, var) for a in stage.accesses.values()]
     return bool(steps) and all(s not in (0, 1) for s in steps)
 
 
-def lanes_of(stage: GroupStage, registers: CoreModel) -> int:
-    """Elements of the stage in a vector; types narrower than f32 are computed there."""
-    return max(1, registers.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
+def lanes_of(stage: GroupStage, core: CoreModel) -> int:
+    """Returns the elements of the stage in a vector; types narrower than f32 are computed in
+    f32."""
+    return max(1, core.lanes * 4 // max(4, *(s.dtype.bytes for s in stage.body)))
 
 
-def with_vectors(group: TileGroup, nest: Nest, registers: CoreModel) -> Nest:
-    """`nest`, with the vectors into which the remainder of its vector loop is cut if that has an
-    open size."""
+def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
+    """Returns `nest` with the vectors into which the remainder of a vector loop of symbolic size is
+    cut."""
     stages = [group.stages[n] for n in nest.stages]
     open_loops = [
         stage
         for stage in stages
         if any(v.name == nest.vector and known_extent(v) is None for v in stage.loops)
     ]
-    lanes = min((lanes_of(stage, registers) for stage in open_loops), default=1)
+    lanes = min((lanes_of(stage, core) for stage in open_loops), default=1)
     if lanes == 1 or nest.block(nest.vector or "") % lanes:
         return nest
     rows = next((row for stage in open_loops if (row := _rows_inside(nest, stage))), None)
-    return replace(nest, vectors=Vectors(lanes, registers.masked, rows))
+    return replace(nest, vectors=Vectors(lanes, core.masked, rows))
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:
-    """The loop of a contraction's rows inside the vector loop, along which register blocks run.
+    """Returns the loop of a contraction's rows inside the vector loop, along which register blocks
+    run; else None.
 
-    A block of one vector has few sums, each of which waits for its last value: it may have more
-    rows in the registers that other vectors would take."""
+    A block of one vector has few sums, each of which waits for its last value. It may have more
+    rows, in the registers of the missing vectors.
+    """
     factors = contraction_factors(stage)
     if factors is None or nest.vector not in nest.order:
         return None
     inside = nest.order[nest.order.index(nest.vector) :]
     varying = [{v.name for v in depends(stage, f)} for f in (factors.a, factors.b)]
-    others = [names for names in varying if nest.vector not in names]
-    if len(others) != 1:
+    other_factors = [names for names in varying if nest.vector not in names]
+    if len(other_factors) != 1:
         return None
-    rows = others[0].intersection(inside, (v.name for v in stage.iters))
+    rows = other_factors[0].intersection(inside, (v.name for v in stage.iters))
     return next((name for name, _ in nest.blocks if name in rows), None)
 
 
 def _smoothness(group: TileGroup, stage: GroupStage, var: Var) -> float:
-    """How well blocks along `var` suit memory: one at best, weighed by how often each access runs.
+    """Returns how well blocks along `var` suit memory, at most 1, weighted by the frequency of each
+    access.
 
     A contraction's other operand is broadcast for free.
     """
-    total = count = 0.0
+    score = count = 0.0
     for other in group.stages:
         if other is not stage and (var not in group.common or var not in other.iters):
             continue
-        product = contraction_factors(other) is not None
-        broadcast = 1.0 if product and var in other.iters else 0.3
-        for access, k_blocks, plain in _weighed(group, other):
-            # Scratch puts the vector loop last.
+        contracts = contraction_factors(other) is not None
+        broadcast = 1.0 if contracts and var in other.iters else 0.3
+        for access, frequency, plain in _weighed(group, other):
+            # Scratch makes the vector loop its last axis.
             step = 1 if var in access.along else stride(access, var)
             smooth = 1.0 if step == 1 else broadcast if step == 0 else -2.0
             if plain and step is not None and 1 < step <= FEW_APART:
-                smooth = _NEAR  # lanes come out of a few vectors
+                smooth = _NEAR  # lanes are shuffled out of a few vectors
             if step and of_bytes(other) and var in other.reduce and _has_constant(group, other):
-                smooth = -2.0  # constants lie in words, four steps of the sum in each
-            # Loads that lanes may leave are masked: slower, but far from one by one.
-            total += k_blocks * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
-            count += k_blocks
-    if total <= 0:
+                smooth = -2.0  # constants lie in words of four steps of the sum
+            # Guarded loads are masked: slower, but far faster than one by one.
+            score += frequency * (smooth / 2 if smooth > 0 and guarded(access, var) else smooth)
+            count += frequency
+    if score <= 0:
         return 0.0
     fill = min(trips(var), 16) / 16
     if var not in stage.reduce:
-        return total / count * fill
+        return score / count * fill
     # A reduction along the vector needs a horizontal step at its end, for every element of a
     # contraction's block.
-    return total / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
+    return score / count * fill * (0.8 if contraction_factors(stage) is None else 0.4)
 
 
-@lru_cache(maxsize=256)  # asked about each loop
+@lru_cache(maxsize=256)  # asked for each loop
 def _weighed(group: TileGroup, stage: GroupStage) -> tuple[tuple[Access, int, bool], ...]:
-    """The accesses that speak for or against a vector loop: each with how often it runs, and
-    whether it is a plain load."""
-    product = contraction_factors(stage) is not None
-    loads, stored = work(stage), points(stage.iters)
+    """Returns the accesses that count for or against a vector loop: each with its frequency, and
+    True if it is a plain load."""
+    contracts = contraction_factors(stage) is not None
+    loads, results = work(stage), points(stage.iters)
     stores = frozenset(stage.written)
-    tables = {a for node, a in stage.accesses.items() if node.indirect and not product}
+    tables = {a for node, a in stage.accesses.items() if node.indirect and not contracts}
     weighed = []
     for access in all_accesses(stage):
-        # Constants may be stored in another order, matrices that data choose too; tables whose
-        # rows data choose lie as they are.
+        # The order of constants can be chosen, also of matrices that data select. Tables whose rows
+        # data select keep their order.
         if access in tables or not group.buffers[access.buffer].constant:
             stores_it = access in stores
-            plain = not (product or stores_it or access.guards)
-            weighed.append((access, stored if stores_it else loads, plain))
+            plain = not (contracts or stores_it or access.guards)
+            weighed.append((access, results if stores_it else loads, plain))
     return tuple(weighed)
 
 

@@ -1,4 +1,4 @@
-"""The axes that the loops of a group's stages make in block kernels, and how long they are."""
+"""The axes that the loops of a group's stages form in block kernels, and their lengths."""
 
 from collections.abc import Iterable, Sequence
 from math import prod
@@ -14,37 +14,37 @@ from tcc.schedule.nest import Factors, contraction_factors, in_scratch, multipli
 
 
 def join(loops: Sequence[Var]) -> str:
-    """The name of the axis of `loops`."""
+    """Returns the name of the axis of `loops`."""
     return "+".join(v.name for v in loops)
 
 
 def power(size: int) -> int:
-    """The least power of two that is not smaller."""
+    """Returns the smallest power of two that is not below `size`."""
     return 1 << max(0, size - 1).bit_length()
 
 
 def factors(stage: GroupStage) -> Factors | None:
-    """The factors of a sum of products, where they are floats or bytes."""
-    found = contraction_factors(stage)
-    return found if found and stage.body[0].dtype.is_float else _of_bytes(stage)
+    """Returns the factors of a contraction of floats or bytes, else None."""
+    pair = contraction_factors(stage)
+    return pair if pair and stage.body[0].dtype.is_float else _of_bytes(stage)
 
 
 def _of_bytes(stage: GroupStage) -> Factors | None:
-    found = multiplied(stage)
-    if found is None or not isinstance(found.a, Cast) or not isinstance(found.b, Cast):
+    pair = multiplied(stage)
+    if pair is None or not isinstance(pair.a, Cast) or not isinstance(pair.b, Cast):
         return None
-    kind, wide = found.a.arg.dtype, stage.body[0].dtype
-    exact = wide is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
-    return found if exact and found.b.arg.dtype is kind else None
+    kind, accumulator = pair.a.arg.dtype, stage.body[0].dtype
+    exact = accumulator is (F32 if kind in FLOAT8 else I32) and kind in (I8, *FLOAT8)
+    return pair if exact and pair.b.arg.dtype is kind else None
 
 
 def of_bytes(stage: GroupStage) -> bool:
-    """Whether a stage sums products of signed bytes, or of floats of a byte."""
+    """Returns True for a contraction of signed bytes, or of floats of one byte."""
     return _of_bytes(stage) is not None
 
 
 def most_positions(loops: Sequence[Var]) -> int | None:
-    """The most positions of an axis; None where they are open."""
+    """Returns the most positions of an axis; None for an axis of unbounded size."""
     tops = all_known(bounds(extent(v))[1] for v in loops)
     return None if tops is None else prod(tops)
 
@@ -55,40 +55,44 @@ def schedule_of(
     warps: int = 4,
     stages: int = 2,
 ) -> BlockSchedule:
-    """Loops as axes, each in the first of its `blocks`; loops in blocks of one are none."""
-    found: dict[str, int] = {}
+    """Returns the schedule with loops as axes, each in the first of its `blocks`; loops in blocks
+    of one are no axis."""
+    sizes: dict[str, int] = {}
     for loops, block in blocks:
         if loops and block > 1:
-            found.setdefault(join(loops), block)
+            sizes.setdefault(join(loops), block)
     names = tuple(join(loops) for loops in parallel if loops)
-    return BlockSchedule(tuple(found.items()), names, warps, stages)
+    return BlockSchedule(tuple(sizes.items()), names, warps, stages)
 
 
 def own_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """A stage's loops that neither all stages nor a streaming loop share, as what it holds lies."""
-    own = [v for v in stage.iters if v not in group.cut]
-    return _along(own, next(iter(in_scratch(group, stage.written)), None))
+    """Returns a stage's loops that neither all stages nor a streaming loop share, in the order in
+    which its values lie."""
+    loops = [v for v in stage.iters if v not in group.cut]
+    return _along(loops, next(iter(in_scratch(group, stage.written)), None))
 
 
 def reduced_axis(group: TileGroup, stage: GroupStage) -> list[Var]:
-    """A stage's reduced loops but a streaming loop's, as what it reads of other stages lies."""
+    """Returns a stage's reduced loops without a streaming loop's, in the order in which its reads
+    of other stages lie."""
     loops = [v for v in stage.reduce if v not in group.cut]
     resident = (a for n, a in stage.accesses.items() if isinstance(n.source, StageRef))
     return _along(loops, next(resident, None))
 
 
 def summed_in(group: TileGroup, steps: int) -> list[tuple[list[Var], int]]:
-    """What each stage reduces along, in blocks of so many positions at most."""
-    found = []
+    """Returns the axis along which each stage reduces, and its block of at most `steps`
+    positions."""
+    axes = []
     for stage in group.stages:
         loops = reduced_axis(group, stage)
         limit = most_positions(loops)
-        found.append((loops, steps if limit is None else min(steps, power(limit))))
-    return found
+        axes.append((loops, steps if limit is None else min(steps, power(limit))))
+    return axes
 
 
 def reads_stages(stage: GroupStage) -> bool:
-    """Whether a stage reduces what another one holds."""
+    """Returns True if a stage reduces what another stage holds."""
     return any(
         isinstance(n.source, StageRef) and set(free_vars(a.offset)) & set(stage.reduce)
         for n, a in stage.accesses.items()

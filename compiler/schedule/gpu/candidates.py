@@ -1,9 +1,9 @@
-"""Block schedules of a group that are worth a price.
+"""Block schedules of a group that are worth pricing.
 
     x[i, j] summed over j, 500 x 3000    ->   rows 1, 2, 4 of 4096 ; 4, 8 or 16 warps
 
-What stages exchange decides which axes one block must cover; all else is tried in powers of two,
-warps and stages after the rest.
+The values that stages exchange decide which axes one block must cover. All else is tried in powers
+of two, warps and stages last.
 """
 
 from dataclasses import replace
@@ -28,12 +28,12 @@ _LINEAR = 1024
 _ROW = 1 << 13
 # Elements of a block of short rows.
 _ROWS = 1 << 12
-# Steps of a sum so short that its elements are taken one by one.
+# Sums of at most this many steps are computed one element at a time.
 _WINDOW = 64
 
 
 def candidates(group: TileGroup) -> list[BlockSchedule]:
-    """Ways to cut the group's loops, each with the warps that blocks of its size take as a rule.
+    """Returns ways to cut the group's loops, each with the usual number of warps for its blocks.
 
     Raises `NotBlocks` where none is worth having.
     """
@@ -46,17 +46,17 @@ def candidates(group: TileGroup) -> list[BlockSchedule]:
 
 
 def varied(schedule: BlockSchedule, pipelined: bool) -> list[BlockSchedule]:
-    """The same blocks with other warps, and with other stages where these matter."""
-    found = [
+    """Returns the same blocks with other warps and, if `pipelined`, other stages of loads."""
+    schedules = [
         replace(schedule, warps=warps, stages=stages)
         for warps in (4, 8, 16)
         for stages in ((2, 3, 4) if pipelined else (schedule.stages,))
     ]
-    return [each for each in found if each != schedule]
+    return [other for other in schedules if other != schedule]
 
 
 def _warps(elements: int) -> int:
-    """Warps of a unit: about 64 elements a thread of the largest block."""
+    """Returns the warps of a tile: about 64 elements of the largest block for each thread."""
     return min(16, max(4, power(elements // 2048)))
 
 
@@ -64,7 +64,8 @@ def _warps(elements: int) -> int:
 
 
 def _pointwise(group: TileGroup) -> list[BlockSchedule]:
-    """All loops as one axis in the order of storage; a square where reads and writes disagree."""
+    """Returns schedules with all loops as one axis in storage order; square blocks if reads and
+    writes run along different loops."""
     common = list(group.common)
     across = _across(group)
     if across is not None:
@@ -80,17 +81,17 @@ _SQUARES = ((32, 64), (64, 64), (32, 32), (16, 64), (16, 32))
 
 
 def _across(group: TileGroup) -> tuple[Var, Var] | None:
-    """The loop that runs along what is written and the one that runs along what is read, where
-    both are long and differ."""
+    """Returns the loop along which stores run and the one along which reads run, if both are long
+    and differ; else None."""
     stores = [a for s in group.stages for t in s.stores for a in t]
     reads = [a for s in group.stages for n, a in s.accesses.items() if isinstance(n.source, int)]
-    written = [v for v in group.common if stores and stride(stores[0], v) == 1]
-    if len(written) != 1 or trips(written[0]) < 16:
+    store_loops = [v for v in group.common if stores and stride(stores[0], v) == 1]
+    if len(store_loops) != 1 or trips(store_loops[0]) < 16:
         return None
-    (fast,) = written
+    (fast,) = store_loops
     for access in reads:
-        far = stride(access, fast)
-        if far is None or far < 16:
+        distance = stride(access, fast)
+        if distance is None or distance < 16:
             continue
         for slow in group.common:
             if slow is not fast and stride(access, slow) == 1 and trips(slow) >= 16:
@@ -102,35 +103,35 @@ def _across(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _rows(group: TileGroup) -> list[BlockSchedule]:
-    """Rows and what they are reduced along: short rows whole, several to a block; long ones in
-    pieces."""
+    """Returns schedules of rows and the axes along which they are reduced: short rows whole,
+    several to a block; long rows in pieces."""
     common = list(group.common)
     along = [reduced_axis(group, s) for s in group.stages]
     owned = [own_axis(group, s) for s in group.stages]
     stream = [] if group.stream is None else [group.stream.loop]
     every = [(loops, most_positions(loops)) for loops in (*along, *owned, stream) if loops]
     longest = max((size for _, size in every if size is not None), default=1)
-    whole = all(size is not None and size <= _ROW for _, size in every)
-    found: list[BlockSchedule] = []
-    for rows, piece in _row_blocks(power(longest), points(common), whole):
+    fits_whole = all(size is not None and size <= _ROW for _, size in every)
+    schedules: list[BlockSchedule] = []
+    for rows, length in _row_blocks(power(longest), points(common), fits_whole):
         inner = [
-            (loops, piece if size is None or size > _ROW else power(size)) for loops, size in every
+            (loops, length if size is None or size > _ROW else power(size)) for loops, size in every
         ]
-        found.append(schedule_of([(common, rows), *inner], [common], _warps(rows * piece)))
-    return found
+        schedules.append(schedule_of([(common, rows), *inner], [common], _warps(rows * length)))
+    return schedules
 
 
-def _row_blocks(widest: int, count: int, whole: bool) -> list[tuple[int, int]]:
-    """Rows of a block, and the positions of what does not fit it whole."""
-    if not whole:
+def _row_blocks(widest: int, count: int, fits_whole: bool) -> list[tuple[int, int]]:
+    """Returns pairs of the rows of a block and the positions of each piece of a row."""
+    if not fits_whole:
         return [(1, piece) for piece in (_LINEAR, 2 * _LINEAR, 4 * _LINEAR)]
-    most = min(max(1, 2 * _ROWS // widest), power(count))
-    return [(1 << n, widest) for n in reversed(range(most.bit_length()))]
+    row_limit = min(max(1, 2 * _ROWS // widest), power(count))
+    return [(1 << n, widest) for n in reversed(range(row_limit.bit_length()))]
 
 
 def _side_by_side(group: TileGroup) -> bool:
-    """Whether neighbours in storage are different rows: what is reduced lies across, or is short
-    and lies in windows."""
+    """Returns True if neighbours in storage belong to different rows: the reduction runs across
+    them, or is short and lies in windows."""
     if group.stream is not None or any(own_axis(group, s) for s in group.stages):
         return False
     stage = anchor(group)
@@ -146,7 +147,8 @@ def _side_by_side(group: TileGroup) -> bool:
 
 
 def _columns(group: TileGroup) -> list[BlockSchedule]:
-    """Columns and windows: side by side, windows element by element or whole."""
+    """Returns schedules of columns and windows: columns side by side, windows element by element or
+    whole."""
     common = list(group.common)
     size = most_positions(anchor(group).reduce)
     if size is not None and size <= _WINDOW:
@@ -158,13 +160,13 @@ def _columns(group: TileGroup) -> list[BlockSchedule]:
             for inner in ([], windows)
             if not inner or block * power(size) <= _ROWS
         ]
-    found: list[BlockSchedule] = []
+    schedules: list[BlockSchedule] = []
     for columns in (64, 32, 128, 16):
         # Neighbours along one loop need no division.
-        alone = trips(common[-1]) % columns == 0
-        parallel = [common[:-1], common[-1:]] if alone else [common]
+        divisible = trips(common[-1]) % columns == 0
+        parallel = [common[:-1], common[-1:]] if divisible else [common]
         for steps in (32, 64, 16, 128):
             if columns * steps <= _ROWS:
                 blocks = [(parallel[-1], columns), *summed_in(group, steps)]
-                found.append(schedule_of(blocks, parallel))
-    return found
+                schedules.append(schedule_of(blocks, parallel))
+    return schedules

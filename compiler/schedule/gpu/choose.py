@@ -11,47 +11,49 @@ from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 
-# Cuts of the loops whose warps and stages are turned.
-_TURNED = 3
+# The number of cheapest cuts of the loops for which other warps and stages are tried.
+_VARIED = 3
 
 
 @record
 class BlockChoice:
-    """A schedule and what it is thought to take."""
+    """A schedule and its price."""
 
     schedule: BlockSchedule
     price: BlockPrice
 
 
 def choose_blocks(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> BlockSchedule:
-    """The cheapest schedule for `group`, or that of warpgroups where they have one.
+    """Returns the cheapest schedule for `group`, or the one for warpgroups if there is one.
 
     Raises `NotBlocks` where none is worth having.
     """
-    found = warpgroup_schedule(group, profile) if profile.warpgroups else None
-    if found is not None:
-        return found
+    schedule = warpgroup_schedule(group, profile) if profile.warpgroups else None
+    if schedule is not None:
+        return schedule
     return ranked(group, profile)[0].schedule
 
 
 def ranked(group: TileGroup, profile: BlockProfile) -> tuple[BlockChoice, ...]:
-    """Schedules for `group` from the cheapest on; of equals the one that is listed first.
+    """Returns the schedules for `group`, the cheapest first; equal prices keep their order.
 
-    At the end are those that do not fit the device as estimates go, by the registers they lack.
-    Raises `NotBlocks` where there is none.
+    Schedules that do not fit the device by estimate come last, those that lack the fewest registers
+    first. Raises `NotBlocks` where there is none.
     """
     pricer = BlockPricer(group, profile)
-    found = _sorted(group, (BlockChoice(s, pricer.price(s)) for s in candidates(group)))
-    best = [each.schedule for each in found[:_TURNED]]
-    more = dict.fromkeys(s for each in best for s in varied(each, pricer.multiplies(each)))
-    return tuple(_sorted(group, (*found, *(BlockChoice(s, pricer.price(s)) for s in more))))
+    choices = _sorted(group, (BlockChoice(s, pricer.price(s)) for s in candidates(group)))
+    best = [schedule.schedule for schedule in choices[:_VARIED]]
+    variants = dict.fromkeys(
+        s for schedule in best for s in varied(schedule, pricer.multiplies(schedule))
+    )
+    return tuple(_sorted(group, (*choices, *(BlockChoice(s, pricer.price(s)) for s in variants))))
 
 
 def _sorted(group: TileGroup, choices: Iterable[BlockChoice]) -> list[BlockChoice]:
     alternatives = [Alternative(group, c, c.price.seconds) for c in sorted(choices, key=_lacking)]
-    return [each.replacement for each in in_order(alternatives)]
+    return [alternative.replacement for alternative in in_order(alternatives)]
 
 
 def _lacking(choice: BlockChoice) -> int:
-    """The registers of a schedule that does not fit."""
+    """Returns the registers of a schedule that does not fit, else 0."""
     return choice.price.usage.registers if choice.price.seconds == inf else 0

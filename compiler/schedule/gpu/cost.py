@@ -1,13 +1,13 @@
-"""Prices block schedules: the seconds of a tile group on a GPU, and what they are due to.
+"""Prices block schedules: the seconds of a tile group on a GPU, and which resource takes them.
 
     8192 x 8192 x 8192 halves, blocks 128 x 256 x 64, 8 warps, 3 stages, on 132 processors
-      ->  2048 units, one a processor: 16 rounds ; 1.4 ms of matrix units, 0.6 ms of memory
+      ->  2048 tiles, one a processor: 16 rounds ; 1.4 ms of matrix units, 0.6 ms of memory
 
-A roofline of each processor (Williams, Waterman, Patterson 2009) with whole rounds of units: a
-processor's matrix units and its link to the cache are shared by the units on it, and no round ends
-before a unit has waited for its loads (Little's law: what is in flight over what it takes).  How
-many units a processor holds follows from registers, shared memory and lanes.  The cache and memory
-serve all processors together; a round of units shares what it reads.
+A roofline of each processor (Williams, Waterman, Patterson 2009) with whole rounds of tiles. The
+tiles on a processor share its matrix units and its link to the cache, and no round ends before a
+tile has waited for its loads (Little's law: bytes in flight over latency). Registers, shared memory
+and lanes limit the tiles that a processor holds. The cache and memory serve all processors
+together; the tiles of a round share what they read.
 """
 
 from collections.abc import Sequence
@@ -20,34 +20,35 @@ from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
 
-# Seconds: one kernel of a captured graph after another, until its units run; a load from memory
-# and from the cache; a barrier of four warps; their lanes combined through shared memory.
+# Seconds: from one kernel of a captured graph to the next, until its tiles run; a load from memory
+# and from the cache; a barrier of four warps; combining their lanes through shared memory.
 LAUNCH = 2e-6
 _FAR, _NEAR, _BARRIER, _ACROSS = 6e-7, 2.5e-7, 2e-8, 1.5e-7
-# Bytes that a processor moves in a cycle: from shared memory, and from the cache, alone and when
-# all do (5120 for 108 of an A100, 16384 for 304 of an MI300X, as their makers say).
+# Bytes that a processor moves in a cycle: from shared memory; from the cache, alone; and when all
+# do (5120 for 108 of an A100, 16384 for 304 of an MI300X, by their makers).
 _SHARED_BYTES, _LINK_BYTES, _CACHE_BYTES = 128, 64, 48
-# What copies reach of memory, products of matrix units that do not throttle, and dependent
-# multiply-adds of lanes.
+# The shares of the peak that are reached by copies of memory, by matrix units that do not throttle,
+# and by dependent multiply-adds of lanes.
 _MEMORY_SHARE, _MATRIX_SHARE, _LANE_SHARE = 0.9, 0.8, 0.75
-# What instructions of one warp reach where those of several are faster.
+# The share that instructions of one warp reach where those of several warps are faster.
 _ONE_WARP_SHARE = 0.6
-# What lanes that multiply keep of the factors of a whole sum in registers.
+# The share of the factors of a whole sum that lanes keep in registers when they multiply.
 _RESIDENT_SHARE = 0.6
 # Cycles in which matrix units wait for the next block's instructions.
 _ISSUE = 64
-# What of the cache keeps data between kernels.
-_KEPT = 0.25
-# Bytes of an operand's element, where it is no half.
+# The share of the cache that keeps data between kernels.
+_CACHE_SHARE = 0.25
+# Bytes of an operand's element, where it is not two.
 _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
-# Units of a processor at most; shared bytes that each takes beside its own; registers of a lane
-# that addresses and masks take.
-_MOST_UNITS, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
+# The most tiles of a processor; bytes of shared memory that the system takes for each tile;
+# registers of a lane for addresses and masks.
+_MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
 @record
 class Usage:
-    """What a kernel takes: `registers` and `private` bytes of a lane, `shared` bytes of a unit."""
+    """The resources of a kernel: `registers` and `private` bytes of a lane, `shared` bytes of a
+    tile."""
 
     registers: int
     private: int
@@ -58,8 +59,8 @@ class Usage:
 class BlockPrice:
     """Seconds of one launch, and those that each resource alone would take.
 
-    `latency` is what units wait for loads and barriers.  `units` run in all, `resident` at once on
-    a processor; `bytes` come from memory or go there.
+    `latency` is the time that tiles wait for loads and barriers. `units` tiles run in all,
+    `resident` of them at once on a processor. `bytes` move to and from memory.
     """
 
     seconds: float
@@ -75,17 +76,17 @@ class BlockPrice:
 
     @property
     def limit(self) -> str:
-        """The resource that takes longest."""
+        """Returns the resource that takes longest."""
         names = ("compute", "dram", "l2", "latency", "launch")
-        found: str = max(names, key=lambda name: float(getattr(self, name)))
-        return found
+        slowest: str = max(names, key=lambda name: float(getattr(self, name)))
+        return slowest
 
 
 def streamed(profile: BlockProfile, bytes_: float) -> float:
-    """Seconds of a kernel that does nothing but move so many bytes, through the cache if it keeps
+    """Returns the seconds of a kernel that only moves `bytes_` bytes, through the cache if it keeps
     them."""
     rate = profile.bandwidth * _MEMORY_SHARE
-    if bytes_ <= profile.cache * _KEPT:
+    if bytes_ <= profile.cache * _CACHE_SHARE:
         rate = _CACHE_BYTES * profile.clock * profile.processors
     return LAUNCH + 2 * _NEAR + bytes_ / rate
 
@@ -99,198 +100,214 @@ class BlockPricer:
         self._common = frozenset(group.common)
         self._streams = group.stream is not None
         self._runs: dict[tuple[object, ...], tuple[StageRun, ...]] = {}
-        # Bytes of a second.
+        # Bytes a second.
         self._shared = _SHARED_BYTES * profile.clock
         self._link = _LINK_BYTES * profile.clock
         self._cache = _CACHE_BYTES * profile.clock * profile.processors
         self._lanes = profile.flops / 2 / profile.processors
 
     def price(self, schedule: BlockSchedule, built: Usage | None = None) -> BlockPrice:
-        """The price of the group's kernel; `built` is what a compiler made of it, where known.
+        """Returns the price of the group's kernel; `built` is the usage that a compiler reports, if
+        it is known.
 
-        Without that the seconds are infinite where the device would not hold a unit.
+        Without `built` the seconds are infinite if the device cannot hold a tile.
         """
         runs = self.runs(schedule)
         grid = self.facts.grid(schedule)
         usage = built or self._usage(runs, schedule)
-        units = prod(each.steps for each in grid)
+        tiles = prod(axis.steps for axis in grid)
         resident = self.resident(usage, schedule)
         if built is not None:
             resident = max(1, resident)
         if resident == 0:
-            return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, units, 0, 0, usage)
+            return BlockPrice(inf, inf, 0, 0, 0, LAUNCH, tiles, 0, 0, usage)
         bytes_ = self._memory_bytes(runs, grid, resident)
-        return self._total(runs, schedule, usage, units, resident, bytes_)
+        return self._price_of(runs, schedule, usage, tiles, resident, bytes_)
 
     def runs(self, schedule: BlockSchedule) -> tuple[StageRun, ...]:
-        """What each stage does in a unit."""
+        """Returns what each stage does in a tile."""
         key = schedule.blocks, schedule.parallel
         if key not in self._runs:
             pairs = zip(self.facts.stages, self.facts.cuts(schedule), strict=True)
-            self._runs[key] = tuple(facts.run(each, self._common) for facts, each in pairs)
+            self._runs[key] = tuple(facts.run(cuts, self._common) for facts, cuts in pairs)
         return self._runs[key]
 
     def multiplies(self, schedule: BlockSchedule) -> bool:
-        """Whether some stage multiplies matrices, whose loads are fetched ahead."""
-        return any(run.matrix is not None for run in self.runs(schedule))
+        """Returns True if a stage multiplies matrices, whose loads are fetched ahead."""
+        return any(stage.matrix is not None for stage in self.runs(schedule))
 
-    def _total(
+    def _price_of(
         self,
         runs: Sequence[StageRun],
         schedule: BlockSchedule,
         usage: Usage,
-        units: int,
+        tiles: int,
         resident: int,
         bytes_: float,
     ) -> BlockPrice:
+        """Returns the price from the work of the stages."""
         dram = bytes_ / (self.profile.bandwidth * _MEMORY_SHARE)
         load = _FAR if dram > 0 else _NEAR
-        steps = [self._step(run, schedule) for run in runs]
-        busy = sum(run.steps * step for run, step in zip(runs, steps, strict=True))
-        link = sum(m.bytes for run in runs for m in run.moved) / self._link
+        steps = [self._step(stage, schedule) for stage in runs]
+        busy = sum(stage.steps * step for stage, step in zip(runs, steps, strict=True))
+        link = sum(m.bytes for stage in runs for m in stage.traffic) / self._link
         spilled = usage.private * schedule.warps * self.profile.lanes
-        # What is spilled is written and read again in every step of the longest loop.
-        link += 2 * spilled * max((run.steps for run in runs), default=1) / self._link
+        # Spilled values are written and read again in every step of the longest loop.
+        link += 2 * spilled * max((stage.steps for stage in runs), default=1) / self._link
         chain = load + sum(
-            self._waits(run, step, schedule, load) for run, step in zip(runs, steps, strict=True)
+            self._waits(stage, step, schedule, load)
+            for stage, step in zip(runs, steps, strict=True)
         )
-        stores = sum(m.bytes for run in runs for m in run.moved if m.touch.store)
+        stores = sum(m.bytes for stage in runs for m in stage.traffic if m.touch.store)
         chain += stores / self._link + spilled / self._link
-        own = -(-units // self.profile.processors)
-        rounds = -(-own // resident)
-        compute, latency = own * busy, rounds * chain
-        l2 = max(sum(m.total for run in runs for m in run.moved) / self._cache, own * link)
-        # A unit's waiting includes its arithmetic; what several share slows each other.
+        share = -(-tiles // self.profile.processors)
+        rounds = -(-share // resident)
+        compute, latency = share * busy, rounds * chain
+        l2 = max(
+            sum(m.all_bytes for stage in runs for m in stage.traffic) / self._cache, share * link
+        )
+        # A tile's latency includes its arithmetic; resources that several tiles share slow each
+        # other.
         together = (max(compute, latency) ** 4 + dram**4 + l2**4) ** 0.25
         return BlockPrice(
-            LAUNCH + together, compute, dram, l2, latency, LAUNCH, units, resident,
+            LAUNCH + together, compute, dram, l2, latency, LAUNCH, tiles, resident,
             round(bytes_), usage,
         )  # fmt: skip
 
     # ---- arithmetic -----------------------------------------------------------------------------
 
-    def _step(self, run: StageRun, schedule: BlockSchedule) -> float:
-        """Seconds of one block of a stage on a processor of its own."""
+    def _step(self, stage: StageRun, schedule: BlockSchedule) -> float:
+        """Returns the seconds of one block of a stage that has a processor to itself."""
         threads = schedule.warps * self.profile.lanes
-        matrix, together = run.matrix, self.profile.matrix_warps
+        matrix, group_warps = stage.matrix, self.profile.matrix_warps
         if matrix is None:
-            return max(run.elements, threads) * run.ops / (self._lanes * _LANE_SHARE)
+            return max(stage.elements, threads) * stage.ops / (self._lanes * _LANE_SHARE)
         rate = dict(self.profile.matrix).get(matrix.dtype)
         if rate is None:
-            return self._lane_product(matrix, threads)
+            return self._lane_matmul(matrix, threads)
         rate *= _MATRIX_SHARE / self.profile.processors
         size = 4 if matrix.dtype == "f32" else 2
         rows, columns = _warps_along(schedule.warps, matrix)
-        if together > 1:
+        if group_warps > 1:
             # Each instruction reads both operands from shared memory, 16 rows a warp.
-            if matrix.rows >= LEAST_SIDE * together:
-                rows, columns = matrix.rows // (LEAST_SIDE * together), 1
+            if matrix.rows >= LEAST_SIDE * group_warps:
+                rows, columns = matrix.rows // (LEAST_SIDE * group_warps), 1
             else:
                 rate *= _ONE_WARP_SHARE
-        read = matrix.depth * size * (matrix.rows * columns + matrix.columns * rows)
+        shared_bytes = matrix.depth * size * (matrix.rows * columns + matrix.columns * rows)
         flops = 2 * matrix.rows * matrix.columns * matrix.depth
         issue = _ISSUE / self.profile.clock
-        return matrix.batch * max(flops / rate, read / self._shared) + issue
+        return matrix.batch * max(flops / rate, shared_bytes / self._shared) + issue
 
-    def _lane_product(self, matrix: Matrix, threads: int) -> float:
-        """A product of blocks by multiply-adds of lanes: each has a rectangle of the results and
-        loads a row and a column of operands for every step."""
-        rows, columns = _lane_sides(matrix, threads)
+    def _lane_matmul(self, matrix: Matrix, threads: int) -> float:
+        """Returns the seconds of a matmul of blocks by multiply-adds of lanes: each lane computes a
+        rectangle of the results and loads a row and a column of operands in every step."""
+        rows, columns = _lane_rectangle(matrix, threads)
         count = matrix.rows * matrix.columns * matrix.depth * matrix.batch
         return count * (1 + (rows + columns) / (rows * columns)) / (self._lanes * _LANE_SHARE)
 
     # ---- waiting --------------------------------------------------------------------------------
 
-    def _waits(self, run: StageRun, step: float, schedule: BlockSchedule, load: float) -> float:
-        """Seconds of a stage in a unit that is alone: its blocks, and loads that nobody hides.
+    def _waits(self, stage: StageRun, step: float, schedule: BlockSchedule, load: float) -> float:
+        """Returns the seconds of a stage in a tile that is alone: its blocks, and the loads that
+        nothing hides.
 
-        Loads of products are in flight while earlier blocks are multiplied."""
-        loads = any(not m.touch.store for m in run.moved)
-        multiplied = run.matrix is not None
+        Loads of matmuls are in flight while earlier blocks are multiplied.
+        """
+        loads = any(not m.touch.store for m in stage.traffic)
+        multiplied = stage.matrix is not None
         ahead = schedule.stages - 1 if multiplied else 0
-        one = step + (_BARRIER * schedule.warps / 4 if multiplied else 0)
-        if loads and run.steps > 1:
-            bytes_ = sum(m.bytes for m in run.moved if not m.touch.store) / run.steps
+        step_seconds = step + (_BARRIER * schedule.warps / 4 if multiplied else 0)
+        if loads and stage.steps > 1:
+            bytes_ = sum(m.bytes for m in stage.traffic if not m.touch.store) / stage.steps
             wait = load + bytes_ / self._link
-            one = max(one, wait / ahead) if ahead else one + wait
-        across = (run.steps if self._streams else 1) * _ACROSS if run.across else 0.0
+            step_seconds = max(step_seconds, wait / ahead) if ahead else step_seconds + wait
+        across = (stage.steps if self._streams else 1) * _ACROSS if stage.across else 0.0
         across *= sqrt(schedule.warps / 4)
-        return run.steps * one + across
+        return stage.steps * step_seconds + across
 
     # ---- memory ---------------------------------------------------------------------------------
 
     def _memory_bytes(self, runs: Sequence[StageRun], grid: Sequence[Cut], resident: int) -> float:
-        """Bytes from and to memory: once, where the cache keeps all; else what each round reads,
-        units of a round sharing it.  Small values wait in the cache for their reader."""
-        kept, moved = self.profile.cache * _KEPT, [m for run in runs for m in run.moved]
-        once = sum(m.unique for m in moved)
-        total = 0.0
+        """Returns the bytes from and to memory: each byte once if the cache keeps all, else what
+        each round reads, shared by its tiles.
+
+        Small values wait in the cache for their reader.
+        """
+        cached_bytes, transfers = (
+            self.profile.cache * _CACHE_SHARE,
+            [m for stage in runs for m in stage.traffic],
+        )
+        unique_bytes = sum(m.unique for m in transfers)
+        bytes_ = 0.0
         rounds, spans = self._round(grid, resident)
-        for each in moved:
-            if each.unique <= kept and not each.touch.constant:
+        for transfer in transfers:
+            if transfer.unique <= cached_bytes and not transfer.touch.constant:
                 continue
-            found = each.unique
-            if not each.touch.store and once > self.profile.cache / 2:
-                inner = {v: spans.get(v, trips(v)) for v in each.touch.loops}
-                found = max(found, rounds * each.touch.bytes_in(inner, SECTOR))
-            total += min(found, max(each.total, each.unique))
-        return total
+            moved_bytes = transfer.unique
+            if not transfer.touch.store and unique_bytes > self.profile.cache / 2:
+                inner = {v: spans.get(v, trips(v)) for v in transfer.touch.loops}
+                moved_bytes = max(moved_bytes, rounds * transfer.touch.bytes_in(inner, SECTOR))
+            bytes_ += min(moved_bytes, max(transfer.all_bytes, transfer.unique))
+        return bytes_
 
     def _round(self, grid: Sequence[Cut], resident: int) -> tuple[float, dict[Var, int]]:
-        """How many rounds all units take, and how far the loops of the grid run in one."""
-        rest = self.profile.processors * resident
+        """Returns the number of rounds of all tiles, and the elements that one round covers along
+        each loop of the grid."""
+        free = self.profile.processors * resident
         rounds = 1.0
         spans: dict[Var, int] = {}
-        for each in reversed(grid):
-            steps = min(each.steps, rest)
-            rest = max(1, rest // steps)
-            rounds *= each.steps / steps
-            spans.update(each.spans(steps * each.block))
+        for axis in reversed(grid):
+            steps = min(axis.steps, free)
+            free = max(1, free // steps)
+            rounds *= axis.steps / steps
+            spans.update(axis.spans(steps * axis.block))
         return rounds, spans
 
     # ---- residency ------------------------------------------------------------------------------
 
     def resident(self, usage: Usage, schedule: BlockSchedule) -> int:
-        """Units that a processor holds at once; 0 where it holds none."""
+        """Returns the tiles that a processor holds at once; 0 if it cannot hold one."""
         device = self.profile
         threads = schedule.warps * device.lanes
         registers = -(-max(usage.registers, 16) // 8) * 8
         if usage.shared > device.shared or usage.registers > device.lane_registers:
             return 0
         return min(
-            _MOST_UNITS,
+            _MOST_TILES,
             device.threads // threads,
             device.registers // (registers * threads),
             device.shared_all // (usage.shared + _OWN_SHARED),
         )
 
     def _usage(self, runs: Sequence[StageRun], schedule: BlockSchedule) -> Usage:
-        """Registers and shared memory as far as blocks tell."""
+        """Returns the registers and shared memory as far as the blocks determine them."""
         threads = schedule.warps * self.profile.lanes
-        stored = operands = shared = passing = 0
-        for run in runs:
-            matrix = run.matrix
+        accumulators = operands = shared = passing = 0
+        for stage in runs:
+            matrix = stage.matrix
             if matrix is None:
-                streams = 1 + sum(not m.touch.store for m in run.moved)
-                passing = max(passing, run.elements * min(streams, 4))
-                shared = max(shared, 4 * run.results if run.across else 0)
+                streams = 1 + sum(not m.touch.store for m in stage.traffic)
+                passing = max(passing, stage.elements * min(streams, 4))
+                shared = max(shared, 4 * stage.results if stage.across else 0)
                 continue
-            stored += run.results
+            accumulators += stage.results
             loaded = matrix.batch * (matrix.rows + matrix.columns) * matrix.depth
-            stages = max(1, schedule.stages if run.steps > 1 else 1)
+            stages = max(1, schedule.stages if stage.steps > 1 else 1)
             shared += stages * loaded * _BYTES.get(matrix.dtype, 2)
             if dict(self.profile.matrix).get(matrix.dtype) is None:
-                # A factor that another stage made is in registers for the whole sum.
-                depth = 8.0 if run.steps > 1 else max(8.0, _RESIDENT_SHARE * matrix.depth)
-                operands = max(operands, round(depth * sum(_lane_sides(matrix, threads))))
-        chained = sum(run.matrix is not None for run in runs) > 1
-        live = stored + passing if chained or self._streams else max(stored, passing)
+                # A factor that another stage computed is in registers for the whole sum.
+                depth = 8.0 if stage.steps > 1 else max(8.0, _RESIDENT_SHARE * matrix.depth)
+                operands = max(operands, round(depth * sum(_lane_rectangle(matrix, threads))))
+        chained = sum(stage.matrix is not None for stage in runs) > 1
+        live = accumulators + passing if chained or self._streams else max(accumulators, passing)
         registers = _OWN_REGISTERS + operands + -(-live // threads)
         return Usage(registers, 0, shared)
 
 
 def _warps_along(warps: int, matrix: Matrix) -> tuple[int, int]:
-    """How many warps lie along rows and columns, each with a block as square as can be."""
+    """Returns the number of warps along rows and along columns, so that the block of each warp is
+    as square as possible."""
     rows = columns = 1
     while rows * columns < warps:
         if matrix.rows * columns >= matrix.columns * rows:
@@ -300,8 +317,8 @@ def _warps_along(warps: int, matrix: Matrix) -> tuple[int, int]:
     return rows, columns
 
 
-def _lane_sides(matrix: Matrix, threads: int) -> tuple[float, float]:
-    """The rectangle of results that one lane sums."""
+def _lane_rectangle(matrix: Matrix, threads: int) -> tuple[float, float]:
+    """Returns the rows and columns of the rectangle of results that one lane accumulates."""
     count = max(1.0, matrix.rows * matrix.columns * matrix.batch / threads)
     side = count**0.5
     return side, count / side

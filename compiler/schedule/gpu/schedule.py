@@ -1,19 +1,19 @@
-"""The schedule of a block kernel: what may be decided about a tile group on a GPU.
+"""The schedule of a block kernel: the decisions about a tile group on a GPU.
 
-A unit makes one block of the parallel axes; loops that have one role in a stage are fused into one
-axis, named by the loops' names joined by `+`.
+A tile computes one block of the parallel axes. Loops that have one role in a stage are fused into
+one axis, named by the loops' names joined by `+`.
 """
 
 from tcc.errors import TccError
 from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
-# What the matrix units' rate of floats of a byte goes by, whichever they are.
+# The name under which matrix units list their rate for floats of one byte, whatever their format.
 FLOAT8_NAME = "f8"
 
 
 class NotBlocks(TccError):
-    """A group that is no block kernel: `what` says why."""
+    """A group that cannot be a block kernel; `what` says why."""
 
 
 @record
@@ -21,9 +21,10 @@ class BlockSchedule:
     """How a group becomes a block kernel.
 
     `blocks`: positions of a block along an axis; an axis is named by its loops, outermost first,
-    joined by `+`.  Loops in none of them go one element at a time.  `parallel`: the axes of the
-    grid, outermost first; together they are the loops that all stages share.  `warps` of a unit
-    and `stages` of loads in flight.
+    joined by `+`. Loops without a block advance one element at a time.
+    `parallel`: the axes of the grid, outermost first; together they are the loops that all stages
+    share.
+    `warps` of a tile, and `stages` of loads in flight.
     """
 
     blocks: tuple[tuple[str, int], ...]
@@ -34,15 +35,15 @@ class BlockSchedule:
 
 @record
 class BlockProfile:
-    """What a device offers; the row of a large one by default.
+    """The resources of a device; by default those of a large one.
 
-    `processors` take units.  Each holds `registers` of 32 bits, `threads` lanes (`lanes` to a warp,
-    each with `lane_registers` at most) and `shared_all` bytes of shared memory for the units on it,
-    of which one may have `shared`.  `clock` is in cycles per second, `bandwidth` that of memory in
-    bytes per second, `cache` the bytes of the last cache that all share.  `flops` is the rate of
-    f32, `matrix` those of matrix units by the type of the operands; `matrix_warps` share one
-    instruction of these.  `warpgroups`: kernels may give warps roles of their own.
-    `limits` bound what becomes one kernel.
+    `processors` run tiles. Each holds `registers` of 32 bits, `threads` lanes (`lanes` to a warp,
+    each with `lane_registers` at most) and `shared_all` bytes of shared memory for its tiles; one
+    tile may have `shared` of them. `clock` is in cycles a second, `bandwidth` of memory in bytes a
+    second, `cache` the bytes of the last cache that all processors share. `flops` is the rate of
+    f32, `matrix` the rates of matrix units by the operands' type; `matrix_warps` execute one of
+    their instructions together. `warpgroups`: kernels may give warps different roles. `limits`
+    bound what becomes one kernel.
     """
 
     processors: int = 132
@@ -64,5 +65,5 @@ class BlockProfile:
     limits: FusionLimits = TYPICAL_LIMITS
 
 
-# A large device, for those who only want to see what a model becomes.
+# A large device, for callers without one.
 TYPICAL_DEVICE = BlockProfile()

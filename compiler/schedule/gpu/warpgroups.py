@@ -1,7 +1,7 @@
-"""Block schedules for two warpgroups with half of a unit's rows each, and a warp that copies.
+"""Block schedules for two warpgroups with half of a tile's rows each, and one warp that copies.
 
-What such a kernel takes is not priced: its loads cost the other lanes nothing, and one warpgroup
-multiplies while the other does not.
+The schedule has no price: its loads cost the other lanes nothing, and one warpgroup multiplies
+while the other does not.
 """
 
 from dataclasses import replace
@@ -17,20 +17,23 @@ _ROWS, _STEPS = 128, 128
 
 
 def warpgroup_schedule(group: TileGroup, profile: BlockProfile) -> BlockSchedule | None:
-    """The schedule of two products of halves along a streaming loop, where there are units for half
-    of the processors; else None.  Raises `NotBlocks` for rows that a unit must hold and cannot."""
+    """Returns the schedule of two matmuls of halves along a streaming loop, if there are tiles for
+    half of the processors; else None.
+
+    Raises `NotBlocks` for rows that a tile must hold and cannot.
+    """
     main = main_matmul(group)
-    products = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]
-    if group.stream is None or main is None or len(products) != 2:
+    matmuls = [s for s in group.stages if s.reduce and contraction_factors(s) is not None]
+    if group.stream is None or main is None or len(matmuls) != 2:
         return None
-    if not all(any(n.dtype in (BF16, F16) for n in s.accesses) for s in products):
+    if not all(any(n.dtype in (BF16, F16) for n in s.accesses) for s in matmuls):
         return None
     if points(group.common) < _ROWS * profile.processors // 2:
         return None
-    best, most = None, 0
-    for each in matmul_schedules(group, main):
-        blocks = dict(each.blocks)
-        rows, steps = blocks.get(each.parallel[-1]), blocks.get(group.stream.loop.name, 0)
-        if rows == _ROWS and most < steps <= _STEPS:
-            best, most = replace(each, warps=8, stages=2), steps
+    best, longest = None, 0
+    for schedule in matmul_schedules(group, main):
+        blocks = dict(schedule.blocks)
+        rows, steps = blocks.get(schedule.parallel[-1]), blocks.get(group.stream.loop.name, 0)
+        if rows == _ROWS and longest < steps <= _STEPS:
+            best, longest = replace(schedule, warps=8, stages=2), steps
     return best

@@ -1,7 +1,8 @@
-"""What the stages of a group do in one unit of a block schedule: steps, lanes, bytes, products.
+"""The work of a group's stages in one tile of a block schedule: steps, lanes, bytes,
+multiply-adds.
 
-s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
-  ->  2 units, each 32 steps of 32 x 64 x 128 products, of 8192 and 16384 bytes to load
+    s[i, j] = sum(k) a[i, k] * b[k, j]      64 x 64 x 4096, blocks i 32, j 64, k 128
+      ->  2 tiles, each 32 steps of 32 x 64 x 128 multiply-adds, with 8192 and 16384 bytes to load
 """
 
 from collections.abc import Sequence
@@ -19,9 +20,9 @@ from tcc.schedule.gpu.axes import factors, of_bytes
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockSchedule
 from tcc.schedule.nest import depends, trips, weight
 
-# Bytes that caches and memory hand over at once.
+# Bytes that caches and memory transfer at once.
 SECTOR = 32
-# The least side of a block that is multiplied as a matrix.
+# The smallest side of a block that is multiplied as a matrix.
 LEAST_SIDE = 16
 # The fewest bytes that a matrix unit sums.
 LEAST_BYTES = 32
@@ -29,35 +30,35 @@ LEAST_BYTES = 32
 
 @record
 class Cut:
-    """Loops that run as one axis of `total` positions, in blocks of `block`."""
+    """Loops that run as one axis of `size` positions, in blocks of `block`."""
 
     loops: Vars
-    total: int
+    size: int
     block: int
 
     @property
     def steps(self) -> int:
-        return -(-self.total // self.block)
+        return -(-self.size // self.block)
 
     @property
     def filled(self) -> float:
-        """The share of the lanes of all blocks that lie on the axis."""
-        return self.total / (self.steps * self.block)
+        """Returns the share of the lanes of all blocks that lie on the axis."""
+        return self.size / (self.steps * self.block)
 
     def spans(self, positions: int) -> dict[Var, int]:
-        """How far each loop runs over so many neighbouring positions."""
-        found: dict[Var, int] = {}
-        rest = min(positions, self.total)
+        """Returns the elements along each loop that `positions` neighbouring positions cover."""
+        lengths: dict[Var, int] = {}
+        remaining = min(positions, self.size)
         for var in reversed(self.loops):
-            found[var] = max(1, min(trips(var), rest))
-            rest = -(-rest // found[var])
-        return found
+            lengths[var] = max(1, min(trips(var), remaining))
+            remaining = -(-remaining // lengths[var])
+        return lengths
 
 
 @record
 class Matrix:
-    """A product of matrices: rows x columns x steps of the sum, for each of `batch`; `dtype` is
-    that of the operands."""
+    """A matmul: rows x columns x steps of the sum, for each element of `batch`; `dtype` is the
+    operands' type."""
 
     batch: int
     rows: int
@@ -68,59 +69,64 @@ class Matrix:
 
 @record
 class TileTraffic:
-    """A touch of memory by all units: `bytes` of whole sectors that one unit moves, `total` all of
-    them, `unique` what they are of."""
+    """A touch of memory by all tiles: `bytes` of whole sectors that one tile moves, `all_bytes`
+    that all tiles move, and the `unique` bytes among them."""
 
     touch: Touch
     bytes: float
-    total: float
+    all_bytes: float
     unique: float
 
 
 @record
 class StageRun:
-    """A stage in one unit: `steps` blocks of `elements`, one after the other, `ops` for each
-    element; `results` of a block, of which `matrix` says how they are multiplied, if they are.
-    `across`: lanes are combined at the end."""
+    """A stage in one tile: `steps` blocks of `elements`, one after the other, with `ops` operations
+    on each element.
+
+    A block has `results`; `matrix` is its matmul, if it is one. `across`: lanes are combined at the
+    end.
+    """
 
     steps: int
     elements: int
     results: int
     ops: int
     matrix: Matrix | None
-    moved: tuple[TileTraffic, ...]
+    traffic: tuple[TileTraffic, ...]
     across: bool
 
 
 class StageFacts:
-    """What a stage does under any schedule."""
+    """Properties of a stage that do not depend on a schedule."""
 
     def __init__(self, group: TileGroup, number: int) -> None:
         self.stage = stage = group.stages[number]
         self.touches = tuple(t for _, t in global_touches(group, number, stage))
         self.loops = stage.loops
         self.ops = weight(stage)
-        both = factors(stage)
-        self.sides: tuple[frozenset[Var], frozenset[Var]] | None = None
-        if both is not None and stage.reduce and stage.body[0].dtype in (F32, I32):
-            self.sides = depends(stage, both.a), depends(stage, both.b)
+        pair = factors(stage)
+        self.factor_loops: tuple[frozenset[Var], frozenset[Var]] | None = None
+        if pair is not None and stage.reduce and stage.body[0].dtype in (F32, I32):
+            self.factor_loops = depends(stage, pair.a), depends(stage, pair.b)
 
     @cached_property
     def unique(self) -> tuple[float, ...]:
-        """The bytes of each touch over all loops."""
-        whole = {v: trips(v) for v in self.loops}
-        return tuple(t.bytes_in(whole, SECTOR) for t in self.touches)
+        """Returns the bytes of each touch over all loops."""
+        extents = {v: trips(v) for v in self.loops}
+        return tuple(t.bytes_in(extents, SECTOR) for t in self.touches)
 
     @cached_property
     def dtype(self) -> str:
-        """Of a product's operands, as matrix units see them: halves, if either is, or bytes."""
+        """Returns the type of a contraction's operands as matrix units see it: halves if either is,
+        or bytes."""
         if of_bytes(self.stage):
             return I8.name if self.stage.body[0].dtype is I32 else FLOAT8_NAME
         types = [n.dtype for n in self.stage.accesses]
         return next((t.name for t in types if t in (BF16, F16)), F32.name)
 
     def run(self, cuts: Sequence[Cut], common: frozenset[Var]) -> StageRun:
-        """One unit; `cuts` are of the stage's loops, `common` those of the grid."""
+        """Returns the work of one tile; `cuts` are the axes of the stage's loops, `common` the
+        loops of the grid."""
         inner = [c for c in cuts if not common.issuperset(c.loops)]
         reduced = [c for c in inner if set(c.loops) & set(self.stage.reduce)]
         elements = prod(c.block for c in cuts)
@@ -131,64 +137,67 @@ class StageFacts:
             elements // along,
             self.ops,
             self._matrix(cuts, reduced),
-            tuple(self._moved(cuts, common)),
-            along > 1 and self.sides is None,
+            tuple(self._traffic(cuts, common)),
+            along > 1 and self.factor_loops is None,
         )
 
-    def _moved(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[TileTraffic]:
+    def _traffic(self, cuts: Sequence[Cut], common: frozenset[Var]) -> list[TileTraffic]:
+        """Returns what a tile moves for each touch."""
         spans: dict[Var, int] = {}
-        for each in cuts:
-            spans.update(each.spans(each.block))
-        found = []
+        for axis in cuts:
+            spans.update(axis.spans(axis.block))
+        transfers = []
         for touch, unique in zip(self.touches, self.unique, strict=True):
             along = [c for c in cuts if not touch.loops.isdisjoint(c.loops)]
             bytes_ = touch.bytes_in(spans, SECTOR)
-            unit = bytes_ * prod(c.steps for c in along if not common.issuperset(c.loops))
+            tile_bytes = bytes_ * prod(c.steps for c in along if not common.issuperset(c.loops))
             # The last block of an axis may be short.
-            full = prod(c.filled if c.block < c.total else 1.0 for c in along)
-            every = prod(c.steps for c in cuts if common.issuperset(c.loops))
+            full = prod(c.filled if c.block < c.size else 1.0 for c in along)
+            tiles = prod(c.steps for c in cuts if common.issuperset(c.loops))
             if touch.store:
-                every = prod(c.steps for c in along if common.issuperset(c.loops))
-            found.append(TileTraffic(touch, unit, max(unit * every * full, unique), unique))
-        return found
+                tiles = prod(c.steps for c in along if common.issuperset(c.loops))
+            transfers.append(
+                TileTraffic(touch, tile_bytes, max(tile_bytes * tiles * full, unique), unique)
+            )
+        return transfers
 
     def _matrix(self, cuts: Sequence[Cut], reduced: Sequence[Cut]) -> Matrix | None:
-        """How the blocks are multiplied; None where that is not as matrices."""
-        if self.sides is None:
+        """Returns how the blocks are multiplied; None if not as matrices."""
+        if self.factor_loops is None:
             return None
-        a, b = self.sides
-        sizes = {where: 1 for where in ((True, True), (True, False), (False, True))}
-        wide = [c for c in reduced if c.block > 1]
-        for each in cuts:
-            if each not in reduced:
-                where = (not a.isdisjoint(each.loops), not b.isdisjoint(each.loops))
-                sizes[where] = sizes.get(where, 1) * each.block
-        depth = prod(c.block for c in wide)
+        a, b = self.factor_loops
+        sizes = {roles: 1 for roles in ((True, True), (True, False), (False, True))}
+        blocked = [c for c in reduced if c.block > 1]
+        for axis in cuts:
+            if axis not in reduced:
+                roles = (not a.isdisjoint(axis.loops), not b.isdisjoint(axis.loops))
+                sizes[roles] = sizes.get(roles, 1) * axis.block
+        depth = prod(c.block for c in blocked)
         rows, columns = sizes[True, False], sizes[False, True]
         deep = depth >= (LEAST_BYTES if of_bytes(self.stage) else LEAST_SIDE)
-        if len(wide) != 1 or min(rows, columns) < LEAST_SIDE or not deep:
+        if len(blocked) != 1 or min(rows, columns) < LEAST_SIDE or not deep:
             return None
         return Matrix(sizes[True, True], rows, columns, depth, self.dtype)
 
 
 class GroupFacts:
-    """What a group does under any schedule."""
+    """Properties of a group that do not depend on a schedule."""
 
     def __init__(self, group: TileGroup) -> None:
         self.group = group
         self.stages = tuple(StageFacts(group, n) for n in range(len(group.stages)))
 
     def cuts(self, schedule: BlockSchedule) -> tuple[tuple[Cut, ...], ...]:
-        """The axes of each stage; the first ones are those of the grid, in its order."""
+        """Returns the axes of each stage; those of the grid come first, in its order."""
         blocks = ((name, n) for name, n in schedule.blocks if name not in schedule.parallel)
         inner = [(tuple(name.split("+")), block) for name, block in blocks]
         return tuple(_cover(facts, _grid(schedule), inner) for facts in self.stages)
 
     def grid(self, schedule: BlockSchedule) -> tuple[Cut, ...]:
-        """The axes of the grid, outermost first."""
+        """Returns the axes of the grid, outermost first."""
         named = {v.name: v for v in self.group.common}
         axes = ((tuple(named[n] for n in names), block) for names, block in _grid(schedule))
-        return tuple(cut(loops, block) for loops, block in axes)
+        return tuple(axis_of(loops, block) for loops, block in axes)
 
 
 _Axes: TypeAlias = Sequence[tuple[tuple[str, ...], int]]
@@ -200,18 +209,18 @@ def _grid(schedule: BlockSchedule) -> _Axes:
 
 
 def _cover(facts: StageFacts, grid: _Axes, inner: _Axes) -> tuple[Cut, ...]:
-    """The stage's loops as axes; one of the grid of which it lacks a loop is the rest of it."""
-    left: dict[str, Var] = {v.name: v for v in facts.loops}
-    found = []
-    for axes, partly in ((grid, True), (inner, False)):
-        for names, block in axes:
-            if partly or all(n in left for n in names):
-                loops = tuple(left.pop(n) for n in names if n in left)
+    """Returns the stage's loops as axes; a grid axis keeps only the loops that the stage has."""
+    uncovered: dict[str, Var] = {v.name: v for v in facts.loops}
+    axes = []
+    for named_axes, partly in ((grid, True), (inner, False)):
+        for names, block in named_axes:
+            if partly or all(n in uncovered for n in names):
+                loops = tuple(uncovered.pop(n) for n in names if n in uncovered)
                 if loops:
-                    found.append(cut(loops, block))
-    return (*found, *(cut((v,), 1) for v in left.values()))
+                    axes.append(axis_of(loops, block))
+    return (*axes, *(axis_of((v,), 1) for v in uncovered.values()))
 
 
-def cut(loops: Vars, block: int) -> Cut:
-    """The axis of `loops`; one of no positions counts as one of one."""
+def axis_of(loops: Vars, block: int) -> Cut:
+    """Returns the axis of `loops`; one without positions counts as one position."""
     return Cut(loops, max(1, prod(map(trips, loops))), block)

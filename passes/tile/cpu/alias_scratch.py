@@ -1,11 +1,11 @@
-"""Lets a product's results lie where its operand lay: both then share one part of a unit's scratch.
+"""Stores a contraction's results over its operand: both then share one part of a tile's scratch.
 
-    for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the product of p goes where that of p - 1
-                                       was read from
+    for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the result of p overwrites the operand of
+                                       p - 1
 
-Requires the scratch of `scratch.py`.  Establishes that of the two, nothing is overwritten before it
-was read: the loop goes first in its nest, one step at a time, and all that is done at a step reads
-and stores the step's own part.
+Requires the scratch of `scratch.py`. Establishes that nothing is overwritten before it was read:
+the loop comes first in its nest, one step at a time, and each step reads and stores only the step's
+own part.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,29 +26,35 @@ def overlaid(
     resident: Mapping[StageRef, Resident],
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
-    """`resident` with products over their operands where that is proved.  Stages of `shared` are
-    made once for several units, so they stay."""
-    found = dict(resident)
+    """Returns `resident` with contractions stored over their operands where that is proved.
+
+    Stages of `shared` are computed once for several tiles, so they keep their place.
+    """
+    overlaid_values = dict(resident)
     for number in range(len(group.stages)):
         source = _operand(group, schedule, number)
         if source is None or source in shared or number in shared:
             continue
-        made = {ref: h for ref, h in found.items() if ref.stage == source}
-        old, new = found.get(StageRef(source, 0)), found.get(StageRef(number, 0))
-        if old is None or new is None or len({id(h) for h in made.values()}) != 1:
+        operand_values = {ref: h for ref, h in overlaid_values.items() if ref.stage == source}
+        operand, result = (
+            overlaid_values.get(StageRef(source, 0)),
+            overlaid_values.get(StageRef(number, 0)),
+        )
+        if operand is None or result is None or len({id(h) for h in operand_values.values()}) != 1:
             continue
-        if old.base is not None or new.base is not None:
+        if operand.base is not None or result.base is not None:
             continue
         width = _step(group, schedule, source, number)
-        pair = None if width is None else _overlaid_pair(group, source, old, new, width)
+        pair = None if width is None else _overlaid_pair(group, source, operand, result, width)
         if pair is not None:
-            found.update(dict.fromkeys(made, pair[0]))
-            found[StageRef(number, 0)] = pair[1]
-    return found
+            overlaid_values.update(dict.fromkeys(operand_values, pair[0]))
+            overlaid_values[StageRef(number, 0)] = pair[1]
+    return overlaid_values
 
 
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
-    """The stage in scratch that a stage alone in its nest reads, and no other does."""
+    """Returns the producer, held in scratch, whose only reader is this nest's only stage; else
+    None."""
     stage, nest = group.stages[number], schedule.nest(number)
     if (
         len(stage.body) != 1
@@ -59,10 +65,10 @@ def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
     ):
         return None
     sources = {s for s in _sources(group, number) if group.stages[s].strip is None}
-    alone = [
+    unshared = [
         s for s in sources if all(n == number or s not in _sources(group, n) for n in _all(group))
     ]
-    return alone[0] if len(alone) == 1 and stage.strip is None else None
+    return unshared[0] if len(unshared) == 1 and stage.strip is None else None
 
 
 def _all(group: TileGroup) -> range:
@@ -75,8 +81,8 @@ def _sources(group: TileGroup, number: int) -> set[int]:
 
 
 def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int | None:
-    """The elements that one step of the product's first loop reads and stores, the same of both;
-    None where steps are no such parts."""
+    """Returns the elements that one step of the contraction's first loop reads and stores; None if
+    steps are not disjoint parts of equal size."""
     stage, nest = group.stages[number], schedule.nest(number)
     first = [v for v in stage.iters if nest.order and v.name == nest.order[0]]
     if not first or first[0] in group.common or nest.block(first[0].name) != 1:
@@ -94,40 +100,42 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
 
 
 def _width(offset: Index, var: Var) -> int | None:
-    """How far apart the steps of a loop lie, where none reaches into the next."""
+    """Returns the distance between the steps of a loop, if no step reaches into the next; else
+    None."""
     linear = step_in(offset, var)
     if linear is None:
         return None
-    width, rest = linear
-    low, high = bounds(rest)
+    width, remainder = linear
+    low, high = bounds(remainder)
     inside = low is not None and high is not None and low >= 0 and high < width
     return width if inside else None
 
 
 def _overlaid_pair(
-    group: TileGroup, source: int, old: Resident, new: Resident, width: int
+    group: TileGroup, source: int, operand: Resident, result: Resident, width: int
 ) -> tuple[Resident, Resident] | None:
-    """Both in one buffer with room for one step more, the operand a step behind the product."""
-    dtype, shift = old.buffer.dtype, width * old.inner
-    size, count = as_int(old.buffer.sizes[0]), _count(group, source)
+    """Returns both values in one buffer with room for one more step, the operand one step behind
+    the result; None if their storage differs."""
+    dtype, shift = operand.buffer.dtype, width * operand.inner
+    size, count = as_int(operand.buffer.sizes[0]), _count(group, source)
     if (
         size is None
         or count is None
         or shift * dtype.bytes % LINE
-        or (old.steps, old.inner, old.buffer.sizes, dtype)
-        != (new.steps, new.inner, new.buffer.sizes, new.buffer.dtype)
+        or (operand.steps, operand.inner, operand.buffer.sizes, dtype)
+        != (result.steps, result.inner, result.buffer.sizes, result.buffer.dtype)
     ):
         return None
-    part = count * old.inner
-    steps = tuple((v, s if s < part else s // part * (part + shift)) for v, s in old.steps)
-    buffer = replace(old.buffer, sizes=(const(size // part * (part + shift)),))
+    part = count * operand.inner
+    steps = tuple((v, s if s < part else s // part * (part + shift)) for v, s in operand.steps)
+    buffer = replace(operand.buffer, sizes=(const(size // part * (part + shift)),))
     return (
-        replace(old, buffer=buffer, steps=steps, start=shift),
-        replace(new, buffer=buffer, steps=steps),
+        replace(operand, buffer=buffer, steps=steps, start=shift),
+        replace(result, buffer=buffer, steps=steps),
     )
 
 
 def _count(group: TileGroup, source: int) -> int | None:
-    """Elements of a stage at one point of the common loops."""
-    held = in_scratch(group, group.stages[source].stores[0])
-    return as_int(group.buffers[held[0].buffer].size) if held else None
+    """Returns the elements of a stage at one point of the common loops."""
+    stores = in_scratch(group, group.stages[source].stores[0])
+    return as_int(group.buffers[stores[0].buffer].size) if stores else None

@@ -1,4 +1,5 @@
-"""Scalars of a stage on blocks, loads and arithmetic between them, and what surrounds the stage."""
+"""The scalars of a stage as blocks: its loads and arithmetic, and the context that it is computed
+in."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +38,7 @@ from tcc.schedule.nest import costly, depends, reads_here
 
 @record
 class Place:
-    """Where a read finds elements: the `offset` varies with the iterators `varies`."""
+    """The storage of a read's elements: `offset` varies with the iterators `varies`."""
 
     buffer: TileBuffer
     offset: Callable[[Mapping[Var, Index]], Index]
@@ -54,8 +55,8 @@ class Ready:
 
 @record
 class Along:
-    """A pointwise stage that is made along a reduction, in a nest that has its names of `loops`,
-    which are given by those of the reduction."""
+    """A pointwise stage that is computed along a reduction; `nest` uses the stage's loop names, and
+    `loops` maps the reduction's loops to the stage's."""
 
     number: int
     stage: GroupStage
@@ -63,26 +64,29 @@ class Along:
     loops: Mapping[Var, Var]
 
     def spans(self, spans: Sequence[BlockRange]) -> tuple[BlockRange, ...]:
-        """The stage's own `spans`, those of the reduction given."""
+        """Returns the stage's spans for `spans` of the reduction."""
         return tuple(replace(s, var=self.loops.get(s.var, s.var)) for s in spans)
 
 
 def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
-    """The stages along the reduction of `nest`."""
+    """Returns the stages along the reduction of `nest`."""
     loops = loops_along(group, nest.along, group.stages[nest.stages[0]]) if nest.along else {}
     if loops is None:
         raise InternalError("a nest makes stages along a reduction that does not read them")
-    own = nest_along(nest, loops)
+    pointwise_nest = nest_along(nest, loops)
     names = {new: old for old, new in loops.items()}
-    return tuple(Along(n, group.stages[n], own, names) for n in nest.along)
+    return tuple(Along(n, group.stages[n], pointwise_nest, names) for n in nest.along)
 
 
 @record
 class Surroundings:
-    """What a stage is computed in: its block of the nest's loops (`outer`), what the unit covers
-    (`regions`), the part of split reductions at hand (`k_blocks`), memory, and the blocks that
-    earlier stages of the nest just made (`ready`).  `packed` is the stage's factor that waits in
-    scratch, `along` what is made along its reduction."""
+    """The context in which a stage is computed.
+
+    `outer` is its block of the nest's loops, `regions` the parts of loops that the tile covers,
+    `k_blocks` the current parts of split reductions, `ready` the blocks that earlier stages of the
+    nest just computed. `packed` is the stage's factor that waits in scratch, `along` the stages
+    computed along its reduction.
+    """
 
     group: TileGroup
     stage: GroupStage
@@ -99,22 +103,24 @@ class Surroundings:
 
     @property
     def starts(self) -> dict[Var, Index]:
-        """Where the block and the K-block at hand begin."""
+        """Returns where the current block and K-block begin."""
         k_blocks = {r.var: r.base for r in self.k_blocks.values()}
         return {s.var: s.base for s in self.outer} | k_blocks
 
     def place(self, node: Read) -> Place | None:
-        """The memory of a read; None where it is a block in `ready`."""
+        """Returns the memory of a read; None for a block in `ready`."""
         access = self.stage.accesses.get(node)
         source = node.source
         if isinstance(source, int):
             assert access is not None
-            at = access.offset
+            index = access.offset
             return Place(
-                self.buffers[access.buffer], lambda m: substitute(at, m), frozenset(free_vars(at))
+                self.buffers[access.buffer],
+                lambda m: substitute(index, m),
+                frozenset(free_vars(index)),
             )
-        beside = any(a.number == source.stage for a in self.along)
-        if beside or (source in self.ready and reads_here(self.group, self.stage, node)):
+        computed_along = any(a.number == source.stage for a in self.along)
+        if computed_along or (source in self.ready and reads_here(self.group, self.stage, node)):
             return None
         resident = self.resident[source]
         inner = const(0) if access is None else access.offset
@@ -128,20 +134,20 @@ class Surroundings:
 
 
 class StageScalars(ScalarBlocks):
-    """Scalars of a stage on blocks with one axis for each span that has one.
+    """The scalars of a stage as blocks with one axis for each span that has one.
 
-    A block only has extent along the axes its value varies with (the others are one), so loads of
-    per-channel operands are short and arithmetic broadcasts.
+    A block only has extent along the axes that its value varies with (its other axes have size 1),
+    so loads of per-channel operands are short and arithmetic broadcasts.
     """
 
-    def __init__(self, around: Surroundings, spans: Sequence[BlockRange]) -> None:
+    def __init__(self, context: Surroundings, spans: Sequence[BlockRange]) -> None:
         super().__init__()
-        self.around, self.spans, self.emitter = around, spans, around.emitter
+        self.context, self.spans, self.emitter = context, spans, context.emitter
         self.axes = [s for s in spans if s.axis]
-        self.fills: dict[Read, bool | int | float] = {}  # behind the ends of spans, where not 0
+        self.fills: dict[Read, bool | int | float] = {}  # beyond the ends of spans, where not 0
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
-        """A block of exactly `shape` that holds `scalar`."""
+        """Returns a block of exactly `shape` that holds `scalar`."""
         block = self.block(scalar)
         if block.shape == shape:
             return block
@@ -149,12 +155,13 @@ class StageScalars(ScalarBlocks):
         self.emitter.add(Broadcast(out, block))
         return out
 
-    def apart(self, root: Scalar) -> Sequence[Scalar]:
-        """Costly values that vary with fewer loops: loops around `root` do not make them again."""
-        stage = self.around.stage
-        found = [s for s in walk(root) if s is not root and costly(s)]
-        whole = depends(stage, root) if found else frozenset()
-        return [s for s in found if depends(stage, s) < whole]
+    def separate_parts(self, root: Scalar) -> Sequence[Scalar]:
+        """Returns costly values that vary with fewer loops than `root`, so that loops around `root`
+        do not recompute them."""
+        stage = self.context.stage
+        costly_parts = [s for s in walk(root) if s is not root and costly(s)]
+        loops = depends(stage, root) if costly_parts else frozenset()
+        return [s for s in costly_parts if depends(stage, s) < loops]
 
     def computed(self, raw: Scalar, args: Blocks) -> Block:
         shape = self._shape(free_vars(*index_values(raw)), args)
@@ -167,14 +174,14 @@ class StageScalars(ScalarBlocks):
         return widened((s.size if s.var in varies else 1 for s in self.axes), blocks)
 
     def chosen(self, node: Read) -> Indirect:
-        """The indirect variables of a read, with the blocks that choose them."""
+        """Returns the indirect variables of a read, with the blocks that choose them."""
         return tuple((v, self.block(s)) for v, s in node.indirect)
 
     def read(self, node: Read) -> Block:
-        place = self.around.place(node)
+        place = self.context.place(node)
         if place is None:
             return self._ready(node)
-        access = self.around.stage.accesses.get(node)
+        access = self.context.stage.accesses.get(node)
         indirect = self.chosen(node)
         guarded = () if access is None else (g.index for g in access.guards)
         varies = place.varies.union(free_vars(*guarded))
@@ -191,12 +198,12 @@ class StageScalars(ScalarBlocks):
         return out
 
     def _ready(self, node: Read) -> Block:
-        """The block of an earlier stage, with axes of one for what it does not have."""
+        """Returns the block of an earlier stage, with axes of size 1 for spans that it lacks."""
         if not isinstance(node.source, StageRef):
             raise InternalError(f"no access for a read of operand {node.source}")
-        made = self.around.ready[node.source]
-        block = made.block
-        shape = self._shape(made.axes, ())
+        earlier = self.context.ready[node.source]
+        block = earlier.block
+        shape = self._shape(earlier.axes, ())
         if block.shape == shape:
             return block
         out = self.emitter.fresh(block.dtype, shape)

@@ -1,4 +1,4 @@
-"""Strips of rows: which rows of a stage a unit makes, and what lies around them in scratch.
+"""Strips of rows: the rows of a stage that a tile computes, and the fills around them in scratch.
 
 fills  # # # # #        rows before the first of the loop, and after its last
        # a a a #        rows of the stage, with what later windows see beside them
@@ -18,30 +18,31 @@ from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import Emitter
 from tcc.record import entity
 
-# Elements of a store: four vectors of f32 on the widest machine.
+# Elements of one store: four vectors of f32 on the widest machine.
 _BLOCK = 64
 
 
 def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
-    """The rows of each strip that a unit covering `regions` of the common loops makes.
+    """Returns the rows of each strip that a tile covering `regions` of the common loops computes.
 
-    They may begin before the loop's first row and end after its last."""
-    found: dict[Var, TileRange] = {}
+    They may begin before the loop's first row and end after its last.
+    """
+    row_regions: dict[Var, TileRange] = {}
     for stage in group.stages:
         strip = stage.strip
         if strip is None or strip.rows is strip.loop:
             continue
-        unit = regions[strip.loop]
-        size = as_int(unit.size)
+        tile = regions[strip.loop]
+        size = as_int(tile.size)
         assert size is not None
-        base = unit.base * strip.scale + strip.low
-        found[strip.rows] = TileRange(strip.rows, base, const(strip.count(size)))
-    return found
+        base = tile.base * strip.scale + strip.low
+        row_regions[strip.rows] = TileRange(strip.rows, base, const(strip.count(size)))
+    return row_regions
 
 
 @entity
 class Edges:
-    """Stores the fill of one component of a stage wherever later stages look beyond its rows."""
+    """Stores the fill of one component of a stage wherever later stages read beyond its rows."""
 
     resident: Resident
     strip: Strip
@@ -50,23 +51,23 @@ class Edges:
     fills: dict[int, Block] = field(default_factory=dict)
 
     def store(self, value: Scalar) -> None:
-        """Stores `value` there."""
-        # Lanes of the vector loop lie side by side: all of them are filled at once.
+        """Stores `value` around the rows."""
+        # Lanes of the vector loop lie side by side, so all of them are filled at once.
         lanes_of = {
             v: self.regions[v].base for v, step in self.resident.steps if step < self.resident.inner
         }
-        others = [v for v, _ in self.resident.steps if v not in lanes_of]
+        outer_loops = [v for v, _ in self.resident.steps if v not in lanes_of]
         with self.emitter.body() as stores:
-            self._units(others, lanes_of)
+            self._fill_common(outer_loops, lanes_of)
         self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
 
-    def _units(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
-        """For each element of the common loops that the scratch has an axis for."""
+    def _fill_common(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
+        """Fills for each element of the common loops along which the scratch has an axis."""
         if not loops:
             self._rows(mapping)
             return
         for span in tiles(self.emitter, self.regions[loops[0]], 1, False):
-            self._units(loops[1:], {**mapping, span.var: span.base})
+            self._fill_common(loops[1:], {**mapping, span.var: span.base})
 
     def _rows(self, mapping: Mapping[Var, Index]) -> None:
         strip = self.strip
@@ -83,27 +84,27 @@ class Edges:
             self._segment(start + row * line, line)
 
     def _gaps(self, axes: tuple[tuple[int, int, int], ...], place: Index) -> None:
-        """What is before and after the elements of a row, axis by axis."""
+        """Fills before and after the elements of a row, axis by axis."""
         if not any(before or after for before, _, after in axes):
             return
-        (before, size, after), *rest = axes
-        inner = prod(sum(axis) for axis in rest) * self.resident.inner
+        (before, size, after), *inner_axes = axes
+        inner = prod(sum(axis) for axis in inner_axes) * self.resident.inner
         self._segment(place, before * inner)
         self._segment(place + (before + size) * inner, after * inner)
         for n in self._each(const(size), const(0), const(size)):
-            self._gaps(tuple(rest), place + (n + before) * inner)
+            self._gaps(tuple(inner_axes), place + (n + before) * inner)
 
     def _segment(self, place: Index, size: int) -> None:
-        """Stores to `size` elements one after the other."""
-        whole, left = size - size % _BLOCK, size % _BLOCK
-        if whole == _BLOCK:
+        """Fills `size` consecutive elements."""
+        full_size, remainder = size - size % _BLOCK, size % _BLOCK
+        if full_size == _BLOCK:
             self._store(place, _BLOCK)
-        elif whole:
-            at = self.emitter.counter(const(whole))
-            with self.emitter.loop(at, const(0), const(whole), _BLOCK):
-                self._store(place + at, _BLOCK)
-        if left:
-            self._store(place + whole, left)
+        elif full_size:
+            offset = self.emitter.counter(const(full_size))
+            with self.emitter.loop(offset, const(0), const(full_size), _BLOCK):
+                self._store(place + offset, _BLOCK)
+        if remainder:
+            self._store(place + full_size, remainder)
 
     def _store(self, place: Index, count: int) -> None:
         shape, buffer = (count,), self.resident.buffer

@@ -1,8 +1,8 @@
-"""Moves costly values that every trip of a loop computes alike in front of the loop.
+"""Moves costly values that are equal in every trip of a loop in front of the loop.
 
     for j: y[j] = x[j] - log(s)        ->        l = log(s) ; for j: y[j] = x[j] - l
 
-LLVM moves single instructions, but no function that is put in place.
+LLVM moves single instructions, but not the expansion of a function.
 """
 
 from collections.abc import Sequence
@@ -28,47 +28,48 @@ from tcc.schedule.nest import costly
 
 
 def hoisted(body: Sequence[Stmt]) -> Stmts:
-    """`body` with the costly values of its loops in front of them."""
-    found: Stmts = []
+    """Returns `body` with the costly values of its loops in front of them."""
+    stmts: Stmts = []
     for node in body:
         match node:
             case Loop():
                 before, inside = _split(replace(node, body=tuple(hoisted(node.body))))
-                found += [*before, inside]
+                stmts += [*before, inside]
             case If():
                 then, otherwise = (tuple(hoisted(b)) for b in (node.then, node.otherwise))
-                found.append(replace(node, then=then, otherwise=otherwise))
+                stmts.append(replace(node, then=then, otherwise=otherwise))
             case _:
-                found.append(node)
-    return found
+                stmts.append(node)
+    return stmts
 
 
 def _split(loop: Loop) -> tuple[Stmts, Loop]:
-    """The statements that go in front of a loop, and the loop without them."""
-    stored = {n.buffer for n in walk_statements(loop.body) if isinstance(n, Store)}
+    """Returns the statements that go in front of a loop, and the loop without them."""
+    stored_buffers = {n.buffer for n in walk_statements(loop.body) if isinstance(n, Store)}
     varies = {*loop.carried}
     fixed: dict[Block, Stmt] = {}
     for node in loop.body:
-        if _is_fixed(node, loop.var, stored) and varies.isdisjoint(_operands(node)):
+        if _is_fixed(node, loop.var, stored_buffers) and varies.isdisjoint(_operands(node)):
             fixed.update(dict.fromkeys(defined_blocks(node), node))
         else:
             varies.update(*(defined_blocks(n) for n in walk_statements((node,))))
-    moved: set[Stmt] = set()
+    hoisted_stmts: set[Stmt] = set()
     waiting = [n for n in fixed.values() if _is_costly(n)]
     while waiting:
         node = waiting.pop()
-        moved.add(node)
+        hoisted_stmts.add(node)
         waiting += [fixed[b] for b in _operands(node) if b in fixed]
-    inside = tuple(n for n in loop.body if n not in moved)
-    return [n for n in loop.body if n in moved], replace(loop, body=inside)
+    inside = tuple(n for n in loop.body if n not in hoisted_stmts)
+    return [n for n in loop.body if n in hoisted_stmts], replace(loop, body=inside)
 
 
 def _is_costly(node: Stmt) -> bool:
     return isinstance(node, Compute) and any(map(costly, walk(node.body)))
 
 
-def _is_fixed(node: Stmt, var: Var, stored: set[TileBuffer]) -> bool:
-    """Whether a statement gives the same in every trip, if what it is made of does."""
+def _is_fixed(node: Stmt, var: Var, stored_buffers: set[TileBuffer]) -> bool:
+    """Returns True if a statement gives equal results in every trip, provided that its operands
+    do."""
     match node:
         case Compute():
             return var not in free_vars(*index_values(node.body))
@@ -76,7 +77,9 @@ def _is_fixed(node: Stmt, var: Var, stored: set[TileBuffer]) -> bool:
             return True
         case Load():
             guards = (i for g in node.guards for i in (g.index, g.extent))
-            return node.buffer not in stored and var not in free_vars(*node.indices, *guards)
+            return node.buffer not in stored_buffers and var not in free_vars(
+                *node.indices, *guards
+            )
         case _:
             return False
 

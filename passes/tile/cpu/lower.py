@@ -1,13 +1,13 @@
 """Binds a schedule to a tile group: the tile kernel.
 
-    y[i, j] = max(sum(k) a[i, k] * b[k, j], 0)        parallel(j: 12, i: 2)  units j 64, i 60
-    nests: sum (order k, i; runs k 256;        ->       for k by 256: for i by 6:
+    y[i, j] = max(sum(k) a[i, k] * b[k, j], 0)        parallel(j: 12, i: 2)  tiles j 64, i 60
+    nests: sum (order k, i; K-blocks 256;      ->       for k by 256: for i by 6:
                 blocks i 6, j 64)                         sums in scratch += a [6, 4] * b [4, 64]
            max (blocks i 6, j 64)                       for i by 6: store max(scratch, 0)
 
 Requires a group whose stages read each other at the common iterators or through local buffers.
 Establishes static block shapes: the remainder of a loop that its block does not divide becomes
-blocks of smaller sizes, two kinds of static extents and a ladder of symbolic ones.
+blocks of smaller sizes, two kinds for static extents and a ladder for symbolic ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,22 +67,24 @@ from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident
 from tcc.passes.tile.cpu.stage import StageLowering
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.monoids import change
-from tcc.schedule.cpu.cost import follows
+from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
 from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
 from tcc.schedule.zero_terms import needed_terms
 
-# What happens at each block of a nest's loops, in a part of its reductions.
+# Emits code for one block of a nest's loops, in a part of its reductions.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
 
 
 def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
-    """The tile kernel of `group` under `schedule`."""
+    """Returns the tile kernel of `group` under `schedule`."""
     return _Lowering(group, schedule).kernel()
 
 
 class _Lowering:
+    """The lowering of one group: nests of a tile, tiles of the grid."""
+
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
         self.emitter = Emitter()
@@ -91,8 +93,8 @@ class _Lowering:
         self.strips: frozenset[Var] = frozenset()
         self.factors = factors_of(group, self.resident)
         self.packed = packed_factors(group, schedule)
-        self.rest, self.passed = schedule.nests, dict[StageRef, Ready]()
-        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
+        self.tile_nests, self.passed = schedule.nests, dict[StageRef, Ready]()
+        # Callers' arrays are only aligned to their elements, and any buffer may be a caller's.
         self.buffers = tuple(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
             for n, b in enumerate(group.buffers)
@@ -102,76 +104,83 @@ class _Lowering:
         by_name = {v.name: v for v in self.group.common}
         loops = [by_name[n] for n in self.schedule.parallel]
         shared = self._shared(loops)
-        alike = [number for nest in shared for number in nest.all_stages]
-        self.resident = in_results(self.group, self.schedule, self.resident, self.buffers, alike)
-        self.resident = overlaid(self.group, self.schedule, self.resident, alike)
+        shared_stages = [number for nest in shared for number in nest.all_stages]
+        self.resident = in_results(
+            self.group, self.schedule, self.resident, self.buffers, shared_stages
+        )
+        self.resident = overlaid(self.group, self.schedule, self.resident, shared_stages)
         regions = {v: everything(v) for v in self.group.common}
         self._nests(shared, regions, self.passed)
-        self.rest = self.schedule.nests[len(shared) :]
-        self._units(loops, {})
-        passed = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
+        self.tile_nests = self.schedule.nests[len(shared) :]
+        self._grid(loops, {})
+        arguments = tuple(b for b in self.buffers if b.scope is not MemorySpace.LOCAL)
         local = dict.fromkeys(h.buffer for h in (*self.resident.values(), *self.factors.values()))
         local.update(dict.fromkeys(p.buffer for p in self.packed.values()))
         local = {b: None for b in local if b.scope is MemorySpace.LOCAL}
         axes, body = tuple(self.axes), tuple(hoisted(self.emitter.stmts))
-        return TileKernel(passed, tuple(local), self.group.sizes, axes, body)
+        return TileKernel(arguments, tuple(local), self.group.sizes, axes, body)
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
-        """The first nests, as far as their stages have no loop that is cut into units: a kernel
-        begins with what is the same in every unit."""
-        cut = {v for v in loops if known_extent(v) is None or self._cut(v)}
+        """Returns the first nests, up to the first stage with a loop that is cut into tiles: a
+        kernel begins with what is the same in every tile."""
+        cut_loops = {v for v in loops if known_extent(v) is None or self._cut(v)}
         if self.group.stream is not None:
             return ()
-        found: list[Nest] = []
+        nests: list[Nest] = []
         for nest in self.schedule.nests:
-            if any(cut.intersection(follows(self.group.stages[n])) for n in nest.all_stages):
+            if any(cut_loops.intersection(follows(self.group.stages[n])) for n in nest.all_stages):
                 break
-            found.append(nest)
-        return tuple(found) if cut else ()
+            nests.append(nest)
+        return tuple(nests) if cut_loops else ()
 
     def _cut(self, var: Var) -> bool:
         return (known_extent(var) or 0) > self.schedule.unit(var.name)
 
-    # ---- units ----------------------------------------------------------------------------
+    # ---- tiles ----------------------------------------------------------------------------
 
-    def _units(self, loops: list[Var], regions: Regions) -> None:
+    def _grid(self, loops: list[Var], regions: Regions) -> None:
+        """Lowers the tiles of `loops`, inside `regions` of the loops before them."""
         if not loops:
-            rest = {v: everything(v) for v in self.group.common if v not in regions}
-            self._unit({**regions, **rest})
+            uncut = {v: everything(v) for v in self.group.common if v not in regions}
+            self._tile({**regions, **uncut})
             return
         for region in self._parallel(loops[0]):
-            self._units(loops[1:], {**regions, region.var: region})
+            self._grid(loops[1:], {**regions, region.var: region})
 
     def _parallel(self, var: Var) -> Iterator[TileRange]:
-        """What a unit covers of a loop: one range, or either of two."""
-        unit, size = self.schedule.unit(var.name), extent(var)
-        known = as_int(size)
-        if known == 0:
+        """Yields the range of a loop that a tile covers; two alternatives if tiles differ."""
+        tile_size, size = self.schedule.unit(var.name), extent(var)
+        static_size = as_int(size)
+        if static_size == 0:
             return
-        if known is not None and known <= unit:
+        if static_size is not None and static_size <= tile_size:
             yield everything(var)
             return
-        tile = iterator(f"p.{var.name}", ceildiv(size, unit))
+        tile = iterator(f"p.{var.name}", ceildiv(size, tile_size))
         (axis,) = free_vars(tile)
         if axis not in self.axes:
             self.axes.append(axis)
-        if known is not None:
-            whole = any(n.vector == var.name for n in self.schedule.nests)
-            (main, split), *rest = even(known, unit, whole)
+        if static_size is not None:
+            full_blocks = any(n.vector == var.name for n in self.schedule.nests)
+            (main, split), *smaller = even(static_size, tile_size, full_blocks)
             full = TileRange(var, tile * main, const(main))
-            # A single unit behind the others has its place known.
+            # The place of a single smaller tile is known.
             seconds = [
                 TileRange(var, (tile - split) * (n if count > 1 else 0) + split * main, const(n))
-                for n, count in rest
+                for n, count in smaller
             ]
             until = tile, const(split)
-        elif self._whole_blocks(var, unit):
-            yield TileRange(var, tile * unit, minimum(unit, size - tile * unit))
+        elif self._whole_blocks(var, tile_size):
+            yield TileRange(var, tile * tile_size, minimum(tile_size, size - tile * tile_size))
             return
         else:
-            full = TileRange(var, tile * unit, const(unit))
-            seconds = [last_part(var, unit)] if unit > 1 and divisor_of(size) % unit else []
-            until = tile * unit + (unit - 1), size
+            full = TileRange(var, tile * tile_size, const(tile_size))
+            seconds = (
+                [last_part(var, tile_size)]
+                if tile_size > 1 and divisor_of(size) % tile_size
+                else []
+            )
+            until = tile * tile_size + (tile_size - 1), size
         if not seconds:
             yield full
             return
@@ -181,40 +190,44 @@ class _Lowering:
             yield from seconds
         self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
 
-    def _whole_blocks(self, var: Var, unit: int) -> bool:
-        """Whether several blocks fill a unit along a loop in each nest, so that what a whole unit
-        leaves of an open size differs from it by the number of blocks."""
+    def _whole_blocks(self, var: Var, tile_size: int) -> bool:
+        """Returns True if several blocks fill a tile along a loop in each nest, so that the last
+        tile of a symbolic size only has fewer blocks."""
         return all(
-            n.vector != var.name and unit > (block := n.block(var.name)) and unit % block == 0
+            n.vector != var.name
+            and tile_size > (block := n.block(var.name))
+            and tile_size % block == 0
             for n in self.schedule.nests
         )
 
-    def _unit(self, regions: Regions) -> None:
+    def _tile(self, regions: Regions) -> None:
+        """Lowers one tile."""
         regions = {**regions, **strip_regions(self.group, regions)}
         self.strips = frozenset(v for v in regions if v not in self.group.common)
         passed = dict(self.passed)
         stream = self.group.stream
         if stream is None:
-            self._nests(self.rest, regions, passed)
+            self._nests(self.tile_nests, regions, passed)
             return
-        first, along, last = (
+        before_nests, stream_nests, after_nests = (
             [n for n in self.schedule.nests if n.stages[0] in part]
             for part in (stream.before, stream.stages, _after(self.group, stream))
         )
-        at = [_NestLowering(self, n, regions, passed) for n in along]
-        self._nests(first, regions, passed)
-        for nest in at:
-            nest.start()
+        lowerings = [_NestLowering(self, n, regions, passed) for n in stream_nests]
+        self._nests(before_nests, regions, passed)
+        for lowering in lowerings:
+            lowering.start()
         span = self._needed(regions)
         for part in in_blocks(self.emitter, stream.loop, self.schedule.stream_block, *span):
-            for each in along:
-                _NestLowering(self, each, {**regions, stream.loop: part}, {}).step(part)
-        for nest in at:
-            nest.finish()
-        self._nests(last, regions, passed)
+            for nest in stream_nests:
+                _NestLowering(self, nest, {**regions, stream.loop: part}, {}).step(part)
+        for lowering in lowerings:
+            lowering.finish()
+        self._nests(after_nests, regions, passed)
 
     def _needed(self, regions: Regions) -> tuple[Sequence[Index], Sequence[Index]]:
-        """What the streaming loop of a unit may leave out, as `in_blocks` takes it."""
+        """Returns bounds of the part of the streaming loop that a tile needs, as `in_blocks` takes
+        them."""
         if not self.schedule.skips:
             return (), ()
         ends = {v: (r.base, r.base + r.size - 1) for v, r in regions.items()}
@@ -233,10 +246,10 @@ def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
 
 
 class _NestLowering:
-    """The loops of one nest over the region of a unit.
+    """The loops of one nest over the region of a tile.
 
-    `passed` are results that are one block for the whole unit: what earlier nests left there, and
-    where this one leaves its own.
+    `passed` are results that are one block for the whole tile: those of earlier nests, and those
+    that this nest adds.
     """
 
     def __init__(
@@ -254,16 +267,17 @@ class _NestLowering:
         }
         named = {v.name: v for v in first.loops}
         ordered = [named[n] for n in nest.order]
-        rest = [v for v in first.iters if v not in ordered]
+        unordered = [v for v in first.iters if v not in ordered]
         # The vector loop is the last axis of every block.
         common = [v for v in parent.group.common if v in first.iters]
         inner = [v for v in first.iters if v not in common]
         self.iters = sorted((*common, *inner), key=lambda v: v.name == nest.vector)
-        self.loops = [*ordered, *rest]
+        self.loops = [*ordered, *unordered]
         self.passes = [v for v in self.loops if v in self.iters]
         stream = parent.group.stream
         accumulators = stream is not None and any(stream.loop in s.reduce for _, s in self.stages)
-        # Sums stay in scratch from run to run: of the nest's own loops, or of the streaming loop.
+        # Sums wait in scratch from K-block to K-block of the nest's loops, or of the streaming
+        # loop.
         self.waits = accumulators or bool(nest.k_blocks)
 
     def run(self) -> None:
@@ -273,19 +287,19 @@ class _NestLowering:
         self.finish()
 
     def start(self) -> None:
-        """Before the first block."""
+        """Emits what comes before the first block."""
         if self.waits:
             self._loops(self.passes, {}, {}, self._identity)
 
-    def step(self, run: TileRange) -> None:
-        """One block of a streaming loop."""
+    def step(self, block: TileRange) -> None:
+        """Emits one block of a streaming loop."""
         if self.waits:
-            self._loops(self.loops, {}, {run.var: run}, self._compute)
+            self._loops(self.loops, {}, {block.var: block}, self._compute)
         else:
             self.run()
 
     def finish(self) -> None:
-        """After the last block."""
+        """Emits what comes after the last block."""
         if self.waits and self._stores_sums():
             self._loops(self.passes, {}, {}, self._flush)
 
@@ -293,22 +307,22 @@ class _NestLowering:
         if not loops:
             emit(spans, k_blocks)
             return
-        var, rest = loops[0], loops[1:]
+        var, inner = loops[0], loops[1:]
         if var in self.iters:
             for span in self._blocks(var, spans):
-                self._loops(rest, {**spans, var: span}, k_blocks, emit)
+                self._loops(inner, {**spans, var: span}, k_blocks, emit)
         else:
             ends = {v: (r.base, r.base + r.size - 1) for v, r in self.regions.items()}
             ends |= {v: (s.base, s.base + s.size - 1) for v, s in spans.items()}
             terms = needed_terms(self.first, var, ends)
-            for run in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name], *terms):
-                self._loops(rest, spans, {**k_blocks, var: run}, emit)
+            for k_block in in_blocks(self.emitter, var, dict(self.nest.k_blocks)[var.name], *terms):
+                self._loops(inner, spans, {**k_blocks, var: k_block}, emit)
 
-    def _blocks(self, var: Var, around: Spans) -> Iterator[BlockRange]:
-        """The blocks along a loop, inside those of the loops `around` it."""
+    def _blocks(self, var: Var, outer: Spans) -> Iterator[BlockRange]:
+        """Yields the blocks along a loop, inside blocks of the loops `outer`."""
         nest, region = self.nest, self.regions[var]
-        whole = nest.block(nest.vector or "")
-        lanes = next((s.size for v, s in around.items() if v.name == nest.vector), whole)
+        vector_block = nest.block(nest.vector or "")
+        lanes = next((s.size for v, s in outer.items() if v.name == nest.vector), vector_block)
         block = nest.block_beside(var.name, lanes)
         if var in self.parent.strips:
             return inside(self.emitter, region, block > 1)
@@ -317,7 +331,7 @@ class _NestLowering:
         return tiles(self.emitter, region, block, vector, vector and self._has_border(var), vectors)
 
     def _has_border(self, var: Var) -> bool:
-        """Whether it is at the ends of a loop alone that elements are no neighbours in memory."""
+        """Returns True if elements are no neighbours in memory only at the ends of a loop."""
         block = self.nest.block(var.name)
         middle = iterator("middle", maximum(extent(var) - 2 * block, 1))
         offsets = (a.offset for _, s in self.stages for a in s.accesses.values())
@@ -328,7 +342,8 @@ class _NestLowering:
         )
 
     def _all(self) -> None:
-        """The stages on all blocks; what rows share of a packed operand is made before them."""
+        """Emits the stages on all blocks; the packed operand that rows share is filled before
+        them."""
         along = {v for n, _ in self.stages for v in self._packed_along(n)}
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
         rows = self.loops[count:]
@@ -353,21 +368,21 @@ class _NestLowering:
         self._loops(self.loops[:count], {}, {}, around_rows)
 
     def _packed_along(self, number: int) -> frozenset[Var]:
-        """The loops that say which part of a packed operand is at hand: those that it varies with,
-        and those that its scratch has an axis for, as all K-blocks are."""
+        """Returns the loops that select the current part of a packed operand: those that it varies
+        with, and those along which its scratch has an axis, as it has for K-blocks."""
         packed = self.parent.packed.get(number)
         if packed is None:
             return frozenset()
         stage = self.parent.group.stages[number]
-        around = self._around(stage, (), {}, dict(self.passed))
-        return StageLowering(around).varies_with(packed.factor).union(v for v, _ in packed.steps)
+        context = self._context(stage, (), {}, dict(self.passed))
+        return StageLowering(context).varies_with(packed.factor).union(v for v, _ in packed.steps)
 
     def _fill(self, number: int, stage: GroupStage, spans: Spans, k_blocks: Regions) -> None:
         packed = self.parent.packed.get(number)
         if packed is not None:
-            fill(packed, self._around(stage, tuple(spans.values()), k_blocks, dict(self.passed)))
+            fill(packed, self._context(stage, tuple(spans.values()), k_blocks, dict(self.passed)))
 
-    # ---- what happens at each block -------------------------------------------------------
+    # ---- the code of each block -----------------------------------------------------------
 
     def _outer(self, spans: Spans) -> tuple[BlockRange, ...]:
         return tuple(spans[v] for v in self.iters)
@@ -377,26 +392,26 @@ class _NestLowering:
         outer = self._outer(spans)
         axes = frozenset(s.var for s in outer if s.axis)
         for number, stage in self.stages:
-            around = self._around(stage, outer, k_blocks, ready)
+            context = self._context(stage, outer, k_blocks, ready)
             if stage is self.first:
-                around = replace(around, along=self.along)
+                context = replace(context, along=self.along)
             if packed:
-                around = replace(around, packed=self.parent.packed.get(number))
-            lowering = StageLowering(around)
+                context = replace(context, packed=self.parent.packed.get(number))
+            lowering = StageLowering(context)
             if self.waits:
                 old = self._load(number, outer)
                 blocks = lowering.continued(self._rescaled(number, old, outer))
-                self._move(number, old, blocks, outer)
+                self._store_factors(number, old, blocks, outer)
             else:
                 blocks = lowering.run()
                 lowering.store(blocks)
             lowering.hold(number, blocks)
             for component, block in enumerate(blocks):
-                made = ready[StageRef(number, component)] = Ready(block, axes)
+                earlier = ready[StageRef(number, component)] = Ready(block, axes)
                 if in_registers(self.parent.group, self.parent.schedule, number):
-                    self.passed[StageRef(number, component)] = made
+                    self.passed[StageRef(number, component)] = earlier
 
-    def _around(
+    def _context(
         self,
         stage: GroupStage,
         outer: tuple[BlockRange, ...],
@@ -418,7 +433,7 @@ class _NestLowering:
         )
 
     def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
-        """Sums so far times what the change of their state in this block asks for."""
+        """Returns the sums so far, times the factor by which their state changed in this block."""
         resident = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if resident is None:
             return sums
@@ -435,28 +450,33 @@ class _NestLowering:
         self.emitter.add(Compute(out, apply("mul", *args), (block, factor)))
         return (out,)
 
-    def _move(self, number: int, old: Blocks, new: Blocks, outer: tuple[BlockRange, ...]) -> None:
-        """The factors that a change of this stage's total brings for the sums that depend on it;
-        no change brings none, infinities included."""
-        done: list[TileBuffer] = []
+    def _store_factors(
+        self, number: int, old_state: Blocks, new_state: Blocks, outer: tuple[BlockRange, ...]
+    ) -> None:
+        """Stores the factors by which a change of this stage's accumulator rescales the sums that
+        depend on it.
+
+        The factor is 1 if the accumulator does not change, infinities included.
+        """
+        stored_buffers: list[TileBuffer] = []
         for rescale, resident in self.parent.factors.items():
-            if rescale.total != StageRef(number) or resident.buffer in done:
+            if rescale.total != StageRef(number) or resident.buffer in stored_buffers:
                 continue
-            done.append(resident.buffer)
-            factor = change(rescale, old[0].dtype)
-            (block,) = self.emitter.like(old)
+            stored_buffers.append(resident.buffer)
+            factor = change(rescale, old_state[0].dtype)
+            (block,) = self.emitter.like(old_state)
             mapping = positions(outer, block.shape)
             at = resident.offset(mapping, const(0), self.regions)
-            self.emitter.add(Compute(block, factor, (old[0], new[0])))
+            self.emitter.add(Compute(block, factor, (old_state[0], new_state[0])))
             self.emitter.add(Store(resident.buffer, (at,), block, limits(outer, mapping)))
 
     def _identity(self, spans: Spans, _: Regions) -> None:
-        """Sums that wait in scratch start at the identity."""
+        """Stores the identity to sums that wait in scratch."""
         for number, _outer, lowering in self._lowerings(spans):
             lowering.hold(number, lowering.identities())
 
     def _flush(self, spans: Spans, _: Regions) -> None:
-        """Sums that are results go from scratch to where results lie."""
+        """Moves sums that are results from scratch to their place."""
         for number, outer, lowering in self._lowerings(spans):
             lowering.store(self._load(number, outer))
 
@@ -465,7 +485,7 @@ class _NestLowering:
     ) -> Iterator[tuple[int, tuple[BlockRange, ...], StageLowering]]:
         outer = self._outer(spans)
         for number, stage in self.stages:
-            yield number, outer, StageLowering(self._around(stage, outer, {}, {}))
+            yield number, outer, StageLowering(self._context(stage, outer, {}, {}))
 
     def _stores_sums(self) -> bool:
         buffers = self.parent.group.buffers
@@ -479,7 +499,7 @@ class _NestLowering:
     # ---- scratch ----------------------------------------------------------------------------
 
     def _surround(self) -> None:
-        """What later stages see around the rows that this nest makes."""
+        """Fills the scratch around the rows that this nest computes."""
         for number, stage in self.stages:
             for component, scalar in enumerate(stage.body):
                 resident = self.parent.resident.get(StageRef(number, component))

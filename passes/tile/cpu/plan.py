@@ -45,8 +45,8 @@ from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
 from tcc.schedule.open_sizes import Times, other_sizes, table_sizes
 
-# By how much the price of a kernel may grow that has a constant as another program has it: prices
-# tell panels apart no better.
+# The factor by which the price of a kernel may grow if it reads a constant in another program's
+# layout: prices of different panels are no more precise.
 _SHARED = 1.08
 
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
@@ -56,77 +56,82 @@ class CorePlanner(CpuKernels, KernelPlanner):
     """Plans kernels for cores of one kind."""
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
-        """`pricer`: schedules near the analytic one are priced, and the cheapest taken; `priced`
-        then counts them.  Without one the analytic schedule is taken."""
+        """With a `pricer`, schedules near the analytic one are priced and the cheapest is used;
+        `priced` counts them. Without one the analytic schedule is used."""
         CpuKernels.__init__(self, core, pricer)
         KernelPlanner.__init__(self)
         self._structures: dict[KernelKey, Structure] = {}
-        # Where constants lie by their contents, as the first kernel of all programs has them.
-        self._lie: dict[str, Layout] = {}
-        self._alike: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
+        # Layouts of constants by their contents, as the first kernel of all programs has them.
+        self._layout_of: dict[str, Layout] = {}
+        self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
 
     @property
     def prices_layouts(self) -> bool:
         return self.pricer is not None
 
     def prices_as(self, other: CorePlanner) -> bool:
-        """Whether both have prices, and the same for every kernel."""
+        """Returns True if both planners have prices, equal ones for every kernel."""
         if self.pricer is None or other.pricer is None:
             return False
         return (self.core, self.pricer.key) == (other.core, other.pricer.key)
 
     def settled(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
-        """Programs of one model share constants: a kernel has them as those planned before it,
-        unless that would make it slower."""
+        """Returns the planned kernel, on constants in the layouts that earlier kernels of the
+        model's programs use, unless that would make it slower."""
         planned = self._as_before(key, digests)
         for digest, storage in zip(digests, planned[0], strict=True):
             if digest is not None:
-                self._lie.setdefault(digest, storage.layout)
+                self._layout_of.setdefault(digest, storage.layout)
         return planned
 
     def _as_before(self, key: KernelKey, digests: Sequence[str | None]) -> Planned:
         planned = self._known[key]
-        lie = [s.layout for s in planned[0]]
-        wanted = tuple(self._lie.get(d or "", own) for d, own in zip(digests, lie, strict=True))
-        if self.pricer is None or wanted == tuple(lie):
+        own_layouts = [s.layout for s in planned[0]]
+        shared_layouts = tuple(
+            self._layout_of.get(digest or "", layout)
+            for digest, layout in zip(digests, own_layouts, strict=True)
+        )
+        if self.pricer is None or shared_layouts == tuple(own_layouts):
             return planned
-        if (key, wanted) not in self._alike:
-            self._alike[key, wanted] = self._on(key, wanted, self.pricer) or planned
-        return self._alike[key, wanted]
+        if (key, shared_layouts) not in self._on_layouts:
+            self._on_layouts[key, shared_layouts] = (
+                self._on(key, shared_layouts, self.pricer) or planned
+            )
+        return self._on_layouts[key, shared_layouts]
 
-    def _on(self, key: KernelKey, wanted: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
-        """The kernel on operands that lie so, by the width of its panels; None where it has no such
-        schedule, or only dearer ones."""
+    def _on(self, key: KernelKey, layouts: tuple[Layout, ...], pricer: Pricer) -> Planned | None:
+        """Returns the kernel on operands with these layouts, which panels of some width give; None
+        if no schedule has them, or only dearer ones."""
         _, bound = self._known[key]
         assert isinstance(bound.schedule, Schedule)
         structure = self._structure(key)
-        most = pricer.price(bound.group, bound.schedule).seconds * _SHARED
+        limit = pricer.price(bound.group, bound.schedule).seconds * _SHARED
         for panel in PANELS:
             packed = structure.packed(Knobs(panel=panel))
-            if tuple(s.layout for s in packed) != wanted:
+            if tuple(s.layout for s in packed) != layouts:
                 continue
             group, schedule = structure.with_knobs(Knobs(panel=panel))
-            if pricer.price(group, schedule).seconds <= most:
+            if pricer.price(group, schedule).seconds <= limit:
                 return packed, self._bound(structure, Knobs(panel=panel))
         return None
 
     def estimate(self, key: KernelKey) -> float:
-        """The price under the analytic schedule.  Requires a pricer."""
+        """Returns the price under the analytic schedule. Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
 
     def estimates(self, key: KernelKey) -> Times:
         structure = self._structure(key)
         _, schedule = structure.with_knobs(Knobs())
-        others = (self.price(group, schedule) for group in structure.resized(Knobs()))
-        return (self.price_of(key), *others)
+        further_prices = (self.price(group, schedule) for group in structure.resized(Knobs()))
+        return (self.price_of(key), *further_prices)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
         return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
 
     def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)
-        units = least_units(bound.group, bound.schedule, self.limits)
-        return None if units is const(1) else units
+        tiles = least_units(bound.group, bound.schedule, self.limits)
+        return None if tiles is const(1) else tiles
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
@@ -134,7 +139,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
         return self._structures[key]
 
     def _cheapest_form(self, key: KernelKey) -> Structure:
-        """The form of the least price under the analytic schedule, the first of equal ones."""
+        """Returns the form of the lowest price under the analytic schedule; of equal prices the
+        first."""
         expr, operands, _ = key
         forms = self.forms(expr)
         if len(forms) > 1:
@@ -149,14 +155,13 @@ class CorePlanner(CpuKernels, KernelPlanner):
         structure = self._structure(key)
         knobs = Knobs()
         if self.pricer is not None:
-            found = cheapest(structure.with_knobs, self.pricer, structure.resized)
-            knobs, self.priced = found.knobs, self.priced + found.priced
+            choice = cheapest(structure.with_knobs, self.pricer, structure.resized)
+            knobs, self.priced = choice.knobs, self.priced + choice.priced
         return structure.packed(knobs), self._bound(structure, knobs)
 
     def _bound(self, structure: Structure, knobs: Knobs) -> Bound:
-        """The kernel, with results past the caches where that saves time, whatever the schedule.
-
-        Sizes that are open may be small."""
+        """Returns the kernel. Its results bypass the caches if that saves time under any schedule
+        and no size is symbolic: a symbolic size may be small."""
         group, schedule = structure.with_knobs(knobs)
         kernel = lower(group, schedule)
         if (
@@ -164,8 +169,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
             and not group.sizes
             and self.pricer.machine.bypasses(group_bytes(group, constants=False))
         ):
-            once = (n for n in kernel.results if stored_once(kernel, group, n))
-            kernel = replace(kernel, nontemporal=tuple(once))
+            results = (n for n in kernel.results if stored_once(kernel, group, n))
+            kernel = replace(kernel, nontemporal=tuple(results))
         if self.pricer is None:
             return Bound(kernel, schedule, group)
         resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
@@ -173,12 +178,12 @@ class CorePlanner(CpuKernels, KernelPlanner):
 
 
 class Structure:
-    """A kernel's expression and storage, and what schedules make of them."""
+    """A kernel's expression and storage, and the groups and schedules that knobs give."""
 
     def __init__(self, key: KernelKey, core: CoreModel) -> None:
         self._key, self._core = key, core
         self._plain = build_group(*key, limits=core.limits)
-        # Of all knobs, only those of blocks and vectors change what constants are packed for.
+        # Only the knobs of blocks and vectors change how constants are packed.
         self._packed: dict[tuple[int | None, ...], tuple[Storage, ...]] = {}
         self._groups: dict[tuple[Storage, ...], TileGroup] = {key[1]: self._plain}
         self._by_knobs: dict[Knobs, tuple[TileGroup, Schedule]] = {}
@@ -189,7 +194,7 @@ class Structure:
         return build_group(*self._key, collapsed=False, limits=self._core.limits)
 
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
-        """The operands, with the constants packed for the schedule under `knobs`."""
+        """Returns the operands, with the constants packed for the schedule under `knobs`."""
         operands = self._key[1]
         if not any(s.constant for s in operands):
             return operands
@@ -200,7 +205,7 @@ class Structure:
         return self._packed[key]
 
     def with_knobs(self, knobs: Knobs) -> tuple[TileGroup, Schedule]:
-        """The group with its constants packed so, and the schedule."""
+        """Returns the group on these packed constants, and its schedule."""
         if knobs not in self._by_knobs:
             expr, _, results = self._key
             packed = self.packed(knobs)
@@ -215,11 +220,11 @@ class Structure:
         return other_sizes(self._plain.sizes)
 
     def resized(self, knobs: Knobs) -> tuple[TileGroup, ...]:
-        """The group under `knobs` at further sets of sizes than the typical one."""
+        """Returns the group under `knobs` at the further sets of sizes."""
         return self._at(knobs, self._other_sizes)
 
     def tabulated(self, knobs: Knobs) -> tuple[TileGroup, ...]:
-        """The group under `knobs` at the sets of sizes of which a manifest has the time."""
+        """Returns the group under `knobs` at the sets of sizes in a manifest's table of times."""
         sizes = self._plain.sizes
         return self._at(knobs, table_sizes(sizes) if sizes else ())
 
@@ -230,10 +235,13 @@ class Structure:
     def _sized(self, packed: tuple[Storage, ...], sizes: _Sizes) -> TileGroup:
         if (packed, sizes) not in self._resized:
             expr, _, results = self._key
-            at = dict(sizes)
-            storages = ([_resized(s, at) for s in each] for each in (packed, results))
+            values = dict(sizes)
+            storages = (
+                [_resized(s, values) for s in group_storages]
+                for group_storages in (packed, results)
+            )
             self._resized[packed, sizes] = build_group(
-                substitute_sizes(expr, at), *storages, limits=self._core.limits
+                substitute_sizes(expr, values), *storages, limits=self._core.limits
             )
         return self._resized[packed, sizes]
 
@@ -249,8 +257,8 @@ def _resized(storage: Storage, sizes: Substitution) -> Storage:
 def pack_constants(
     group: TileGroup, schedule: Schedule, operands: Sequence[Storage]
 ) -> tuple[Storage, ...]:
-    """Layouts for constants such that blocks of the vector loop are contiguous in them, and follow
-    each other as the schedule walks them.
+    """Returns the operands with layouts for constants in which blocks of the vector loop are
+    contiguous, and follow each other in the schedule's order.
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
@@ -259,12 +267,13 @@ def pack_constants(
     for number, stage in enumerate(group.stages):
         if stage is main or contraction_factors(stage) is not None:
             nest = schedule.nest(number)
-            _pack(packed, group, stage, nest, _walked(stage, schedule.parallel + nest.order))
+            _pack(packed, group, stage, nest, _ordered_loops(stage, schedule.parallel + nest.order))
     return tuple(packed)
 
 
-def _walked(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
-    """A stage's loops, first those that `order` names; a collapsed loop a.b.c is three of them."""
+def _ordered_loops(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
+    """Returns a stage's loops, first those that `order` names; a collapsed loop a.b.c counts as
+    three."""
     names = [name for loop in order for name in loop.split(".")]
     named = {v.name: v for v in stage.loops}
     return tuple(dict.fromkeys((*(named[n] for n in names if n in named), *stage.loops)))
@@ -273,7 +282,8 @@ def _walked(stage: GroupStage, order: Sequence[str]) -> tuple[Var, ...]:
 def _pack(
     packed: list[Storage], group: TileGroup, stage: GroupStage, nest: Nest, loops: tuple[Var, ...]
 ) -> None:
-    """Sets the layouts of the constants that one stage reads; `loops` as they are walked."""
+    """Sets the layouts of the constants that one stage reads; `loops` are in the schedule's
+    order."""
     if nest.vector is None:
         return
     # A collapsed loop a.b.c runs fastest along c.
@@ -284,7 +294,7 @@ def _pack(
     block = nest.block(nest.vector)
     panels = contraction_factors(stage) is not None and vector not in stage.reduce
     for node, access in stage.accesses.items():
-        if access.buffer >= len(packed):  # what another stage computed
+        if access.buffer >= len(packed):  # computed by another stage
             continue
         storage = packed[access.buffer]
         if not packable(group, node, access, storage):
@@ -293,15 +303,15 @@ def _pack(
         if step == 0 or (step == 1 and not panels):
             continue
         words = _words(stage, node, vector, storage.dtype) if panels else None
-        found = packed_layout(storage, node, vector, loops, block if panels else 1, words)
-        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+        packed_form = packed_layout(storage, node, vector, loops, block if panels else 1, words)
+        packed[access.buffer] = replace(storage, layout=packed_form or storage.layout)
 
 
 def _words(stage: GroupStage, node: Read, vector: Var, dtype: DType) -> Words | None:
-    """The axis of a bf16 or byte factor whose neighbours lie side by side: that of the innermost
-    sum, if the other factor is repeated over the lanes.
+    """Returns the axis of a bf16 or byte factor whose neighbours lie in one word: that of the
+    innermost sum, if the other factor is broadcast to the lanes; else None.
 
-    A CPU multiplies the neighbours in a word at once, or takes them apart with few instructions.
+    A CPU multiplies the neighbours in a word at once, or separates them with few instructions.
     """
     factors = contraction_factors(stage)
     count = 2 if dtype is BF16 else 4 if dtype in (I8, U8) and of_bytes(stage) else 1

@@ -1,4 +1,4 @@
-"""Regions and spans: the part of each loop that a unit or a block covers."""
+"""Regions and spans: the part of each loop that a tile or a block covers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from tcc.schedule.cpu.schedule import Vectors, even
 
 @record
 class TileRange:
-    """The part of an iterator that a unit covers: `base + i` for `i < size`."""
+    """The part of an iterator that a tile covers: `base + i` for `i < size`."""
 
     var: Var
     base: Index
@@ -24,10 +24,10 @@ class TileRange:
 
 @record
 class BlockRange:
-    """The part of an iterator a block covers: `base + lane` for `lane < size`.
+    """The part of an iterator that a block covers: `base + lane` for `lane < size`.
 
-    `axis` tells whether blocks have an axis for it (of `size`, maybe 1).  Lanes at or behind `stop`
-    are no elements of the iterator: nothing is loaded, stored or summed there.
+    `axis`: blocks have an axis for it (of `size`, possibly 1). Lanes at or beyond `stop` are no
+    elements of the iterator: nothing is loaded, stored or summed there.
     """
 
     var: Var
@@ -39,8 +39,8 @@ class BlockRange:
 
 @record
 class Rung:
-    """A loop over blocks: `step` elements at a time from `start` to `stop`; the last of them may
-    reach behind the end where `masked`."""
+    """A loop over blocks of `step` elements from `start` to `stop`; if `masked`, the last block may
+    reach beyond the end."""
 
     start: Index
     stop: Index
@@ -53,27 +53,28 @@ Spans: TypeAlias = Mapping[Var, BlockRange]
 
 
 def everything(var: Var) -> TileRange:
-    """All of an iterator."""
+    """Returns the whole range of an iterator."""
     return TileRange(var, const(0), extent(var))
 
 
 def flat(span: BlockRange) -> BlockRange:
-    """A span that a block does not vary along has no axis in it."""
+    """Returns `span` without an axis, for a block that does not vary along it."""
     return BlockRange(span.var, span.base, 1, False)
 
 
 def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
-    """The shape of a block over `spans`."""
+    """Returns the shape of a block over `spans`."""
     return tuple(s.size for s in spans if s.axis)
 
 
 def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
-    """Guards that turn off the lanes behind the ends of `spans`, at positions as in `mapping`."""
+    """Returns guards that mask the lanes beyond the ends of `spans`, at positions as in
+    `mapping`."""
     return tuple(Guard(mapping[s.var], s.stop) for s in spans if s.axis and s.stop is not None)
 
 
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Each iterator as an expression over loop and lane variables of a block of `shape`."""
+    """Returns each iterator as an expression over loop and lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 
@@ -82,15 +83,16 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
 
 
 def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Rung, ...]:
-    """How an open `size` is cut.  Each rung is code of its own, for all loops inside.
+    """Returns the rungs into which a symbolic `size` is cut. Each rung is code of its own,
+    including all loops inside.
 
-    Without `vectors`: whole blocks, parts of one, and single elements.  A part is a divisor near
-    the block's root: few trips of either kind, and more of them where a single element takes as
-    long as a pair.  23 by 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
+    Without `vectors`: full blocks, parts of a block, and single elements. A part is a divisor near
+    the block's root: few trips of either kind, and more of parts, because a single element takes as
+    long as a pair. 23 by 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
 
-    With masks: whole blocks, then four vectors at a time, two and one; the last of two and of one
-    may reach behind the end.  155 by 64 in vectors of 16 gives 0..128 by 64, 128..160 by 32.
-    Without masks: whole blocks, then vectors, halves of one, and so on down to single elements.
+    With masks: full blocks, then four vectors at a time, two and one; the last two and the last one
+    may reach beyond the end. 155 by 64 in vectors of 16 gives 0..128 by 64, 128..160 by 32. Without
+    masks: full blocks, then vectors, halves of a vector, and so on down to single elements.
     """
     if vectors is None:
         part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block)
@@ -100,14 +102,14 @@ def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Run
     return _masked_rungs(size, block, vectors.lanes)
 
 
-def _halves(most: int, least: int) -> Iterator[int]:
-    while most >= least:
-        yield most
-        most //= 2
+def _halves(largest: int, smallest: int) -> Iterator[int]:
+    while largest >= smallest:
+        yield largest
+        largest //= 2
 
 
 def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
-    """Whole blocks and then `parts` of one, without those that are never reached."""
+    """Returns full blocks and then `parts` of one, without those that are never reached."""
     rungs: list[Rung] = []
     start = const(0)
     for step in (block, *(n for n in parts if n < block)):
@@ -119,50 +121,58 @@ def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
 
 
 def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
-    """Whole blocks and vectors, and then a pair of vectors and a single one, of which the last may
-    reach behind the end: no more vectors than hold the elements."""
+    """Returns full blocks and groups of four vectors, then a pair of vectors and a single one,
+    which may reach beyond the end: no more vectors than hold the elements."""
     four = min(4 * width, block)
     rungs = list(_rungs(size, block, (four,)))
     start = size - size % four
     pair = 2 * width
     if pair < block:
-        # What fills one vector at most is left to it.
-        left = size - start + (width - 1)
-        stop = start + left - left % pair
+        # A remainder of at most one vector is left to the last rung.
+        remaining = size - start + (width - 1)
+        stop = start + remaining - remaining % pair
         rungs.append(Rung(start, stop, pair, True))
         start = stop
-    left = size - start + (width - 1)
-    rungs.append(Rung(start, start + left - left % width, width, True))
+    remaining = size - start + (width - 1)
+    rungs.append(Rung(start, start + remaining - remaining % width, width, True))
     return tuple(r for r in rungs if as_int(r.stop - r.start) != 0)
 
 
-def last_part(var: Var, unit: int) -> TileRange:
-    """What whole units of an open loop leave: fewer elements than a unit has."""
+def last_part(var: Var, tile_size: int) -> TileRange:
+    """Returns the remainder of a symbolic loop behind its full tiles."""
     size = extent(var)
-    return TileRange(var, size - size % unit, size % unit)
+    return TileRange(var, size - size % tile_size, size % tile_size)
 
 
-# What is added to `emitter` while one of these ranges is at hand is done for all of their kind.
+# Statements added to `emitter` while one of these ranges is yielded run for all ranges of that
+# kind.
 
 
 def in_blocks(
-    emitter: Emitter, var: Var, run: int, firsts: Sequence[Index] = (), stops: Sequence[Index] = ()
+    emitter: Emitter,
+    var: Var,
+    block: int,
+    firsts: Sequence[Index] = (),
+    stops: Sequence[Index] = (),
 ) -> Iterator[TileRange]:
-    """Serial: all of an iterator, `run` elements at a time, and then what is left; but no block
-    that ends before one of `firsts` or begins at one of `stops` or behind it."""
+    """Yields, in serial loops, all of an iterator: `block` elements at a time, and then the
+    remainder.
+
+    Blocks that end before one of `firsts`, or begin at or after one of `stops`, are left out.
+    """
     size = extent(var)
-    known = as_int(size)
-    done = size - size % run if known is None or known > run else const(0)
-    if as_int(done) != 0:
-        at = emitter.counter(size)
-        start = run * reduce(maximum, (first // run for first in firsts), const(0))
-        blocks = reduce(minimum, (ceildiv(stop, run) for stop in stops), done // run)
-        with emitter.loop(at, start, run * blocks if stops else done, run):
-            yield TileRange(var, at, const(run))
-    if as_int(size - done) != 0:
+    static_size = as_int(size)
+    full_size = size - size % block if static_size is None or static_size > block else const(0)
+    if as_int(full_size) != 0:
+        counter = emitter.counter(size)
+        start = block * reduce(maximum, (first // block for first in firsts), const(0))
+        blocks = reduce(minimum, (ceildiv(stop, block) for stop in stops), full_size // block)
+        with emitter.loop(counter, start, block * blocks if stops else full_size, block):
+            yield TileRange(var, counter, const(block))
+    if as_int(size - full_size) != 0:
         with emitter.body() as body:
-            yield TileRange(var, done, size - done)
-        for before, behind in (*((f, size) for f in firsts), *((done, s) for s in stops)):
+            yield TileRange(var, full_size, size - full_size)
+        for before, behind in (*((f, size) for f in firsts), *((full_size, s) for s in stops)):
             body = [If(before, behind, tuple(body))]
         emitter.add(*body)
 
@@ -171,48 +181,51 @@ def tiles(
     emitter: Emitter,
     region: TileRange,
     block: int,
-    whole: bool,
+    full_blocks: bool,
     ends: bool = False,
     vectors: Vectors | None = None,
 ) -> Iterator[BlockRange]:
-    """Serial: the blocks of a region; the remainder of a symbolic size goes down a ladder.  With
-    `ends` the first and the last whole block of a static size are code of their own."""
-    known = as_int(region.size)
-    parts = even(known or 0, block, whole)
+    """Yields, in serial loops, the blocks of a region; the remainder of a symbolic size goes down a
+    ladder.
+
+    `ends`: the first and the last full block of a static size are code of their own.
+    """
+    static_size = as_int(region.size)
+    parts = even(static_size or 0, block, full_blocks)
     if ends:
         parts = tuple(
             (n, c) for n, count in parts for c in (1, count - 2, min(1, count - 1)) if c > 0
         )
-    rungs = ladder(region.size, block, vectors) if known is None else _static_rungs(parts)
+    rungs = ladder(region.size, block, vectors) if static_size is None else _static_rungs(parts)
     for rung in rungs:
-        alone = as_int(rung.stop - rung.start) == rung.step
-        at = rung.start if alone else counter_of(emitter, region, rung)
-        with nullcontext() if alone else emitter.loop(at, rung.start, rung.stop, rung.step):
-            yield block_at(region, rung, at, block > 1)
+        single = as_int(rung.stop - rung.start) == rung.step
+        start = rung.start if single else counter_of(emitter, region, rung)
+        with nullcontext() if single else emitter.loop(start, rung.start, rung.stop, rung.step):
+            yield block_at(region, rung, start, block > 1)
 
 
 def counter_of(emitter: Emitter, region: TileRange, rung: Rung) -> Index:
-    """A loop variable that runs over the blocks of a rung."""
+    """Returns a loop variable that runs over the blocks of a rung."""
     return emitter.counter(rung.stop if rung.masked else region.size)
 
 
-def block_at(region: TileRange, rung: Rung, at: Index, axis: bool) -> BlockRange:
-    """The block of a rung that begins `at` elements behind the first of a region."""
+def block_at(region: TileRange, rung: Rung, start: Index, axis: bool) -> BlockRange:
+    """Returns the block of a rung that begins `start` elements after the first of a region."""
     stop = region.base + region.size if rung.masked else None
-    return BlockRange(region.var, region.base + at, rung.step, axis, stop)
+    return BlockRange(region.var, region.base + start, rung.step, axis, stop)
 
 
 def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
-    done = 0
+    start = 0
     for size, count in parts:
-        yield Rung(const(done), const(done + count * size), size)
-        done += count * size
+        yield Rung(const(start), const(start + count * size), size)
+        start += count * size
 
 
 def inside(emitter: Emitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
-    """Those elements of a region that the iterator has, one by one: the region may begin before
-    zero and end beyond the extent.  The loop variable is the position itself."""
-    at = emitter.counter(extent(region.var))
+    """Yields, one by one, those elements of a region that the iterator has: the region may begin
+    before zero and end beyond the extent. The loop variable is the position itself."""
+    position = emitter.counter(extent(region.var))
     start = maximum(0, region.base)
-    with emitter.loop(at, start, minimum(extent(region.var), region.base + region.size)):
-        yield BlockRange(region.var, at, 1, tiled)
+    with emitter.loop(position, start, minimum(extent(region.var), region.base + region.size)):
+        yield BlockRange(region.var, position, 1, tiled)

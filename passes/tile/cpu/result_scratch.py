@@ -1,10 +1,10 @@
-"""Lets what waits for later nests lie where a result of the kernel goes.
+"""Stores values that wait for later nests where a result of the kernel goes.
 
     for j: e[j] = exp(x[j]) ; s += e[j]          e in the places of y: nothing lies in scratch, and
-    for j: y[j] = e[j] / s                       the lines of y are near once y is written
+    for j: y[j] = e[j] / s                       the lines of y are near when y is written
 
-A value lies in a result that the stage stores anyway, or in that of the last stage which reads it,
-if that one replaces each element where alone it was read.
+A value lies in a result that its stage stores anyway, or in the result of the last stage that reads
+it, if that stage replaces each element only where it was read.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,29 +28,32 @@ def in_results(
     buffers: Sequence[TileBuffer],
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
-    """`resident` with values in results where that is proved.  Stages of `shared` are made once for
-    several units, so they stay.
+    """Returns `resident` with values in results where that is proved.
 
-    Raises InternalError for a value of open size where it is not proved.
+    Stages of `shared` are computed once for several tiles, so they keep their place. Raises
+    InternalError for a value of symbolic size if it is not proved.
     """
     placed = {ref: place for ref in resident if (place := _place(group, ref)) is not None}
     if not lie_in_results(group, schedule, placed, shared):
-        raise InternalError("a value held in a unit's scratch must have a static size")
-    found = {
-        ref: replace(held, buffer=buffers[placed[ref]]) if ref in placed else held
-        for ref, held in resident.items()
+        raise InternalError("a value in a tile's scratch must have a static size")
+    placed_values = {
+        ref: replace(value, buffer=buffers[placed[ref]]) if ref in placed else value
+        for ref, value in resident.items()
     }
-    taken = {*placed.values()}  # results in which another value lies before they are made
+    # Results in which another value lies before they are computed.
+    used_results = {*placed.values()}
     for ref in resident:
         if ref in placed or ref.stage in shared or not _is_plain(group, schedule, ref.stage):
             continue
-        for target, own in _places(group, schedule, ref):
+        for target, is_own in _places(group, schedule, ref):
             base = _base(group, ref, target)
-            if base is not None and (own or target.buffer not in taken):
-                taken.update(() if own else (target.buffer,))
-                found[ref] = Resident(buffers[target.buffer], (), 1, base=base, stored=own)
+            if base is not None and (is_own or target.buffer not in used_results):
+                used_results.update(() if is_own else (target.buffer,))
+                placed_values[ref] = Resident(
+                    buffers[target.buffer], (), 1, base=base, is_result=is_own
+                )
                 break
-    return found
+    return placed_values
 
 
 def lie_in_results(
@@ -59,7 +62,8 @@ def lie_in_results(
     refs: Iterable[StageRef],
     shared: Collection[int] = (),
 ) -> bool:
-    """Whether the values of open size among `refs` can lie where the group has them."""
+    """Returns True if the values of symbolic size among `refs` can lie in the results that the
+    group chose."""
     return all(
         ref.stage not in shared
         and _is_plain(group, schedule, ref.stage)
@@ -71,26 +75,31 @@ def lie_in_results(
 
 
 def _place(group: TileGroup, ref: StageRef) -> int | None:
-    """The result in which the group has a value of open size."""
+    """Returns the result in which the group places a value of symbolic size; None for other
+    values."""
     local = _local(group, ref)
     return group.buffers[local[0].buffer].place if local else None
 
 
-def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, own: bool) -> bool:
-    """Whether a store, the value's `own` or that of its last reader, is to the elements of a value
-    that lies in `place`."""
-    same = target.buffer == place or (not own and group.buffers[target.buffer].place == place)
-    return same and target.offset is _local(group, ref)[0].offset
+def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own: bool) -> bool:
+    """Returns True if a store goes to the elements of a value that lies in `place`; `is_own`: it is
+    the value's own store, else that of its last reader."""
+    same_buffer = target.buffer == place or (
+        not is_own and group.buffers[target.buffer].place == place
+    )
+    return same_buffer and target.offset is _local(group, ref)[0].offset
 
 
 def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Where a value may lie, and whether it is stored there anyway."""
-    yield from _stored(group, ref)
-    yield from _replaced(group, schedule, ref)
+    """Yields the stores where a value may lie, each with True if the value is stored there
+    anyway."""
+    yield from _own_stores(group, ref)
+    yield from _reader_stores(group, schedule, ref)
 
 
 def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Whether each element of a stage is made once, by the unit that reads it, and stored whole."""
+    """Returns True if each element of a stage is computed once, by the tile that reads it, and
+    stored whole."""
     stage, nest = group.stages[number], schedule.nest(number)
     return (
         group.stream is None
@@ -101,14 +110,16 @@ def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
     )
 
 
-def _stored(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Where the value is a result itself."""
+def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]]:
+    """Yields the stores of the value itself."""
     for target in group.stages[ref.stage].stores[ref.component]:
         yield target, True
 
 
-def _replaced(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Where the last stage that reads the value stores, with the loops of the value."""
+def _reader_stores(
+    group: TileGroup, schedule: Schedule, ref: StageRef
+) -> Iterator[tuple[Access, bool]]:
+    """Yields the stores of the last stage that reads the value, with the loops of the value."""
     stage, local = group.stages[ref.stage], _local(group, ref)
     readers = [
         (number, node)
@@ -120,17 +131,25 @@ def _replaced(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[t
     reader, nest = group.stages[last], schedule.nest(last)
     if reader.monoid is not None or reader.strip is not None or ref.stage in nest.all_stages:
         return
-    own = [v for v in stage.iters if v not in reader.iters]
-    left = [v for v in reader.iters if v not in stage.iters]
-    found: list[Mapping[Var, Var] | None] = []
+    value_loops = [v for v in stage.iters if v not in reader.iters]
+    reader_loops = [v for v in reader.iters if v not in stage.iters]
+    pairings: list[Mapping[Var, Var] | None] = []
     for number, node in readers:
         if number in nest.all_stages:
             access = group.stages[number].accesses.get(node)
-            plain = local and access is not None and not node.indirect
-            found.append(paired_loops(own, left, local[0], access) if plain and access else None)
-    if len(own) != len(left) or None in found or any(f != found[0] for f in found):
+            is_plain = local and access is not None and not node.indirect
+            pairings.append(
+                paired_loops(value_loops, reader_loops, local[0], access)
+                if is_plain and access
+                else None
+            )
+    if (
+        len(value_loops) != len(reader_loops)
+        or None in pairings
+        or any(pairing != pairings[0] for pairing in pairings)
+    ):
         return
-    loops = {new: of_atom(old) for old, new in (found[0] or {}).items()}
+    loops = {new: of_atom(old) for old, new in (pairings[0] or {}).items()}
     for target in (a for targets in reader.stores for a in targets):
         if not target.guards:
             yield Access(target.buffer, substitute(target.offset, loops)), False
@@ -141,8 +160,8 @@ def _local(group: TileGroup, ref: StageRef) -> list[Access]:
 
 
 def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:
-    """Where a unit's part of a value begins in the result `target`, which has its elements in the
-    order of the scratch; None where it has not."""
+    """Returns where a tile's part of a value begins in the result `target`, whose elements have the
+    order of the scratch; None if their order differs."""
     buffer, local = group.buffers[target.buffer], _local(group, ref)
     dtype = group.stages[ref.stage].body[ref.component].dtype
     if not local or buffer.scope is MemorySpace.LOCAL or buffer.dtype is not dtype or target.guards:

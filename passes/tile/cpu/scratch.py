@@ -1,5 +1,5 @@
-"""The scratch memory of a unit: what stages of different nests exchange, sums between K-blocks, and
-operands of products that are made before they are multiplied."""
+"""The scratch memory of a tile: values that stages of different nests exchange, sums between
+K-blocks, and operands of contractions that are computed before they are multiplied."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +19,12 @@ from tcc.schedule.nest import in_scratch, reads_here
 
 @entity
 class Resident:
-    """One component of a stage in scratch, for the region of a unit.
+    """One component of a stage in scratch, for the region of a tile.
 
     `steps` are elements between neighbours along each common loop, `inner` between neighbours of
-    the stage's other iterators, taken together.  Of a stage with a `strip` those start with the
-    unit's first row.  `start` are elements of other values before the first.  With a `base` the
-    value lies in a result of the kernel, from there on; `stored`: the stage stores it there anyway.
+    the stage's other iterators, taken together. With a `strip` these start at the tile's first row.
+    `start` is the number of elements of other values before the first. With a `base` the value lies
+    in a result of the kernel, from there on; `is_result`: the stage stores it there anyway.
     """
 
     buffer: TileBuffer
@@ -33,80 +33,85 @@ class Resident:
     strip: Strip | None = None
     start: int = 0
     base: Index | None = None
-    stored: bool = False
+    is_result: bool = False
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
-        """Where the element for iterators as in `mapping` lies."""
+        """Returns the place of the element for iterators as in `mapping`."""
         if self.base is not None:
             return substitute(self.base, mapping) + within
         first = const(0)
         if self.strip is not None:
             first = regions[self.strip.rows].base * self.strip.width
-        at = (within - first) * self.inner + self.start
+        place = (within - first) * self.inner + self.start
         for var, step in self.steps:
-            at = at + (mapping[var] - regions[var].base) * step
-        return at
+            place = place + (mapping[var] - regions[var].base) * step
+        return place
 
 
 @entity
 class Packed:
-    """A `factor` of a sum of products in scratch, for one block of the results' loops and a K-block
-    of the sum.  `steps` are elements between neighbours along each loop that it has an axis for."""
+    """A `factor` of a contraction in scratch, for one block of the results' loops and a K-block of
+    the sum.
+
+    `steps` are elements between neighbours along each loop for which it has an axis.
+    """
 
     factor: Scalar
     buffer: TileBuffer
     steps: tuple[tuple[Var, int], ...]
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Where the element at `mapping` lies, in a block and K-block that begin at `starts`."""
-        at = const(0)
+        """Returns the place of the element at `mapping`, in a block and K-block that begin at
+        `starts`."""
+        place = const(0)
         for var, step in self.steps:
-            at = at + (mapping[var] - starts.get(var, const(0))) * step
-        return at
+            place = place + (mapping[var] - starts.get(var, const(0))) * step
+        return place
 
 
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
-    """Scratch for each component that a later nest reads, and for sums that wait between
+    """Returns scratch for each component that a later nest reads, and for sums that wait between
     K-blocks."""
-    found: dict[StageRef, Resident] = {}
+    values: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
-        away = _read_elsewhere(group, schedule, number)
+        read_elsewhere = _read_elsewhere(group, schedule, number)
         if (
             nest.k_blocks
             or _waits(group, number)
-            or (away and not in_registers(group, schedule, number))
+            or (read_elsewhere and not in_registers(group, schedule, number))
         ):
-            made: dict[int, Resident] = {}
+            buffers: dict[int, Resident] = {}
             for component in range(len(stage.body)):
-                own = _local(group, stage, component)
-                key = component if own is None else own
-                if own is not None and group.buffers[own].place is not None:
-                    made[key] = _in_result(f"s{len(found)}", group, stage, component, own)
-                elif key not in made:
-                    made[key] = _resident(f"s{len(found)}", group, schedule, number, component)
-                found[StageRef(number, component)] = made[key]
-    return found
+                local = _local(group, stage, component)
+                key = component if local is None else local
+                if local is not None and group.buffers[local].place is not None:
+                    buffers[key] = _in_result(f"s{len(values)}", group, stage, component, local)
+                elif key not in buffers:
+                    buffers[key] = _resident(f"s{len(values)}", group, schedule, number, component)
+                values[StageRef(number, component)] = buffers[key]
+    return values
 
 
 def _waits(group: TileGroup, number: int) -> bool:
-    """Whether a stage's sums wait from one block of the group's streaming loop to the next."""
+    """Returns True if a stage's sums wait from one block of the group's streaming loop to the
+    next."""
     stream = group.stream
     return stream is not None and stream.loop in group.stages[number].reduce
 
 
 def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[Rescale, Resident]:
-    """Scratch for what sums are multiplied by in a block of the streaming loop; equal factors share
-    theirs."""
-    found: dict[Rescale, Resident] = {}
-    made: dict[tuple[StageRef, Scalar], Resident] = {}
+    """Returns scratch for the factors that rescale sums in a block of the streaming loop; equal
+    factors share theirs."""
+    factors: dict[Rescale, Resident] = {}
+    by_factor: dict[tuple[StageRef, Scalar], Resident] = {}
     for rescale in () if group.stream is None else group.stream.rescales:
         state, key = resident[rescale.total], (rescale.total, rescale.factor)
-        if key not in made:
-            buffer = replace(state.buffer, name=f"r{len(made)}")
-            made[key] = Resident(buffer, state.steps, state.inner)
-        found[rescale] = made[key]
-    return found
+        if key not in by_factor:
+            buffer = replace(state.buffer, name=f"r{len(by_factor)}")
+            by_factor[key] = Resident(buffer, state.steps, state.inner)
+        factors[rescale] = by_factor[key]
+    return factors
 
 
 def home(
@@ -116,20 +121,20 @@ def home(
     ref: StageRef,
     spans: Sequence[BlockRange],
 ) -> tuple[TileBuffer, tuple[Index]] | None:
-    """Where the block of a component over `spans` is put for later nests; None where it is not, or
-    lies there as a result."""
-    found = resident.get(ref)
-    if found is None or found.stored:
+    """Returns where the block of a component over `spans` is stored for later nests; None if it is
+    not stored, or lies there as a result."""
+    value = resident.get(ref)
+    if value is None or value.is_result:
         return None
     mapping = positions(spans, shape_of(spans))
     inner = within(group, group.stages[ref.stage], ref.component, mapping)
-    return found.buffer, (found.offset(mapping, inner, regions),)
+    return value.buffer, (value.offset(mapping, inner, regions),)
 
 
 def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Whether a stage's result is one block for the whole unit, and to all who read it."""
-    stage, own = group.stages[number], schedule.nest(number)
-    if group.stream is not None or own.k_blocks or not set(stage.iters) <= set(group.common):
+    """Returns True if a stage's result is one block for the whole tile and for all its readers."""
+    stage, nest = group.stages[number], schedule.nest(number)
+    if group.stream is not None or nest.k_blocks or not set(stage.iters) <= set(group.common):
         return False
     reads = [
         (n, reads_here(group, later, node))
@@ -139,7 +144,7 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     ]
     if not all(here for _, here in reads):
         return False
-    nests = [own, *(schedule.nest(n) for n, _ in reads)]
+    nests = [nest, *(schedule.nest(n) for n, _ in reads)]
     common = {v.name for v in group.common}
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
         return False  # the vector loop is the last axis: blocks would differ in the order of theirs
@@ -152,12 +157,14 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    own = schedule.nest(number)
-    beside = own.stages[:1] if number in own.along else ()  # read point by point
+    """Returns True if a stage of another nest reads the stage, or one of its own nest away from the
+    current point."""
+    nest = schedule.nest(number)
+    point_readers = nest.stages[:1] if number in nest.along else ()  # read point by point
     return any(
         source.stage == number
-        and later not in beside
-        and (later not in own.all_stages or not reads_here(group, stage, node))
+        and later not in point_readers
+        and (later not in nest.all_stages or not reads_here(group, stage, node))
         for later, stage in enumerate(group.stages)
         for node, source in reads_of_stages(*stage.body)
     )
@@ -166,6 +173,7 @@ def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
 def _resident(
     name: str, group: TileGroup, schedule: Schedule, number: int, component: int
 ) -> Resident:
+    """Returns the scratch of one component."""
     stage, nest = group.stages[number], schedule.nest(number)
     strip = stage.strip
     common = [v for v in group.cut if v in stage.iters]
@@ -192,45 +200,47 @@ def _resident(
 def _in_result(
     name: str, group: TileGroup, stage: GroupStage, component: int, local: int
 ) -> Resident:
-    """A value of open size, which has the offsets of the result that it lies in."""
-    held = group.buffers[local]
-    buffer = TileBuffer(name, held.dtype, (held.size,), MemorySpace.LOCAL)
-    stored = any(a.buffer == held.place for a in stage.stores[component])
-    return Resident(buffer, (), 1, base=const(0), stored=stored)
+    """Returns a value of symbolic size, with the offsets of the result that it lies in."""
+    buffer_ = group.buffers[local]
+    buffer = TileBuffer(name, buffer_.dtype, (buffer_.size,), MemorySpace.LOCAL)
+    is_result = any(a.buffer == buffer_.place for a in stage.stores[component])
+    return Resident(buffer, (), 1, base=const(0), is_result=is_result)
 
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
-    """Elements of a common loop that a unit covers, or of the streaming loop that it holds."""
+    """Returns the elements of a common loop that a tile covers, or of the streaming loop that it
+    holds."""
     size = known_extent(var)
     if group.stream is not None and var is group.stream.loop:
         return schedule.stream_block if size is None else min(size, schedule.stream_block)
     if var.name not in schedule.parallel:
         return _static(extent(var))
-    unit = schedule.unit(var.name)
-    return unit if size is None else min(size, unit)
+    tile_size = schedule.unit(var.name)
+    return tile_size if size is None else min(size, tile_size)
 
 
 def _local(group: TileGroup, stage: GroupStage, component: int) -> int | None:
-    """The local buffer of a component; several of a stage may share one."""
-    held = in_scratch(group, stage.stores[component])
-    return held[0].buffer if held else None
+    """Returns the local buffer of a component; several components of a stage may share one."""
+    stores = in_scratch(group, stage.stores[component])
+    return stores[0].buffer if stores else None
 
 
 def _static(size: Index) -> int:
-    known = as_int(size)
-    if known is None:
-        raise InternalError("a value held in a unit's scratch must have a static size")
-    return known
+    static_size = as_int(size)
+    if static_size is None:
+        raise InternalError("a value in a tile's scratch must have a static size")
+    return static_size
 
 
 def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
-    """The place of a stage's element among its inner iterators, as `structure` numbers them."""
+    """Returns the place of a stage's element among its inner iterators, as `structure` numbers
+    them."""
     for target in in_scratch(group, stage.stores[component]):
         return substitute(target.offset, mapping)
-    at = const(0)
+    place = const(0)
     for var in stage.iters:
         if var not in group.cut:
-            at = at * extent(var) + mapping[var]
-    return at
+            place = place * extent(var) + mapping[var]
+    return place

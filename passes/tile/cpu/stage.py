@@ -1,4 +1,4 @@
-"""One stage on one set of spans: its statements and its result blocks."""
+"""Lowers one stage on one set of spans: its statements and its result blocks."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,7 +43,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, I8, I32, U8
 from tcc.passes.tile.cpu.body import Ready, StageScalars, Surroundings
-from tcc.passes.tile.cpu.prefetch import next_results, next_row, next_run
+from tcc.passes.tile.cpu.prefetch import next_k_block, next_results, next_row
 from tcc.passes.tile.cpu.ranges import (
     BlockRange,
     Regions,
@@ -64,30 +64,30 @@ from tcc.schedule.nest import Factors, contraction_factors, depends
 from tcc.schedule.zero_terms import needed_terms
 
 # Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
-# grows with the root of the block and of the number of blocks (Higham, "The accuracy of floating
-# point summation", 1993), that of one accumulator with the root of the whole, and faster where the
-# terms have one sign.
+# grows with the root of the block's size and of the number of blocks (Higham, "The accuracy of
+# floating point summation", 1993). That of one accumulator grows with the root of all terms, and
+# faster if the terms have one sign.
 TERMS = 384
-# Steps of a reduction that are written out.
+# Reductions of at most this many steps are unrolled.
 SHORT = 3
 
 
 class StageLowering:
     """Computes one stage on one block of the nest's loops."""
 
-    def __init__(self, around: Surroundings, blocks: Regions | None = None) -> None:
+    def __init__(self, context: Surroundings, blocks: Regions | None = None) -> None:
         """`blocks` are the parts of reductions that one accumulator sums."""
-        self.around, self.stage, self.nest = around, around.stage, around.nest
-        self.emitter, self.outer = around.emitter, around.outer
+        self.context, self.stage, self.nest = context, context.stage, context.nest
+        self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
-        self.factors = contraction_factors(around.stage)
+        self.factors = contraction_factors(context.stage)
 
     def run(self) -> Blocks:
-        """The blocks of the stage's components."""
+        """Returns the blocks of the stage's components."""
         if self.stage.monoid is not None:
             return self._sums(self._reduce_order(), [])
-        next_results(self.around)
-        scalars = StageScalars(self.around, self.outer)
+        next_results(self.context)
+        scalars = StageScalars(self.context, self.outer)
         scalars.share(self.stage.body)
         return tuple(scalars.value(s, shape_of(self.outer)) for s in self.stage.body)
 
@@ -96,48 +96,51 @@ class StageLowering:
         mapping = positions(self.outer, shape_of(self.outer))
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
-                buffer = self.around.buffers[target.buffer]
+                buffer = self.context.buffers[target.buffer]
                 if buffer.scope is not MemorySpace.LOCAL:
                     offset = substitute(target.offset, mapping)
                     guards = (*guards_at(target.guards, mapping), *limits(self.outer, mapping))
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def hold(self, number: int, blocks: Blocks) -> None:
-        """Stores in scratch what later nests read of the stage, which has this `number`."""
-        around = self.around
+        """Stores in scratch what later nests read of the stage `number`."""
+        context = self.context
         for component, block in enumerate(blocks):
             ref = StageRef(number, component)
-            place = home(around.group, around.resident, around.regions, ref, self.outer)
+            place = home(context.group, context.resident, context.regions, ref, self.outer)
             if place is not None:
                 guards = limits(self.outer, positions(self.outer, block.shape))
                 self.emitter.add(Store(*place, block, guards))
 
     def continued(self, start: Blocks) -> Blocks:
-        """The reduction over the K-blocks at hand, on top of sums so far."""
+        """Returns the reduction over the current K-blocks, added to the sums so far."""
         go_on = self._added if self._rounds() else self._reduce_loops
         return go_on(self._reduce_order(), [], start)
 
     def _reduce_order(self) -> list[Var]:
-        """The vector loop goes innermost."""
+        """Returns the reduced loops, the vector loop innermost."""
         return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
 
     def _region(self, var: Var) -> TileRange:
-        return self.blocks.get(var) or self.around.k_blocks.get(var) or everything(var)
+        return self.blocks.get(var) or self.context.k_blocks.get(var) or everything(var)
 
     # ---- reductions ---------------------------------------------------------------------------
 
-    def _sums(self, loops: list[Var], done: list[BlockRange]) -> Blocks:
-        """Accumulators start at the identity and are carried through the loops."""
-        return self._reduce_loops(loops, done, self.identities())
+    def _sums(self, loops: list[Var], spans: list[BlockRange]) -> Blocks:
+        """Returns accumulators that start at the identity and are carried through `loops`."""
+        return self._reduce_loops(loops, spans, self.identities())
 
-    def _added(self, loops: list[Var], done: list[BlockRange], carried: Blocks) -> Blocks:
-        """Sums of their own over `loops`, combined with what was carried so far."""
-        return self._combine(carried, self._sums(loops, done))
+    def _added(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
+        """Returns separate sums over `loops`, combined with the carried ones."""
+        return self._combine(carried, self._sums(loops, spans))
 
     def _rounds(self) -> bool:
-        """Whether the reduction is a contraction of floats: both factors vary along the sum, and
-        differently across results.  Other sums keep the order of memory, as ONNX Runtime's do:
-        models that take the difference of two of them amplify any other rounding."""
+        """Returns True for a contraction of floats: both factors vary along the sum, and
+        differently across results.
+
+        Other sums keep the order of memory, as ONNX Runtime's do: models that subtract two such
+        sums amplify any other rounding.
+        """
         if self.factors is None or not self.stage.body[0].dtype.is_float:
             return False
         summed = frozenset(self.stage.reduce)
@@ -145,7 +148,8 @@ class StageLowering:
         return bool(a & summed and b & summed) and a - summed != b - summed
 
     def _part(self, loops: Sequence[Var]) -> int:
-        """Elements of the first loop whose terms one accumulator sums; 0 where it sums all."""
+        """Returns the elements of the first loop whose terms one accumulator sums; 0 if it sums
+        all."""
         sizes = [as_int(self._region(v).size) for v in loops]
         if loops[0] in self.blocks or not self._rounds() or None in sizes:
             return 0
@@ -160,17 +164,17 @@ class StageLowering:
         return ceil(size / next(equal, count) / step) * step
 
     def _in_parts(
-        self, part: int, loops: list[Var], done: list[BlockRange], carried: Blocks
+        self, part: int, loops: list[Var], spans: list[BlockRange], carried: Blocks
     ) -> Blocks:
-        """Parts of the first loop, each with accumulators of its own."""
+        """Returns the sum over parts of the first loop, each with accumulators of its own."""
         var, region = loops[0], self._region(loops[0])
         size = as_int(region.size)
         assert size is not None
-        whole = size - size % part
+        full_size = size - size % part
 
-        def added(base: Index, count: int, old: Blocks) -> Blocks:
+        def added(base: Index, count: int, sums: Blocks) -> Blocks:
             blocks = {**self.blocks, var: TileRange(var, base, const(count))}
-            return StageLowering(self.around, blocks)._added(loops, done, old)
+            return StageLowering(self.context, blocks)._added(loops, spans, sums)
 
         counter = self.emitter.counter(region.size)
         (loop,) = free_vars(counter)
@@ -178,48 +182,48 @@ class StageLowering:
         with self.emitter.body() as body:
             yields = added(region.base + counter, part, args)
         parts = (carried, args, tuple(body), yields, results)
-        start, stop = self._needed(region, done, const(0), const(whole), part)
+        start, stop = self._needed(region, spans, const(0), const(full_size), part)
         self.emitter.add(Loop(loop, start, stop, part, *parts))
         if not size % part:
             return results
-        return added(region.base + whole, size % part, results)
+        return added(region.base + full_size, size % part, results)
 
-    def _reduce_loops(self, loops: list[Var], done: list[BlockRange], carried: Blocks) -> Blocks:
+    def _reduce_loops(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
         if not loops:
-            return self._accumulate(done, carried)
+            return self._accumulate(spans, carried)
         if part := self._part(loops):
-            return self._in_parts(part, loops, done, carried)
-        var, rest = loops[0], loops[1:]
+            return self._in_parts(part, loops, spans, carried)
+        var, inner_loops = loops[0], loops[1:]
         region, block = self._region(var), self.nest.block(var.name)
         lanes = block > 1 and var.name == self.nest.vector
         if lanes and as_int(region.size) is None and self.nest.vectors is not None:
-            return self._lanes(self.nest.vectors, rest, done, carried, region, block)
+            return self._lanes(self.nest.vectors, inner_loops, spans, carried, region, block)
 
-        def reduced(base: Index, size: int, old: Blocks) -> Blocks:
+        def reduced(base: Index, size: int, sums: Blocks) -> Blocks:
             span = BlockRange(var, region.base + base, size, block > 1)
-            return self._reduce_loops(rest, [*done, span], old)
+            return self._reduce_loops(inner_loops, [*spans, span], sums)
 
         for start, stop, step, looped in _cuts(region.size, block):
-            at = self.emitter.counter(region.size) if looped else start
+            position = self.emitter.counter(region.size) if looped else start
             inits = self.identities(step) if lanes else carried
-            trip = partial(reduced, at, step)
+            trip = partial(reduced, position, step)
             if looped and not lanes and self._is_short(stop - start):
-                found = carried
+                result = carried
                 for place in range(as_int(start) or 0, as_int(stop) or 0, step):
-                    found = reduced(const(place), step, found)
+                    result = reduced(const(place), step, result)
             elif looped:
-                start, stop = self._needed(region, done, start, stop, step)
-                found = self.emitter.carry(at, start, stop, step, inits, trip)
+                start, stop = self._needed(region, spans, start, stop, step)
+                result = self.emitter.carry(position, start, stop, step, inits, trip)
             else:
-                found = trip(inits)
-            carried = self._combine(carried, self._folded(found, 1)) if lanes else found
+                result = trip(inits)
+            carried = self._combine(carried, self._folded(result, 1)) if lanes else result
         return carried
 
     def _needed(
-        self, region: TileRange, done: Sequence[BlockRange], start: Index, stop: Index, step: int
+        self, region: TileRange, spans: Sequence[BlockRange], start: Index, stop: Index, step: int
     ) -> tuple[Index, Index]:
-        """The ends of a loop in steps over the terms of a region that are not all zero."""
-        ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *done)}
+        """Returns the ends of a loop in steps, over the terms of a region that are not all zero."""
+        ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *spans)}
         firsts, stops = needed_terms(self.stage, region.var, ends)
         start = reduce(maximum, ((f - region.base) // step * step for f in firsts), start)
         stop = reduce(minimum, (ceildiv(s - region.base, step) * step for s in stops), stop)
@@ -228,40 +232,42 @@ class StageLowering:
     def _lanes(
         self,
         vectors: Vectors,
-        rest: list[Var],
-        done: list[BlockRange],
+        inner_loops: list[Var],
+        spans: list[BlockRange],
         carried: Blocks,
         region: TileRange,
         block: int,
     ) -> Blocks:
-        """A reduction along the lanes of an open loop: the accumulators of each rung go on from
-        those of the rung before it, so that lanes are added to one another once."""
+        """Returns a reduction along the lanes of a symbolic loop: the accumulators of each rung
+        continue those of the rung before it, so that lanes are added to one another only once."""
         sums, width = self.identities(block), block
         for rung in ladder(region.size, block, vectors):
             # Blocks of a reduction are 1, 2, 4 or more vectors: each step divides the one before.
             sums, width = self._narrowed(sums, width // rung.step), rung.step
-            at = counter_of(self.emitter, region, rung)
-            trip = partial(self._reduce_loops, rest, [*done, block_at(region, rung, at, True)])
-            sums = self.emitter.carry(at, rung.start, rung.stop, rung.step, sums, trip)
+            counter = counter_of(self.emitter, region, rung)
+            trip = partial(
+                self._reduce_loops, inner_loops, [*spans, block_at(region, rung, counter, True)]
+            )
+            sums = self.emitter.carry(counter, rung.start, rung.stop, rung.step, sums, trip)
         return self._combine(carried, self._folded(sums, 1))
 
     def _narrowed(self, values: Blocks, parts: int) -> Blocks:
-        """Blocks whose last axis is cut into `parts`, which are combined."""
+        """Returns blocks whose last axis is cut into `parts` and combined."""
         if parts == 1:
             return values
         *outer, width = values[0].shape
         shape = (*outer, parts, width // parts)
-        apart = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
+        separate = tuple(self.emitter.fresh(v.dtype, shape) for v in values)
         order = tuple(range(len(outer) + 1))
-        self.emitter.add(*(Relayout(a, v, order) for a, v in zip(apart, values, strict=True)))
-        return self._folded(apart, 1)
+        self.emitter.add(*(Relayout(a, v, order) for a, v in zip(separate, values, strict=True)))
+        return self._folded(separate, 1)
 
     def _is_short(self, size: Index) -> bool:
-        """Whether a loop of a window is no longer than its own branches."""
+        """Returns True if a window's loop is no longer than its own branches."""
         return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
-        """Accumulators; with an axis for so many lanes of the vector loop, if given."""
+        """Returns accumulators, with an axis for the given number of lanes of the vector loop."""
         return identity_blocks(self.emitter, self.stage, (*shape_of(self.outer), *lanes))
 
     def _combine(self, old: Blocks, new: Blocks) -> Blocks:
@@ -271,31 +277,37 @@ class StageLowering:
         return outs
 
     def _accumulate(self, reduce: list[BlockRange], carried: Blocks) -> Blocks:
-        if self.around.along:
-            around = self._made_along(reduce)
-            return StageLowering(around, self.blocks)._added_up(reduce, carried)
+        if self.context.along:
+            context = self._context_along(reduce)
+            return StageLowering(context, self.blocks)._added_up(reduce, carried)
         return self._added_up(reduce, carried)
 
-    def _made_along(self, reduce: list[BlockRange]) -> Surroundings:
-        """What the reduction is surrounded by once the stages along it are made at its point."""
-        around, spans = self.around, (*self.outer, *reduce)
-        own, ready = dict(around.ready), dict(around.ready)
-        for each in around.along:
-            outer = each.spans(spans)
-            inside = replace(
-                around, stage=each.stage, nest=each.nest, outer=outer, ready=dict(own), along=()
+    def _context_along(self, reduce: list[BlockRange]) -> Surroundings:
+        """Returns the context of the reduction after the stages along it are computed at its
+        point."""
+        context, spans = self.context, (*self.outer, *reduce)
+        stage_ready, ready = dict(context.ready), dict(context.ready)
+        for pointwise in context.along:
+            outer = pointwise.spans(spans)
+            inner_context = replace(
+                context,
+                stage=pointwise.stage,
+                nest=pointwise.nest,
+                outer=outer,
+                ready=dict(stage_ready),
+                along=(),
             )
-            if each.nest.ahead:
-                next_row(inside, outer[-1])
-            lowering = StageLowering(inside)
+            if pointwise.nest.ahead:
+                next_row(inner_context, outer[-1])
+            lowering = StageLowering(inner_context)
             blocks = lowering.run()
             lowering.store(blocks)
-            lowering.hold(each.number, blocks)
+            lowering.hold(pointwise.number, blocks)
             for component, block in enumerate(blocks):
-                ref = StageRef(each.number, component)
-                own[ref] = Ready(block, frozenset(s.var for s in outer if s.axis))
+                ref = StageRef(pointwise.number, component)
+                stage_ready[ref] = Ready(block, frozenset(s.var for s in outer if s.axis))
                 ready[ref] = Ready(block, frozenset(s.var for s in spans if s.axis))
-        return replace(around, ready=ready)
+        return replace(context, ready=ready)
 
     def _added_up(self, reduce: list[BlockRange], carried: Blocks) -> Blocks:
         if self.factors is not None:
@@ -304,7 +316,7 @@ class StageLowering:
         extra = [s for s in reduce if s.axis and s not in vector]
         # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
-        scalars = StageScalars(self.around, spans)
+        scalars = StageScalars(self.context, spans)
         scalars.fills = self._fills() if any(s.stop is not None for s in vector) else {}
         values = tuple(scalars.value(s, shape_of(spans)) for s in self.stage.body)
         filled = [
@@ -316,23 +328,24 @@ class StageLowering:
         if extra:
             values = self._folded(values, len(extra))
         if self.nest.ahead and len(vector) == 1:
-            next_row(self.around, vector[0])
+            next_row(self.context, vector[0])
         return self._combine(carried, values)
 
     def _folded(self, values: Blocks, count: int) -> Blocks:
-        """Blocks without the `count` axes behind those of the results, reduced along them."""
+        """Returns blocks without the `count` axes behind those of the results, reduced along
+        them."""
         assert self.stage.monoid is not None
         first = len(shape_of(self.outer))
         axes = tuple(range(first, first + count))
         shape = values[0].shape
         one = tuple(1 if n in axes else size for n, size in enumerate(shape))
-        kept, flat = (
+        reduced, flat = (
             tuple(self.emitter.fresh(v.dtype, to) for v in values)
             for to in (one, (*shape[:first], *shape[first + count :]))
         )
         order = tuple(range(len(shape)))
-        self.emitter.add(Reduce(kept, self.stage.monoid, values, axes))
-        self.emitter.add(*(Relayout(f, k, order) for f, k in zip(flat, kept, strict=True)))
+        self.emitter.add(Reduce(reduced, self.stage.monoid, values, axes))
+        self.emitter.add(*(Relayout(f, k, order) for f, k in zip(flat, reduced, strict=True)))
         return flat
 
     def _without_ends(
@@ -342,8 +355,8 @@ class StageLowering:
         spans: Sequence[BlockRange],
         summed: Sequence[BlockRange],
     ) -> Blocks:
-        """Blocks over `spans` that are `neutral` where lanes lie behind the end of a loop that is
-        `summed`; those that are so by themselves have None."""
+        """Returns blocks over `spans` that are `neutral` in lanes beyond the end of a `summed`
+        loop; None: those lanes are neutral already."""
         for span in summed:
             if span.stop is not None:
                 behind = positions(spans, values[0].shape)[span.var] - span.stop
@@ -359,8 +372,8 @@ class StageLowering:
         return values
 
     def _fills(self) -> dict[Read, bool | int | float]:
-        """What loads hold behind the end of a loop that is reduced: the identity, where nothing but
-        the reduction reads them and they have no other fill."""
+        """Returns the fills of loads beyond the end of a reduced loop: the identity, if only the
+        reduction reads them and they have no other fill."""
         body = self.stage.body
         return {
             scalar: neutral.value
@@ -369,39 +382,41 @@ class StageLowering:
             and isinstance(neutral, Const)
             and body.count(scalar) == 1
             and not (scalar in self.stage.accesses and self.stage.accesses[scalar].guards)
-            and self.around.place(scalar) is not None
+            and self.context.place(scalar) is not None
         }
 
     # ---- contractions -------------------------------------------------------------------------
 
     def varies_with(self, scalar: Scalar) -> frozenset[Var]:
-        """The loops a factor varies with, those of a unit's scratch included."""
-        places = [self.around.place(s) for s in walk(scalar) if isinstance(s, Read)]
+        """Returns the loops that a factor varies with, including those of a tile's scratch."""
+        places = [self.context.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
 
     def _contract(self, factors: Factors, reduce: list[BlockRange], acc: Block) -> Blocks:
-        """One step of a sum of products as a `Contract`; the vector loop's lanes stay in `out`."""
+        """Emits one step of a contraction as a `Contract`; the vector loop's lanes stay in
+        `out`."""
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
         summed = [s for s in reduce if s.axis and s not in vector]
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
-        # Ahead of the loads: those before a hint would stay in registers from there to their use.
+        # Prefetches come before the loads: values loaded before would stay in registers until their
+        # use.
         if self.nest.ahead:
-            next_run(self.around, reduce)
+            next_k_block(self.context, reduce)
         operands = []
-        both = self.varies_with(factors.a) | self.varies_with(factors.b)
-        idle = {s.var for s in out_spans} - both
-        # Behind the end both are zero: an infinity times the other's zero is not.
+        factor_loops = self.varies_with(factors.a) | self.varies_with(factors.b)
+        idle = {s.var for s in out_spans} - factor_loops
+        # Beyond the end both factors must be zero: an infinity times zero is not zero.
         ended = {s.var for s in vector if s.stop is not None}
-        for number, factor in enumerate(_multiplied(factors)):
+        for number, factor in enumerate(_contract_operands(factors)):
             varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
             outer = [s for s in out_spans if s.var in varies]
             has_vector = bool(outer) and outer[-1].var.name == self.nest.vector
             # k goes before the vector lanes and after everything else.
             axes = [*outer[:-1], *summed, outer[-1]] if has_vector else [*outer, *summed]
-            rest = [s for s in self.outer if s not in axes]
-            rest += [*fixed, *(s for s in vector if s not in axes)]
-            block = self._factor(factor, axes, rest)
+            fixed_spans = [s for s in self.outer if s not in axes]
+            fixed_spans += [*fixed, *(s for s in vector if s not in axes)]
+            block = self._factor(factor, axes, fixed_spans)
             if not self._is_zero_behind(factor):
                 zero = (literal(0, block.dtype),)
                 (block,) = self._without_ends((block,), zero, axes, vector)
@@ -416,36 +431,44 @@ class StageLowering:
         return (out,)
 
     def _is_zero_behind(self, factor: Scalar) -> bool:
-        """Whether lanes of a factor that lie behind the end of a loop are zero: loads fill them."""
+        """Returns True if lanes of a factor beyond the end of a loop are zero because loads fill
+        them."""
         if not isinstance(factor, Read) or factor.fill:
             return False
-        return self.around.place(factor) is not None
+        return self.context.place(factor) is not None
 
-    def _factor(self, factor: Scalar, axes: list[BlockRange], rest: list[BlockRange]) -> Block:
-        """A factor on `axes`, at the first place of each of `rest`."""
-        spans, shape = [*axes, *map(flat, rest)], shape_of(axes)
-        packed = self.around.packed
+    def _factor(
+        self, factor: Scalar, axes: list[BlockRange], fixed_spans: list[BlockRange]
+    ) -> Block:
+        """Returns a factor on `axes`, at the first place of each of `fixed_spans`."""
+        spans, shape = [*axes, *map(flat, fixed_spans)], shape_of(axes)
+        packed = self.context.packed
         if packed is None or packed.factor is not factor:
-            return StageScalars(self.around, spans).value(factor, shape)
+            return StageScalars(self.context, spans).value(factor, shape)
         block = self.emitter.fresh(packed.buffer.dtype, shape)
-        at = packed.offset(positions(spans, shape), self.around.starts)
-        self.emitter.add(Load(block, packed.buffer, (at,)))
+        offset = packed.offset(positions(spans, shape), self.context.starts)
+        self.emitter.add(Load(block, packed.buffer, (offset,)))
         return block
 
 
 def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
-    """How a reduction of `size` is cut into blocks: start, stop, step, and whether in a loop."""
-    known = as_int(size)
-    if known is None:
+    """Returns the blocks into which a reduction of `size` is cut: start, stop, step, and True for a
+    loop."""
+    static_size = as_int(size)
+    if static_size is None:
         return [(r.start, r.stop, r.step, True) for r in ladder(size, block)]
-    whole = const(known - known % block)
-    cuts = (const(0), whole, block, known > block), (whole, size, known % block, False)
-    return [cut for cut in cuts if cut[0] is not cut[1]]
+    full_size = const(static_size - static_size % block)
+    cuts = (
+        (const(0), full_size, block, static_size > block),
+        (full_size, size, static_size % block, False),
+    )
+    return [part for part in cuts if part[0] is not part[1]]
 
 
-def _multiplied(factors: Factors) -> tuple[Scalar, Scalar]:
-    """What a Contract multiplies: of casts from bf16 or from bytes on both sides, what was cast,
-    for products are exact in f32 and i32 and a processor may multiply such itself."""
+def _contract_operands(factors: Factors) -> tuple[Scalar, Scalar]:
+    """Returns the operands of a Contract: without their casts, if both are cast from bf16 or
+    from bytes. Products of these are exact in f32 and i32, and a processor may multiply them
+    directly."""
     a, b = factors.a, factors.b
     if not isinstance(a, Cast) or not isinstance(b, Cast):
         return a, b

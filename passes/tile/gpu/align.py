@@ -1,11 +1,11 @@
-"""What block kernels may count on of the addresses that they are given.
+"""The alignment of buffers that block kernels may assume.
 
     launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
     launch k(arena, view)                               ->  the view: its elements' size
 
-Wide loads need it.  What the runtime places lies at multiples of 64 bytes, and it copies callers'
-arrays that do not lie at multiples of 16; a view into another buffer lies anywhere.
-Requires a program and its kernels, in order.  Establishes the alignment of each kernel's buffers.
+Wide loads need it. The runtime places buffers at multiples of 64 bytes, and copies callers' arrays
+that do not lie at multiples of 16; a view into another buffer may lie anywhere. Requires a program
+and its kernels, in order. Establishes the alignment of each kernel's buffers.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,15 @@ _WIDE = 16
 def buffer_alignments(
     program: Program, kernels: Sequence[TileKernel]
 ) -> tuple[tuple[int, ...], ...]:
-    """For each buffer of each kernel the alignment in bytes that all launches in `program` keep."""
+    """Returns, for each buffer of each kernel, the alignment in bytes that all launches in
+    `program` keep."""
     placed = [not isinstance(b.place, Alias) for b in program.buffers]
-    wide = [[True] * len(kernel.buffers) for kernel in kernels]
+    is_wide = [[True] * len(kernel.buffers) for kernel in kernels]
     for instr in walk_instructions(program.body):
         if isinstance(instr, Launch):
             for place, buffer in enumerate(instr.buffers):
-                wide[instr.kernel][place] &= placed[buffer]
+                is_wide[instr.kernel][place] &= placed[buffer]
     return tuple(
-        tuple(_WIDE if w else b.align for w, b in zip(found, kernel.buffers, strict=True))
-        for found, kernel in zip(wide, kernels, strict=True)
+        tuple(_WIDE if w else b.align for w, b in zip(flags, kernel.buffers, strict=True))
+        for flags, kernel in zip(is_wide, kernels, strict=True)
     )

@@ -1,9 +1,9 @@
-"""Axes of block kernels: loops that run as one, and where a block lies along them.
+"""Axes of block kernels: loops that run as one, and the place of a block along them.
 
     loops n, y, x of extents 2, 7, 7 as one axis of 98 positions in blocks of 64
       p = 64*tile + l0 ;  n = p // 49 ;  y = p // 7 % 7 ;  x = p % 7 ;  lanes with p < 98 are active
 
-A block is a power of two, so the last one may reach beyond the axis: its tail is a guard.
+A block is a power of two, so the last one may reach beyond the axis: a guard masks its tail.
 """
 
 from collections.abc import Sequence
@@ -40,30 +40,30 @@ class Axis:
 
     @property
     def total(self) -> Index:
-        """Positions of the axis."""
+        """Returns the positions of the axis."""
         return element_count(tuple(map(extent, self.loops)))
 
     @property
     def steps(self) -> Index:
-        """Blocks that cover the axis; 1 where one is known to."""
+        """Returns the blocks that cover the axis; 1 if one is known to."""
         return const(1) if self.whole else ceildiv(self.total, self.block)
 
     @property
     def whole(self) -> bool:
-        """Whether one block covers the axis, whatever its size."""
+        """Returns True if one block covers the axis at any size."""
         top = bounds(self.total)[1]
         return top is not None and top <= self.block and as_int(self.total) != 0
 
     @property
     def ragged(self) -> bool:
-        """Whether a block may reach beyond the end."""
+        """Returns True if a block may reach beyond the end."""
         return self.block > 1 and (
             as_int(self.total) == 0 or divisor_of(self.total) % self.block != 0
         )
 
 
 def axis(loops: Sequence[Var], block: int) -> Axis:
-    """The axis of `loops`."""
+    """Returns the axis of `loops`."""
     return Axis("+".join(v.name for v in loops), tuple(loops), block)
 
 
@@ -76,7 +76,7 @@ class AxisRange:
 
     @property
     def lanes(self) -> bool:
-        """Whether blocks have an axis for it."""
+        """Returns True if blocks have an axis for it."""
         return self.axis.block > 1
 
 
@@ -91,28 +91,28 @@ class BlockAxes:
 
     @property
     def axes(self) -> Parts:
-        """The parts with lanes."""
+        """Returns the parts with lanes."""
         return tuple(p for p in self.parts if p.lanes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a block that varies along all axes."""
+        """Returns the shape of a block that varies along all axes."""
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """The position along each part, over lanes of a block of `shape`."""
+        """Returns the position along each part, over lanes of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
     def place(self, index: Index, shape: tuple[int, ...]) -> Index:
-        """`index`, over the loops of the axes, at the lanes of a block of `shape`."""
+        """Returns `index`, over the loops of the axes, at the lanes of a block of `shape`."""
         mapping: dict[Var, Index] = {}
         for part, position in zip(self.parts, self.positions(shape), strict=True):
             mapping.update(_digits(part.axis.loops, position, index))
         return substitute(index, mapping)
 
     def scalar(self, root: Scalar, shape: tuple[int, ...]) -> Scalar:
-        """`root` with its index values at the lanes of a block of `shape`."""
+        """Returns `root` with its index values at the lanes of a block of `shape`."""
 
         def leaf(node: Scalar) -> Scalar:
             if isinstance(node, IndexValue):
@@ -122,41 +122,43 @@ class BlockAxes:
         return transform(root, leaf)
 
     def varying(self, loops: Sequence[Var]) -> tuple[int, ...]:
-        """The shape of what varies with `loops`."""
+        """Returns the shape of a block that varies with `loops`."""
         return tuple(
             p.axis.block if any(v in loops for v in p.axis.loops) else 1 for p in self.axes
         )
 
     def guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
-        """The guards of an access by a block of `shape`, and of ragged axes that it varies
-        along."""
-        own = access.guards
-        found = [Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in own]
+        """Returns the guards of an access by a block of `shape`, and of ragged axes along which it
+        varies."""
+        access_guards = access.guards
+        result = [
+            Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access_guards
+        ]
         lane = iter(shape)
         for part, position in zip(self.parts, self.positions(shape), strict=True):
             if part.lanes and next(lane) > 1 and part.axis.ragged:
-                found.append(Guard(position, part.axis.total))
-        return tuple(dict.fromkeys(found))
+                result.append(Guard(position, part.axis.total))
+        return tuple(dict.fromkeys(result))
 
 
 def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:
-    """The loops at a position.  Neighbours that `index` sees as one loop are left as one, so that
-    positions that follow each other in storage still do."""
+    """Returns the loops at a position. Neighbouring loops that `index` sees as one stay one, so
+    that consecutive positions stay consecutive in storage."""
     mapping: dict[Var, Index] = {}
     inner = const(1)
-    at = len(loops)
-    while at > 0:
-        first = _run(loops, at, index)
-        size = element_count(tuple(extent(v) for v in loops[first:at]))
+    end = len(loops)
+    while end > 0:
+        first = _first_merged(loops, end, index)
+        size = element_count(tuple(extent(v) for v in loops[first:end]))
         value = position // inner
-        mapping.update({v: const(0) for v in loops[first:at]})
-        mapping[loops[at - 1]] = value if first == 0 else value % size
-        inner, at = inner * size, first
+        mapping.update({v: const(0) for v in loops[first:end]})
+        mapping[loops[end - 1]] = value if first == 0 else value % size
+        inner, end = inner * size, first
     return mapping
 
 
-def _run(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Where the loops that end before `stop` and that `index` sees as one begin."""
+def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
+    """Returns the first of the loops that end before `stop` and that `index` sees as one."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])

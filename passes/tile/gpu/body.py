@@ -1,7 +1,7 @@
-"""Scalars of a stage on the blocks of a block kernel: loads, arithmetic, values made earlier.
+"""The scalars of a stage as blocks of a block kernel: loads, arithmetic, values computed earlier.
 
-A block only has extent along the axes its value varies with.  What was computed before, in a scope
-that is still open, is not computed again.
+A block only has extent along the axes that its value varies with. A value computed in a scope that
+is still open is not computed again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -53,9 +53,9 @@ LARGEST = 1 << 20
 
 
 @record
-class Made:
-    """The block of an earlier stage, the frame it was made in, and the offset of its elements among
-    those that the stage's own loops make (None where there are none)."""
+class EarlierBlock:
+    """The block of an earlier stage, its frame, and the offset of its elements among those of the
+    stage's own loops (None if it has none)."""
 
     block: Block
     frame: BlockAxes
@@ -63,12 +63,12 @@ class Made:
 
 
 class BlockEmitter(Emitter):
-    """Statements of the body that is open, and what they made."""
+    """Statements of the open body, and the blocks that they computed."""
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
         super().__init__()
         self.buffers = tuple(buffers)
-        self.ready: dict[StageRef, Made] = {}
+        self.ready: dict[StageRef, EarlierBlock] = {}
         self._known: dict[tuple[object, ...], Block] = {}
 
     def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
@@ -86,7 +86,7 @@ class BlockEmitter(Emitter):
     # ---- arithmetic on blocks -------------------------------------------------------------------
 
     def compute(self, body: Scalar, args: Blocks, shape: tuple[int, ...]) -> Block:
-        """`body` over `args`, element by element."""
+        """Returns `body` over `args`, element by element."""
         key = ("compute", body, args, shape)
         if key not in self._known:
             out = self._known[key] = self.fresh(body.dtype, shape)
@@ -94,7 +94,7 @@ class BlockEmitter(Emitter):
         return self._known[key]
 
     def function(self, name: str, *args: Block) -> Block:
-        """A function of blocks that broadcast to each other."""
+        """Returns a function of blocks that broadcast to each other."""
         body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)))
         shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
         return self.compute(body, args, shape)
@@ -109,6 +109,7 @@ class BlockEmitter(Emitter):
         fill: bool | int | float,
         indirect: tuple[tuple[Var, Block], ...],
     ) -> Block:
+        """Returns a block loaded from a buffer."""
         key = ("load", shape, buffer, offset, guards, repr(fill), indirect)
         if key not in self._known:
             out = self._known[key] = self.fresh(dtype, shape)
@@ -116,7 +117,7 @@ class BlockEmitter(Emitter):
         return self._known[key]
 
     def spread(self, block: Block, shape: tuple[int, ...]) -> Block:
-        """`block` repeated up to `shape`."""
+        """Returns `block` repeated up to `shape`."""
         if block.shape == shape:
             return block
         out = self.fresh(block.dtype, shape)
@@ -124,14 +125,14 @@ class BlockEmitter(Emitter):
         return out
 
     def selected(self, active: Block, block: Block, neutral: Scalar) -> Block:
-        """`block` where `active` holds, else the literal `neutral`."""
+        """Returns `block` where `active` holds, else the literal `neutral`."""
         args = (active, block)
-        chosen, value = (argument(n, b.dtype) for n, b in enumerate(args))
+        condition, value = (argument(n, b.dtype) for n, b in enumerate(args))
         shape = tuple(max(sizes) for sizes in zip(active.shape, block.shape, strict=True))
-        return self.compute(apply("select", chosen, value, neutral), args, shape)
+        return self.compute(apply("select", condition, value, neutral), args, shape)
 
     def reshaped(self, block: Block, shape: tuple[int, ...], order: tuple[int, ...]) -> Block:
-        """`block` with its axes in `order`, as a block of `shape`."""
+        """Returns `block` with its axes in `order`, as a block of `shape`."""
         if shape == block.shape and order == tuple(range(len(block.shape))):
             return block
         key = ("reshaped", block, order, shape)
@@ -140,11 +141,12 @@ class BlockEmitter(Emitter):
             self.add(Relayout(out, block, order))
         return self._known[key]
 
-    def moved(self, block: Block, axes: Sequence[str], wanted: Sequence[str]) -> Block:
-        """`block`, whose axes are `axes`, with the axes `wanted`, of size one where new."""
-        order = tuple(sorted(range(len(axes)), key=lambda n: wanted.index(axes[n])))
+    def with_axes(self, block: Block, axes: Sequence[str], new_axes: Sequence[str]) -> Block:
+        """Returns `block`, whose axes are `axes`, with the axes `new_axes`; axes that it lacks get
+        size 1."""
+        order = tuple(sorted(range(len(axes)), key=lambda n: new_axes.index(axes[n])))
         sizes = dict(zip(axes, block.shape, strict=True))
-        shape = tuple(sizes.get(name, 1) for name in wanted)
+        shape = tuple(sizes.get(name, 1) for name in new_axes)
         return self.reshaped(block, shape, order)
 
 
@@ -156,23 +158,24 @@ class StageScalars(ScalarBlocks):
         self.emitter, self.stage, self.frame = emitter, stage, frame
 
     def value(self, scalar: Scalar, shape: tuple[int, ...] | None = None) -> Block:
-        """A block of `shape`, by default that of the frame, that holds `scalar`."""
+        """Returns a block of `shape` (None: the frame's) that holds `scalar`."""
         return self.emitter.spread(self.block(scalar), self.frame.shape if shape is None else shape)
 
     def shares(self, node: Scalar) -> bool:
         return bool(children(node))
 
     def share(self, bodies: Sequence[Scalar]) -> None:
-        """Computes what several of `bodies` need, and what several indices from data need: each of
-        these is a block, and a bisection would do its earlier steps again in every later one."""
+        """Computes once what several of `bodies` need, and what several data-dependent indices
+        need: each index is a block, and a bisection would repeat its earlier steps in every later
+        one."""
         super().share(bodies)
         for node in needed_by_several(bodies):
             if self.shares(node):
                 self.block(node)
 
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
-        """Which lanes lie before the ends of ragged `parts`; None where all do."""
-        found: Block | None = None
+        """Returns which lanes lie before the ends of ragged `parts`; None if all do."""
+        mask: Block | None = None
         for part in parts:
             if not part.axis.ragged:
                 continue
@@ -182,8 +185,8 @@ class StageScalars(ScalarBlocks):
             dtype = I32 if top is not None and top + part.axis.block < 1 << 31 else I64
             inside = apply("lt", index_value(position, dtype), index_value(part.axis.total, dtype))
             block = self.emitter.compute(inside, (), shape)
-            found = block if found is None else self.emitter.function("and", found, block)
-        return found
+            mask = block if mask is None else self.emitter.function("and", mask, block)
+        return mask
 
     def computed(self, raw: Scalar, args: Blocks) -> Block:
         raw = in_few_bits(raw)
@@ -214,69 +217,76 @@ class StageScalars(ScalarBlocks):
         )
 
     def _ready(self, node: Read, source: StageRef) -> Block:
-        """The block of an earlier stage, with axes of one for what it does not have."""
-        made = self.emitter.ready.get(source)
-        axes = None if made is None else matched(made, self.stage.accesses.get(node), self.frame)
-        if made is None or axes is None:
+        """Returns the block of an earlier stage, with axes of size 1 for axes that it lacks."""
+        earlier = self.emitter.ready.get(source)
+        axes = (
+            None if earlier is None else matched(earlier, self.stage.accesses.get(node), self.frame)
+        )
+        if earlier is None or axes is None:
             raise NotBlocks("a stage reads an earlier one away from the point just computed")
-        return self.emitter.moved(made.block, axes, names(self.frame))
+        return self.emitter.with_axes(earlier.block, axes, names(self.frame))
 
 
 def names(frame: BlockAxes) -> tuple[str, ...]:
-    """The names of the axes that blocks of a frame have."""
+    """Returns the names of the axes that blocks of a frame have."""
     return tuple(p.axis.name for p in frame.axes)
 
 
-def matched(made: Made, access: Access | None, frame: BlockAxes) -> tuple[str, ...] | None:
-    """For each axis of a made block the axis of `frame` along which a read runs through it; None
-    where the read is of anything else than the same lanes."""
+def matched(
+    earlier: EarlierBlock, access: Access | None, frame: BlockAxes
+) -> tuple[str, ...] | None:
+    """Returns, for each axis of an earlier block, the axis of `frame` along which a read runs
+    through it; None unless the read is of the same lanes."""
     steps: Mapping[int, AxisRange] = {}
     if access is not None:
-        found = None if access.guards or made.inner is None else _steps(access.offset, frame)
-        if found is None:
+        access_steps = (
+            None if access.guards or earlier.inner is None else _steps(access.offset, frame)
+        )
+        if access_steps is None:
             return None
-        steps = found
-    own = {} if made.inner is None else _steps(made.inner, made.frame)
-    if own is None or (access is None and own):
+        steps = access_steps
+    block_steps = {} if earlier.inner is None else _steps(earlier.inner, earlier.frame)
+    if block_steps is None or (access is None and block_steps):
         return None
-    if set(own) != set(steps):
+    if set(block_steps) != set(steps):
         return None
     pairs: dict[str, str] = {}
-    for step, part in own.items():
+    for step, part in block_steps.items():
         other = steps[step]
         if other.axis.block != part.axis.block or other.axis.total is not part.axis.total:
             return None
         pairs[part.axis.name] = other.axis.name
     present = {p.axis.name: p for p in frame.parts}
-    for part in made.frame.axes:
+    for part in earlier.frame.axes:
         name = pairs.setdefault(part.axis.name, part.axis.name)
         if name not in present or (name == part.axis.name and present[name] != part):
             return None
-    return tuple(pairs[name] for name in names(made.frame))
+    return tuple(pairs[name] for name in names(earlier.frame))
 
 
 def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
-    """The whole axes that an offset runs along, by their constant steps; None for other offsets."""
-    rest = _whole(frame.place(offset, frame.shape))
-    found: dict[int, AxisRange] = {}
+    """Returns the whole axes that an offset runs along, by their constant steps; None for other
+    offsets."""
+    remainder = _recombined(frame.place(offset, frame.shape))
+    axes_by_step: dict[int, AxisRange] = {}
     for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
-        linear = step_in(rest, *free_vars(lane))
+        linear = step_in(remainder, *free_vars(lane))
         if linear is None:
             return None
-        step, rest = linear
+        step, remainder = linear
         if step:
-            if step in found or not part.axis.whole:
+            if step in axes_by_step or not part.axis.whole:
                 return None
-            found[step] = part
-    return found if rest is const(0) else None
+            axes_by_step[step] = part
+    return axes_by_step if remainder is const(0) else None
 
 
-def _whole(index: Index) -> Index:
-    """`x % d + d*(x // d)` as x."""
+def _recombined(index: Index) -> Index:
+    """Rewrites `x % d + d*(x // d)` as x."""
     for monomial, coeff in index.terms:
         if len(monomial) == 1 and isinstance(monomial[0], Remainder):
             num, den = monomial[0].num, monomial[0].den
             without = index - coeff * (num % den) - coeff * den * (num // den)
             if len(without.terms) < len(index.terms) - 1:
-                return _whole(without + coeff * num)
+                return _recombined(without + coeff * num)
     return index

@@ -1,12 +1,12 @@
-"""Comparisons of indices as a device makes them with the fewest instructions.
+"""Comparisons of indices in the fewest instructions of a device.
 
     i64(64*k + l1) <= i64(l0 + 64*p)      ->      i32(64*k - 64*p + l1) <= i32(l0)
 
-Masks compare indices for every element of a block.  In 32 bits an integer is one register, if
-ranges prove that it holds both sides and their difference; and what moves with loops is one number
-for all lanes if it stands on one side, where compilers would widen a counter on each of two.
-Lanes beyond the end of a loop compare too: a block is at most 2**20 elements, for which the ranges
-leave room.
+Masks compare indices for every element of a block. In 32 bits an integer takes one register, if
+ranges prove that it holds both sides and their difference. A term that varies only with loops is
+one number for all lanes if it stands on one side; compilers would widen a counter on each of two
+sides. Lanes beyond the end of a loop compare too: a block has at most 2**20 elements, and the
+ranges leave room for them.
 """
 
 from collections.abc import Callable, Collection
@@ -25,12 +25,13 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Var, bounds, const, free_vars, substitute
 from tcc.ir.types import I32, I64
 
-# Beyond this nothing is known to fit once a block has been added.
+# Indices up to this bound still fit 32 bits after a block has been added.
 _MOST = 1 << 30
 
 
 def in_few_bits(scalar: Scalar) -> Scalar:
-    """`scalar` with its comparisons of indices in i32 where that gives what i64 does."""
+    """Returns `scalar` with its comparisons of indices in i32, where that gives the result of
+    i64."""
 
     def few(node: Apply, a: Index, b: Index) -> Scalar:
         if not (_fits(a) and _fits(b)):
@@ -41,28 +42,30 @@ def in_few_bits(scalar: Scalar) -> Scalar:
 
 
 def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
-    """`scalar` with all that is one number for all `lanes` on the left of comparisons in i32, where
-    both sides differ between lanes."""
+    """Returns `scalar` with every term that is equal for all `lanes` on the left of comparisons in
+    i32, if both sides differ between lanes."""
     first = {v: const(0) for v in lanes}
 
     def one_sided(node: Apply, a: Index, b: Index) -> Scalar:
         if node.args[0].dtype is not I32:
             return node
         common = substitute(b, first)
-        rest = b - common
-        own = free_vars(rest)
-        known = not own or not set(own) <= set(lanes) or not set(free_vars(a)) & set(lanes)
-        if known or not free_vars(common) or not (_fits(a) and _fits(common)):
+        lane_part = b - common
+        lane_vars = free_vars(lane_part)
+        unchanged = (
+            not lane_vars or not set(lane_vars) <= set(lanes) or not set(free_vars(a)) & set(lanes)
+        )
+        if unchanged or not free_vars(common) or not (_fits(a) and _fits(common)):
             return node
-        return apply(node.function, index_value(a - common, I32), index_value(rest, I32))
+        return apply(node.function, index_value(a - common, I32), index_value(lane_part, I32))
 
     return _with_comparisons(scalar, one_sided)
 
 
 def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar]) -> Scalar:
-    """`scalar` with `of(node, a, b)` in place of each comparison of indices a and b."""
+    """Returns `scalar` with `of(node, a, b)` in place of each comparison of indices a and b."""
 
-    @cache  # parts that occur many times would double the work at each level
+    @cache  # without the cache, shared parts would double the work at each level
     def visit(node: Scalar) -> Scalar:
         node = rebuild(node, visit)
         if not isinstance(node, Apply) or node.function not in COMPARISONS:
@@ -74,7 +77,7 @@ def _with_comparisons(scalar: Scalar, of: Callable[[Apply, Index, Index], Scalar
 
 
 def _index(scalar: Scalar) -> Index | None:
-    """The index that an integer scalar is."""
+    """Returns the index that an integer scalar stands for; None for other scalars."""
     match scalar:
         case IndexValue(index=index):
             return index

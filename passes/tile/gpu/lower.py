@@ -5,9 +5,10 @@
           for k: acc += a[64, 32] * b[32, 128]
           store max(acc, 0) where both are inside
 
-One unit makes one block of the parallel axes.  Stages exchange blocks; what they read away from the
-point just computed is made again there if it is pointwise (`exchange`), else the group is
-refused with `NotBlocks`.  A streaming loop is a loop that carries the totals and rescales them.
+One tile computes one block of the parallel axes. Stages exchange blocks. A pointwise stage that is
+read away from the current point is computed again there (`exchange`); otherwise the group is
+refused with `NotBlocks`. A streaming loop is a loop that carries the accumulators and rescales
+them.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from tcc.ir.index import Index, as_int, const, free_vars, iterator
 from tcc.ir.tile import Block, Blocks, MemorySpace, TileBuffer, TileKernel
 from tcc.ir.tile.group import GroupStage, StreamLoop, TileGroup
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts, axis
-from tcc.passes.tile.gpu.body import BlockEmitter, Made, matched, names
+from tcc.passes.tile.gpu.body import BlockEmitter, EarlierBlock, matched, names
 from tcc.passes.tile.gpu.exchange import Axes, exchanged
 from tcc.passes.tile.gpu.skip import needed_steps
 from tcc.passes.tile.gpu.stage import BlockStage, in_steps
@@ -35,16 +36,16 @@ __all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
 
 
 def lower_blocks(group: TileGroup, schedule: BlockSchedule, skips: bool = True) -> TileKernel:
-    """The block kernel of `group` under `schedule`.
+    """Returns the block kernel of `group` under `schedule`.
 
-    `skips`: walks leave out what is masked whatever it holds, NaN and infinities too.
-    Raises `NotBlocks` where stages exchange what blocks cannot hold.
+    `skips`: streaming loops skip masked blocks whatever these hold, including NaN and infinities.
+    Raises `NotBlocks` if stages exchange values that blocks cannot hold.
     """
     return _Lowering(group, schedule, skips).kernel()
 
 
 def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool:
-    """Whether `group` becomes a block kernel under the schedule chosen for it."""
+    """Returns True if `group` becomes a block kernel under the schedule chosen for it."""
     try:
         lower_blocks(group, choose_blocks(group, profile))
     except NotBlocks:
@@ -53,38 +54,40 @@ def blocks_fit(group: TileGroup, profile: BlockProfile = TYPICAL_DEVICE) -> bool
 
 
 class _Lowering:
+    """The lowering of one group."""
+
     def __init__(self, group: TileGroup, schedule: BlockSchedule, skips: bool) -> None:
         self.skips = skips
         self.axes = Axes(group, schedule)
         self.group = group = exchanged(group, self.axes)
         self.grid: list[Index] = []
-        self.units: list[AxisRange] = []
-        for each in self.axes.parallel:
-            self.units.append(AxisRange(each, self._tile(each) * each.block))
-        # Callers' arrays are aligned to their elements only, and any buffer may be a caller's.
+        self.tile_parts: list[AxisRange] = []
+        for axis_ in self.axes.parallel:
+            self.tile_parts.append(AxisRange(axis_, self._tile(axis_) * axis_.block))
+        # Callers' arrays are only aligned to their elements, and any buffer may be a caller's.
         self.emitter = BlockEmitter(
             TileBuffer(f"b{n}", b.dtype, (b.size,), b.scope, b.dtype.bytes)
             for n, b in enumerate(group.buffers)
             if b.scope is not MemorySpace.LOCAL
         )
 
-    def _tile(self, each: Axis) -> Index:
-        steps = each.steps
+    def _tile(self, axis_: Axis) -> Index:
+        steps = axis_.steps
         if as_int(steps) == 1:
             return const(0)
-        self.grid.append(iterator(f"p.{each.name}", steps))
+        self.grid.append(iterator(f"p.{axis_.name}", steps))
         return self.grid[-1]
 
     def kernel(self) -> TileKernel:
         if all(known_extent(v) != 0 for v in self.group.common):
-            self._unit()
+            self._lower_tile()
         axes = tuple(free_vars(tile)[0] for tile in self.grid)
         buffers, body = self.emitter.buffers, tuple(self.emitter.stmts)
         return TileKernel(buffers, (), self.group.sizes, axes, body)
 
-    # ---- one unit -------------------------------------------------------------------------------
+    # ---- one tile -------------------------------------------------------------------------------
 
-    def _unit(self) -> None:
+    def _lower_tile(self) -> None:
         stream = self.group.stream
         along = () if stream is None else stream.stages
         before = () if stream is None else stream.before
@@ -97,20 +100,22 @@ class _Lowering:
             self._stage(number, ())
 
     def _stage(self, number: int, streamed: Parts) -> None:
-        """A stage for the unit, in blocks of those of its own loops that one block does not cover:
-        such a stage is read by no other."""
+        """Lowers a stage for the tile, in blocks along those of its own loops that one block does
+        not cover; no other stage reads such a stage."""
         stage = self.group.stages[number]
-        own = self.axes.own(stage)
-        if any(as_int(a.total) == 0 for a in own):
+        own_axes = self.axes.own(stage)
+        if any(as_int(a.total) == 0 for a in own_axes):
             return
-        cut = [a for a in own if not a.whole]
-        if not cut:
-            self._made(number, self._frame(stage, streamed, [AxisRange(a, const(0)) for a in own]))
+        stepped_axes = [a for a in own_axes if not a.whole]
+        if not stepped_axes:
+            self._compute_whole(
+                number, self._frame(stage, streamed, [AxisRange(a, const(0)) for a in own_axes])
+            )
             return
 
         def step(parts: Parts, _: Blocks) -> Blocks:
-            found = {p.axis.name: p for p in parts}
-            inner = [found.get(a.name) or AxisRange(a, const(0)) for a in own]
+            part_of = {p.axis.name: p for p in parts}
+            inner = [part_of.get(a.name) or AxisRange(a, const(0)) for a in own_axes]
             lowered = BlockStage(
                 self.emitter,
                 stage,
@@ -120,9 +125,9 @@ class _Lowering:
             lowered.store(lowered.run())
             return ()
 
-        in_steps(self.emitter, cut, (), step)
+        in_steps(self.emitter, stepped_axes, (), step)
 
-    def _made(self, number: int, frame: BlockAxes) -> None:
+    def _compute_whole(self, number: int, frame: BlockAxes) -> None:
         stage = self.group.stages[number]
         lowered = BlockStage(self.emitter, stage, frame, self.axes.reduce(stage))
         blocks = lowered.run()
@@ -132,57 +137,60 @@ class _Lowering:
     def _keep(self, number: int, frame: BlockAxes, blocks: Sequence[Block]) -> None:
         for component, block in enumerate(blocks):
             inner = self.axes.inner(self.group.stages[number], component)
-            self.emitter.ready[StageRef(number, component)] = Made(block, frame, inner)
+            self.emitter.ready[StageRef(number, component)] = EarlierBlock(block, frame, inner)
 
     def _frame(
-        self, stage: GroupStage, streamed: Sequence[AxisRange], own: Sequence[AxisRange]
+        self, stage: GroupStage, streamed: Sequence[AxisRange], inner: Sequence[AxisRange]
     ) -> BlockAxes:
-        """The parts of a unit and of a streaming loop that a stage has loops of, and its own."""
-        units = [p for p in (*self.units, *streamed) if set(p.axis.loops) & set(stage.iters)]
-        return BlockAxes((*units, *own))
+        """Returns the parts of a tile and of a streaming loop that a stage has loops of, then
+        `inner`."""
+        parts = [p for p in (*self.tile_parts, *streamed) if set(p.axis.loops) & set(stage.iters)]
+        return BlockAxes((*parts, *inner))
 
-    # ---- walks ----------------------------------------------------------------------------------
+    # ---- streaming loops
+    # --------------------------------------------------------------------------
 
     def _stream(self, stream: StreamLoop) -> None:
-        """The stages along a streaming loop, block by block, totals carried."""
+        """Lowers the stages along a streaming loop, block by block; the loop carries the
+        accumulators."""
         along = axis((stream.loop,), self.axes.block(stream.loop.name))
         accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
-        lowered = {n: self._total(n, along) for n in accumulators}
+        lowered = {n: self._accumulator(n, along) for n in accumulators}
         widths = [len(self.group.stages[n].body) for n in accumulators]
         start = tuple(b for n in accumulators for b in lowered[n].identity(lowered[n].frame.shape))
 
         def step(parts: Parts, old: Blocks) -> Blocks:
-            rest = list(old)
+            remaining = list(old)
             pairs = zip(accumulators, widths, strict=True)
-            carried = {n: tuple(rest.pop(0) for _ in range(w)) for n, w in pairs}
-            news: dict[int, Blocks] = {}
+            carried = {n: tuple(remaining.pop(0) for _ in range(w)) for n, w in pairs}
+            next_blocks: dict[int, Blocks] = {}
             for number in stream.stages:
                 if number not in carried:
                     self._stage(number, parts)
                     continue
-                scaled = self._scaled(stream, number, carried, news, lowered)
-                news[number] = self._continued(lowered[number], parts, scaled)
-                self._keep(number, lowered[number].frame, news[number])
-            return tuple(b for n in accumulators for b in news[n])
+                scaled = self._scaled(stream, number, carried, next_blocks, lowered)
+                next_blocks[number] = self._continued(lowered[number], parts, scaled)
+                self._keep(number, lowered[number].frame, next_blocks[number])
+            return tuple(b for n in accumulators for b in next_blocks[n])
 
-        span = needed_steps(self.group, along, self.units) if self.skips else None
+        span = needed_steps(self.group, along, self.tile_parts) if self.skips else None
         results = list(in_steps(self.emitter, (along,), start, step, span))
         for number, width in zip(accumulators, widths, strict=True):
             blocks = tuple(results.pop(0) for _ in range(width))
             lowered[number].store(blocks)
             self._keep(number, lowered[number].frame, blocks)
 
-    def _total(self, number: int, along: Axis) -> BlockStage:
+    def _accumulator(self, number: int, along: Axis) -> BlockStage:
         stage = self.group.stages[number]
-        own = self.axes.own(stage)
-        if not all(a.whole for a in own):
-            raise NotBlocks("a total of a streaming loop is larger than a block")
-        frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own])
+        own_axes = self.axes.own(stage)
+        if not all(a.whole for a in own_axes):
+            raise NotBlocks("an accumulator of a streaming loop is larger than a block")
+        frame = self._frame(stage, (), [AxisRange(a, const(0)) for a in own_axes])
         return BlockStage(self.emitter, stage, frame, (along,))
 
     def _continued(self, stage: BlockStage, parts: Parts, old: Blocks) -> Blocks:
-        """Totals so far and those of one block of the streaming loop."""
-        if stage.sides is not None:
+        """Returns the accumulators combined with one block of the streaming loop."""
+        if stage.contraction is not None:
             return (stage.contract(parts, old[0]),)
         new = stage.across(stage.values(parts), parts)
         return stage.combine(old, new)
@@ -195,7 +203,7 @@ class _Lowering:
         new: dict[int, Blocks],
         lowered: dict[int, BlockStage],
     ) -> Blocks:
-        """Totals so far times what the change of their state asks for."""
+        """Returns the accumulators times the factor by which their state changed."""
         rescale = next((r for r in stream.rescales if r.stage == number), None)
         if rescale is None:
             return old[number]
@@ -203,10 +211,10 @@ class _Lowering:
         before, after = old[state][0], new[state][0]
         body = change(rescale, before.dtype)
         factor = self.emitter.compute(body, (before, after), before.shape)
-        made = Made(factor, lowered[state].frame, None)
+        earlier = EarlierBlock(factor, lowered[state].frame, None)
         frame = lowered[number].frame
-        axes = matched(made, None, frame)
+        axes = matched(earlier, None, frame)
         if axes is None:
-            raise NotBlocks("a total depends on a state with loops of its own")
-        moved = self.emitter.moved(factor, axes, names(frame))
-        return tuple(self.emitter.function("mul", b, moved) for b in old[number])
+            raise NotBlocks("an accumulator depends on a state with loops of its own")
+        aligned_factor = self.emitter.with_axes(factor, axes, names(frame))
+        return tuple(self.emitter.function("mul", b, aligned_factor) for b in old[number])

@@ -1,9 +1,9 @@
-"""Plans block kernels: as `plan_kernels` does for cores, for GPUs.
+"""Plans block kernels for GPUs, as `tile/cpu/plan.py` plans kernels for cores.
 
     conv with w constant [64, 32, 3, 3]   ->   w stored as [3, 3, 32, 64]: lanes along the result's
                                                channels, what a block sums next to each other
 
-Requires layouts.  Establishes one block kernel a distinct structure.
+Requires layouts. Establishes one block kernel for each distinct structure.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,12 +44,12 @@ from tcc.schedule.nest import depends, stride
 
 
 class BlockPlanner(KernelPlanner):
-    """Plans block kernels for one device and remembers them by structure."""
+    """Plans block kernels for one device and caches them by structure."""
 
-    gaps = False  # reads outside are masked, and halos are the host's to fill
+    gaps = False  # reads outside are masked, and the host fills halos
     scratch = False
     updates = True
-    tolerance = 1.25  # no GPU has timed these prices yet
+    tolerance = 1.25  # chosen before any GPU had timed these prices
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class BlockPlanner(KernelPlanner):
         *,
         skips: bool = True,
     ) -> None:
-        """`floats`: as what operands of f32 will be stored, once kernels are known; `skips` as of
-        `lower_blocks`."""
+        """`floats`: the type in which operands of f32 will be stored once kernels are known;
+        `skips` as in `lower_blocks`."""
         super().__init__()
         self.profile, self.floats, self.skips = profile, floats, skips
         self.limits = replace(profile.limits, launch_bytes=LAUNCH * profile.bandwidth)
@@ -83,7 +83,7 @@ class BlockPlanner(KernelPlanner):
         verify_blocks(kernel)
 
     def makes(self, expr: Expr) -> bool:
-        """Whether there is a block kernel of `expr` with everything row-major."""
+        """Returns True if a block kernel of `expr` exists with everything row-major."""
         storage = row_major_storage(expr, [False] * len(expr.params))
         try:
             return blocks_fit(build_group(expr, *storage, limits=self.limits), self.profile)
@@ -91,14 +91,16 @@ class BlockPlanner(KernelPlanner):
             return False
 
     def bind(self, key: KernelKey) -> Planned:
-        """Raises `NotBlocks` for what is no block kernel."""
+        """Returns the planned kernel. Raises `NotBlocks` for an expression that is no block
+        kernel."""
         packed, group = self._packed(*key)
         return packed, self.scheduled(group, choose_blocks(group, self.profile))
 
     def _packed(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> tuple[tuple[Storage, ...], TileGroup]:
-        """The operands with constants packed, and the group on them, in the cheapest form."""
+        """Returns the operands with constants packed, and the group on them, in the cheapest
+        form."""
 
         def made(limits: FusionLimits) -> tuple[tuple[Storage, ...], TileGroup]:
             loops = build_group(expr, operands, results, collapsed=False, limits=limits)
@@ -109,29 +111,33 @@ class BlockPlanner(KernelPlanner):
         return forms[0] if len(forms) == 1 else min(forms, key=lambda m: self._seconds_of(m[1]))
 
     def _seconds_of(self, group: TileGroup) -> float:
-        """The least price of a group; infinite where it is no block kernel."""
+        """Returns the lowest price of a group; infinite for a group that is no block kernel."""
         fits = blocks_fit(group, self.profile)
         return ranked(group, self.profile)[0].price.seconds if fits else inf
 
     def estimate(self, key: KernelKey) -> float:
-        """The least price, infinite where it is no block kernel."""
+        """Returns the lowest price; infinite for an expression that is no block kernel."""
         expr, operands, results = key
-        stored = stored_as(expr, self.floats)
-        found = self._least(stored, _typed(operands, stored.params), _typed(results, stored.types))
-        return inf if found is None else found.seconds
+        stored_expr = stored_as(expr, self.floats)
+        price = self._lowest_price(
+            stored_expr, _typed(operands, stored_expr.params), _typed(results, stored_expr.types)
+        )
+        return inf if price is None else price.seconds
 
     def best(self, expr: Expr) -> BlockPrice | None:
-        """The least price of one kernel of `expr`, operands stored as `floats` and packed as
-        constants could be; None where it is no block kernel."""
+        """Returns the lowest price of one kernel of `expr`, with operands stored as `floats` and
+        packed as constants could be; None for an expression that is no block kernel."""
         if expr not in self._prices:
-            stored = stored_as(expr, self.floats)
-            operands, results = row_major_storage(stored, (True,) * len(stored.params))
-            if any(s.monoid is not None and len(s.reduce) > 1 for s in stored.stages):
-                operands, results = ([*map(_channels_last, each)] for each in (operands, results))
-            self._prices[expr] = self._least(stored, operands, results)
+            stored_expr = stored_as(expr, self.floats)
+            operands, results = row_major_storage(stored_expr, (True,) * len(stored_expr.params))
+            if any(s.monoid is not None and len(s.reduce) > 1 for s in stored_expr.stages):
+                operands, results = (
+                    [*map(_channels_last, storages)] for storages in (operands, results)
+                )
+            self._prices[expr] = self._lowest_price(stored_expr, operands, results)
         return self._prices[expr]
 
-    def _least(
+    def _lowest_price(
         self, expr: Expr, operands: Sequence[Storage], results: Sequence[Storage]
     ) -> BlockPrice | None:
         try:
@@ -141,37 +147,38 @@ class BlockPlanner(KernelPlanner):
             return None
 
     def scheduled(self, group: TileGroup, schedule: BlockSchedule) -> Bound:
-        """The kernel of `group` under `schedule`.  Raises `NotBlocks` where there is none."""
+        """Returns the kernel of `group` under `schedule`. Raises `NotBlocks` if there is none."""
         return Bound(lower_blocks(group, schedule, self.skips), schedule, group)
 
     def exchange(self, changes: Mapping[Bound, Bound]) -> None:
-        """Plans the second of each pair from now on where the first was planned."""
+        """Replaces the first kernel of each pair by the second in all further plans."""
         for key, (packed, bound) in self._known.items():
             self._known[key] = packed, changes.get(bound, bound)
 
 
 def _typed(storages: Sequence[Storage], types: Sequence[TensorType | None]) -> list[Storage]:
-    """Storages with the element types of `types`."""
+    """Returns storages with the element types of `types`."""
     pairs = zip(storages, types, strict=True)
     return [s if t is None else replace(s, dtype=t.dtype) for s, t in pairs]
 
 
 def _channels_last(storage: Storage) -> Storage:
-    """An image as `assign_layouts` would store it; anything else as it is."""
+    """Returns an image's storage as `assign_layouts` would choose it; any other storage
+    unchanged."""
     if len(storage.shape) != 4:
         return storage
     return replace(storage, layout=permuted(storage.shape, (0, 2, 3, 1)))
 
 
 def block_schedule(bound: Bound) -> BlockSchedule:
-    """The schedule of a kernel that a `BlockPlanner` planned."""
+    """Returns the schedule of a kernel that a `BlockPlanner` planned."""
     assert isinstance(bound.schedule, BlockSchedule)
     return bound.schedule
 
 
 def pack_factors(group: TileGroup, operands: Sequence[Storage]) -> tuple[Storage, ...]:
-    """Layouts for the constants that products read across: neighbours are results side by side, or
-    of bytes, of which matrix units take no others, what is summed.
+    """Returns layouts for constants that contractions would read across: neighbours are adjacent
+    results. For bytes they are adjacent terms of the sum, the only order that matrix units accept.
 
     `group` is not collapsed, so that each loop runs along one axis of each operand.
     """
@@ -191,18 +198,18 @@ def _pack(packed: list[Storage], group: TileGroup, stage: GroupStage) -> None:
         fine = (last,) if of_bytes(stage) else (*stage.iters, last)
         if any(stride(access, v) == 1 for v in fine):
             continue
-        own = [v for v in stage.iters if v in depends(stage, node)]
-        vector = last if of_bytes(stage) else _side(stage, own)
+        factor_loops = [v for v in stage.iters if v in depends(stage, node)]
+        vector = last if of_bytes(stage) else _result_loop(stage, factor_loops)
         if vector is None:
             continue
         storage = packed[access.buffer]
-        found = permuted_constant(storage, node, vector, loops)
-        packed[access.buffer] = replace(storage, layout=found or storage.layout)
+        layout = permuted_constant(storage, node, vector, loops)
+        packed[access.buffer] = replace(storage, layout=layout or storage.layout)
 
 
-def _side(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
-    """The last loop of the result that a factor varies with, if possible alone."""
-    found = factors(stage)
-    assert found is not None
-    both = depends(stage, found.a) & depends(stage, found.b)
-    return next((v for v in reversed(loops) if v not in both), loops[-1] if loops else None)
+def _result_loop(stage: GroupStage, loops: Sequence[Var]) -> Var | None:
+    """Returns the last loop of the result that only this factor varies with, else its last loop."""
+    pair = factors(stage)
+    assert pair is not None
+    common = depends(stage, pair.a) & depends(stage, pair.b)
+    return next((v for v in reversed(loops) if v not in common), loops[-1] if loops else None)

@@ -1,10 +1,11 @@
-"""Which blocks of a streaming loop a unit needs: those of which some lane may change a total.
+"""The blocks of a streaming loop that a tile needs: those in which some lane may change an
+accumulator.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
-      rows i of a unit: b .. b + 63      ->      the streaming loop ends at min(keys, b + 63 + off +
+      rows i of a tile: b .. b + 63      ->      the streaming loop ends at min(keys, b + 63 + off +
       1)
 
-`tcc.schedule.masked_terms` says which terms may.
+`tcc.schedule.masked_terms` derives the terms that may change one.
 """
 
 from collections.abc import Sequence
@@ -17,14 +18,16 @@ from tcc.passes.tile.gpu.axes import Axis, AxisRange
 from tcc.schedule.masked_terms import limits_of, needed
 
 
-def needed_steps(group: TileGroup, along: Axis, units: Sequence[AxisRange]) -> tuple[Index, Index]:
-    """The first step of the streaming loop that a unit needs, and the one after the last.
+def needed_steps(
+    group: TileGroup, along: Axis, tile_parts: Sequence[AxisRange]
+) -> tuple[Index, Index]:
+    """Returns the first step of the streaming loop that a tile needs, and the one after the last.
 
-    `along` is the axis of the streaming loop, `units` the parts of the parallel axes that the unit
-    covers. The second may be smaller than the first: then no step is needed.
+    `along` is the axis of the streaming loop, `tile_parts` the parts of the parallel axes that the
+    tile covers. The second step may be before the first: then no step is needed.
     """
     start, stop = const(0), along.steps
-    ends = {var: _range(var, units) for part in units for var in part.axis.loops}
+    ends = {var: _range(var, tile_parts) for part in tile_parts for var in part.axis.loops}
     firsts, stops = needed(limits_of(group), ends)
     for first in firsts:
         start = maximum(start, first // along.block)
@@ -33,18 +36,19 @@ def needed_steps(group: TileGroup, along: Axis, units: Sequence[AxisRange]) -> t
     return start, stop
 
 
-def _range(var: Var, units: Sequence[AxisRange]) -> tuple[Index, Index]:
-    """The least and the greatest value of a parallel loop in a unit."""
-    part = next(p for p in units if var in p.axis.loops)
+def _range(var: Var, tile_parts: Sequence[AxisRange]) -> tuple[Index, Index]:
+    """Returns the smallest and the largest value of a parallel loop in a tile."""
+    part = next(p for p in tile_parts if var in p.axis.loops)
     loops = part.axis.loops
     inner = element_count(tuple(map(extent, loops[loops.index(var) + 1 :])))
     if var is loops[0]:
-        low, high = (x // inner for x in (part.base, part.base + part.axis.block - 1))
+        low, high = (bound // inner for bound in (part.base, part.base + part.axis.block - 1))
         return low, minimum(high, extent(var) - 1)
     low, size = part.base // inner % extent(var), as_int(inner)
     if size is None:
         return const(0), extent(var) - 1
-    # A unit that goes on with the next turn of the loop covers its end, and its begin.
+    # A tile that continues into the next iteration of the outer loop covers this loop's end and its
+    # start.
     high = minimum(low - (1 - part.axis.block) // size, extent(var) - 1)
-    turns = divisor_of(inner * extent(var)) % part.axis.block
-    return const(0) if turns else low, high
+    may_wrap = divisor_of(inner * extent(var)) % part.axis.block
+    return const(0) if may_wrap else low, high

@@ -1,8 +1,9 @@
-"""One stage of a block kernel: pointwise work, sums, products, on the block of one unit.
+"""Lowers one stage of a block kernel: pointwise work, sums and contractions on the block of one
+tile.
 
-A reduction walks its loops in blocks.  What it combines keeps the lanes of those blocks until the
-end, so that lanes are combined across once; masked lanes hold the identity.  A sum of products with
-rows on one side and columns on the other is a `Contract`.
+A reduction steps through its loops in blocks. Its accumulators keep the lanes of those blocks until
+the end, so that lanes are combined only once; masked lanes hold the identity. A contraction with
+rows in one factor and columns in the other is a `Contract`.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ _NARROW = (BF16, F16, I8, *FLOAT8)
 
 @record
 class BlockContraction:
-    """A product on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
+    """A contraction on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
 
     a: Scalar
     b: Scalar
@@ -37,45 +38,49 @@ class BlockContraction:
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The axes of both factors, in order."""
+        """Returns the axes of both factors, in order."""
         return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
 
 
-def sides(stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]) -> BlockContraction | None:
-    """How the stage is a product of matrices over `frame`; None where it is not one."""
-    both = factors(stage)
+def matmul_of(
+    stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]
+) -> BlockContraction | None:
+    """Returns the matmul that the stage is over `frame`; None if it is none."""
+    pair = factors(stage)
     wide = [r for r in reduce if r.block > 1]
-    if both is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
+    if pair is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
         return None
-    a, b = _multiplied(both.a, both.b)
+    a, b = _contract_operands(pair.a, pair.b)
     if a.dtype is not b.dtype or a.dtype not in (F32, *_NARROW):
         return None
-    first, second = depends(stage, both.a), depends(stage, both.b)
+    first, second = depends(stage, pair.a), depends(stage, pair.b)
     along = [(_meets(p.axis, first), _meets(p.axis, second), p) for p in frame.axes]
     if not (_meets(wide[0], first) and _meets(wide[0], second)):
         return None
     batch = [p for x, y, p in along if x and y]
-    alone = [(x, p) for x, y, p in along if x is not y]
-    if len(alone) != 2 or alone[0][0] is alone[1][0] or len(batch) + 2 != len(along):
+    one_sided = [(x, p) for x, y, p in along if x is not y]
+    if len(one_sided) != 2 or one_sided[0][0] is one_sided[1][0] or len(batch) + 2 != len(along):
         return None
     if len(batch) > 1 or (batch and batch[0] is not frame.axes[0]):
         return None
-    least = LEAST_BYTES if a.dtype.bits == 8 else LEAST_SIDE
-    if min(p.axis.block for _, p in alone) < LEAST_SIDE or wide[0].block < least:
+    shortest = LEAST_BYTES if a.dtype.bits == 8 else LEAST_SIDE
+    if min(p.axis.block for _, p in one_sided) < LEAST_SIDE or wide[0].block < shortest:
         return None
-    if not alone[0][0]:
+    if not one_sided[0][0]:
         a, b = b, a
-    at = tuple(p.axis.name for p in batch)
-    return BlockContraction(a, b, at, alone[0][1].axis.name, alone[1][1].axis.name, wide[0].name)
+    batch_names = tuple(p.axis.name for p in batch)
+    return BlockContraction(
+        a, b, batch_names, one_sided[0][1].axis.name, one_sided[1][1].axis.name, wide[0].name
+    )
 
 
 def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
     return any(v in loops for v in axis.loops)
 
 
-def _multiplied(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """What is multiplied: of casts from halves on both sides, or from bytes, what was cast, for
-    products of those are exact in f32, or in i32."""
+def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
+    """Returns the operands of a matmul: without their casts, if both are cast from halves or from
+    bytes. Products of these are exact in f32 or i32."""
     if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
         return a.arg, b.arg
     return a, b
@@ -90,17 +95,17 @@ class BlockStage:
         self.emitter, self.stage, self.frame = emitter, stage, frame
         self.reduce = tuple(reduce)
         self.origin = tuple(AxisRange(axis, const(0)) for axis in self.reduce)
-        self.sides = sides(stage, frame, reduce)
+        self.contraction = matmul_of(stage, frame, reduce)
 
     def run(self) -> Blocks:
-        """The blocks of the components, with extent along the axes they vary with."""
+        """Returns the blocks of the components, with extent along the axes they vary with."""
         if self.stage.monoid is None:
             body = StageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
             return tuple(map(body.block, self.stage.body))
         if any(as_int(r.total) == 0 for r in self.reduce):
             return self.identity(self.frame.shape)
-        return self._reduced() if self.sides is None else self._contracted()
+        return self._reduced() if self.contraction is None else self._contracted()
 
     def store(self, blocks: Sequence[Block]) -> None:
         """Stores the components that are results of the kernel."""
@@ -108,7 +113,7 @@ class BlockStage:
         for block, targets in zip(blocks, self.stage.stores, strict=True):
             for target in targets:
                 if target.buffer >= len(self.emitter.buffers):
-                    continue  # what later stages read is a block
+                    continue  # later stages read it as a block
                 guards = self.frame.guards(target, shape)
                 offset = self.frame.place(target.offset, shape)
                 value = self.emitter.spread(block, shape)
@@ -118,11 +123,11 @@ class BlockStage:
     # ---- identities and combinations ------------------------------------------------------------
 
     def identity(self, shape: tuple[int, ...]) -> Blocks:
-        """Blocks of the monoid's identity."""
+        """Returns blocks of the monoid's identity."""
         return identity_blocks(self.emitter, self.stage, shape)
 
     def combine(self, old: Sequence[Block], new: Sequence[Block]) -> Blocks:
-        """Both, element by element."""
+        """Returns the combination of both, element by element."""
         args, shape = (*old, *new), old[0].shape
         return tuple(self.emitter.compute(body, args, shape) for body in combinations(self.stage))
 
@@ -138,12 +143,12 @@ class BlockStage:
         def step(parts: Parts, old: Blocks) -> Blocks:
             return self.combine(old, self.values(parts))
 
-        found = in_steps(self.emitter, self.reduce, start, step)
-        return self.across(found, self.origin)
+        accumulators = in_steps(self.emitter, self.reduce, start, step)
+        return self.across(accumulators, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
-        """Loads positions that data give, and that no step changes, before the first: each step
-        would wait for them before it can load anything else."""
+        """Loads data-dependent positions that no step changes before the first step: else each step
+        would wait for them before it can load anything."""
         body = StageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
             for _, position in node.indirect if isinstance(node, Read) else ():
@@ -151,21 +156,22 @@ class BlockStage:
                     body.block(position)
 
     def values(self, parts: Sequence[AxisRange]) -> Blocks:
-        """The body along `parts` of the reduction, the identity in lanes beyond their ends."""
+        """Returns the body along `parts` of the reduction, with the identity in lanes beyond their
+        ends."""
         frame = BlockAxes((*self.frame.parts, *parts))
         body = StageScalars(self.emitter, self.stage, frame)
         body.share(self.stage.body)
         active = body.active([p for p in parts if p.lanes])
-        found = []
+        blocks = []
         for scalar, neutral in zip(self.stage.body, identities(self.stage), strict=True):
             block = body.block(scalar)
             if active is not None:
                 block = self.emitter.selected(active, block, neutral)
-            found.append(self.emitter.spread(block, frame.shape))
-        return tuple(found)
+            blocks.append(self.emitter.spread(block, frame.shape))
+        return tuple(blocks)
 
     def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> Blocks:
-        """Blocks over the frame and `parts` combined along the latter."""
+        """Returns blocks over the frame and `parts`, combined along `parts`."""
         assert self.stage.monoid is not None
         rank = len(self.frame.axes)
         frame = BlockAxes((*self.frame.parts, *parts))
@@ -178,7 +184,7 @@ class BlockStage:
         order = tuple(range(len(shape)))
         return tuple(self.emitter.reshaped(out, self.frame.shape, order) for out in outs)
 
-    # ---- products -------------------------------------------------------------------------------
+    # ---- contractions ---------------------------------------------------------------------------
 
     def _contracted(self) -> Blocks:
         def step(parts: Parts, old: Blocks) -> Blocks:
@@ -187,27 +193,29 @@ class BlockStage:
         start = self.identity(self.frame.shape)
         if _is_one(self.reduce):
             return step(self.origin, start)
-        assert self.sides is not None
+        assert self.contraction is not None
         every = (*self.frame.parts, *self.origin)
-        for factor, labels in zip((self.sides.a, self.sides.b), self.sides.labels, strict=True):
+        for factor, labels in zip(
+            (self.contraction.a, self.contraction.b), self.contraction.labels, strict=True
+        ):
             self._positions_ahead((factor,), _reordered(every, labels))
         return in_steps(self.emitter, self.reduce, start, step)
 
     def contract(self, parts: Sequence[AxisRange], acc: Block) -> Block:
-        """`acc` plus the products along `parts`."""
-        found = self.sides
-        assert found is not None
+        """Returns `acc` plus the contraction along `parts`."""
+        matmul = self.contraction
+        assert matmul is not None
         every = (*self.frame.parts, *parts)
-        a_axes, b_axes = found.labels
-        a = self._factor(found.a, _reordered(every, a_axes), parts)
-        b = self._factor(found.b, _reordered(every, b_axes), parts)
+        a_axes, b_axes = matmul.labels
+        a = self._factor(matmul.a, _reordered(every, a_axes), parts)
+        b = self._factor(matmul.b, _reordered(every, b_axes), parts)
         out = self.emitter.fresh(acc.dtype, acc.shape)
-        labels = (*found.batch, found.m, found.n)
+        labels = (*matmul.batch, matmul.m, matmul.n)
         self.emitter.add(Contract(out, acc, a, b, labels, a_axes, b_axes))
         return out
 
     def _factor(self, factor: Scalar, frame: BlockAxes, parts: Sequence[AxisRange]) -> Block:
-        """A factor on a block, zero in lanes beyond the end of the sum."""
+        """Returns a factor on a block, zero in lanes beyond the end of the sum."""
         body = StageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
         if not _loads_zero(factor):
@@ -225,26 +233,26 @@ def in_steps(
     step: Callable[[Parts, Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
 ) -> Blocks:
-    """A loop over the blocks of all `axes`, the last one fastest; from the first number of `span`
-    to the second, if given."""
+    """Adds a loop over the blocks of all `axes`, the last one fastest, and returns the carried
+    blocks; with a `span` the loop runs from its first number to its second."""
     count = const(1)
-    for each in axes:
-        count = count * each.steps
-    at = emitter.counter(count)
+    for axis in axes:
+        count = count * axis.steps
+    counter = emitter.counter(count)
     first, stop = span or (const(0), count)
-    return emitter.carry(at, first, stop, 1, start, partial(step, parts_at(axes, at)))
+    return emitter.carry(counter, first, stop, 1, start, partial(step, parts_at(axes, counter)))
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> Parts:
-    """The parts of `axes` that block `number` of them all covers."""
+    """Returns the parts of `axes` that block number `number` of all of them covers."""
     parts: list[AxisRange] = []
     inner = const(1)
-    for n, each in reversed(list(enumerate(axes))):
+    for n, axis in reversed(list(enumerate(axes))):
         digit = number // inner
         if any(as_int(other.steps) != 1 for other in axes[:n]):
-            digit = digit % each.steps
-        parts.insert(0, AxisRange(each, digit * each.block))
-        inner = inner * each.steps
+            digit = digit % axis.steps
+        parts.insert(0, AxisRange(axis, digit * axis.block))
+        inner = inner * axis.steps
     return tuple(parts)
 
 
@@ -252,14 +260,15 @@ def _is_one(axes: Sequence[Axis]) -> bool:
     return all(a.whole for a in axes)
 
 
-def _reordered(parts: Sequence[AxisRange], wanted: Sequence[str]) -> BlockAxes:
-    """All of `parts`, those in `wanted` as axes in that order and the others without lanes."""
+def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
+    """Returns all of `parts`, those in `order` as axes in that order and the others without
+    lanes."""
     by_name = {p.axis.name: p for p in parts}
-    rest = (p for p in parts if p.axis.name not in wanted)
-    flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in rest)
-    return BlockAxes((*(by_name[name] for name in wanted), *flat))
+    unlisted = (p for p in parts if p.axis.name not in order)
+    flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in unlisted)
+    return BlockAxes((*(by_name[name] for name in order), *flat))
 
 
 def _loads_zero(factor: Scalar) -> bool:
-    """Whether masked lanes of a factor are loaded as zeros."""
+    """Returns True if masked lanes of a factor are loaded as zeros."""
     return isinstance(factor, Read) and isinstance(factor.source, int) and not factor.fill

@@ -2,8 +2,8 @@
 
     sum(k) x[i, k] * w[k, j]  with bf16   ->   bf16(sum(k) f32(x[i, k]) * f32(w[k, j]))
 
-What is stored as halves is decided when kernels are known; until then this stands for it.
-Establishes operands and results of the given type where they were f32.
+The values stored as halves are chosen when kernels are known; until then this expression stands for
+the final one. Establishes operands and results of the given type where they were f32.
 """
 
 from tcc.ir.expr import Expr, with_reads
@@ -14,7 +14,7 @@ from tcc.passes.quantize.precision import cast_results
 
 
 def stored_as(expr: Expr, floats: DType) -> Expr:
-    """`expr` with operands and results of f32 stored as `floats`."""
+    """Returns `expr` with operands and results of f32 stored as `floats`."""
     if floats is F32:
         return expr
 

@@ -71,7 +71,7 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     want = evaluate_graph(graph, given)
     got = evaluate_graph(changed, given)
     made = lower(
-        run_pipeline(graph, 2, Trace(), asked=(LEGALIZE_CALLS,)),
+        run_pipeline(graph, 2, Trace(), requested=(LEGALIZE_CALLS,)),
         GPU,
         Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),

@@ -42,7 +42,7 @@ def scatter_graph(name: str, operands: Sequence[Array], reduction: str, axis: in
 
 
 def lowered(graph: Graph) -> Lowered:
-    made = run_pipeline(graph, 2, Trace(), asked=(LEGALIZE_CALLS,))
+    made = run_pipeline(graph, 2, Trace(), requested=(LEGALIZE_CALLS,))
     return lower(made, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
 
 

@@ -22,7 +22,7 @@ from .experts import GRAPHS, layer, rows_of_a_table
 from .test_programs import check, lowered
 
 WAYS: dict[str, tuple[KernelModel, Callable[[Graph], Any]]] = {
-    "cores": (TYPICAL, partial(lowered, registers=CoreModel(16, 32))),
+    "cores": (TYPICAL, partial(lowered, core=CoreModel(16, 32))),
     "blocks": (BlockPlanner(), lowered_blocks),
 }
 

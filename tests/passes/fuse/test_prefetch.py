@@ -74,9 +74,9 @@ def weighted(bits: int, depth: int) -> TileKernel:
     """One row times a weight that the second-level cache does not hold."""
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
-    precision, registers = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
-    placed = place_graph(graph, precision, model=CpuKernels(registers))
-    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node, precision)
+    precision, core = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
+    placed = place_graph(graph, precision, model=CpuKernels(core))
+    _, table, _ = lower_program(placed, CorePlanner(core), lower_node, precision)
     (bound,) = table.bounds
     return bound.kernel
 
@@ -87,9 +87,9 @@ def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) 
     """In the pass for the maximum or in that of exponentials, stored or not."""
     m = Model(op)
     graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
-    registers = CoreModel(16, 32, l2=1 << 20)
-    placed = place_graph(graph, model=CpuKernels(registers))
-    _, table, _ = lower_program(placed, CorePlanner(registers), lower_node)
+    core = CoreModel(16, 32, l2=1 << 20)
+    placed = place_graph(graph, model=CpuKernels(core))
+    _, table, _ = lower_program(placed, CorePlanner(core), lower_node)
     (bound,) = table.bounds
     found = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))
     asked = sorted(at for at in found[1::2] if isinstance(at, int))

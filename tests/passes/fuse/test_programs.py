@@ -35,10 +35,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SIZES = (1, 4, 5, 9)
 
 
-def lowered(graph: Graph, registers: CoreModel) -> tuple[Program, list[TileKernel], Array]:
+def lowered(graph: Graph, core: CoreModel) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
-        compacted(place_graph(graph)), CorePlanner(registers), lower_node
+        compacted(place_graph(graph)), CorePlanner(core), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
@@ -84,11 +84,11 @@ def check(graph: Graph, made: tuple[Program, list[TileKernel], Array], size: int
         np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=value.name)
 
 
-@pytest.mark.parametrize("registers", [CoreModel(16, 32), CoreModel(4, 16)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("core", [CoreModel(16, 32), CoreModel(4, 16)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("name", list(MODELS))
-def test_program_agrees_with_graph(name: str, registers: CoreModel) -> None:
+def test_program_agrees_with_graph(name: str, core: CoreModel) -> None:
     graph = MODELS[name]()
-    made = lowered(graph, registers)
+    made = lowered(graph, core)
     verify_program(made[0])
     assert [c for k in made[1] for c in verify_kernel(k)] == []
     for size in SIZES if symbols(graph) else SIZES[:1]:

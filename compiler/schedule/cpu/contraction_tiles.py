@@ -1,0 +1,148 @@
+"""Tiles of a contraction: the rows that a tile covers, and the order in which tiles run.
+
+128 rows, 8 panels, 2 cores    ->    tiles of 128 rows and one panel, 4 tiles for each core
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from tcc.ir.expr import extent, known_extent
+from tcc.ir.index import Var, Vars, as_int, divisor_of
+from tcc.ir.tile.group import GroupBuffer, GroupStage, TileGroup
+from tcc.schedule.cpu.contraction import ContractionLoops, fair, most_rows, panel_of, parts_of
+from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.cpu.vectors import lanes_of
+from tcc.schedule.nest import depends, points, trips
+
+# With fewer rows a tile's use of a panel is shorter than the time to fetch the panel.
+ENOUGH = 32
+
+
+def row_tiles(
+    common: Vars,
+    contraction: ContractionLoops,
+    core: CoreModel,
+    row_limit: int,
+    other_tiles: Mapping[Var, int],
+    blocks: Mapping[Var, int],
+    *,
+    bounded: bool,
+) -> dict[Var, int]:
+    """Returns the elements of each row loop that a tile covers: about `row_limit` rows in all (no
+    more if `bounded`).
+
+    A few tiles are cut so that every core gets the same number. `other_tiles` are the elements that
+    a tile covers of other loops. A symbolic loop outside enough other rows may have a single trip,
+    so a tile covers one of its elements. Otherwise tiles of symbolic loops are whole register
+    `blocks`.
+    """
+    rows = [v for v in contraction.rows if v in common]
+    counts = _counts(rows)
+    row_count = prod(counts.values())
+    covered = {**other_tiles, contraction.vector: panel_of(contraction, core)}
+    other_count = prod(-(-trips(v) // covered.get(v, 1)) for v in common if v not in rows)
+    pieces = parts_of(other_count, row_count, core, row_limit)
+    remaining = -(-row_count // pieces)
+    tiles: dict[Var, int] = {}
+    for var in reversed(rows):
+        size = counts[var]
+        tiles[var] = max(1, min(size, remaining))
+        if known_extent(var) is None:
+            even = _even(size, tiles[var], row_limit)
+            tiles[var] = even if fair(other_count * -(-trips(var) // even), core) else tiles[var]
+            tiles[var] = min(tiles[var], _tall(contraction, core) or tiles[var])
+            tiles[var] = _in_blocks(tiles[var], blocks.get(var, 1), row_limit)
+        above = -(-remaining // size) if remaining >= size else 1
+        over = bounded and above * prod(tiles.values()) > row_limit
+        remaining = max(1, remaining // max(size, tiles[var])) if over else above
+    return tiles
+
+
+def _tall(contraction: ContractionLoops, core: CoreModel) -> int | None:
+    """Returns the most symbolic rows of a tile that the knobs allow."""
+    blocks = core.knobs.tall
+    vectors = -(-panel_of(contraction, core) // lanes_of(contraction.stage, core))
+    return blocks and blocks * most_rows(vectors, core)
+
+
+def _in_blocks(rows: int, block: int, row_limit: int) -> int:
+    """Returns about `rows`, at most `row_limit`, rounded to whole blocks if equal blocks would lose
+    a tenth of their rows: every tile of a symbolic size is cut alike.
+
+    Measured on Zen 5: a block of four rows out of six takes 0.7 of the time of a whole one.
+    """
+    above = -(-rows // block) * block
+    if rows == 1 or 10 * rows >= 9 * above:
+        return rows
+    return above if above <= row_limit else max(rows // block * block, min(rows, block))
+
+
+def _counts(rows: Sequence[Var]) -> dict[Var, int]:
+    """Returns the trips of each loop of rows that a tile can rely on."""
+    counts: dict[Var, int] = {}
+    for var in reversed(rows):
+        few = prod(counts.values()) < ENOUGH
+        certain = divisor_of(extent(var))
+        if known_extent(var) is None and certain >= ENOUGH:
+            counts[var] = certain  # whole images, of which there may be one
+        else:
+            counts[var] = trips(var) if few or known_extent(var) is not None else 1
+    return counts
+
+
+def _even(size: int, rows: int, row_limit: int) -> int:
+    """Returns about `rows`, changed so that tiles divide `size` and each multiple of it, if such a
+    number is near."""
+    above = next(n for n in range(rows, size + 1) if size % n == 0)
+    below = next(n for n in range(rows, 0, -1) if size % n == 0)
+    return next(
+        (n for n in (above, below) if rows <= 2 * n and n <= min(row_limit, 2 * rows)), rows
+    )
+
+
+def panels_outer(
+    group: TileGroup,
+    contraction: ContractionLoops,
+    tiles: Mapping[Var, int],
+    core: CoreModel,
+) -> bool:
+    """Returns True if running over all rows with one panel of the vector operand moves fewer bytes
+    from beyond the second-level cache than running over all panels for each tile of rows."""
+    stage = contraction.stage
+    size = stage.body[0].dtype.bytes
+    vector_bytes = footprint(group, stage, contraction.vector_factor) * size
+    row_bytes = footprint(group, stage, contraction.row_factor) * size
+    panels = -(-trips(contraction.vector) // tiles.get(contraction.vector, 1))
+    parts = prod(
+        -(-trips(v) // tiles.get(v, 1)) for v in group.common if v not in contraction.vector_factor
+    )
+    panel = vector_bytes // panels
+    outer = vector_bytes * (1 if panel <= core.l2 else parts) + row_bytes * (
+        1 if row_bytes <= core.l2 else panels
+    )
+    inner = row_bytes + vector_bytes * (1 if vector_bytes <= core.l2 else parts)
+    if outer != inner:
+        return outer < inner
+    # Cores that share rows each read the whole vector operand. Cores that share panels read the
+    # whole row operand, and their results lie away from where the next kernel reads its rows.
+    return vector_bytes > row_bytes + points(stage.iters) * size
+
+
+def footprint(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> int:
+    """Returns the elements of storage that a factor varying with `loops` reads."""
+    sizes = (as_int(b.size) for b in _buffers_read(group, stage, loops))
+    return sum(points(loops) if size is None else size for size in sizes)
+
+
+def is_constant(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> bool:
+    """Returns True if a factor varying with `loops` reads only constants."""
+    return all(b.constant for b in _buffers_read(group, stage, loops))
+
+
+def _buffers_read(group: TileGroup, stage: GroupStage, loops: frozenset[Var]) -> list[GroupBuffer]:
+    """Returns the buffers that a factor varying with `loops` reads."""
+    return [
+        group.buffers[access.buffer]
+        for node, access in stage.accesses.items()
+        if depends(stage, node) <= loops
+    ]
