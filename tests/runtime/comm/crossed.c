@@ -1,5 +1,5 @@
 /* Two threads of rank 0 in calls of one comm: both have TCC_INVALID_ARGUMENT, and the comm is failed
- * on all ranks.
+ * on all ranks.  And a close in the midst of another thread's calls, which waits for one of them.
  *
  *     crossed RANKS [BACKEND]
  *
@@ -132,10 +132,44 @@ static void cross(const setup *ranks, tcc_comm *world, way *second) {
     CHECK_OK(tcc_comm_barrier(world));
 }
 
+static void *call_until_closed(void *of) {
+    const caller *self = of;
+    tcc_status status;
+    do {
+        status = self->calls(self->comm);
+        ++*self->ready;
+    } while (status == TCC_OK);
+    CHECK(status == TCC_INVALID_ARGUMENT && strstr(tcc_comm_last_error(), "the comm is closed"),
+          "status %d: %s", (int)status, tcc_comm_last_error());
+    return NULL;
+}
+
+/* Rank 0 closes while another thread of it makes one call after another. */
+static void close_in_midst(tcc_comm *world) {
+    tcc_comm *comm;
+    CHECK_OK(tcc_comm_split(world, 0, 0, &comm));
+    if (tcc_comm_rank(world) == 0) {
+        pthread_t thread;
+        _Atomic int ready = 0;
+        caller one = {comm, tcc_comm_barrier, &ready};
+        CHECK_OK(tcc_comm_keep(comm));
+        pthread_create(&thread, NULL, call_until_closed, &one);
+        while (ready < 100) usleep(10);
+        tcc_comm_close(comm);
+        pthread_join(thread, NULL);
+        tcc_comm_drop(comm);
+    } else {
+        while (tcc_comm_barrier(comm) == TCC_OK) continue;
+        tcc_comm_close(comm);
+    }
+    CHECK_OK(tcc_comm_barrier(world));
+}
+
 static void run(const setup *ranks) {
     tcc_comm *world;
     tcc_comm_config config = config_of(ranks);
     CHECK_OK(tcc_comm_open(&config, &world));
+    if (!ranks->backends) close_in_midst(world);
     for (int i = 0; i < (ranks->backends ? 2 : WAYS); i++) cross(ranks, world, ways[i]);
     tcc_comm_close(world);
 }
