@@ -129,7 +129,7 @@ static void cross(const setup *ranks, tcc_comm *world, way *second) {
         CHECK(status == TCC_TIMEOUT || status == TCC_INVALID_ARGUMENT || status == TCC_MISMATCH,
               "status %d: %s", (int)status, reason);
     tcc_comm_close(comm);
-    CHECK_OK(tcc_comm_barrier(world));
+    if (!ranks->backends) CHECK_OK(tcc_comm_barrier(world)); /* else the others waited in vain */
 }
 
 static void *call_until_closed(void *of) {
@@ -170,7 +170,7 @@ static void run(const setup *ranks) {
     tcc_comm_config config = config_of(ranks);
     CHECK_OK(tcc_comm_open(&config, &world));
     if (!ranks->backends) close_in_midst(world);
-    for (int i = 0; i < (ranks->backends ? 2 : WAYS); i++) cross(ranks, world, ways[i]);
+    for (int i = 0; i < (ranks->backends ? 1 : WAYS); i++) cross(ranks, world, ways[i]);
     tcc_comm_close(world);
 }
 
@@ -178,7 +178,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     setup ranks = {.size = atoi(argv[1]), .name = own_name("crossed"),
                    .backends = argc > 2 ? argv[2] : NULL,
-                   .operation_milliseconds = argc > 2 ? 2000 : 60000};
+                   .operation_milliseconds = argc > 2 ? 4000 : 60000};
     if (ranks.size) {
         run_ranks(ranks, run);
     } else {
