@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import faulthandler
 import gc
 import os
@@ -21,13 +22,14 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tcc.runtime import Module, load
+from tcc.runtime import Module, abi, load
 from tcc.runtime import comm as comms
 from tcc.runtime.planner import Life, Planner
 
@@ -37,6 +39,41 @@ Use = Callable[[Any], object]
 
 X = np.arange(8, dtype=np.float32)
 LARGE = np.ones(1 << 15, np.float32)  # so that results come from the pool
+
+
+class Instance:
+    """An instance of the C interface, which alone keeps its comm."""
+
+    def __init__(self, module: Module, comm: comms.Comm) -> None:
+        self.module, self.comm = module, weakref.ref(comm)
+        self.handle = ctypes.c_void_p()
+        create = module._api.instance_create_on
+        assert not create(module._handle, 0, comm.handle, ctypes.byref(self.handle))
+
+    def run(self, within: Callable[[], object] = int) -> None:
+        """Runs it; `within` is called when the run has its memory, and before any kernel."""
+        y = np.empty_like(LARGE)
+
+        def allocate(_context: Any, _index: int, _wanted: Any, out_data: Any) -> int:
+            within()
+            out_data[0] = y.ctypes.data
+            return 0
+
+        x = abi.make_tensor(LARGE.ctypes.data, abi.DTYPE_CODES["f32"], LARGE.shape, None)
+        allocator = abi.Allocator(None, abi.ALLOCATE(allocate))
+        api = self.module._api
+        if api.run(self.handle, x, 1, None, 0, ctypes.byref(allocator), None):
+            raise RuntimeError(api.last_error().decode())
+        assert (y == LARGE).all()
+
+    def run_and_close(self) -> None:
+        comm = self.comm()
+        self.run(comm.close if comm else int)
+
+    def __del__(self) -> None:
+        self.module._api.instance_destroy(self.handle)
+
+
 # What is done to each object, by its class and the name of the method or property.
 USES: dict[str, dict[str, Use]] = {
     "comm": {
@@ -79,6 +116,10 @@ USES: dict[str, dict[str, Use]] = {
         "attributes": lambda module: (repr(module), module.manifest, module.inputs, module.outputs),
     },
     "finder": {"__call__": lambda module: module(X)},  # of the process's comm
+    "instance": {
+        "run": lambda instance: instance.run(),
+        "run_and_close": lambda instance: instance.run_and_close(),
+    },
     "plain": {
         "__call__": lambda module: module(LARGE),
         "__copy__": lambda module: copy.copy(module)(LARGE),
@@ -113,10 +154,16 @@ EVENTS = ("close", "collect", "grow", "beside")
 Order = tuple[str, str, tuple[str, ...]]
 
 
-def orders() -> list[Order]:
-    """The object, its use, and events in an order: the use comes before, between and after all."""
+def orders(every: int, draws: random.Random) -> list[Order]:
+    """The object, its use, and events in an order: the use comes before, between and after all.
+
+    Of each use one order of `every`.
+    """
     rows = [row for n in (1, 2, 3) for row in permutations(EVENTS, n)]
-    return [(name, use, row) for name, uses in USES.items() for use in uses for row in rows]
+    uses = [(name, use) for name, uses in USES.items() for use in uses]
+    chosen = [(*use, row) for use in uses for row in draws.sample(rows, len(rows))[::every]]
+    draws.shuffle(chosen)
+    return chosen
 
 
 def make(folder: Path) -> Things:
@@ -132,6 +179,8 @@ def make(folder: Path) -> Things:
         "plain": load(folder / "plain.so", threads=1),
         "planner": Planner(),
     }
+    things["half"] = comm.split(0)  # which is not shared: its memory is freed
+    things["instance"] = Instance(things["finder"], things["half"])
     things["result"] = things["summed"](X)
     things["pooled"] = things["plain"](LARGE)
     things["value"] = comm.start("broadcast", X)._result
@@ -151,24 +200,31 @@ def attempt(use: Use, thing: Any) -> bool:
 
 
 def happen(event: str, things: Things, name: str, use: Use) -> None:
-    comm = things.get("comm")
+    own = [things[comm] for comm in ("comm", "half") if comm in things]
     match event:
-        case "close" if comm:
-            comm.close()
-        case "grow" if comm:
-            attempt(lambda own: own.scratch(1 << 20), comm)
+        case "close":
+            close(own)
+        case "grow":
+            for comm in own:
+                attempt(lambda one: one.scratch(1 << 20), comm)
         case "collect":
+            own.clear()
+            comm = None
             for other in [*things]:
                 if other != name:
                     del things[other]
-            comm = None
             gc.collect()
-        case "beside" if comm:
-            close_beside(comm, things[name], use)
+        case "beside" if own:
+            close_beside(own, things[name], use)
 
 
-def close_beside(comm: comms.Comm, thing: Any, use: Use) -> None:
-    """Closes the comm while another thread uses the object."""
+def close(own: Sequence[comms.Comm]) -> None:
+    for comm in own:
+        comm.close()
+
+
+def close_beside(own: Sequence[comms.Comm], thing: Any, use: Use) -> None:
+    """Closes the comms while another thread uses the object."""
     begun, enough = threading.Event(), threading.Event()
 
     def go_on() -> None:
@@ -179,7 +235,7 @@ def close_beside(comm: comms.Comm, thing: Any, use: Use) -> None:
     thread = threading.Thread(target=go_on)
     thread.start()
     begun.wait()
-    comm.close()
+    close(own)
     enough.set()
     thread.join()
 
@@ -233,16 +289,15 @@ def outcomes(chosen: Sequence[Order], folder: Path) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--every", type=int, default=1, help="one order of so many")
+    parser.add_argument("--every", type=int, default=1, help="of each use one order of so many")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     faulthandler.enable()
     warnings.simplefilter("ignore", ResourceWarning)
-    chosen = orders()
-    random.Random(given.seed).shuffle(chosen)
-    chosen = chosen[:: given.every]
-    with make(given.folder)["comm"]:
-        pass  # all libraries are loaded
+    chosen = orders(given.every, random.Random(given.seed))
+    first = make(given.folder)  # all libraries are loaded
+    close((first["comm"], first["half"]))
+    first.clear()
     gc.collect()
     bad = 0
     for line in outcomes(chosen, given.folder):

@@ -35,5 +35,5 @@ def test_no_order_is_seen_by_sanitizers(folder: Path, tmp_path: Path) -> None:
     if isinstance(variables, str):
         pytest.skip(variables)
     library = build_watched_library(tmp_path)
-    found = run_orders(folder, library, "--every", "80", "--seed", "1", variables=variables)
+    found = run_orders(folder, library, "--every", "40", "--seed", "1", variables=variables)
     assert found.endswith(" 0 of them bad")
