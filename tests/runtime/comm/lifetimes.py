@@ -152,16 +152,27 @@ def public_names(kind: type) -> set[str]:
 
 EVENTS = ("close", "collect", "grow", "beside")
 Order = tuple[str, str, tuple[str, ...]]
+# Each of these ended in a signal.
+KNOWN: tuple[Order, ...] = (
+    ("arena", "read", ("close",)),
+    ("comm", "all_reduce", ("beside",)),
+    ("instance", "run", ("collect",)),
+    ("instance", "run_and_close", ("collect",)),
+    ("instance", "run_and_close", ("grow",)),
+    ("scratch", "write", ("grow",)),
+    ("summed", "__call__", ("close",)),
+)
 
 
 def orders(every: int, draws: random.Random) -> list[Order]:
     """The object, its use, and events in an order: the use comes before, between and after all.
 
-    Of each use one order of `every`.
+    Of each use one order of `every`, and those of KNOWN.
     """
     rows = [row for n in (1, 2, 3) for row in permutations(EVENTS, n)]
     uses = [(name, use) for name, uses in USES.items() for use in uses]
     chosen = [(*use, row) for use in uses for row in draws.sample(rows, len(rows))[::every]]
+    chosen += [order for order in KNOWN if order not in chosen]
     draws.shuffle(chosen)
     return chosen
 
