@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -113,6 +114,7 @@ def _library() -> ctypes.CDLL:
         "scratch": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
         "start": (ctypes.POINTER(_Call), _POINTER, _POINTER, ctypes.POINTER(ctypes.c_uint64)),
         "wait": (ctypes.c_uint64,),
+        "memory_keep": (_POINTER, ctypes.POINTER(_POINTER)),
         "abort": (ctypes.c_char_p,),
         "error": (),
         "group_start": (),
@@ -122,10 +124,13 @@ def _library() -> ctypes.CDLL:
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER, *arguments)
     for name in ("rank", "size", "local_rank", "local_size", "close", "backend_name", "share"):
         getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER,)
+    for name in ("keep", "drop", "memory_drop"):
+        getattr(library, f"tcc_comm_{name}").argtypes = (_POINTER,)
     library.tcc_comm_open.argtypes = (ctypes.POINTER(_Config), ctypes.POINTER(_POINTER))
     library.tcc_comm_backend_name.restype = ctypes.c_char_p
     library.tcc_comm_last_error.restype = ctypes.c_char_p
-    library.tcc_comm_close.restype = None
+    for name in ("close", "drop", "memory_drop"):
+        getattr(library, f"tcc_comm_{name}").restype = None
     return library
 
 
@@ -137,7 +142,7 @@ def _check(status: int) -> None:
 
 def _dtype(array: Array) -> CDType:
     try:
-        code, bits = DTYPE_CODES[_NAMES[array.dtype.name]]
+        code, bits = DTYPE_CODES[_NAMES[array.dtype.name if array.dtype.isnative else "swapped"]]
     except KeyError:
         raise CommError(
             "unsupported", f"element type {array.dtype}: expected one of {', '.join(_NAMES)}"
@@ -193,17 +198,39 @@ class Started:
         return self._result
 
 
-class Comm:
-    """A comm.  It serves one thread at a time, and is closed by `close` or at the end of `with`.
+class _Kept:
+    """Keeps memory of a comm mapped for the arrays that lie in it."""
 
+    def __init__(self, comm: Comm, address: ctypes.c_void_p) -> None:
+        self._library = comm._library
+        self._memory = _POINTER()
+        comm._call("memory_keep", address, ctypes.byref(self._memory))
+
+    def __del__(self) -> None:
+        memory, self._memory = self._memory, _POINTER()
+        self._library.tcc_comm_memory_drop(memory)
+
+
+class Comm:
+    """A comm.  It is closed by `close` or at the end of `with`, or when it is dropped, with a
+    ResourceWarning.
+
+    It serves one thread at a time: where two threads call it at once, both calls raise CommError,
+    and later ones on all ranks too.  `abort`, `raise_error`, `close` and the properties may be used
+    by any thread at any time.
     Arrays that are given may be strided; results are new row-major arrays, or `out`, which is
     row-major and has the result's shape and dtype.
     """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._library = _library()
-        self._handle: ctypes.c_void_p | None = handle
-        self._flying: dict[int, tuple[Array, Array]] = {}  # what started operations read and write
+        self._library.tcc_comm_keep(handle)  # until this object is gone: its calls may come late
+        self._handle = handle
+        self._process = os.getpid()
+        self._closers = [None]  # taken by the one who closes
+        # what started operations read and write: by ticket, and of those without one yet
+        self._flying: dict[int, tuple[Array, Array]] = {}
+        self._starting: dict[object, tuple[Array, Array]] = {}
         self._landed = 0  # the last ticket whose operation is known to be done
 
     def __enter__(self) -> Self:
@@ -213,14 +240,34 @@ class Comm:
         self.close()
 
     def close(self) -> None:
-        """Leaves the comm; arrays of `symmetric` and `scratch` are invalid from then on.
+        """Leaves the comm: later calls raise CommError, and operations that were started give no
+        result.  Arrays of `symmetric` and `scratch` stay valid.
 
-        Operations that were started give no result.
+        Waits for a call that another thread is in; `abort` ends that one at once, else it ends by
+        its deadline.
         """
-        if self._handle is not None:
-            self._library.tcc_comm_close(self._handle)
-            self._handle = None
-            self._flying.clear()
+        try:
+            self._closers.pop()
+        except IndexError:
+            return
+        self._library.tcc_comm_close(self._handle)
+        self._flying.clear()
+        self._starting.clear()
+
+    def __del__(self) -> None:
+        if not hasattr(self, "_closers"):
+            return
+        try:
+            if self._closers and self._process == os.getpid():
+                text = "a comm was dropped without close"
+                warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
+        finally:
+            self.close()
+            handle, self._handle = self._handle, _POINTER()  # the warning may keep this object
+            self._library.tcc_comm_drop(handle)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a comm can be neither copied nor pickled: it is of this process alone")
 
     @property
     def rank(self) -> int:
@@ -247,7 +294,7 @@ class Comm:
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """The tcc_comm; raises CommError where it is closed."""
+        """The tcc_comm, valid as long as this object; raises CommError where it is closed."""
         return self._open()
 
     def share(self) -> None:
@@ -256,12 +303,12 @@ class Comm:
         _check(self._library.tcc_comm_share(self._open()))
 
     def _open(self) -> ctypes.c_void_p:
-        if self._handle is None:
+        if not self._closers:
             raise CommError("invalid argument", "the comm is closed")
         return self._handle
 
     def _call(self, name: str, *arguments: Any) -> None:
-        _check(getattr(self._library, f"tcc_comm_{name}")(self._open(), *arguments))
+        _check(getattr(self._library, f"tcc_comm_{name}")(self._handle, *arguments))
 
     @staticmethod
     def _result(shape: tuple[int, ...], like: Array, out: Array | None) -> Array:
@@ -340,8 +387,15 @@ class Comm:
             ctypes.sizeof(_Call), KINDS[kind], _reduction(reduction), _dtype(x), root, count
         )
         ticket = ctypes.c_uint64()
-        self._call("start", call, x.ctypes.data, found.ctypes.data, ctypes.byref(ticket))
+        mark = object()
+        self._starting[mark] = x, found  # a signal's handler may raise once it has begun
+        try:
+            self._call("start", call, x.ctypes.data, found.ctypes.data, ctypes.byref(ticket))
+        except CommError:
+            self._starting.pop(mark, None)
+            raise
         self._flying[ticket.value] = x, found
+        self._starting.pop(mark, None)
         return Started(self, ticket.value, found)
 
     def _land(self, ticket: int) -> None:
@@ -349,8 +403,8 @@ class Comm:
             return
         self._call("wait", ticket)
         self._landed = ticket
-        for done in [number for number in self._flying if number <= ticket]:
-            del self._flying[done]
+        for done in [number for number in [*self._flying] if number <= ticket]:
+            self._flying.pop(done, None)
 
     def send(self, x: Array, peer: int) -> None:
         """Sends `x` to a rank that receives an array of its size and dtype."""
@@ -380,20 +434,23 @@ class Comm:
         return Comm(made)
 
     def symmetric(self, size: int) -> Array:
-        """The symmetric arena: `size` zero bytes (u8), valid until `close`."""
+        """The symmetric arena: `size` zero bytes (u8).  The array stays valid behind `close`."""
         return self._shared_memory("symmetric", size)
 
     def scratch(self, size: int) -> Array:
         """`size` bytes (u8) of the memory that runs of artifacts on this comm use by turns: at the
-        same place on every rank, so that ranks reduce there without copies.  Valid until a run or
-        a call needs more, or `close`.  All ranks call it with equal sizes."""
+        same place on every rank, so that ranks reduce there without copies, until a run or a call
+        needs more: the array stays valid then and behind `close`, but is its memory no longer.  All
+        ranks call it with equal sizes."""
         return self._shared_memory("scratch", size)
 
     def _shared_memory(self, name: str, size: int) -> Array:
         made = _POINTER()
         self._call(name, size, ctypes.byref(made))
         assert made.value is not None
-        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(made.value))
+        memory = (ctypes.c_uint8 * size).from_address(made.value)
+        memory.kept = _Kept(self, made)  # type: ignore[attr-defined]
+        return np.ctypeslib.as_array(memory)
 
     def abort(self, reason: str) -> None:
         """Revokes the comm: operations of all ranks raise CommError with this reason."""

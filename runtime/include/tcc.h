@@ -303,11 +303,12 @@ typedef struct tcc_api {
     /* The artifact's shared pool for results of runs: a caller's allocator may take outputs from it.
      * It lives until the process ends. */
     tcc_status (*result_pool)(tcc_pool **out_pool);
-    /* As instance_create, for a model with collectives: its runs use `comm`, which outlives the
-     * instance, on the thread that runs.  With NULL, and in `call` and instance_create, a run uses
-     * the process's comm (tcc_comm_share).  A run fails with TCC_UNSUPPORTED where there is no comm,
-     * or one of another size than the model is for, and with the comm's status where an operation
-     * fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
+    /* As instance_create, for a model with collectives: its runs use `comm`, on the thread that runs.
+     * The instance keeps it: where it was closed before the instance is destroyed, runs fail with
+     * TCC_INVALID_ARGUMENT (a libtcc_comm older than tcc_comm_keep is to be closed after it).  With
+     * NULL, and in `call` and instance_create, a run uses the process's comm (tcc_comm_share).  A run
+     * fails with TCC_UNSUPPORTED where there is no comm, or one of another size than the model is for,
+     * and with the comm's status where an operation fails.  All ranks run their models in one order, with inputs of equal sizes, and the caller
      * keeps runs and operations on one comm apart.  A run that fails aborts the comm, for the ranks
      * are out of step then.  One whose arrays the model refuses does not: where other ranks' arrays
      * are not refused too, these wait in their first collective until its deadline.

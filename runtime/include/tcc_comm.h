@@ -24,11 +24,16 @@
  * the sum is exact, of i64 it wraps around, and the quotient is rounded toward zero.
  *
  * Ownership.  The caller owns all buffers, and nothing of them is kept when an operation is done.
- * The symmetric arena belongs to its comm.  Close comms of a process before it ends; a plan is
- * freed before its comm is closed.
+ * The symmetric arena belongs to its comm.  Close comms of a process before it ends.  A comm that is
+ * closed is there, and refuses every call with TCC_INVALID_ARGUMENT, until nobody keeps it: plans and
+ * instances of artifacts do, and tcc_comm_keep.  Its memory is there until nobody keeps that
+ * (tcc_comm_memory_keep).
  *
- * Threads.  A comm and its device serve one thread at a time.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and
- * tcc_comm_size may be called from any thread at any time before tcc_comm_close.
+ * Threads.  A comm serves one thread at a time, and so does its device.  Where two threads are in
+ * calls of one at once, both calls return TCC_INVALID_ARGUMENT, the later one at once, and the comm
+ * is revoked with it on all ranks; operations that were started and not waited for are none of these
+ * calls.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and tcc_comm_size may be called from any
+ * thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
  * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:
@@ -54,6 +59,7 @@ extern "C" {
 
 typedef struct tcc_comm tcc_comm;
 typedef struct tcc_comm_plan tcc_comm_plan;
+typedef struct tcc_comm_memory tcc_comm_memory; /* of an arena, for who keeps it */
 
 typedef enum tcc_comm_reduction {
     TCC_COMM_SUM = 0,
@@ -115,9 +121,15 @@ typedef struct tcc_comm_config {
  * addresses that were listened on and called. */
 TCC_COMM_API tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm);
 
-/* Leaves the comm and frees it; does not wait for others.  Ranks that still need this one get
+/* Leaves the comm and gives it back; does not wait for other ranks, but for a call of another thread,
+ * which ends by its deadline, or by tcc_comm_abort.  Ranks that still need this one get
  * TCC_MISMATCH.  `comm` may be NULL. */
 TCC_COMM_API void tcc_comm_close(tcc_comm *comm);
+
+/* Keeps a comm, or the one that a subgroup belongs to, also where it is closed meanwhile: its calls
+ * are refused then.  From any thread.  Every keep has its drop, behind the last use. */
+TCC_COMM_API tcc_status tcc_comm_keep(tcc_comm *comm);
+TCC_COMM_API void tcc_comm_drop(tcc_comm *comm); /* `comm` may be NULL */
 
 TCC_COMM_API int32_t tcc_comm_rank(const tcc_comm *comm);
 TCC_COMM_API int32_t tcc_comm_size(const tcc_comm *comm);
@@ -319,16 +331,20 @@ typedef struct tcc_comm_table {
                               int *out_result);
     int32_t (*local_rank)(const tcc_comm *comm);
     int32_t (*local_size)(const tcc_comm *comm);
+    tcc_status (*keep)(tcc_comm *comm);
+    void (*drop)(tcc_comm *comm);
+    tcc_status (*memory_keep)(tcc_comm *comm, const void *memory, tcc_comm_memory **out_kept);
+    void (*memory_drop)(tcc_comm_memory *kept);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */
 
-/* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until
- * close.  All ranks call it with equal sizes, once a comm.  A collective of the comm or of a subgroup
- * of it is done in the arena without staging, where that is faster, if these buffers lie at the same
- * places in it on all ranks: both of all_reduce and of all_to_all (not in place), send of
- * reduce_scatter, receive of all_gather and all_gather_v.  Such buffers that some ranks
- * have in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
+/* Makes the comm's symmetric arena: `bytes` zero bytes on every rank, page-aligned, valid until close
+ * or the drop of who keeps it.  All ranks call it with equal sizes, once a comm.  A collective of the
+ * comm or of a subgroup of it is done in the arena without staging, where that is faster, if these
+ * buffers lie at the same places in it on all ranks: both of all_reduce and of all_to_all (not in
+ * place), send of reduce_scatter, receive of all_gather and all_gather_v.  Such buffers that some
+ * ranks have in the arena and others not, or elsewhere in it, are a mismatch.  TCC_UNSUPPORTED on the
  * backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **out_memory);
 
@@ -337,6 +353,13 @@ TCC_COMM_API tcc_status tcc_comm_symmetric(tcc_comm *comm, size_t bytes, void **
  * where one rank needs more than there is and another does not, the comm reports a mismatch.
  * TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
 TCC_COMM_API tcc_status tcc_comm_scratch(tcc_comm *comm, size_t bytes, void **out_memory);
+
+/* Keeps the arena that has the address `memory`: it stays mapped until the drop, also behind a call
+ * that needs more and behind tcc_comm_close.  TCC_INVALID_ARGUMENT: the comm has no such arena. */
+TCC_COMM_API tcc_status tcc_comm_memory_keep(tcc_comm *comm, const void *memory,
+                                             tcc_comm_memory **out_kept);
+/* From any thread; `kept` may be NULL. */
+TCC_COMM_API void tcc_comm_memory_drop(tcc_comm_memory *kept);
 
 /* ---- the process's comm ---------------------------------------------------------------------- */
 

@@ -6,7 +6,6 @@
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
-    /* what follows is of GPUs */
     if (table->version == TCC_COMM_VERSION &&
         table->struct_size >= offsetof(tcc_comm_table, device_open))
         return TCC_OK;
@@ -14,10 +13,32 @@ tcc_status tcc_collective_fits(const tcc_comm *comm) {
                     table->version, TCC_COMM_VERSION);
 }
 
-/* Looked for at every run: the process's comm may have been closed, and another opened. */
-static tcc_comm *process_comm(void) {
+/* ---- who keeps a comm ---------------------------------------------------------------------------- */
+
+/* Older comms are there until they are closed, as their header says. */
+static bool is_kept(const tcc_comm *comm) {
+    const tcc_comm_table *table = tcc_collective_table(comm);
+    return table->version == TCC_COMM_VERSION &&
+           table->struct_size > offsetof(tcc_comm_table, memory_drop);
+}
+
+tcc_status tcc_collective_keep(tcc_comm *comm) {
+    return is_kept(comm) ? tcc_collective_table(comm)->keep(comm) : TCC_OK;
+}
+
+void tcc_collective_drop(tcc_comm *comm) {
+    if (comm && is_kept(comm)) tcc_collective_table(comm)->drop(comm);
+}
+
+tcc_comm *tcc_collective_shared(void) {
     _Atomic(tcc_comm *) *slot = tcc_note_slot(TCC_COMM_NOTE);
-    return slot ? atomic_load(slot) : NULL;
+    for (;;) {
+        tcc_comm *comm = slot ? atomic_load(slot) : NULL;
+        if (!comm) return NULL;
+        if (tcc_collective_keep(comm) != TCC_OK) continue; /* it was closed since, and is withdrawn */
+        if (atomic_load(slot) == comm) return comm;
+        tcc_collective_drop(comm); /* it may be another one by now */
+    }
 }
 
 /* ---- groups of ranks --------------------------------------------------------------------------- */
@@ -67,10 +88,10 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
-tcc_status tcc_collective_begin(tcc_run *run) {
+static tcc_status find_comm(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
-    run->comm = instance->comm ? instance->comm : process_comm();
+    run->comm = instance->comm ? instance->comm : tcc_collective_shared();
     if (!run->comm)
         return tcc_fail(TCC_UNSUPPORTED,
                         "the model has collectives, and there is no comm: start its ranks with "
@@ -85,6 +106,19 @@ tcc_status tcc_collective_begin(tcc_run *run) {
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
     return tcc_collective_groups(instance, run->comm);
+}
+
+tcc_status tcc_collective_begin(tcc_run *run) {
+    tcc_status status = find_comm(run);
+    if (status != TCC_OK) tcc_collective_end(run);
+    return status;
+}
+
+void tcc_collective_end(tcc_run *run) {
+    if (run->symmetric) tcc_collective_table(run->comm)->memory_drop(run->symmetric);
+    if (run->comm != run->instance->comm) tcc_collective_drop(run->comm);
+    run->symmetric = NULL;
+    run->comm = NULL;
 }
 
 void tcc_collective_abort(const tcc_run *run) {
@@ -216,12 +250,13 @@ tcc_status tcc_collective_spares(const tcc_run *run, const tcc_span *memory) {
     return TCC_OK;
 }
 
-tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory) {
+tcc_status tcc_collective_memory(tcc_run *run, tcc_span *memory) {
     const tcc_comm_table *table = tcc_collective_table(run->comm);
     tcc_comm *comm = comm_of(run, run->instance->model->program.sharers);
     void *found;
-    tcc_status status = tcc_collective_table(comm)->scratch(comm, (size_t)memory->size, &found);
+    tcc_status status = table->scratch(comm, (size_t)memory->size, &found);
     if (status == TCC_UNSUPPORTED) return status;
+    if (status == TCC_OK && is_kept(comm)) status = table->memory_keep(comm, found, &run->symmetric);
     if (status != TCC_OK)
         return tcc_fail(status, "rank %d, which asks for memory that ranks share: %.768s",
                         table->rank(run->comm), table->last_error());

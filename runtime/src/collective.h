@@ -17,11 +17,18 @@ typedef struct tcc_rank_group {
 } tcc_rank_group;
 
 tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of another version */
+/* The comm is there until the drop, also where it is closed: its calls are refused then. */
+tcc_status tcc_collective_keep(tcc_comm *comm);
+void tcc_collective_drop(tcc_comm *comm);
+/* The process's comm, kept, or NULL: it may be closed, and another opened. */
+tcc_comm *tcc_collective_shared(void);
 /* Finds the comms of the model's groups of ranks.  `comm` makes those that it has not, together with
  * all its ranks, and is aborted where that fails. */
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
+/* The run is over, and needs its comm no more. */
+void tcc_collective_end(tcc_run *run);
 /* The comm's failure, with the rank that it failed on, and its group unless that is -1. */
 tcc_status tcc_collective_failed(const tcc_run *run, int64_t group, tcc_status status) TCC_COLD;
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */
@@ -33,8 +40,8 @@ typedef struct tcc_flight {
     const char *send, *receive;
 } tcc_flight;
 /* Symmetric memory for `memory->size` bytes, which it sets: of the comm of the group that all
- * collectives are of, else of the run's.  TCC_UNSUPPORTED where the comm has none. */
-tcc_status tcc_collective_memory(const tcc_run *run, tcc_span *memory);
+ * collectives are of, else of the run's, which keeps it.  TCC_UNSUPPORTED where the comm has none. */
+tcc_status tcc_collective_memory(tcc_run *run, tcc_span *memory);
 /* All earlier launches are done. */
 tcc_status tcc_collective_start(tcc_run *run, const tcc_code *code);
 tcc_status tcc_collective_wait(tcc_run *run, const tcc_code *code);

@@ -121,10 +121,11 @@ tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *co
     if (!instance) return TCC_OUT_OF_MEMORY;
     instance->model = model;
     instance->flags = flags;
-    instance->comm = comm;
     instance->threads_own = -1;
     instance->budget = (tcc_budget){.parent = tcc_process_budget(), .name = "the instance"};
-    tcc_status status = tcc_instance_set_memory_limit(instance, 0);
+    tcc_status status = comm ? tcc_collective_keep(comm) : TCC_OK;
+    if (status == TCC_OK) instance->comm = comm;
+    if (status == TCC_OK) status = tcc_instance_set_memory_limit(instance, 0);
     const tcc_pool_config config = {.struct_size = sizeof config};
     if (status == TCC_OK) status = tcc_instance_set_pool(instance, &config);
     if (status == TCC_OK) status = allocate_tables(instance);
@@ -175,6 +176,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->groups);
     tcc_free(instance->times);
     tcc_free(instance->views);
+    tcc_collective_drop(instance->comm);
     tcc_free(instance);
 }
 
@@ -255,6 +257,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         status = run_program(&run);
         tcc_crew_leave(&run.crew);
     }
+    if (run.comm) tcc_collective_end(&run);
     tcc_pool_reset(instance->pool);
     return status;
 }

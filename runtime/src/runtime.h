@@ -465,7 +465,7 @@ struct tcc_instance {
     tcc_time *times; /* by step's number; NULL: nobody asked */
     int (*poll)(void *context); /* NULL: nobody asked */
     void *poll_context;
-    tcc_comm *comm;  /* NULL: the process's */
+    tcc_comm *comm;  /* kept; NULL: the process's */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
     tcc_gpu_instance *device;            /* what the executor needs */
@@ -482,6 +482,7 @@ typedef struct tcc_run {
     tcc_crew crew;
     bool odd; /* which half of the launch tables is next */
     tcc_comm *comm;    /* of a model with collectives */
+    struct tcc_comm_memory *symmetric; /* of the comm: the run keeps it; NULL: none */
     int32_t in_flight; /* collectives under way */
     int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
     bool seeded, fresh; uint64_t seed; /* which no other run has, if `fresh` */

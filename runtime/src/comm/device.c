@@ -28,6 +28,7 @@ struct tcc_comm_device {
     bool watched, grouping;
     tcc_nccl_work *works; /* of the open group */
     int32_t n, room;
+    _Atomic uint32_t turn; /* of the thread in a call of it: turn.c */
     /* with the lock */
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -109,6 +110,27 @@ static tcc_status usable(const tcc_comm_device *device) {
     return tcc_fail(TCC_INVALID_ARGUMENT,
                     "this process was forked from rank %d, to which the device belongs",
                     device->rank);
+}
+
+/* Nobody knows how far both threads came. */
+TCC_COLD static tcc_status fail_crossed(tcc_comm_device *device) {
+    pthread_mutex_lock(&device->lock);
+    fail_all(device, TCC_INVALID_ARGUMENT,
+             "two threads of rank %d were in calls of its device at once: it serves one at a time",
+             device->rank);
+    tcc_status status = tcc_fail(TCC_INVALID_ARGUMENT, "%s", device->reason);
+    pthread_mutex_unlock(&device->lock);
+    return status;
+}
+
+static tcc_status enter(tcc_comm_device *device) {
+    TCC_RETURN_IF_ERROR(usable(device));
+    return tcc_turn_ask(&device->turn) == TCC_TURN_OWN ? TCC_OK : fail_crossed(device);
+}
+
+static tcc_status leave(tcc_comm_device *device, tcc_status status) {
+    bool crossed = atomic_exchange(&device->turn, 0) & TCC_TURN_CROSSED;
+    return crossed ? fail_crossed(device) : status;
 }
 
 /* ---- the watching thread --------------------------------------------------------------------- */
@@ -209,7 +231,7 @@ static tcc_status meet(tcc_comm *comm, int32_t device_type, tcc_nccl_id *out_id)
     introduce(comm, device_type, &own);
     const tcc_comm_call call = {.struct_size = sizeof call, .kind = TCC_COMM_ALL_GATHER,
                                 .dtype = {1, 8, 1}, .count = sizeof own};
-    tcc_status status = comm->table->issue(comm, &call, &own, all);
+    tcc_status status = tcc_comm_perform(comm, &call, &own, all);
     if (status == TCC_OK) status = agree(all, comm->size);
     if (status == TCC_OK) *out_id = all[0].id;
     tcc_free(all);
@@ -320,9 +342,12 @@ static tcc_status open_first(tcc_comm *comm, int32_t device_type) {
     return status;
 }
 
-tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
-                                tcc_comm_device **out_device) {
-    TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
+/* A child of a fork has neither the thread nor the GPU: it leaves all as it is. */
+void tcc_comm_device_close(tcc_comm_device *device) {
+    if (device && device->forks == tcc_comm_forks()) end_use(device, false);
+}
+
+static tcc_status find_device(tcc_comm *comm, int32_t device_type, tcc_comm_device **out_device) {
     if (!out_device) return tcc_fail(TCC_INVALID_ARGUMENT, "device_open: out_device is NULL");
     *out_device = NULL;
     if (!comm->device) TCC_RETURN_IF_ERROR(open_first(comm, device_type));
@@ -338,9 +363,14 @@ tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
     return status;
 }
 
-/* A child of a fork has neither the thread nor the GPU: it leaves all as it is. */
-void tcc_comm_device_close(tcc_comm_device *device) {
-    if (device && device->forks == tcc_comm_forks()) end_use(device, false);
+tcc_status tcc_comm_device_open(tcc_comm *comm, int32_t device_type,
+                                tcc_comm_device **out_device) {
+    TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
+    tcc_status status = tcc_comm_leave(comm, find_device(comm, device_type, out_device));
+    if (status == TCC_OK || !out_device) return status;
+    tcc_comm_device_close(*out_device); /* two threads met */
+    *out_device = NULL;
+    return status;
 }
 
 void tcc_comm_device_leave(tcc_comm *comm) {
@@ -379,9 +409,8 @@ static tcc_status append(tcc_comm_device *device, const tcc_nccl_work *work) {
     return TCC_OK;
 }
 
-tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *call,
-                                 const void *send, void *receive, void *stream) {
-    TCC_RETURN_IF_ERROR(usable(device));
+static tcc_status start(tcc_comm_device *device, const tcc_comm_call *call, const void *send,
+                        void *receive, void *stream) {
     if (!call || call->struct_size != sizeof *call)
         return tcc_fail(TCC_INVALID_ARGUMENT,
                         "device_start: the call is NULL, or of another version");
@@ -393,24 +422,37 @@ tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *c
     return device->grouping ? append(device, &item) : issue(device, &item, 1);
 }
 
-tcc_status tcc_comm_device_group_start(tcc_comm_device *device) {
-    TCC_RETURN_IF_ERROR(usable(device));
+tcc_status tcc_comm_device_start(tcc_comm_device *device, const tcc_comm_call *call,
+                                 const void *send, void *receive, void *stream) {
+    TCC_RETURN_IF_ERROR(enter(device));
+    return leave(device, start(device, call, send, receive, stream));
+}
+
+static tcc_status open_group(tcc_comm_device *device) {
     if (device->grouping) return tcc_fail(TCC_INVALID_ARGUMENT, "a group is open already");
     device->grouping = true;
     device->n = 0;
     return TCC_OK;
 }
 
-tcc_status tcc_comm_device_group_end(tcc_comm_device *device) {
-    TCC_RETURN_IF_ERROR(usable(device));
+tcc_status tcc_comm_device_group_start(tcc_comm_device *device) {
+    TCC_RETURN_IF_ERROR(enter(device));
+    return leave(device, open_group(device));
+}
+
+static tcc_status issue_group(tcc_comm_device *device) {
     if (!device->grouping) return tcc_fail(TCC_INVALID_ARGUMENT, "no group is open");
     device->grouping = false;
     return device->n ? issue(device, device->works, device->n) : TCC_OK;
 }
 
-tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
-                                int *out_result) {
-    TCC_RETURN_IF_ERROR(usable(device));
+tcc_status tcc_comm_device_group_end(tcc_comm_device *device) {
+    TCC_RETURN_IF_ERROR(enter(device));
+    return leave(device, issue_group(device));
+}
+
+static tcc_status wait_watched(tcc_comm_device *device, int (*wait)(void *of), void *of,
+                               int *out_result) {
     if (!wait || !out_result)
         return tcc_fail(TCC_INVALID_ARGUMENT, "device_wait: a pointer is NULL");
     pthread_mutex_lock(&device->lock);
@@ -427,4 +469,10 @@ tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), 
     tcc_status status = device->status ? tcc_fail(device->status, "%s", device->reason) : TCC_OK;
     pthread_mutex_unlock(&device->lock);
     return status;
+}
+
+tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
+                                int *out_result) {
+    TCC_RETURN_IF_ERROR(enter(device));
+    return leave(device, wait_watched(device, wait, of, out_result));
 }

@@ -23,7 +23,11 @@ tcc_comm *tcc_comm_shared(void) { return atomic_load(the_slot()); }
 tcc_status tcc_comm_share(tcc_comm *comm) {
     tcc_comm *before = NULL;
     if (!comm) return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_share: the comm is NULL");
-    if (atomic_compare_exchange_strong(the_slot(), &before, comm) || before == comm) return TCC_OK;
+    if (!tcc_comm_visit(comm)) return tcc_comm_refuse_closed(comm);
+    for (tcc_comm *of = comm; of; of = atomic_load(&of->keeper)) atomic_store(&of->lasting, true);
+    bool shared = atomic_compare_exchange_strong(the_slot(), &before, comm) || before == comm;
+    tcc_comm_visit_end(comm); /* who closes it withdraws it behind the last visit */
+    if (shared) return TCC_OK;
     return tcc_fail(TCC_INVALID_ARGUMENT,
                     "this process shares another comm already: close it first");
 }

@@ -33,13 +33,7 @@ static tcc_status map_segment(tcc_shared *shared) {
     return tcc_memory_populate(shared->slots + (size_t)shared->rank * own, own);
 }
 
-static void unmap_arena(const tcc_shared *shared, tcc_shared_arena *arena) {
-    if (arena->memory) munmap(arena->memory, arena->bytes * (size_t)shared->size);
-    *arena = (tcc_shared_arena){0};
-}
-
 static void release(tcc_shared *shared) {
-    for (int i = 0; i < TCC_COMM_ARENAS; i++) unmap_arena(shared, &shared->arenas[i]);
     if (shared->segment) munmap(shared->segment, shared->bytes);
     tcc_comm_part(&shared->met);
     tcc_free(shared);
@@ -129,9 +123,8 @@ static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool le
 }
 
 static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t bytes,
-                                   void **out_memory) {
+                                   void **out_memory, tcc_comm_memory **out_held) {
     tcc_shared *shared = comm->state;
-    tcc_shared_arena *arena = &shared->arenas[which];
     char name[sizeof shared->name + 32];
     snprintf(name, sizeof name, "%s/arena%d.%zu", shared->name, (int)which, bytes);
     tcc_comm_meeting meeting = {
@@ -151,10 +144,16 @@ static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t 
     tcc_status status = tcc_memory_map(met.memory, meeting.memory, &memory);
     tcc_comm_part(&met);
     TCC_RETURN_IF_ERROR(status);
-    unmap_arena(shared, arena);
-    *arena = (tcc_shared_arena){memory, bytes};
-    *out_memory = arena->memory + (size_t)comm->rank * bytes;
-    return tcc_memory_populate(*out_memory, bytes);
+    char *own = (char *)memory + (size_t)comm->rank * bytes;
+    status = tcc_memory_populate(own, bytes);
+    *out_held = status == TCC_OK ? tcc_comm_memory_make(memory, meeting.memory) : NULL;
+    if (!*out_held) {
+        munmap(memory, meeting.memory);
+        return status == TCC_OK ? TCC_OUT_OF_MEMORY : status;
+    }
+    shared->arenas[which] = (tcc_shared_arena){memory, bytes};
+    *out_memory = own;
+    return TCC_OK;
 }
 
 static tcc_status shared_error(tcc_comm *comm) { return tcc_shared_alive(comm->state); }

@@ -49,15 +49,16 @@ static bool sees_some(const tcc_gpu_driver *driver) {
 
 /* The number of this rank on its host, and of these ranks, as the process's comm or a launcher says. */
 static tcc_status find_local_rank(tcc_launch *out) {
-    _Atomic(tcc_comm *) *slot = tcc_note_slot(TCC_COMM_NOTE);
-    const tcc_comm *comm = slot ? atomic_load(slot) : NULL;
+    tcc_comm *comm = tcc_collective_shared();
     const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
-    bool found;
-    if (!table || table->version != TCC_COMM_VERSION || table->struct_size < sizeof *table)
-        return tcc_launch_read(out, &found);
-    out->local_rank = table->local_rank(comm);
-    out->local_size = table->local_size(comm);
-    return TCC_OK;
+    bool found, tells = table && table->version == TCC_COMM_VERSION &&
+                        table->struct_size > offsetof(tcc_comm_table, local_size);
+    if (tells) {
+        out->local_rank = table->local_rank(comm);
+        out->local_size = table->local_size(comm);
+    }
+    tcc_collective_drop(comm);
+    return tells ? TCC_OK : tcc_launch_read(out, &found);
 }
 
 /* The device with the number of this rank on its host.  Ranks that see one device each may have been

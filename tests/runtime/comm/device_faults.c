@@ -2,6 +2,7 @@
  * names the rank and the operation, in time, and nothing is left.
  *
  *     device_faults SCENARIO */
+#include <pthread.h>
 #include <stdbool.h>
 #include <time.h>
 
@@ -348,6 +349,31 @@ static void records(const setup *ranks) {
     check_revoked(&self, TCC_PEER_DEAD, "rank 1 (pid");
 }
 
+/* ---- threads --------------------------------------------------------------------------------- */
+
+static void *open_and_end_groups(void *of) {
+    tcc_comm_device *device = ((rank *)of)->device;
+    for (bool opens = true;; opens = !opens) {
+        tcc_status status =
+            opens ? tcc_comm_device_group_start(device) : tcc_comm_device_group_end(device);
+        CHECK(status == TCC_OK || status == TCC_INVALID_ARGUMENT, "status %d", (int)status);
+        if (status == TCC_OK) continue;
+        if (strstr(tcc_comm_last_error(), "two threads of rank 0")) return NULL;
+    }
+}
+
+static void two_threads(const setup *ranks) {
+    rank self = join_rank(ranks);
+    check_sum(&self);
+    CHECK_OK(tcc_comm_barrier(self.comm)); /* the other rank has its sum too */
+    pthread_t threads[2];
+    for (int i = 0; ranks->rank == 0 && i < 2; i++)
+        pthread_create(&threads[i], NULL, open_and_end_groups, &self);
+    for (int i = 0; ranks->rank == 0 && i < 2; i++) pthread_join(threads[i], NULL);
+    while (tcc_comm_error(self.comm) == TCC_OK) usleep(1000);
+    check_revoked(&self, TCC_INVALID_ARGUMENT, "two threads of rank 0");
+}
+
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
 typedef struct scenario {
@@ -373,6 +399,7 @@ static const scenario scenarios[] = {
     {"outlives", outlives, 4, -1, 0},
     {"forks", forks, 2, -1, 0},
     {"records", records, 2, 1, 0},
+    {"two_threads", two_threads, 2, -1, 0},
 };
 
 int main(int argc, char **argv) {

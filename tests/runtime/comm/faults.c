@@ -173,6 +173,7 @@ static void aborts(const setup *ranks) {
 }
 
 #include "scratch.h"
+#include "kept.h"
 #include "started.h"
 #include "subgroups.h"
 
@@ -533,6 +534,8 @@ static const scenario scenarios[] = {
     {"closes_after_start", closes_after_start, 3, -1, 0},
     {"differ_in_place", differ_in_place, 2, -1, 0},
     {"reduces_in_scratch", reduces_in_scratch, 3, -1, 0},
+    {"outlives_close", outlives_close, 2, -1, 0},
+    {"closes_in_call", closes_in_call, 2, -1, 500},
     {"refused", refused, 3, -1, 0},
     {"outlived", outlived, 3, -1, 0},
     {"wrong_size", wrong_size, 4, -1, 0},

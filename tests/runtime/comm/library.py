@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from tcc.backends.artifact.comm_library import comm_sources
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.backends.artifact.toolchain import runtime_folder
 
@@ -43,6 +44,14 @@ def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -
     made = folder / name
     parts = [str(path) for path in sources]
     run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
+    return made
+
+
+def build_shared(folder: Path, name: str, *flags: str) -> Path:
+    """The communication library as the shared object `name`, compiled with `flags`."""
+    made = folder / name
+    sources = map(str, comm_sources())
+    run(*_command(*flags, "-fPIC", "-shared"), *sources, "-o", made, *LIBRARIES)
     return made
 
 

@@ -6,10 +6,11 @@ The long version is scripts/comm_check.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from library import FAILING, THREADS, build_whole, run
+from library import FAILING, RACES, THREADS, WATCHED, build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
 
 SCENARIOS = (
@@ -17,7 +18,8 @@ SCENARIOS = (
     "dies_sending", "dies_after_start", "stops", "closes_early", "closes_after_start", "aborts",
     "aborts_after_start", "starts", "differ", "differ_in_place", "refused", "outlived",
     "wrong_size", "same_rank", "forks", "cycles", "keeps_subgroups", "differs_in_subgroup",
-    "small_files", "unfit", "wrong_arguments", "operates", "reduces_in_scratch",
+    "small_files", "unfit", "wrong_arguments", "operates", "reduces_in_scratch", "outlives_close",
+    "closes_in_call",
 )  # fmt: skip
 
 
@@ -37,6 +39,18 @@ def test_all_scenarios_are_run() -> None:
     assert sorted(SCENARIOS) == sorted([*named, "differ"])
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_two_threads_in_one_comm_both_have_an_error(programs: Path, ranks: int) -> None:
+    assert run(programs / "crossed", str(ranks)) == "ok\n"
+
+
+@pytest.mark.parametrize("flags", [RACES, WATCHED], ids=["races", "memory"])
+def test_sanitizers_see_nothing_where_threads_meet(flags: Sequence[str], tmp_path: Path) -> None:
+    program = build_whole(tmp_path, "crossed", comm_sources(), *flags)
+    for ranks in ("1", "2"):
+        assert run(program, ranks, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
+
+
 def test_ranks_that_are_killed_or_stopped_at_random(programs: Path) -> None:
     assert run(programs / "chaos", "1", "12", "4").startswith("12 trials; all ranks had an error")
 
@@ -51,7 +65,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "scenario",
     [
         "fails_somewhere", "cycles", "keeps_subgroups", "differs_in_subgroup", "wrong_arguments",
-        "operates", "starts", "aborts_after_start", "reduces_in_scratch",
+        "operates", "starts", "aborts_after_start", "reduces_in_scratch", "outlives_close",
+        "closes_in_call",
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:

@@ -41,7 +41,9 @@ def test_the_watching_thread_has_no_data_race(
 ) -> None:
     flags = ("-O0", "-g", "-fsanitize=thread")
     program = build_whole(tmp_path, "device_faults", comm_sources(), *flags)
-    for scenario in ("dies_in_operation", "comes_late", "aborts", "outlives", "records"):
+    for scenario in (
+        "dies_in_operation", "comes_late", "aborts", "outlives", "records", "two_threads",
+    ):  # fmt: skip
         found = run(program, scenario, TSAN_OPTIONS="halt_on_error=1", **variables["nccl"])
         assert found == "ok\n"
 

@@ -26,6 +26,11 @@ def test_the_matrix_over_mpi(launcher: str, programs: Path) -> None:
     assert run(*command, TCC_MPI_LIBRARY=str(LIBRARY)).count("ok") == 3  # lines may mix
 
 
+def test_two_threads_in_one_comm_over_mpi(launcher: str, programs: Path) -> None:
+    command = (launcher, "-n", "2", programs / "crossed", "0", "mpi")
+    assert run(*command, TCC_MPI_LIBRARY=str(LIBRARY)).count("ok") == 2
+
+
 def test_a_program_that_has_initialised_mpi_is_joined(launcher: str, programs: Path) -> None:
     assert run(launcher, "-n", "2", programs / "joined", LIBRARY).count("ok") == 2
 

@@ -22,6 +22,12 @@ def test_threads_use_comms_at_once_over_files(programs: Path, tmp_path: Path) ->
     assert printed == ["ok\n"] * 2
 
 
+def test_two_threads_in_one_comm_over_files(programs: Path, tmp_path: Path) -> None:
+    command = (programs / "crossed", "0", "plugin")
+    printed = run_ranks(2, build_file_engine(tmp_path), *command, TMPDIR=str(tmp_path))
+    assert printed == ["ok\n"] * 2
+
+
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [

@@ -158,3 +158,108 @@ def test_the_library_exports_the_header_alone(comm_library: Path) -> None:
     assert names
     assert all(name.startswith("tcc_comm_") for name in names), names
     assert hasattr(ctypes.CDLL(str(comm_library)), "tcc_comm_open")
+
+
+DROPPED = """
+import gc, os, sys, warnings
+from pathlib import Path
+from tcc.runtime import comm as comms
+
+def held():
+    return len(os.listdir("/proc/self/fd")), len(Path("/proc/self/maps").read_text().splitlines())
+
+def drop(count):
+    for number in range(count):
+        comm = comms.open(0, 1, rendezvous=f"dropped-{os.getpid()}")
+        comm.symmetric(100), comm.scratch(100), comm.split(0)
+        if number % 2:
+            comm.share()
+    del comm
+    gc.collect()
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    drop(3)  # what the process has for all of them
+    before = held()
+    drop(200)
+    after = held()
+    assert after[0] == before[0] and after[1] <= before[1] + 3, (before, after)
+    assert len(said) == 2 * 203, len(said)
+    assert {(w.category, str(w.message)) for w in said} == {
+        (ResourceWarning, "a comm was dropped without close")
+    }
+late = said[-1].source  # what the warning kept is closed
+for use in (late.barrier, late.raise_error, late.share, late.close, lambda: late.rank):
+    try:
+        use()
+    except comms.CommError as error:
+        assert "closed" in str(error) or "NULL" in str(error), error
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    with comms.open(0, 1, rendezvous="closed"):
+        pass
+    gc.collect()
+"""
+
+
+def test_comms_that_are_dropped_are_closed(comm_library: Path) -> None:
+    run(sys.executable, "-c", DROPPED, TCC_COMM_LIBRARY=str(comm_library))
+
+
+MEET = """
+import copy, os, threading
+import numpy as np
+from tcc.runtime import comm as comms
+
+rank, x, said = int(os.environ["TCC_RANK"]), np.ones(1000, "f4"), []
+
+def go_on(comm):
+    try:
+        while True:
+            comm.all_reduce(x)
+    except comms.CommError as error:
+        said.append((error.status, str(error)))
+
+with comms.open(operation_seconds=60) as comm:
+    comm.barrier()
+    threads = [threading.Thread(target=go_on, args=[comm]) for _ in range(2 - rank)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(said) == 2 - rank
+    for status, text in said:
+        assert status == "invalid argument" and "two threads of rank 0" in text, said
+    for copied in (copy.copy, copy.deepcopy):
+        try:
+            copied(comm)
+        except TypeError as error:
+            assert "neither copied nor pickled" in str(error)
+        else:
+            raise AssertionError("two objects have one comm")
+print("ok")
+"""
+
+
+def test_two_threads_in_one_comm(comm_library: Path) -> None:
+    ranks = [start(MEET, comm_library, i, 2, f"meet-{os.getpid()}") for i in range(2)]
+    ended = [process.communicate(timeout=100) for process in ranks]
+    assert [out for out, _ in ended] == ["ok\n"] * 2, ended
+
+
+SWAPPED = """
+import numpy as np
+from tcc.runtime import comm as comms
+
+with comms.open(0, 1, rendezvous="swapped") as comm:
+    try:
+        comm.all_reduce(np.ones(3, ">f4"))
+    except comms.CommError as error:
+        assert "element type >f4" in str(error), error
+    else:
+        raise AssertionError("bytes were summed in the wrong order")
+"""
+
+
+def test_elements_in_another_order_of_bytes_are_refused(comm_library: Path) -> None:
+    run(sys.executable, "-c", SWAPPED, TCC_COMM_LIBRARY=str(comm_library))

@@ -1,0 +1,85 @@
+"""The bars of objects that outlive what they were made of, and of threads in one comm."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from environment import ROOT
+from tcc.backends.artifact.comm_library import FLAGS, build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
+
+from bars.figures import TESTS, Figure, absent, at_most, output, say
+
+sys.path += (str(ROOT), str(TESTS), str(TESTS / "comm"))
+
+from library import LIBRARIES, build_program
+from orders import build_watched_library, link_models, run_orders, watched_python
+from programs import compile_kernels
+
+BEFORE = "24f94713"  # calls of comms did not look for other threads
+ROUNDS = 9
+SECONDS = 3600
+
+
+def lifetimes(folder: Path) -> Iterator[Figure]:
+    """All orders of close, collect and use of the runtime's objects; also under sanitizers."""
+    link_models(folder, compile_kernels(folder))
+    library = build_comm_library(find_toolchain(), folder)
+    yield _tried("orders of close, collect and use", folder, library, {})
+    variables, what = watched_python(), "the same under ASan and UBSan"
+    if isinstance(variables, str):
+        yield absent(what, "0 of them bad", variables)
+        return
+    watched = folder / "watched"
+    watched.mkdir()
+    yield _tried(what, folder, build_watched_library(watched), variables)
+
+
+def _tried(what: str, folder: Path, library: Path, variables: dict[str, str]) -> Figure:
+    say(what)
+    try:
+        found = run_orders(folder, library, seconds=SECONDS, variables=variables)
+    except AssertionError as error:
+        say(str(error))
+        return Figure(what, "some are bad", "0 of them bad", False)
+    return Figure(what, found, "0 of them bad", found.endswith(" 0 of them bad"))
+
+
+def turns(folder: Path) -> Iterator[Figure]:
+    """What it costs a call that no other thread is in the comm: least times of turns that
+    alternate, of 10^7 calls each."""
+    what = f"a call on a comm of one rank, over {BEFORE}"
+    archive = subprocess.run(
+        ("git", "archive", BEFORE, "runtime"), cwd=ROOT, capture_output=True, check=False
+    )
+    if archive.returncode:
+        yield absent(what, "<= 5 ns", f"no commit {BEFORE}")
+        return
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder / "before", filter="data")
+    programs = [
+        build_program(place, "turns", library)
+        for place, library in (
+            (folder, build_comm_library(find_toolchain(), folder)),
+            (folder / "before", _older_library(folder / "before")),
+        )
+    ]
+    times = [[float(output(program)) for program in programs] for _ in range(ROUNDS)]
+    now, then = (min(row[n] for row in times) for n in (0, 1))
+    yield at_most(what, now - then, 5, "ns", note=f"({then:.1f} to {now:.1f})")
+
+
+def _older_library(folder: Path) -> Path:
+    """The communication library of the sources in `folder`."""
+    base = folder / "runtime"
+    sources = [base / "src" / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")]
+    sources += sorted((base / "src" / "comm").glob("*.c"))
+    includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
+    made = folder / "libtcc_comm.so"
+    output("cc", *FLAGS, *includes, "-shared", *sources, "-o", made, *LIBRARIES)
+    return made

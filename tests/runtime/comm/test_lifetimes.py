@@ -1,0 +1,39 @@
+"""Objects of the runtime outlive what they were made of: no order of calls ends in a signal.
+
+All orders run in scripts/runtime_bars, a sample here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lifetimes
+import pytest
+from orders import build_watched_library, link_models, run_orders, watched_python
+
+
+@pytest.fixture(scope="module")
+def folder(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("lifetimes")
+    link_models(made, kernels)
+    return made
+
+
+@pytest.mark.parametrize("name", lifetimes.PUBLIC)
+def test_every_public_name_is_used(name: str) -> None:
+    assert lifetimes.public_names(lifetimes.PUBLIC[name]) <= lifetimes.USES[name].keys()
+
+
+def test_no_order_of_close_collect_and_use_ends_in_a_signal(
+    folder: Path, comm_library: Path
+) -> None:
+    assert run_orders(folder, comm_library, "--every", "40").endswith(" 0 of them bad")
+
+
+def test_no_order_is_seen_by_sanitizers(folder: Path, tmp_path: Path) -> None:
+    variables = watched_python()
+    if isinstance(variables, str):
+        pytest.skip(variables)
+    library = build_watched_library(tmp_path)
+    found = run_orders(folder, library, "--every", "40", "--seed", "1", variables=variables)
+    assert found.endswith(" 0 of them bad")
