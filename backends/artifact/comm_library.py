@@ -21,7 +21,7 @@ FLAGS = (
 
 
 # Files that the runtime has too.
-_SHARED = ("alloc", "launchers", "notes", "sha256", "status")
+_SHARED = ("alloc", "launchers", "notes", "sha256", "sized", "status")
 
 
 def comm_sources() -> tuple[Path, ...]:

@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "../sized.h"
 #include "packet.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
-                             void *receive);
+static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *send, void *receive);
 static tcc_status drop(tcc_comm *comm, tcc_status status);
 
 static const tcc_comm_table functions = {
@@ -15,7 +15,7 @@ static const tcc_comm_table functions = {
     .version = TCC_COMM_VERSION,
     .rank = tcc_comm_rank,
     .size = tcc_comm_size,
-    .issue = issue_call,
+    .issue = call,
     .abort = tcc_comm_abort,
     .last_error = tcc_comm_last_error,
     .start = tcc_comm_start,
@@ -41,14 +41,21 @@ static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t s
     return comm;
 }
 
+#define ENDS(field) TCC_ENDS(tcc_comm_config, field)
+
+static const tcc_sized config_kind = {
+    "tcc_comm_config", sizeof(tcc_comm_config), TCC_END(tcc_comm_config, size),
+    ENDS(size) | ENDS(local_rank) | ENDS(local_size) | ENDS(epoch) | ENDS(rendezvous) |
+        ENDS(token) | ENDS(backends) | ENDS(open_milliseconds) | ENDS(operation_milliseconds)};
+
 tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
-    if (!config || !out_comm || config->struct_size != sizeof *config)
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "tcc_comm_open: a pointer is NULL, or the config is of another version");
+    if (!out_comm) return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_open: out_comm is NULL");
     *out_comm = NULL;
+    tcc_comm_config whole = TCC_COMM_CONFIG;
     tcc_comm_settings settings;
     const tcc_comm_backend *backend = NULL;
-    TCC_RETURN_IF_ERROR(tcc_comm_settle(config, &settings));
+    TCC_RETURN_IF_ERROR(tcc_sized_read(&config_kind, config, &whole));
+    TCC_RETURN_IF_ERROR(tcc_comm_settle(&whole, &settings));
     int32_t patience = settings.open_milliseconds;
     TCC_RETURN_IF_ERROR(tcc_comm_choose(&settings, &backend));
     tcc_comm *comm = make(&settings, settings.rank, settings.size);
@@ -381,13 +388,6 @@ static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *s
     return issue(comm, &work, send, receive);
 }
 
-static tcc_status issue_call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
-                             void *receive) {
-    if (!asked || asked->struct_size != sizeof *asked)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "issue: the call is NULL, or of another version");
-    return call(comm, asked, send, receive);
-}
-
 #define CALL(...) (&(tcc_comm_call){.struct_size = sizeof(tcc_comm_call), __VA_ARGS__})
 
 tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive, int64_t count,
@@ -504,8 +504,6 @@ static tcc_status start(tcc_comm *comm, tcc_comm_work *work, const void *send, v
 tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                           void *receive, uint64_t *out_ticket) {
     TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
-    if (!asked || asked->struct_size != sizeof *asked)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "start: the call is NULL, or of another version");
     tcc_comm_work work;
     TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
     return start(comm, &work, send, receive, out_ticket);
@@ -530,9 +528,8 @@ struct tcc_comm_plan {
 tcc_status tcc_comm_plan_make(tcc_comm *comm, const tcc_comm_call *asked,
                               tcc_comm_plan **out_plan) {
     TCC_RETURN_IF_ERROR(tcc_comm_usable(comm));
-    if (!asked || !out_plan || asked->struct_size != sizeof *asked)
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "tcc_comm_plan_make: a pointer is NULL, or the call is of another version");
+    if (!out_plan)
+        return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_plan_make: out_plan is NULL");
     tcc_comm_work work;
     TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
     size_t n = (size_t)comm->size, bytes = n * sizeof(int64_t);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../launchers.h"
+#include "../sized.h"
 #include "gpu.h"
 
 /* ---- the thread's device --------------------------------------------------------------------------- */
@@ -53,7 +54,7 @@ static tcc_status find_local_rank(tcc_launch *out) {
     const tcc_comm *comm = slot ? atomic_load(slot) : NULL;
     const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
     bool found;
-    if (!table || table->version != TCC_COMM_VERSION || table->struct_size < sizeof *table)
+    if (!table || table->version != TCC_COMM_VERSION || !TCC_HAS(table, local_size))
         return tcc_launch_read(out, &found);
     out->local_rank = table->local_rank(comm);
     out->local_size = table->local_size(comm);
