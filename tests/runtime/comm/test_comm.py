@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from library import FAILING, THREADS, build_whole, run
+from library import FAILING, THREADS, WATCHED, build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
 
 SCENARIOS = (
@@ -56,6 +56,10 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
     assert run(failing, scenario) == "ok\n"
+
+
+def test_arguments_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
+    assert run(build_whole(tmp_path, "refusals", comm_sources(), *WATCHED)) == "ok\n"
 
 
 def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:
