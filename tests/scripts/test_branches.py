@@ -75,6 +75,12 @@ def test_branches_that_programs_take_add_up(branches: ModuleType, tmp_path: Path
     assert row.split()[1:4] == [str(taken[2][0]), "of", str(taken[2][1])]
 
 
+def test_what_is_left_out_is_there(branches: ModuleType) -> None:
+    for test in branches.NOT_HERE:
+        path, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / path).read_text()
+
+
 def test_a_line_that_definitions_change_has_the_branches_of_one_of_them(
     branches: ModuleType,
 ) -> None:
