@@ -1,7 +1,9 @@
 /* Every argument of the C interface that cannot be right is refused with a reason, and harms nothing.
  *
- *     refusals ARTIFACT    of y = relu(x) + 1, 2, ... for x: f32[n], n <= 64 */
+ *     refusals ARTIFACT LISTS    of y = relu(x) + 1, 2, ... for x: f32[n], n <= 64, and of a model
+ *                                that takes three strings and a list of i64 */
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -221,12 +223,93 @@ static void refuses_pools(void) {
     pools->destroy(pool);
 }
 
-int main(int argc, char **argv) {
-    void *library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
+static const tcc_api *api_of(const char *path) {
+    void *library = dlopen(path, RTLD_NOW);
     const tcc_api *(*entry)(void) = NULL;
     if (library) *(void **)&entry = dlsym(library, "tcc_artifact_api");
-    if (!entry) return puts("no artifact"), 2;
-    api = entry();
+    if (!entry) exit(2);
+    return entry();
+}
+
+/* ---- strings and lists ------------------------------------------------------------------------------- */
+
+static int take_room(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
+    (void)output;
+    void **rooms = context;
+    if (posix_memalign(&rooms[output], 64, (size_t)wanted->shape[0] + 64)) return 1;
+    *out_data = (char *)rooms[output] + (rooms[2] ? 8 : 0); /* or where nothing may begin */
+    return 0;
+}
+
+/* A run with this list, and the strings "a", "bc" and "". */
+static tcc_status run_with(const tcc_list *list, tcc_string *strings, bool odd) {
+    int64_t three[1] = {3};
+    void *rooms[3] = {NULL, NULL, odd ? rooms : NULL};
+    const tcc_allocator allocator = {rooms, take_room};
+    const tcc_tensor given[2] = {
+        {.data = strings, .device = {1, 0}, .ndim = 1, .dtype = {3, 128, 1}, .shape = three},
+        {.data = &list, .device = {1, 0}, .dtype = {3, 64, 1}}};
+    tcc_status status = api->run(instance, given, 2, NULL, 0, &allocator, NULL);
+    free(rooms[0]);
+    free(rooms[1]);
+    return status;
+}
+
+static void refuses_strings_and_lists(void) {
+    tcc_string strings[3] = {{"a", 1}, {"bc", 2}, {NULL, 0}};
+    int64_t number = 7, odd = -1, ones[65], far[2] = {INT64_MAX, 2}, two[1] = {2}, step[1] = {-1};
+    int64_t pair[2] = {5, 6};
+    for (int i = 0; i < 65; i++) ones[i] = 1;
+    const tcc_tensor good = {.data = &number, .device = {1, 0}, .dtype = {0, 64, 1}};
+    tcc_tensor item = good;
+    const tcc_list list = {1, &item}, empty = {0, NULL}, less = {-1, &item}, gone = {1, NULL};
+#define WITH(change, words)                                                                        \
+    do {                                                                                           \
+        item = good;                                                                               \
+        change;                                                                                    \
+        REFUSES(run_with(&list, strings, false), words);                                           \
+    } while (0)
+    CHECK(run_with(&list, strings, false) == TCC_OK);
+    CHECK(run_with(&empty, strings, false) != TCC_OK && strstr(api->last_error(), "has no element"));
+    REFUSES(run_with(NULL, strings, false), "a list has no items");
+    REFUSES(run_with(&less, strings, false), "a list has no items");
+    REFUSES(run_with(&gone, strings, false), "a list has no items");
+    WITH(item.device.type = 2, "not in CPU memory");
+    WITH(item.dtype.lanes = 2, "unknown element type");
+    WITH(item.dtype.code = 9, "unknown element type");
+    WITH(item.dtype.bits = 7, "unknown element type");
+    WITH((item.dtype = (tcc_dtype){3, 32, 1}), "unknown element type");
+    WITH(item.ndim = -1, "number of dimensions");
+    WITH(item.ndim = 1, "number of dimensions");
+    WITH((item.ndim = 65, item.shape = ones), "number of dimensions");
+    WITH((item.ndim = 1, item.shape = &odd), "impossible size");
+    WITH((item.ndim = 2, item.shape = far), "impossible size");
+    WITH(item.data = NULL, "an array has no data");
+    WITH((item.dtype = (tcc_dtype){3, 64, 1}, item.ndim = 1, item.shape = ones), "a list is an array");
+    const tcc_list *itself = &list; /* deeper and deeper */
+    WITH((item.dtype = (tcc_dtype){3, 64, 1}, item.data = &itself), "lists lie too deep");
+    tcc_string text = {NULL, 3};
+    WITH((item.dtype = (tcc_dtype){3, 128, 1}, item.data = &text), "a string has no bytes");
+    item = good;
+    strings[1].size = -2;
+    REFUSES(run_with(&list, strings, false), "input 's': a string has no bytes");
+    strings[1].size = 2;
+    static const tcc_dtype all[] = {{0, 8, 1},  {0, 16, 1}, {1, 32, 1}, {2, 16, 1}, {2, 64, 1},
+                                    {4, 16, 1}, {6, 8, 1},  {10, 8, 1}, {12, 8, 1}, {14, 8, 1}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) { /* known; this program takes any */
+        item.dtype = all[i];
+        (void)run_with(&list, strings, false);
+    }
+    item = good, item.ndim = 1, item.shape = two, item.strides = step, item.data = pair + 1;
+    (void)run_with(&list, strings, false);
+    item = good;
+    CHECK(run_with(&list, strings, true) != TCC_OK && *api->last_error());
+    CHECK(run_with(&list, strings, false) == TCC_OK);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 3) return 2;
+    api = api_of(argv[1]);
     for (int i = 0; i <= N; i++) in[i] = (float)(i + 1);
     CHECK(api->model_get(&model) == TCC_OK);
     CHECK(api->instance_create(model, 0, &instance) == TCC_OK);
@@ -236,6 +319,12 @@ int main(int argc, char **argv) {
         parts[i]();
         runs_well();
     }
+    api->instance_destroy(instance);
+    api->model_release(model);
+    api = api_of(argv[2]);
+    CHECK(api->model_get(&model) == TCC_OK);
+    CHECK(api->instance_create(model, 0, &instance) == TCC_OK);
+    refuses_strings_and_lists();
     api->instance_destroy(instance);
     api->model_release(model);
     puts("ok");
