@@ -132,14 +132,22 @@ def test_pools_of_hosts_of_all_versions(
         assert ran(host, mlp_path, "later") == refusal("tcc_pool_config", 64, 16, 56)
 
 
-@pytest.mark.parametrize("version", ["first", "today"])
-def test_later_pools_take_hosts_of_this_version(later: Path, tmp_path: Path, version: str) -> None:
-    source = later / "src"
+@pytest.fixture(scope="module")
+def later_pool(later: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a later version's pools as objects, under sanitizers."""
+    source, made = later / "src", tmp_path_factory.mktemp("pool")
     files = (*(source / name for name in POOL), *sorted((source / "pool").glob("*.c")))
     includes = (f"-I{later / 'include'}", f"-I{source}")
     for path in files:
-        build(tmp_path / f"{path.stem}.o", "-w", *WATCHED, *includes, "-c", path)
+        build(made / f"{path.stem}.o", "-w", *WATCHED, *includes, "-c", path)
+    return made
+
+
+@pytest.mark.parametrize("version", ["first", "today"])
+def test_later_pools_take_hosts_of_this_version(
+    later_pool: Path, tmp_path: Path, version: str
+) -> None:
     headers = {"first": OLD / "pool-bd959be7", "today": INCLUDE}
     flags = (*WATCHED, "-DLINKED", f"-I{headers[version]}")
-    objects = sorted(tmp_path.glob("*.o"))
+    objects = sorted(later_pool.glob("*.o"))
     assert ran(build(tmp_path / "host", *flags, HERE / "pool_host.c", *objects)) == "ok\n"
