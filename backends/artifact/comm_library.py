@@ -20,11 +20,15 @@ FLAGS = (
 )  # fmt: skip
 
 
+# Files that the runtime has too.
+_SHARED = ("alloc", "launchers", "notes", "sha256", "sized", "status")
+
+
 def comm_sources() -> tuple[Path, ...]:
     """The library's C files, in a fixed order."""
     source = runtime_folder() / "src"
     return (
-        *(source / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")),
+        *(source / f"{name}.c" for name in _SHARED),
         *sorted((source / "comm").glob("*.c")),
     )
 

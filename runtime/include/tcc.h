@@ -46,6 +46,13 @@
  * process_set_memory_limit says.  What needs more fails with TCC_OUT_OF_MEMORY.
  * A program with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
  * variable.
+ *
+ * Versions.  Structs and tables that begin with struct_size get more fields in later versions.  The
+ * caller sets that of a struct to its sizeof.  The library takes the struct of an older header, whose
+ * missing fields have their defaults, and that of a newer one where the fields that the library does
+ * not know are zero.  Any other is TCC_INVALID_ARGUMENT, and the reason names the struct and both
+ * sizes.  A table that is shorter than this header's lacks the functions at its end.
+ *
  * No function prints, exits, or raises a signal because of what it was given, except that pointers
  * must point to as many bytes as the descriptors say.
  */
@@ -177,7 +184,7 @@ typedef struct tcc_time {
 
 /* Bytes by place.  Limits of 0 are none. */
 typedef struct tcc_memory {
-    uint32_t struct_size; /* set by the caller: later versions append */
+    uint32_t struct_size; /* set by the caller; fields that the library does not know stay as they are */
     uint64_t arena, scratch, state; /* as in tcc_statistics */
     uint64_t pool_committed, pool_live; /* held, and in use, for sizes that data decides */
     uint64_t used, most, limit; /* of the instance: all of these together */

@@ -90,7 +90,7 @@ typedef enum tcc_comm_kind {
  * with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
  * variable. */
 typedef struct tcc_comm_config {
-    uint32_t struct_size; /* sizeof(tcc_comm_config) */
+    uint32_t struct_size; /* sizeof(tcc_comm_config); of another version: see tcc.h */
     int32_t rank, size;
     int32_t local_rank, local_size; /* among the ranks of this host */
     int32_t epoch;             /* counts restarts of the job; ranks of another one are refused */
@@ -229,7 +229,7 @@ TCC_COMM_API tcc_status tcc_comm_group_end(tcc_comm *comm);
 /* One operation without its buffers.  `root` is the root of a broadcast or the peer of a send or
  * receive.  all_gather_v takes send_counts. */
 typedef struct tcc_comm_call {
-    uint32_t struct_size; /* sizeof(tcc_comm_call) */
+    uint32_t struct_size; /* sizeof(tcc_comm_call); of another version: see tcc.h */
     tcc_comm_kind kind;
     tcc_comm_reduction reduction;
     tcc_dtype dtype;

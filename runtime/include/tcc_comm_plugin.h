@@ -45,7 +45,7 @@ typedef struct tcc_comm_engine_host {
 } tcc_comm_engine_host;
 
 typedef struct tcc_comm_engine {
-    uint32_t struct_size; /* sizeof(tcc_comm_engine) */
+    uint32_t struct_size; /* sizeof(tcc_comm_engine): later versions append, never change */
     uint32_t version;     /* TCC_COMM_PLUGIN_VERSION */
     const char *name;
     int64_t most_bytes; /* of one operation, all ranks' data together; 0: no bound */

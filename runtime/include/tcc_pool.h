@@ -70,7 +70,7 @@ typedef struct tcc_pool_allocator {
 } tcc_pool_allocator;
 
 struct tcc_pool_config {
-    uint32_t struct_size; /* of this struct: later versions append */
+    uint32_t struct_size; /* sizeof(tcc_pool_config); of another version: see tcc.h */
     uint32_t flags;
     size_t range; /* bytes of addresses; 0: as much as the machine has memory */
     size_t limit; /* of committed bytes; 0: none but the process's */

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "runtime.h"
+#include "sized.h"
 
 static tcc_status check_threads(const void *owner, int32_t threads) {
     if (owner && threads >= 0 && threads <= TCC_MAX_THREADS) return TCC_OK;
@@ -111,11 +112,8 @@ static tcc_status process_set_memory_limit(uint64_t bytes) {
 }
 
 static tcc_status memory(tcc_instance *instance, tcc_memory *out) {
-    if (!out || out->struct_size < offsetof(tcc_memory, symmetric)) /* the first version's */
-        return tcc_fail(TCC_INVALID_ARGUMENT, "no place for the numbers of any version");
     const tcc_budget *process = tcc_process_budget();
-    tcc_memory found = {.struct_size = out->struct_size,
-                        .process_used = tcc_budget_used(process),
+    tcc_memory found = {.process_used = tcc_budget_used(process),
                         .process_most = process->most,
                         .process_limit = process->limit};
     if (instance) {
@@ -131,8 +129,10 @@ static tcc_status memory(tcc_instance *instance, tcc_memory *out) {
         found.limit = instance->budget.limit;
         found.symmetric = instance->symmetric.size;
     }
-    memcpy(out, &found, out->struct_size < sizeof found ? out->struct_size : sizeof found);
-    return TCC_OK;
+    static const tcc_sized kind = {
+        "tcc_memory", sizeof found, TCC_END(tcc_memory, process_limit),
+        TCC_ENDS(tcc_memory, process_limit) | TCC_ENDS(tcc_memory, symmetric)};
+    return tcc_sized_write(&kind, &found, out);
 }
 
 static const tcc_pool_api pools = {

@@ -3,12 +3,12 @@
 #include <string.h>
 
 #include "collective.h"
+#include "sized.h"
 
 tcc_status tcc_collective_fits(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
-    if (table->version == TCC_COMM_VERSION &&
-        table->struct_size >= offsetof(tcc_comm_table, device_open))
-        return TCC_OK;
+    /* what follows is of GPUs */
+    if (table->version == TCC_COMM_VERSION && TCC_HAS(table, subgroup)) return TCC_OK;
     return tcc_fail(TCC_UNSUPPORTED, "the comm has version %u, this model knows version %d",
                     table->version, TCC_COMM_VERSION);
 }
@@ -19,7 +19,7 @@ tcc_status tcc_collective_fits(const tcc_comm *comm) {
 static bool is_kept(const tcc_comm *comm) {
     const tcc_comm_table *table = tcc_collective_table(comm);
     return table->version == TCC_COMM_VERSION &&
-           table->struct_size > offsetof(tcc_comm_table, memory_drop);
+           TCC_HAS(table, memory_drop);
 }
 
 tcc_status tcc_collective_keep(tcc_comm *comm) {

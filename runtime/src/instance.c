@@ -96,9 +96,10 @@ tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes)
 }
 
 tcc_status tcc_instance_set_pool(tcc_instance *instance, const tcc_pool_config *config) {
-    if (!instance || !config || config->flags & TCC_POOL_SHARED)
+    tcc_pool_config own;
+    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &own));
+    if (!instance || own.flags & TCC_POOL_SHARED)
         return tcc_fail(TCC_INVALID_ARGUMENT, "no instance, or a shared pool");
-    tcc_pool_config own = *config;
     if (instance->flags & TCC_POISON) own.flags |= TCC_POOL_POISON;
     tcc_pool *made = NULL;
     TCC_RETURN_IF_ERROR(tcc_pool_create_within(&own, &instance->budget, &made));

@@ -89,6 +89,9 @@ tcc_budget *tcc_process_budget(void);
 /* ---- pool/: memory for sizes that data decides; tcc_pool.h says what it promises ------------------- */
 
 tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool);
+/* The config of a caller that may be of another version. */
+tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config);
+/* Within another budget than the process's; the config is of this version. */
 tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
                                   tcc_pool **out_pool);
 void tcc_pool_destroy(tcc_pool *pool);

@@ -1,12 +1,15 @@
 /* SHA-256 (FIPS 180-4), written to be small: only who asks for it pays. */
 #include "sha256.h"
 
+#include <pthread.h>
 #include <string.h>
+
+static uint32_t constants[64];
 
 static uint32_t turned(uint32_t word, int by) { return word >> by | word << (32 - by); }
 
 /* The first 32 bits behind the point of the cube root of each of the first 64 primes. */
-static void make_constants(uint32_t constants[64]) {
+__attribute__((cold)) static void make_constants(void) {
     for (uint32_t made = 0, prime = 2; made < 64; prime++) {
         uint32_t by = 2;
         while (prime % by) by++;
@@ -21,8 +24,10 @@ static void make_constants(uint32_t constants[64]) {
 }
 
 /* The registers stand still and their names move: a is at[0] of the step, h at[7]. */
-static void mix(uint32_t state[8], const uint32_t constants[64], const uint8_t block[64]) {
+static void mix(uint32_t state[8], const uint8_t block[64]) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     uint32_t words[64], room[72], *at = room + 64;
+    pthread_once(&once, make_constants);
     memcpy(at, state, 32);
     for (int i = 0; i < 64; i++) {
         if (i < 16) {
@@ -43,18 +48,25 @@ static void mix(uint32_t state[8], const uint32_t constants[64], const uint8_t b
     for (int i = 0; i < 8; i++) state[i] += at[i];
 }
 
-void tcc_sha256(const uint8_t *bytes, size_t size, uint8_t out_digest[32]) {
-    uint32_t constants[64], state[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    uint8_t last[128] = {0};
-    size_t whole = size / 64 * 64, left = size - whole, end = left < 56 ? 64 : 128;
-    make_constants(constants);
-    for (size_t i = 0; i < whole; i += 64) mix(state, constants, bytes + i);
-    if (left) memcpy(last, bytes + whole, left);
-    last[left] = 0x80;
-    uint64_t bits = __builtin_bswap64((uint64_t)size * 8);
-    memcpy(last + end - 8, &bits, 8);
-    for (size_t i = 0; i < end; i += 64) mix(state, constants, last + i);
-    for (int i = 0; i < 8; i++) state[i] = __builtin_bswap32(state[i]);
-    memcpy(out_digest, state, 32);
+void tcc_hash_add(tcc_hash *hash, const void *bytes, size_t n) {
+    static const uint32_t first[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                                      0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    const uint8_t *next = bytes;
+    if (hash->bytes == 0) memcpy(hash->state, first, sizeof first);
+    while (n > 0) {
+        size_t at = hash->bytes % TCC_SHA256_BLOCK, part = TCC_SHA256_BLOCK - at;
+        if (part > n) part = n;
+        memcpy(hash->block + at, next, part);
+        hash->bytes += part;
+        next += part;
+        n -= part;
+        if (hash->bytes % TCC_SHA256_BLOCK == 0) mix(hash->state, hash->block);
+    }
+}
+
+void tcc_sha256(const void *bytes, size_t n, uint8_t out_digest[TCC_SHA256_BYTES]) {
+    tcc_hash hash;
+    tcc_hash_begin(&hash);
+    tcc_hash_add(&hash, bytes, n);
+    tcc_hash_end(&hash, out_digest);
 }

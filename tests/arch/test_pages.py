@@ -17,6 +17,8 @@ PAGE = 60  # lines of a README; generated tables do not count
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAG = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
+PATH = re.compile(r"(tests|scripts)/[\w./-]+(::\w+)?")
+LINK = re.compile(r"\]\((?!\w+:)([^)\s]+)\)")
 NAMED = re.compile(r"[\w./]+(\.(py|c|h|S|md|txt|toml)|/)|[\w/]+")
 
 
@@ -49,6 +51,20 @@ def table_files(page: Path) -> list[tuple[str, Path]]:
     return found
 
 
+def missing_paths(page: Path) -> list[str]:
+    """Tests, scripts and targets of links that the page names and that do not exist."""
+    text = page.read_text(encoding="utf-8")
+    named = [word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)]
+    paths = {word: ROOT / word.split("::")[0] for word in named}
+    missing = [
+        word
+        for word, path in paths.items()
+        if not path.exists() and not [*path.parent.glob(f"{path.name}.*")]
+    ]
+    links = [link.split("#")[0] for link in LINK.findall(text)]
+    return missing + [link for link in links if link and not (page.parent / link).exists()]
+
+
 def unknown(command: str) -> list[str]:
     """What of a command does not exist: the program, its command, or options."""
     program, *words = command.split()
@@ -78,6 +94,22 @@ def test_a_page_names_what_there_is(page: Path) -> None:
     ]
     text = page.read_text(encoding="utf-8")
     assert files + [fault for command in commands(text) for fault in unknown(command)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_tests_scripts_and_links_of_a_page_are_there(page: Path) -> None:
+    assert missing_paths(page) == []
+
+
+def test_the_page_on_security_names_tests_and_scripts() -> None:
+    """A page of another form would be checked for nothing."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    words = [word for code in CODE.findall(text) for word in code.split() if PATH.fullmatch(word)]
+    assert sum(word.startswith("tests/") for word in words) > 12
+    assert sum(word.startswith("scripts/") for word in words) > 5
+    assert len(text.split()) <= 900
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert "](SECURITY.md)" in (ROOT / page).read_text(encoding="utf-8")
 
 
 def test_readmes_are_a_page() -> None:

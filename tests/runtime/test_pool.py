@@ -36,7 +36,8 @@ def test_pools_keep_their_promises(binary: Path, mode: str) -> None:
 
 
 def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
-    sources = [RUNTIME / "src" / name for name in (*WORKERS, *SYSTEM, "budget.c", "alloc.c")]
+    names = (*WORKERS, *SYSTEM, "budget.c", "alloc.c", "sized.c")
+    sources = [RUNTIME / "src" / name for name in names]
     sources += sorted((RUNTIME / "src" / "pool").glob("*.c"))
     flags = ("-O1", "-fsanitize=thread", *includes(RUNTIME), "-lpthread")
     compile_c("cc", flags, [HERE / "pool.c", *sources, Path("-ldl")], tmp_path / "pool")

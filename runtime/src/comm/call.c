@@ -1,6 +1,7 @@
 /* Calls: their checks, and what messages say of them. */
 #include <string.h>
 
+#include "../sized.h"
 #include "comm.h"
 
 typedef struct type_row {
@@ -129,12 +130,26 @@ static int64_t hash_of(const int64_t *counts, int32_t n) {
     return (int64_t)state;
 }
 
-tcc_status tcc_comm_check_call(const tcc_comm_call *call, int32_t rank, int32_t size,
+/* Callers of this version are those in a hurry. */
+static tcc_status read_call(const tcc_comm_call *asked, tcc_comm_call *out_call) {
+    static const tcc_sized kind = {
+        "tcc_comm_call", sizeof *asked, TCC_END(tcc_comm_call, count),
+        TCC_ENDS(tcc_comm_call, count) | TCC_ENDS(tcc_comm_call, send_counts) |
+            TCC_ENDS(tcc_comm_call, receive_counts)};
+    if (TCC_UNLIKELY(!asked || asked->struct_size != sizeof *asked))
+        return tcc_sized_read(&kind, asked, out_call);
+    *out_call = *asked;
+    return TCC_OK;
+}
+
+tcc_status tcc_comm_check_call(const tcc_comm_call *asked, int32_t rank, int32_t size,
                                tcc_comm_work *out_work) {
+    tcc_comm_work work = {.type = TCC_COMM_U8};
+    TCC_RETURN_IF_ERROR(read_call(asked, &work.call));
+    const tcc_comm_call *call = &work.call;
     if ((uint32_t)call->kind >= KINDS || (uint32_t)call->reduction >= REDUCTIONS)
         return tcc_fail(TCC_INVALID_ARGUMENT, "no operation %d, or no reduction %d",
                         (int)call->kind, (int)call->reduction);
-    tcc_comm_work work = {.call = *call, .type = TCC_COMM_U8};
     int traits = kinds[call->kind].traits;
     if (call->kind == TCC_COMM_BARRIER)
         work.call.count = 0;

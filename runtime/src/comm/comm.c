@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
+#include "../sized.h"
 #include "packet.h"
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -41,14 +42,21 @@ static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t s
     return comm;
 }
 
+#define ENDS(field) TCC_ENDS(tcc_comm_config, field)
+
+static const tcc_sized config_kind = {
+    "tcc_comm_config", sizeof(tcc_comm_config), TCC_END(tcc_comm_config, size),
+    ENDS(size) | ENDS(local_rank) | ENDS(local_size) | ENDS(epoch) | ENDS(rendezvous) |
+        ENDS(token) | ENDS(backends) | ENDS(open_milliseconds) | ENDS(operation_milliseconds)};
+
 tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
-    if (!config || !out_comm || config->struct_size != sizeof *config)
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "tcc_comm_open: a pointer is NULL, or the config is of another version");
+    if (!out_comm) return tcc_fail(TCC_INVALID_ARGUMENT, "tcc_comm_open: out_comm is NULL");
     *out_comm = NULL;
+    tcc_comm_config whole = TCC_COMM_CONFIG;
     tcc_comm_settings settings;
     const tcc_comm_backend *backend = NULL;
-    TCC_RETURN_IF_ERROR(tcc_comm_settle(config, &settings));
+    TCC_RETURN_IF_ERROR(tcc_sized_read(&config_kind, config, &whole));
+    TCC_RETURN_IF_ERROR(tcc_comm_settle(&whole, &settings));
     int32_t patience = settings.open_milliseconds;
     TCC_RETURN_IF_ERROR(tcc_comm_choose(&settings, &backend));
     tcc_comm *comm = make(&settings, settings.rank, settings.size);

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include "../runtime.h"
+#include "../sha256.h"
 #include "tcc_comm.h"
 
 typedef enum tcc_comm_type {
@@ -111,23 +112,12 @@ const char *tcc_comm_fill(void *library, const tcc_comm_function *rows, size_t n
 
 /* ---- proof.c: a secret is known, and shown to nobody ----------------------------------------- */
 
-enum { TCC_COMM_HASH = 32 };
-
-/* SHA-256 of what is added between begin and end. */
-typedef struct tcc_comm_hash {
-    uint32_t state[8];
-    uint64_t bytes;
-    uint8_t block[64];
-} tcc_comm_hash;
-
-void tcc_comm_hash_begin(tcc_comm_hash *hash);
-void tcc_comm_hash_add(tcc_comm_hash *hash, const void *bytes, size_t n);
-void tcc_comm_hash_end(tcc_comm_hash *hash, uint8_t out[TCC_COMM_HASH]);
+enum { TCC_COMM_HASH = TCC_SHA256_BYTES };
 
 /* HMAC-SHA-256: who knows the key has seen what was added.  A proof holds for one meeting where the
  * other side's fresh number is added, and for one direction where a word for it is. */
 typedef struct tcc_comm_proof {
-    tcc_comm_hash inner, outer;
+    tcc_hash inner, outer;
 } tcc_comm_proof;
 
 void tcc_comm_proof_begin(tcc_comm_proof *proof, const void *key, size_t n);

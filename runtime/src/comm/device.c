@@ -411,9 +411,6 @@ static tcc_status append(tcc_comm_device *device, const tcc_nccl_work *work) {
 
 static tcc_status start(tcc_comm_device *device, const tcc_comm_call *call, const void *send,
                         void *receive, void *stream) {
-    if (!call || call->struct_size != sizeof *call)
-        return tcc_fail(TCC_INVALID_ARGUMENT,
-                        "device_start: the call is NULL, or of another version");
     tcc_nccl_work item = {.stream = stream};
     TCC_RETURN_IF_ERROR(tcc_comm_check_call(call, device->rank, device->size, &item.work));
     TCC_RETURN_IF_ERROR(

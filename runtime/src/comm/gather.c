@@ -158,7 +158,7 @@ static void count_in(host *host, int32_t which) {
     promise said;
     uint8_t expected[TCC_COMM_HASH];
     memcpy(&said, from->message + sizeof its, sizeof said);
-    tcc_wire_hash(blob, its.bytes, expected);
+    tcc_sha256(blob, its.bytes, expected);
     tcc_wire_clean(its.name, sizeof its.name);
     if (!tcc_comm_same_hash(expected, said.blob) || *host->names[its.rank]) {
         close_visitor(host, which); /* it comes again */
@@ -282,7 +282,7 @@ static tcc_status send_all(host *host) {
     memset(&said, 0, sizeof said);
     said.magic = ANSWER;
     said.bytes = bytes;
-    tcc_wire_hash(host->all, bytes, hash);
+    tcc_sha256(host->all, bytes, hash);
     for (int32_t i = 0; i < host->n_visitors; i++) {
         const visitor *to = &host->visitors[i];
         int64_t deadline = host->about->deadline;

@@ -68,24 +68,17 @@ tcc_status tcc_comm_perform(tcc_comm *comm, const tcc_comm_call *asked, const vo
     return issue(comm, &work, send, receive);
 }
 
-static tcc_status call(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
-                       void *receive) {
-    TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    return tcc_comm_leave_operation(comm, tcc_comm_perform(comm, asked, send, receive));
-}
-
 tcc_status tcc_comm_issue(tcc_comm *comm, const tcc_comm_call *asked, const void *send,
                           void *receive) {
-    if (!asked || asked->struct_size != sizeof *asked)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "issue: the call is NULL, or of another version");
-    return call(comm, asked, send, receive);
+    TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
+    return tcc_comm_leave_operation(comm, tcc_comm_perform(comm, asked, send, receive));
 }
 
 #define CALL(...) (&(tcc_comm_call){.struct_size = sizeof(tcc_comm_call), __VA_ARGS__})
 
 tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive, int64_t count,
                                tcc_dtype dtype, tcc_comm_reduction reduction) {
-    return call(
+    return tcc_comm_issue(
         comm,
         CALL(.kind = TCC_COMM_ALL_REDUCE, .reduction = reduction, .dtype = dtype, .count = count),
         send, receive);
@@ -93,7 +86,7 @@ tcc_status tcc_comm_all_reduce(tcc_comm *comm, const void *send, void *receive, 
 
 tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send, void *receive, int64_t count,
                                    tcc_dtype dtype, tcc_comm_reduction reduction) {
-    return call(comm,
+    return tcc_comm_issue(comm,
                 CALL(.kind = TCC_COMM_REDUCE_SCATTER, .reduction = reduction, .dtype = dtype,
                      .count = count),
                 send, receive);
@@ -101,26 +94,26 @@ tcc_status tcc_comm_reduce_scatter(tcc_comm *comm, const void *send, void *recei
 
 tcc_status tcc_comm_all_gather(tcc_comm *comm, const void *send, void *receive, int64_t count,
                                tcc_dtype dtype) {
-    return call(comm, CALL(.kind = TCC_COMM_ALL_GATHER, .dtype = dtype, .count = count), send,
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_ALL_GATHER, .dtype = dtype, .count = count), send,
                 receive);
 }
 
 tcc_status tcc_comm_all_gather_v(tcc_comm *comm, const void *send, void *receive,
                                  const int64_t *counts, tcc_dtype dtype) {
-    return call(comm, CALL(.kind = TCC_COMM_ALL_GATHER_V, .dtype = dtype, .send_counts = counts),
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_ALL_GATHER_V, .dtype = dtype, .send_counts = counts),
                 send, receive);
 }
 
 tcc_status tcc_comm_all_to_all(tcc_comm *comm, const void *send, void *receive, int64_t count,
                                tcc_dtype dtype) {
-    return call(comm, CALL(.kind = TCC_COMM_ALL_TO_ALL, .dtype = dtype, .count = count), send,
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_ALL_TO_ALL, .dtype = dtype, .count = count), send,
                 receive);
 }
 
 tcc_status tcc_comm_all_to_all_v(tcc_comm *comm, const void *send, void *receive,
                                  const int64_t *send_counts, const int64_t *receive_counts,
                                  tcc_dtype dtype) {
-    return call(comm,
+    return tcc_comm_issue(comm,
                 CALL(.kind = TCC_COMM_ALL_TO_ALL_V, .dtype = dtype, .send_counts = send_counts,
                      .receive_counts = receive_counts),
                 send, receive);
@@ -128,25 +121,25 @@ tcc_status tcc_comm_all_to_all_v(tcc_comm *comm, const void *send, void *receive
 
 tcc_status tcc_comm_broadcast(tcc_comm *comm, const void *send, void *receive, int64_t count,
                               tcc_dtype dtype, int32_t root) {
-    return call(comm,
+    return tcc_comm_issue(comm,
                 CALL(.kind = TCC_COMM_BROADCAST, .dtype = dtype, .count = count, .root = root),
                 send, receive);
 }
 
 tcc_status tcc_comm_send(tcc_comm *comm, const void *send, int64_t count, tcc_dtype dtype,
                          int32_t peer) {
-    return call(comm, CALL(.kind = TCC_COMM_SEND, .dtype = dtype, .count = count, .root = peer),
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_SEND, .dtype = dtype, .count = count, .root = peer),
                 send, NULL);
 }
 
 tcc_status tcc_comm_receive(tcc_comm *comm, void *receive, int64_t count, tcc_dtype dtype,
                             int32_t peer) {
-    return call(comm, CALL(.kind = TCC_COMM_RECEIVE, .dtype = dtype, .count = count, .root = peer),
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_RECEIVE, .dtype = dtype, .count = count, .root = peer),
                 NULL, receive);
 }
 
 tcc_status tcc_comm_barrier(tcc_comm *comm) {
-    return call(comm, CALL(.kind = TCC_COMM_BARRIER), NULL, NULL);
+    return tcc_comm_issue(comm, CALL(.kind = TCC_COMM_BARRIER), NULL, NULL);
 }
 
 /* ---- groups of operations -------------------------------------------------------------------- */
@@ -184,13 +177,6 @@ tcc_status tcc_comm_group_end(tcc_comm *comm) {
 
 /* ---- started operations ---------------------------------------------------------------------- */
 
-static tcc_status check(const tcc_comm *comm, const tcc_comm_call *asked,
-                        tcc_comm_work *out_work) {
-    if (!asked || asked->struct_size != sizeof *asked)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "the call is NULL, or of another version");
-    return tcc_comm_check_call(asked, comm->rank, comm->size, out_work);
-}
-
 static tcc_status start(tcc_comm *comm, tcc_comm_work *work, const void *send, void *receive,
                         uint64_t *out_ticket) {
     if (!out_ticket || comm->group.open || tcc_comm_is_transfer(work->call.kind))
@@ -213,7 +199,7 @@ tcc_status tcc_comm_start(tcc_comm *comm, const tcc_comm_call *asked, const void
                           void *receive, uint64_t *out_ticket) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
     tcc_comm_work work;
-    tcc_status status = check(comm, asked, &work);
+    tcc_status status = tcc_comm_check_call(asked, comm->rank, comm->size, &work);
     if (status == TCC_OK) status = start(comm, &work, send, receive, out_ticket);
     return tcc_comm_leave_operation(comm, status);
 }
@@ -240,7 +226,7 @@ struct tcc_comm_plan {
 
 static tcc_status make_plan(tcc_comm *comm, const tcc_comm_call *asked, tcc_comm_plan **out_plan) {
     tcc_comm_work work;
-    TCC_RETURN_IF_ERROR(check(comm, asked, &work));
+    TCC_RETURN_IF_ERROR(tcc_comm_check_call(asked, comm->rank, comm->size, &work));
     size_t n = (size_t)comm->size, bytes = n * sizeof(int64_t);
     tcc_comm_plan *plan = tcc_allocate_zero(1, sizeof *plan + 2 * bytes);
     if (!plan) return TCC_OUT_OF_MEMORY;

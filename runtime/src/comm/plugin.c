@@ -4,9 +4,10 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "../sized.h"
 #include "engine.h"
 
-static const tcc_comm_engine *found;
+static tcc_comm_engine found; /* its name is NULL: none was */
 static char reason[512];
 
 static bool is_whole(const tcc_comm_engine *engine) {
@@ -32,27 +33,32 @@ static void find(void) {
     const tcc_comm_engine *engine = get ? get(TCC_COMM_PLUGIN_VERSION) : NULL;
     if (!get)
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN=%s has no function %s", file, symbol);
-    else if (!engine || engine->version != TCC_COMM_PLUGIN_VERSION ||
-             engine->struct_size < sizeof *engine)
+    else if (!engine || engine->version != TCC_COMM_PLUGIN_VERSION)
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN=%s has no engine of version %d", file,
                  TCC_COMM_PLUGIN_VERSION);
+    else if (!TCC_HAS(engine, test)) /* `leave`, behind it, may be NULL */
+        snprintf(reason, sizeof reason,
+                 "TCC_COMM_PLUGIN=%s: its tcc_comm_engine has %u bytes, and needs %zu of the %zu "
+                 "that this library knows",
+                 file, engine->struct_size, TCC_END(tcc_comm_engine, test), sizeof *engine);
     else if (!is_whole(engine))
         snprintf(reason, sizeof reason, "TCC_COMM_PLUGIN=%s: a function of its engine is NULL",
                  file);
     else
-        found = engine;
+        memcpy(&found, engine,
+               engine->struct_size < sizeof found ? engine->struct_size : sizeof found);
 }
 
 static const char *unfit(const tcc_comm_settings *settings) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     (void)settings;
     pthread_once(&once, find);
-    return found ? NULL : reason;
+    return found.name ? NULL : reason;
 }
 
 static tcc_status open_comm(tcc_comm *comm, const tcc_comm_settings *settings) {
     (void)settings; /* of the comm */
-    return tcc_engine_open(comm, found);
+    return tcc_engine_open(comm, &found);
 }
 
 const tcc_comm_backend tcc_comm_backend_plugin = {

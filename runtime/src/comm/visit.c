@@ -65,7 +65,7 @@ static bool send_blob(const guest *self, int connection, const challenge *heard)
     size_t bytes = self->about->bytes;
     int64_t deadline = self->about->deadline;
     promise said;
-    tcc_wire_hash(self->blob, bytes, said.blob);
+    tcc_sha256(self->blob, bytes, said.blob);
     tcc_wire_prove_promise(self->about, &self->mine, heard->number, &said, said.proof);
     return tcc_wire_move(connection, true, (char *)&said, sizeof said, deadline) == sizeof said &&
            tcc_wire_move(connection, true, (char *)(uintptr_t)self->blob, bytes, deadline) == bytes;
@@ -82,7 +82,7 @@ static tcc_status hear_answer(guest *self, int connection, const challenge *hear
     bool has_all = said.status == TCC_OK && said.bytes == bytes;
     if (has_all) {
         if (tcc_wire_move(connection, false, self->all, bytes, deadline) < bytes) return TCC_OK;
-        tcc_wire_hash(self->all, bytes, hash);
+        tcc_sha256(self->all, bytes, hash);
     }
     tcc_wire_prove_answer(self->about, &self->mine, heard->number, &said, hash, expected);
     if (!tcc_comm_same_hash(expected, said.proof) || said.status == COME_AGAIN) return TCC_OK;

@@ -58,13 +58,6 @@ void tcc_wire_prove_answer(const tcc_comm_exchange *about, const greeting *its,
     prove(about, "tcc-comm reply", its, number, said, offsetof(answer, proof), hash, out);
 }
 
-void tcc_wire_hash(const void *bytes, size_t n, uint8_t out[TCC_COMM_HASH]) {
-    tcc_comm_hash hash;
-    tcc_comm_hash_begin(&hash);
-    tcc_comm_hash_add(&hash, bytes, n);
-    tcc_comm_hash_end(&hash, out);
-}
-
 size_t tcc_wire_move(int connection, bool send_them, char *bytes, size_t n, int64_t deadline) {
     size_t done = 0;
     while (done < n && tcc_comm_now() <= deadline) {

@@ -55,7 +55,6 @@ void tcc_wire_prove_promise(const tcc_comm_exchange *about, const greeting *its,
 void tcc_wire_prove_answer(const tcc_comm_exchange *about, const greeting *its,
                            const uint8_t number[TCC_COMM_HASH], const answer *said,
                            const uint8_t hash[TCC_COMM_HASH], uint8_t out[TCC_COMM_HASH]);
-void tcc_wire_hash(const void *bytes, size_t n, uint8_t out[TCC_COMM_HASH]);
 /* Moves all bytes, or as many as there are before the deadline or the connection's end. */
 size_t tcc_wire_move(int connection, bool send_them, char *bytes, size_t n, int64_t deadline);
 /* Makes a text of what came from elsewhere. */

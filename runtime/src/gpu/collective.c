@@ -3,6 +3,7 @@
  * Where all of a program's are waited for at once they go to the run's stream.  Else they go to a
  * stream beside it, which begins them behind all earlier work, and waits are events: kernels between
  * a start and its wait run beside the collective, also in a graph. */
+#include "../sized.h"
 #include "gpu.h"
 
 /* ---- the comm of a run ------------------------------------------------------------------------------- */
@@ -14,7 +15,7 @@ tcc_status tcc_gpu_join(tcc_run *run) {
         TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
             device, "its ranks have not met on their GPUs: run it once before"));
     const tcc_comm_table *table = tcc_collective_table(run->comm);
-    if (table->struct_size <= offsetof(tcc_comm_table, local_size))
+    if (!TCC_HAS(table, device_wait))
         return tcc_fail(TCC_UNSUPPORTED,
                         "the comm's library is older than this model and knows no GPUs");
     tcc_comm_device *found = NULL;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "../launchers.h"
+#include "../sized.h"
 #include "gpu.h"
 
 /* ---- the thread's device --------------------------------------------------------------------------- */
@@ -52,7 +53,7 @@ static tcc_status find_local_rank(tcc_launch *out) {
     tcc_comm *comm = tcc_collective_shared();
     const tcc_comm_table *table = comm ? tcc_collective_table(comm) : NULL;
     bool found, tells = table && table->version == TCC_COMM_VERSION &&
-                        table->struct_size > offsetof(tcc_comm_table, local_size);
+                        TCC_HAS(table, local_size);
     if (tells) {
         out->local_rank = table->local_rank(comm);
         out->local_size = table->local_size(comm);

@@ -25,7 +25,7 @@ static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim,
         if (to != from) memcpy(to + begin, from + begin, (size_t)(end - begin));
         return to + t->run;
     }
-    int64_t step = t->run * t->every[dim];
+    int64_t step = t->y_dims[dim] > 1 ? t->run * t->every[dim] : 0; /* it may be any number */
     for (int32_t inner = dim + 1; inner <= t->last; inner++) step *= t->x_dims[inner];
     for (int64_t i = 0; i < t->y_dims[dim]; i++)
         to = thin_dim(t, from + i * step, to, dim + 1, begin, end);

@@ -1,6 +1,7 @@
 /* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
 #include <string.h>
 
+#include "../sized.h"
 #include "cache.h"
 
 #define NOINLINE __attribute__((noinline))
@@ -48,11 +49,25 @@ static size_t default_range(void) {
     return tcc_memory_limit(&bytes) == TCC_OK ? 2 * bytes : (size_t)1 << 40;
 }
 
+#define ENDS(field) TCC_ENDS(tcc_pool_config, field)
+
+static const tcc_sized config_kind = {
+    "tcc_pool_config", sizeof(tcc_pool_config), TCC_END(tcc_pool_config, range),
+    ENDS(range) | ENDS(limit) | ENDS(pressure) | ENDS(pressure_context) | ENDS(memory) |
+        ENDS(allocator)};
+
+tcc_status tcc_pool_read_config(const tcc_pool_config *given, tcc_pool_config *out_config) {
+    *out_config = (tcc_pool_config){0};
+    return tcc_sized_read(&config_kind, given, out_config);
+}
+
 tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *parent,
                                   tcc_pool **out_pool) {
-    if (!config || !out_pool || config->struct_size < sizeof *config ||
-        config->flags & ~(TCC_POOL_SHARED | TCC_POOL_POISON) || config->range > SIZE_MAX / 2)
-        return tcc_fail(TCC_INVALID_ARGUMENT, "the pool's config is not one of this version");
+    if (!out_pool || config->flags & ~(TCC_POOL_SHARED | TCC_POOL_POISON) ||
+        config->range > SIZE_MAX / 2)
+        return tcc_fail(TCC_INVALID_ARGUMENT,
+                        "a pool: no place for its address, flags 0x%x, or a range of %zu bytes",
+                        config->flags, config->range);
     tcc_pool *pool = tcc_allocate_zero(1, sizeof *pool);
     if (!pool) return TCC_OUT_OF_MEMORY;
     pool->shared = config->flags & TCC_POOL_SHARED;
@@ -74,7 +89,9 @@ tcc_status tcc_pool_create_within(const tcc_pool_config *config, tcc_budget *par
 }
 
 tcc_status tcc_pool_create(const tcc_pool_config *config, tcc_pool **out_pool) {
-    return tcc_pool_create_within(config, tcc_process_budget(), out_pool);
+    tcc_pool_config whole;
+    TCC_RETURN_IF_ERROR(tcc_pool_read_config(config, &whole));
+    return tcc_pool_create_within(&whole, tcc_process_budget(), out_pool);
 }
 
 void tcc_pool_destroy(tcc_pool *pool) {

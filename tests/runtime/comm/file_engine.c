@@ -193,5 +193,8 @@ const tcc_comm_engine *tcc_comm_plugin_get(uint32_t version) {
 #ifdef WITHOUT
     engine.WITHOUT = NULL;
 #endif
+#ifdef BYTES
+    engine.struct_size = BYTES; /* of another version */
+#endif
     return version == VERSION ? &engine : NULL;
 }

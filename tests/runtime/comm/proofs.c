@@ -27,16 +27,16 @@ int main(int argc, char **argv) {
         return 0;
     }
     size_t n = read_file(argv[1], text, sizeof text), piece = strtoul(argv[3], NULL, 10);
-    tcc_comm_hash hash;
+    tcc_hash hash;
     tcc_comm_proof proof;
-    tcc_comm_hash_begin(&hash);
+    tcc_hash_begin(&hash);
     tcc_comm_proof_begin(&proof, key, read_file(argv[2], key, sizeof key));
     for (size_t at = 0; at < n; at += piece) {
         size_t part = n - at < piece ? n - at : piece;
-        tcc_comm_hash_add(&hash, text + at, part);
+        tcc_hash_add(&hash, text + at, part);
         tcc_comm_proof_add(&proof, text + at, part);
     }
-    tcc_comm_hash_end(&hash, out);
+    tcc_hash_end(&hash, out);
     print(out);
     tcc_comm_proof_end(&proof, out);
     print(out);

@@ -73,6 +73,10 @@ def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
     assert run(failing, scenario) == "ok\n"
 
 
+def test_arguments_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
+    assert run(build_whole(tmp_path, "refusals", comm_sources(), *WATCHED)) == "ok\n"
+
+
 def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:
     program = build_whole(tmp_path, "threads", comm_sources(), *THREADS)
     assert run(program, TSAN_OPTIONS="halt_on_error=1") == "ok\n"

@@ -9,7 +9,9 @@ import pytest
 from library import RACES, WATCHED, build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
 
-PARTS = ("address", "alloc", "clock", "exchange", "gather", "proof", "status", "visit", "wire")
+PARTS = (
+    "address", "alloc", "clock", "exchange", "gather", "proof", "sha256", "status", "visit", "wire",
+)  # fmt: skip
 SCENARIOS = (
     "agrees", "wrong_token", "without_token", "stale_epoch", "restarts", "differ", "same_rank",
     "silence", "taken", "leaves", "own_name", "all_addresses", "patience", "both_kinds",

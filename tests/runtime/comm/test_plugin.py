@@ -34,8 +34,10 @@ def test_two_threads_in_one_comm_over_files(programs: Path, tmp_path: Path) -> N
         (("-DVERSION=9",), r"engine.so has no engine of version 1"),
         (("-DWITHOUT=test",), r"engine.so: a function of its engine is NULL"),
         (("-Dtcc_comm_plugin_get=another",), r"engine.so has no function tcc_comm_plugin_get"),
+        (("-DBYTES=offsetof(tcc_comm_engine, test)",),
+         r"engine.so: its tcc_comm_engine has 88 bytes, and needs 96 of the 104"),
     ],
-)
+)  # fmt: skip
 def test_another_interface_is_refused(
     programs: Path, tmp_path: Path, flags: tuple[str, ...], expected: str
 ) -> None:
@@ -45,6 +47,13 @@ def test_another_interface_is_refused(
         run_ranks(
             1, build_file_engine(tmp_path, *flags), programs / "matrix", "0", "short", "plugin"
         )
+
+
+@pytest.mark.parametrize("size", ["offsetof(tcc_comm_engine, leave)", "sizeof engine + 8"])
+def test_engines_of_other_versions_are_taken(programs: Path, tmp_path: Path, size: str) -> None:
+    engine = build_file_engine(tmp_path, f"-DBYTES={size}")
+    command = (programs / "beside", "plugin")
+    assert run_ranks(2, engine, *command, TMPDIR=str(tmp_path)) == ["ok\n"] * 2
 
 
 def test_a_missing_file_is_named(programs: Path) -> None:

@@ -39,7 +39,7 @@ PROOFS = (
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [path for path in comm_sources() if path.stem in ("proof", "status")]
+    sources = [path for path in comm_sources() if path.stem in ("proof", "sha256", "status")]
     return build_whole(tmp_path_factory.mktemp("proofs"), "proofs", sources, *WATCHED)
 
 

@@ -11,7 +11,7 @@ from tcc.backends.artifact.comm_library import comm_sources
 
 from tests.processes import finished
 
-PARTS = ("alloc", "clock", "memory", "packet", "proof", "rendezvous", "status")
+PARTS = ("alloc", "clock", "memory", "packet", "proof", "rendezvous", "sha256", "status")
 SCENARIOS = (
     "other_user", "other_user_stays", "hidden_name", "silence", "impostor", "altered", "replayed",
     "other_file",
