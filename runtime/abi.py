@@ -211,6 +211,20 @@ class Api(Structure):
     )
 
 
+# Every artifact has the functions before this one; later versions appended the rest.
+_APPENDED = Api.instance_seed.offset
+
+
+def api_of(table: Any) -> Api | None:
+    """The functions of an artifact's table, NULL where an older one has none; None for a table that
+    is of another version or too short."""
+    size, api = table.contents.struct_size, Api()
+    if table.contents.version != API_VERSION or size < _APPENDED:
+        return None
+    ctypes.memmove(ctypes.byref(api), table, min(size, ctypes.sizeof(Api)))
+    return api
+
+
 def as_number(value: object, end: int) -> int | None:
     """`value` as an integer of Python; None where it is none from 0 to `end` - 1."""
     try:
@@ -226,6 +240,8 @@ def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
     if seed is None:
         yield
         return
+    if not api.instance_unseed:  # the last that is needed
+        raise RuntimeError("the artifact is older than seeds of runs: compile the model again")
     api.instance_seed(instance, seed)
     try:
         yield

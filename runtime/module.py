@@ -268,12 +268,12 @@ class Module:
                 else "make one with: tcc compile MODEL.onnx",
             ) from failure
         entry.restype = ctypes.POINTER(abi.Api)
-        api = entry().contents
-        if api.version != abi.API_VERSION or api.struct_size < ctypes.sizeof(abi.Api):
+        api = abi.api_of(entry())
+        if api is None:
             raise self._error(
                 "the artifact has another C interface than this runtime",
                 where=str(self._path),
-                why=f"it has version {api.version}, expected {abi.API_VERSION}",
+                why=f"its functions are not those of version {abi.API_VERSION}, or fewer",
                 hint="compile the model again",
             )
         return image, api

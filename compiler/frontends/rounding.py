@@ -29,7 +29,7 @@ def splitter(kind: str) -> float:
 
 @record
 class Rounding:
-    """How the operands of contractions are rounded.
+    """Instructions for rounding the operands of contractions.
 
     `weights` maps a constant's name to the type to which it is rounded.  `operands` maps a
     constant's name to the type to which the tensors multiplied with the constant are rounded.  In

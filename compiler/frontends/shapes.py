@@ -36,7 +36,7 @@ _LARGEST = (1 << 62) - 1  # numbers beyond are data, whose arithmetic wraps
 
 
 class _Undecided(Exception):
-    """The result is no integer expression, or depends on a comparison that is undecided."""
+    """The result is not an integer expression, or depends on a comparison that is undecided."""
 
 
 def is_small(type: TensorType) -> bool:
@@ -265,7 +265,7 @@ _RULES: Mapping[str, Rule] = {
 def propagate(
     op: str, inputs: Sequence[Elements | None], attrs: Any, types: Sequence[TensorType]
 ) -> Sequence[Elements] | None:
-    """Returns the results of `op` on tensors of sizes, or None if they are no integer expressions.
+    """Returns the results of `op` on tensors of sizes, or None if they are not integer expressions.
 
     `types` are the results' types, of static shape.
     """

@@ -6,13 +6,17 @@ a field behind each struct that carries its size.
 
 from __future__ import annotations
 
+import ctypes
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
+import programs
 import pytest
 from tcc.backends.artifact.comm_library import comm_sources
 from tcc.backends.artifact.toolchain import runtime_folder
+from tcc.runtime import abi, load
 from trials import HERE, SYSTEM, WORKERS
 
 from tests.processes import finished
@@ -115,6 +119,34 @@ def test_later_libraries_take_hosts_of_this_version(
     flags = (*WATCHED, f"-I{headers[version]}")
     host = build(tmp_path / "host", *flags, HERE / "comm_host.c", later_library, place)
     assert ran(host) == "ok\n"
+
+
+# ---- tables of functions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("last", ["model_ranks", "instance_seed", "instance_unseed"])
+def test_modules_of_artifacts_with_fewer_functions(
+    mlp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Python knows functions that an older artifact lacks: behind its table lie other bytes."""
+    field = getattr(abi.Api, last)
+    size, whole = field.offset + field.size, load(mlp_path)._api
+    older = ctypes.create_string_buffer(b"\xff" * ctypes.sizeof(abi.Api))
+    ctypes.memmove(older, ctypes.byref(whole), size)
+    table = ctypes.cast(older, ctypes.POINTER(abi.Api))
+    table.contents.struct_size = size
+    api_of = abi.api_of
+    monkeypatch.setattr(abi, "api_of", lambda _: api_of(table))
+    module, x = load(mlp_path, poison=True), np.ones(8, np.float32)
+    assert np.array_equal(module(x), programs.expected_mlp(x))
+    if last == "instance_unseed":
+        assert np.array_equal(module.run({"x": x}, seed=1)["y"], programs.expected_mlp(x))
+    else:
+        with pytest.raises(RuntimeError, match="older than seeds of runs"):
+            module.run({"x": x}, seed=1)
+    table.contents.struct_size = abi.Api.model_ranks.offset
+    with pytest.raises(RuntimeError, match="another C interface"):
+        load(mlp_path, poison=True)
 
 
 # ---- pools and memory --------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def run_axes(ctx: NodeContext, operand: Operand, rank: int) -> Dims:
 
 
 def bound_sizes(ctx: NodeContext, values: Sequence[Index], lo: int = 0) -> Dims:
-    """Returns `values` with a size symbol for each that is no number; the run refuses values below
-    `lo`."""
+    """Returns `values` with a size symbol for each that is not a number; the run refuses values
+    below `lo`."""
     open_ = [value for value in values if as_int(value) is None]
     if not open_:
         return tuple(values)

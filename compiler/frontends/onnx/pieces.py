@@ -21,7 +21,7 @@ from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
 from tcc.record import record
 
-_UNSEEN = 0  # stands for the element type of a value that is no tensor
+_UNSEEN = 0  # stands for the element type of a value that is not a tensor
 
 
 @record

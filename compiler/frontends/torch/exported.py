@@ -107,8 +107,8 @@ def _rules() -> Mapping[Any, Any]:
 
 
 def has_rule(operator: Any) -> bool:
-    """True if torch can decompose an operator; operators of TorchScript alone, as `aten.save`, have
-    no rule."""
+    """True if torch can decompose an operator; operators of TorchScript alone, like `aten.save`,
+    have no rule."""
     if operator is None or operator in _rules():
         return operator is not None
     name, implicit = operator.name(), torch._C._dispatch_has_kernel_for_dispatch_key

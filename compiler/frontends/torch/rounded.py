@@ -39,7 +39,7 @@ def _operator(call: Call) -> str:
 
 def _operands(call: Call) -> Mapping[str, int | None]:
     """Returns the operands of a contraction with their summed axes; empty for other calls.  The
-    tensor that `addmm` adds is no operand."""
+    tensor that `addmm` adds is not an operand."""
     name = _operator(call)
     axes = _AXES if name in _CONTRACTIONS else {}
     return {n: axes[n] for n in axes.keys() & call.arguments if "add" not in name or n != "self"}

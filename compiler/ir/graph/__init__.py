@@ -367,7 +367,7 @@ def map_sizes(attrs: Any, change: Callable[[Index], Index]) -> Any:
 
 
 def _map_fields(attrs: Any, change: Callable[[Any], Any]) -> Any:
-    """Returns `attrs` with `change` applied to every part of its fields that is no tuple; itself
+    """Returns `attrs` with `change` applied to every part of its fields that is not a tuple; itself
     where nothing changes."""
     pairs = ((name, getattr(attrs, name)) for name in field_names(attrs))
     changed = {n: new for n, old in pairs if (new := _mapped(old, change)) is not old}

@@ -262,7 +262,7 @@ def body_text(body: Scalars) -> tuple[list[str], str]:
 
 
 def iterator_text(var: Var) -> str:
-    """Returns `i0: 0..n`, or the facts of a variable that is no iterator."""
+    """Returns `i0: 0..n`, or the facts of a variable that is not an iterator."""
     return f"{var.key} {_facts(var)}" if var.extent is None else f"{var.key}: 0..{var.extent.key}"
 
 

@@ -515,7 +515,7 @@ def var_of(index: Index) -> Var | None:
 
 @lru_cache(1 << 16)
 def factor_of(index: Index, atom: Atom) -> tuple[Index, Index]:
-    """Returns `(factor, rest)`: `index == factor * atom + rest`; `atom` is no factor in `rest`."""
+    """Returns `(factor, rest)`: `index == factor * atom + rest`; `rest` has no factor `atom`."""
     cofactors = {part: c for m, c in index.terms if (part := _remove(m, (atom,))) is not None}
     other_terms = tuple(term for term in index.terms if atom not in term[0])
     return _build(cofactors), _sorted(other_terms, index.const)

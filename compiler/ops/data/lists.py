@@ -84,7 +84,7 @@ class ListSplitAttrs:
 
 
 def list_type(types: Types, number: int = 0) -> ListType:
-    """Returns the list type of an operand; raises ValueError if it is no list."""
+    """Returns the list type of an operand; raises ValueError if it is not a list."""
     dtype = required(types, number).dtype
     if not isinstance(dtype, ListType):
         raise ValueError(f"operand {number} is {dtype.name}, not a sequence or an optional")
