@@ -43,11 +43,15 @@ def relative_comparisons(tree: ast.Module) -> Iterator[str]:
 
 
 def signals_that_may_be_ignored(tree: ast.Module) -> Iterator[str]:
-    """The signals that are sent to programs which were not started by tests/processes.py: they
-    inherit what the tests' own starter ignores."""
+    """Yields calls that send signals to programs which were not started by tests/processes.py:
+    these inherit the signals that the tests' own starter ignores.
+
+    A module that sets a signal to SIG_DFL itself is left out.
+    """
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     helper = any(isinstance(n, ast.FunctionDef) and n.name == "ignored_signals" for n in tree.body)
-    if not helper and not modules & {"tests.processes", "processes"}:
+    resets = any(isinstance(n, ast.Attribute) and n.attr == "SIG_DFL" for n in ast.walk(tree))
+    if not helper and not resets and not modules & {"tests.processes", "processes"}:
         for node in ast.walk(tree):
             if isinstance(node, ast.Call) and _called(node) in SENDING:
                 yield ast.unparse(node)
@@ -120,6 +124,8 @@ def test_no_test_breaks_the_rule(rule: object, modules: dict[str, ast.Module]) -
         (unseeded_generators, "def f():\n    return np.random.default_rng()", 1),
         (signals_that_may_be_ignored, "process.send_signal(signal.SIGINT)", 1),
         (signals_that_may_be_ignored, "from tests.processes import started\np.terminate()", 0),
+        (signals_that_may_be_ignored, "signal.signal(14, signal.SIG_DFL)\nsignal.alarm(9)", 0),
+        (signals_that_may_be_ignored, "signal.alarm(9)", 1),
         (relative_comparisons, "np.testing.assert_allclose(a, b, rtol=1e-5)", 1),
         (relative_comparisons, "assert np.allclose(a, b, rtol=1e-5, atol=0)", 1),
         (relative_comparisons, "assert_allclose(a, b)", 1),
