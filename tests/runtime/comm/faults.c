@@ -40,14 +40,14 @@ static void check_sum(tcc_comm *comm) {
     CHECK(sum == n * (n + 1) / 2, "the sum is %d", sum);
 }
 
-/* Runs the ranks, of which `dies` ends by a signal. */
-static void run_with_death(setup ranks, rank_main *run, int dies) {
+/* Runs the ranks, of which `dead`, as bits, end by a signal. */
+static void run_with_deaths(setup ranks, rank_main *run, int dead) {
     pid_t pids[MOST_RANKS];
     int status, bad = 0;
     start_ranks(ranks, run, pids);
     for (int i = 0; i < ranks.size; i++) {
         waitpid(pids[i], &status, 0);
-        bad |= i == dies ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0;
+        bad |= dead >> i & 1 ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0;
     }
     if (bad) exit(1);
 }
@@ -173,6 +173,7 @@ static void aborts(const setup *ranks) {
 }
 
 #include "scratch.h"
+#include "shrinks.h"
 #include "started.h"
 #include "subgroups.h"
 
@@ -436,6 +437,12 @@ static void wrong_arguments(const setup *ranks) {
                 TCC_INVALID_ARGUMENT, "no reduction 9");
     CHECK_FAILS(tcc_comm_send(comm, x, 1, f32, self), TCC_INVALID_ARGUMENT, "the calling rank");
     CHECK_FAILS(tcc_comm_shrink(comm, &self, 1, &half), TCC_INVALID_ARGUMENT, "excludes itself");
+    const int32_t none = 2;
+    CHECK_FAILS(tcc_comm_shrink(comm, &none, 1, &half), TCC_INVALID_ARGUMENT, "rank 2 of a comm");
+    CHECK_FAILS(tcc_comm_shrink(comm, NULL, 1, &half), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, NULL, 1, &self), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, &self, 1, NULL), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, &self, -1, &self), TCC_INVALID_ARGUMENT, "room is negative");
     CHECK_FAILS(tcc_comm_group_end(comm), TCC_INVALID_ARGUMENT, "no group is open");
     CHECK_FAILS(tcc_comm_symmetric(comm, 0, &memory), TCC_INVALID_ARGUMENT, "no bytes");
     CHECK_FAILS(tcc_comm_barrier(NULL), TCC_INVALID_ARGUMENT, "the comm is NULL");
@@ -514,37 +521,45 @@ static void fails_somewhere(const setup *ranks) {
 typedef struct scenario {
     const char *name;
     rank_main *run;
-    int ranks, dies, operation_milliseconds;
+    int ranks, dead, operation_milliseconds; /* `dead`: the ranks that end by a signal, as bits */
 } scenario;
 
 static const scenario scenarios[] = {
-    {"dies_in_operation", dies_in_operation, 4, 1, 0},
-    {"dies_before_open", dies_before_open, 3, 2, 0},
-    {"dies_while_opening", dies_while_opening, 3, 1, 0},
-    {"dies_in_split", dies_in_split, 4, 3, 0},
-    {"dies_in_group", dies_in_group, 4, 3, 0},
-    {"dies_sending", dies_sending, 3, 1, 0},
-    {"stops", stops, 2, -1, 200},
-    {"closes_early", closes_early, 3, -1, 0},
-    {"aborts", aborts, 3, -1, 0},
-    {"starts", starts, 2, -1, 10000},
-    {"dies_after_start", dies_after_start, 3, 1, 0},
-    {"aborts_after_start", aborts_after_start, 3, -1, 0},
-    {"closes_after_start", closes_after_start, 3, -1, 0},
-    {"differ_in_place", differ_in_place, 2, -1, 0},
-    {"reduces_in_scratch", reduces_in_scratch, 3, -1, 0},
-    {"refused", refused, 3, -1, 0},
-    {"outlived", outlived, 3, -1, 0},
-    {"wrong_size", wrong_size, 4, -1, 0},
-    {"same_rank", same_rank, 4, -1, 0},
-    {"forks", forks, 2, -1, 0},
-    {"cycles", cycles, 4, -1, 0},
-    {"keeps_subgroups", keeps_subgroups, 4, -1, 0},
-    {"differs_in_subgroup", differs_in_subgroup, 4, -1, 0},
-    {"small_files", small_files, 1, -1, 0},
-    {"operates", operates, 3, -1, 0},
-    {"unfit", unfit, 1, -1, 0},
-    {"wrong_arguments", wrong_arguments, 2, -1, 0},
+    {"dies_in_operation", dies_in_operation, 4, 1 << 1, 0},
+    {"dies_before_open", dies_before_open, 3, 1 << 2, 0},
+    {"dies_while_opening", dies_while_opening, 3, 1 << 1, 0},
+    {"dies_in_split", dies_in_split, 4, 1 << 3, 0},
+    {"dies_in_group", dies_in_group, 4, 1 << 3, 0},
+    {"dies_sending", dies_sending, 3, 1 << 1, 0},
+    {"stops", stops, 2, 0, 200},
+    {"closes_early", closes_early, 3, 0, 0},
+    {"aborts", aborts, 3, 0, 0},
+    {"starts", starts, 2, 0, 10000},
+    {"dies_after_start", dies_after_start, 3, 1 << 1, 0},
+    {"aborts_after_start", aborts_after_start, 3, 0, 0},
+    {"closes_after_start", closes_after_start, 3, 0, 0},
+    {"differ_in_place", differ_in_place, 2, 0, 0},
+    {"reduces_in_scratch", reduces_in_scratch, 3, 0, 0},
+    {"refused", refused, 3, 0, 0},
+    {"outlived", outlived, 3, 0, 0},
+    {"wrong_size", wrong_size, 4, 0, 0},
+    {"same_rank", same_rank, 4, 0, 0},
+    {"forks", forks, 2, 0, 0},
+    {"cycles", cycles, 4, 0, 0},
+    {"keeps_subgroups", keeps_subgroups, 4, 0, 0},
+    {"differs_in_subgroup", differs_in_subgroup, 4, 0, 0},
+    {"small_files", small_files, 1, 0, 0},
+    {"operates", operates, 3, 0, 0},
+    {"unfit", unfit, 1, 0, 0},
+    {"wrong_arguments", wrong_arguments, 2, 0, 0},
+    {"two_die", two_die, 5, 1 << 0 | 1 << 3, 0},
+    {"dies_in_shrink", dies_in_shrink, 4, 1 << 1 | 1 << 3, 0},
+    {"dies_again_and_again", dies_again_and_again, 6, 31, 0},
+    {"shrinks_whole", shrinks_whole, 4, 0, 0},
+    {"closes_and_shrinks", closes_and_shrinks, 3, 0, 0},
+    {"leaves_out", leaves_out, 3, 0, 0},
+    {"comes_left_out", comes_left_out, 3, 0, 0},
+    {"shrinks_late", shrinks_late, 3, 0, 0},
 };
 
 int main(int argc, char **argv) {
@@ -573,10 +588,7 @@ int main(int argc, char **argv) {
         if (strcmp(one->name, asked)) continue;
         ranks.size = one->ranks;
         ranks.operation_milliseconds = one->operation_milliseconds;
-        if (one->dies >= 0)
-            run_with_death(ranks, one->run, one->dies);
-        else
-            run_ranks(ranks, one->run);
+        run_with_deaths(ranks, one->run, one->dead);
         puts("ok");
         return 0;
     }

@@ -123,6 +123,42 @@ def test_arrays(comm_library: Path) -> None:
     assert [out for out, _ in ended] == ["ok\n"] * 3, ended
 
 
+SURVIVOR = """
+import os, signal
+import numpy as np
+from tcc.runtime import comm as comms
+
+comm = comms.open()
+assert comm.failed() == []
+comm.barrier()
+if comm.rank in (0, 2):
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.barrier()
+except comms.CommError as error:
+    assert error.status == "peer dead", error
+else:
+    raise AssertionError("the comm holds")
+assert {*comm.failed()} <= {0, 2}
+with comm.shrink() as rest:
+    assert comm.failed() == [0, 2]
+    assert (rest.rank, rest.size, rest.failed()) == ((comm.rank - 1) // 2, 2, [])
+    assert rest.all_gather(np.array(comm.rank)).tolist() == [1, 3]
+    comm.close()
+    try:
+        comm.failed()
+    except comms.CommError as error:
+        assert "the comm is closed" in str(error), error
+print("ok")
+"""
+
+
+def test_ranks_that_are_left_go_on(comm_library: Path) -> None:
+    ranks = [start(SURVIVOR, comm_library, i, 4, f"survivor-{os.getpid()}") for i in range(4)]
+    ended = [process.communicate(timeout=100) for process in ranks]
+    assert [out for out, _ in ended] == ["", "ok\n", "", "ok\n"], ended
+
+
 def test_all_copies_of_the_library_share_one_comm(comm_library: Path, tmp_path: Path) -> None:
     other = shutil.copy(comm_library, tmp_path / "other.so")
     script = f"""

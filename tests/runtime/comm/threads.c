@@ -1,5 +1,5 @@
-/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, an abort
- * from a thread beside. */
+/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, comms
+ * of ranks that are left, an abort from a thread beside. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -86,6 +86,22 @@ static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t 
     CHECK_OK(tcc_comm_group_end(comm));
 }
 
+/* All ranks, then those that a rank leaves which closes the comm. */
+static void shrink_twice(tcc_comm *comm, float *x, float *y) {
+    tcc_comm *all, *rest;
+    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &all));
+    operate(all, x, y, 3000, 100);
+    if (tcc_comm_rank(comm) == 0) {
+        tcc_comm_close(all);
+        return;
+    }
+    CHECK_OK(tcc_comm_shrink(all, NULL, 0, &rest)); /* rank 0 may close the comm before or now */
+    CHECK(tcc_comm_size(rest) == RANKS - 1, "%d ranks are left", tcc_comm_size(rest));
+    operate(rest, x, y, 3000, 101);
+    tcc_comm_close(rest);
+    tcc_comm_close(all);
+}
+
 static void *run(void *argument) {
     setup ranks = {.rank = *(int *)argument, .size = RANKS, .name = name};
     tcc_comm_config config = config_of(&ranks);
@@ -114,6 +130,7 @@ static void *run(void *argument) {
     CHECK_OK(tcc_comm_split(comm, ranks.rank > 0, 0, &pair));
     if (ranks.rank) operate(pair, x, y, 3000, 99);
     tcc_comm_close(pair);
+    shrink_twice(comm, x, y);
     CHECK_OK(tcc_comm_barrier(comm));
     if (ranks.rank == 0)
         CHECK_OK(tcc_comm_abort(comm, "enough"));
