@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from library import run
 
+from tests.processes import tethered
+
 RANK = """
 import sys
 import ml_dtypes
@@ -112,7 +114,7 @@ def start(
         "TCC_RENDEZVOUS": rendezvous,
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | variables, text=True,
+        [*tethered(), sys.executable, "-c", script], env=os.environ | variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
