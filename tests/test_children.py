@@ -27,6 +27,18 @@ from tcc.cli import ranks
 ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + "import sys; open(sys.argv[1]).read()"
 ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
 """
+# A rank that has a worker, whose parent is no launcher's child.
+RANKS_WITH_WORKERS = """
+import sys
+from tcc.cli import ranks
+program = (
+    f"import sys; sys.path.insert(0, {sys.argv[1]!r}); "
+    "from tcc.backends.workers import WorkerPool; pool = WorkerPool('fifo_worker', 1); "
+    "pool.answers([pool.submit(sys.argv[1])])"
+)
+ranks._RANK = ranks._RANK.partition("from tcc.__main__")[0] + program
+ranks.run_ranks(2, False, [sys.argv[1] + "/{rank}"])
+"""
 # A worker that takes a request and gives no answer.
 WORKER = """
 import sys
@@ -89,7 +101,12 @@ def wait_for_ends(ends: list[int]) -> None:
         assert waiting.poll(SECONDS * 1000) == [(end, select.POLLERR)], "a child lives on"
 
 
-@pytest.mark.parametrize("launcher", [RANKS, WORKER, PEERS], ids=["ranks", "workers", "peers"])
+LAUNCHERS = {
+    "ranks": RANKS, "workers": WORKER, "workers of ranks": RANKS_WITH_WORKERS, "peers": PEERS,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS.values(), ids=LAUNCHERS)
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM, signal.SIGRTMIN + 5])
 def test_children_end_with_their_launcher(
     launcher: str, sent: int, tmp_path: Path, readers: Callable[[], list[int]]

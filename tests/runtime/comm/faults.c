@@ -466,7 +466,7 @@ static void wrong_arguments(const setup *ranks) {
 long fail_after;
 static int failing_rank;
 
-/* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call.
+/* Opens, reduces, makes an arena, splits and shrinks until it works; the first try fails at a chosen call.
  */
 static void fails_somewhere(const setup *ranks) {
     for (int i = 1; i < 400; i++) {
@@ -475,7 +475,7 @@ static void fails_somewhere(const setup *ranks) {
         for (int tries = 0;; tries++) {
             CHECK(tries < 100, "call %d of rank %d: no open works: %s", i, failing_rank,
                   tcc_comm_last_error());
-            tcc_comm *comm = NULL, *half = NULL, *whole = NULL;
+            tcc_comm *comm = NULL, *half = NULL, *whole = NULL, *rest = NULL;
             void *memory;
             tcc_comm_config config = config_of(ranks);
             config.epoch = i;
@@ -484,12 +484,15 @@ static void fails_somewhere(const setup *ranks) {
             if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
             if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
             if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
+            if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &rest);
+            if (rest && tcc_comm_size(rest) < ranks->size) status = TCC_PEER_DEAD; /* it closed */
             if (status == TCC_OK)
                 status = tcc_comm_all_reduce(i % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
             if (status == TCC_OK)
                 CHECK(sum == ranks->size, "the sum is %d", sum);
             else if (comm)
                 (void)tcc_comm_abort(comm, "another try");
+            tcc_comm_close(rest);
             tcc_comm_close(half);
             tcc_comm_close(comm);
             if (status == TCC_OK) break;
