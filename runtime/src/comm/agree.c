@@ -3,8 +3,8 @@
  * Each says which ranks it leaves out: those whose processes have ended, as the kernel tells, those
  * that have closed the comm, and those that the caller or another rank leaves out.  When all others
  * say the same in one turn, they meet.  That may fail, for a rank may end meanwhile: then they try
- * again in the next turn.  The new comm is there when all of its ranks have said so in its segment,
- * and who waits for that gives up only where one of them never will. */
+ * again in the next turn.  Whether the new comm is made, one word in its segment decides for all: the
+ * first rank that sees all of them there writes it, or the first that gives up. */
 #include "shared.h"
 
 static uint64_t bit_of(int32_t rank) { return UINT64_C(1) << rank; }
@@ -108,26 +108,22 @@ tcc_status tcc_shared_agree(tcc_shared *shared, int64_t deadline) {
     return fail_late(shared);
 }
 
-static tcc_status fail_without(const tcc_shared *shared, int32_t rank) {
-    return tcc_fail(TCC_PEER_DEAD, "rank %d (pid %d) left while the comm was shrunk", rank,
-                    shared->met.pids[rank]);
-}
-
 tcc_status tcc_shared_gathers(void *of) {
     const tcc_shared *shared = of;
     uint64_t gone = tcc_shared_gone(shared) & ~shared->without;
     int32_t absent = gone ? __builtin_ctzll(gone) : next_absent(shared, 0);
-    return absent < 0 ? TCC_OK : fail_without(shared, absent);
+    if (absent < 0) return TCC_OK;
+    return tcc_fail(TCC_PEER_DEAD, "rank %d (pid %d) left while the comm was shrunk", absent,
+                    shared->met.pids[absent]);
 }
 
-tcc_status tcc_shared_completes(tcc_shared *made) {
-    const tcc_shared *shared = made->parent;
-    int32_t number = 0; /* in the comm that is made */
-    for (int32_t i = 0; i < shared->size; i++) {
-        if (shared->without & bit_of(i)) continue;
-        bool stays = i == shared->rank || agrees(shared, i); /* read before its stage */
-        uint32_t stage = atomic_load(&made->segment->ranks[number++].stage);
-        if (!stays && (int32_t)(stage - made->stage) < 0) return fail_without(shared, i);
-    }
-    return TCC_OK;
+tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status) {
+    enum { MADE = 1, GIVEN_UP = 2 };
+    uint32_t decided = 0;
+    if (atomic_compare_exchange_strong(&made->segment->decided, &decided,
+                                       status == TCC_OK ? MADE : GIVEN_UP))
+        return status;
+    if (decided == MADE) return TCC_OK; /* what failed since, its operations report */
+    if (status != TCC_OK) return status;
+    return tcc_fail(TCC_PEER_DEAD, "a rank gave up while the comm was shrunk");
 }

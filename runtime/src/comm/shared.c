@@ -52,6 +52,7 @@ static int64_t deadline_of(const tcc_comm *comm) {
 static tcc_status parent_alive(void *parent) { return tcc_shared_alive(parent); }
 
 static tcc_status is_parent_alive(tcc_shared *self) { return tcc_shared_alive(self->parent); }
+static tcc_status are_left(tcc_shared *self) { return tcc_shared_gathers(self->parent); }
 
 /* What a comm is made from. */
 typedef struct origin {
@@ -82,9 +83,10 @@ static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
     int64_t rest = of.deadline - tcc_comm_now();
     shared->patience = rest > 0 ? rest : 1;
     shared->parent = of.parent;
-    shared->alive = !of.parent ? NULL : of.left ? tcc_shared_completes : is_parent_alive;
+    shared->alive = !of.parent ? NULL : of.left ? are_left : is_parent_alive;
     tcc_shared_publish(shared);
-    TCC_RETURN_IF_ERROR(tcc_shared_arrive(shared));
+    tcc_status status = tcc_shared_arrive(shared);
+    TCC_RETURN_IF_ERROR(of.left ? tcc_shared_decide(shared, status) : status);
     shared->parent = NULL;
     shared->alive = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);

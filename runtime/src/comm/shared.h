@@ -45,6 +45,7 @@ typedef struct tcc_shared_segment {
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t
         revoked; /* 0, 1 while the reason is written, or 2 + status */
     char reason[512];
+    _Atomic uint32_t decided; /* of a comm that was shrunk: whether it is made */
     tcc_shared_rank ranks[]; /* then all slots, then all channels */
 } tcc_shared_segment;
 
@@ -137,9 +138,9 @@ void tcc_shared_again(tcc_shared *shared);
 void tcc_shared_depart(tcc_shared *shared);
 /* While those that agreed meet: fails where one of them is gone, or is in another turn. */
 tcc_status tcc_shared_gathers(void *shared);
-/* While the comm `made` waits for all of them: fails where one will not come.  Who has come counts,
- * whatever became of it, so that this fails on all ranks or on none. */
-tcc_status tcc_shared_completes(tcc_shared *made);
+/* Whether the comm `made` is made, which this rank thinks by `status`, the outcome of its waiting for
+ * all of them: TCC_OK on all ranks or on none. */
+tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status);
 
 /* ---- move.c: bytes and elements of the operation at hand ------------------------------------- */
 

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "../../../runtime/src/comm/shared.h"
 #include "oracle.h"
 #include "ranks.h"
 
@@ -142,7 +143,50 @@ static void *run(void *argument) {
     return NULL;
 }
 
+/* ---- one decision for all -------------------------------------------------------------------- */
+
+enum { DECISIONS = 2000 };
+
+typedef struct voter {
+    tcc_shared *made; /* DECISIONS of them */
+    tcc_status thinks, decided[DECISIONS];
+} voter;
+
+static void *decide(void *argument) {
+    voter *of = argument;
+    for (int i = 0; i < DECISIONS; i++)
+        of->decided[i] = tcc_shared_decide(&of->made[i], of->thinks);
+    return NULL;
+}
+
+/* One rank has seen all others, another gives up: the comm is made for both or for neither. */
+static void check_decisions(void) {
+    tcc_shared *made = calloc(DECISIONS, sizeof *made);
+    size_t bytes = (sizeof(tcc_shared_segment) + TCC_SHARED_LINE - 1) & ~(TCC_SHARED_LINE - 1ul);
+    char *segments = aligned_alloc(TCC_SHARED_LINE, DECISIONS * bytes);
+    CHECK(made && segments, "out of memory");
+    memset(segments, 0, DECISIONS * bytes);
+    for (int i = 0; i < DECISIONS; i++)
+        made[i].segment = (tcc_shared_segment *)(void *)(segments + (size_t)i * bytes);
+    static voter voters[2];
+    voters[0] = (voter){.made = made, .thinks = TCC_OK};
+    voters[1] = (voter){.made = made, .thinks = TCC_TIMEOUT};
+    pthread_t other;
+    pthread_create(&other, NULL, decide, &voters[1]);
+    decide(&voters[0]);
+    pthread_join(other, NULL);
+    for (int i = 0; i < DECISIONS; i++) {
+        tcc_status seen = voters[0].decided[i], gave_up = voters[1].decided[i];
+        CHECK((seen == TCC_OK && gave_up == TCC_OK) ||
+                  (seen == TCC_PEER_DEAD && gave_up == TCC_TIMEOUT),
+              "status %d on the one, %d on the other", (int)seen, (int)gave_up);
+    }
+    free(segments);
+    free(made);
+}
+
 int main(void) {
+    check_decisions();
     pthread_t threads[RANKS];
     int numbers[RANKS];
     name = own_name("threads");
