@@ -17,7 +17,7 @@ def end_with_parent(held: int = 0) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     other_end = select.poll()
     other_end.register(held, 0)  # the end of a pipe is reported, whatever is asked for
-    if other_end.poll(0):
+    if (held, select.POLLHUP) in other_end.poll(0):
         os._exit(128 + signal.SIGKILL)
 
 

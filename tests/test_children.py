@@ -137,6 +137,14 @@ def test_a_child_lives_as_long_as_its_launcher(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, b"lives\n")
 
 
+def test_a_child_without_standard_input_lives() -> None:
+    script = "from tcc.children import end_with_parent; end_with_parent(); print('lives')"
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, script], stdout=subprocess.PIPE
+    )
+    assert (done.returncode, done.stdout) == (0, b"lives\n")
+
+
 @pytest.fixture
 def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """Runs a rank that is the script instead, and is to fail; gives the reason."""

@@ -159,10 +159,10 @@ TCC_COMM_API tcc_status tcc_comm_failed(tcc_comm *comm, int32_t *out_ranks, int3
  * then, which the first operation reports, and the new comm can be shrunk in turn.  A comm whose ranks
  * all live stays usable; else it is revoked.
  * TCC_TIMEOUT: a rank that lives did not come by the deadline of opening; its number is in the reason.
- * TCC_MISMATCH: another rank has named this one in `excluded`, which holds for good.  TCC_UNSUPPORTED on the backends
- * `plugin` and `mpi`: their engines make no group of a failed one.  There whoever started the ranks
- * knows which are left: these close the comm and open one with new ranks, a new size and a higher
- * epoch, or the job is started again. */
+ * TCC_MISMATCH: another rank has named this one in `excluded`, which holds for good.
+ * TCC_UNSUPPORTED on the backends `plugin` and `mpi`: their engines make no group of a failed one.
+ * There whoever started the ranks knows which are left: these close the comm and open one with new
+ * ranks, a new size and a higher epoch, or the job is started again. */
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
