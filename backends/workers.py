@@ -1,6 +1,7 @@
 """Worker processes: code generation away from the user's process.
 
-A fatal error of LLVM or Triton ends the worker and no other process.  A worker reads requests from
+A fatal error of LLVM or Triton ends the worker and no other process, and a worker ends with the
+process that started it, whatever it is doing.  A worker reads requests from
 its standard input and answers on its standard output; both are pickled, behind their length.
 """
 
@@ -20,6 +21,7 @@ from typing import IO, Any, BinaryIO
 
 from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
+from tcc.children import ending
 from tcc.errors import UserError
 from tcc.memory import HELPERS
 from tcc.record import record
@@ -225,7 +227,8 @@ def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
         "resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY), 1 << 62); "
         "resource.setrlimit(resource.RLIMIT_DATA, (most, most)); "
-        f"sys.path[:] = {sys.path!r}; from {module} import main; main()"
+        f"sys.path[:] = {sys.path!r}; from tcc.children import end_with_parent; "
+        f"end_with_parent(); from {module} import main; main()"
     )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
@@ -258,7 +261,7 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
         answer, error = receive(process.stdout)  # type: ignore[arg-type]
     except (EOFError, OSError):
         code = process.wait()
-        status = f"the compiler process ended: exit status {code}"
+        status = f"the compiler process ended: {ending(code)}"
         if late.is_set():
             return None, worker.budgets.over("kernel_seconds")
         if code == -signal.SIGKILL:  # nothing of tcc sends it and waits for an answer

@@ -110,6 +110,7 @@ def _library() -> ctypes.CDLL:
         "barrier": (),
         "split": (_INT, _INT, ctypes.POINTER(_POINTER)),
         "shrink": (ctypes.POINTER(_INT), _INT, ctypes.POINTER(_POINTER)),
+        "failed": (ctypes.POINTER(_INT), _INT, ctypes.POINTER(_INT)),
         "symmetric": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
         "scratch": (ctypes.c_size_t, ctypes.POINTER(_POINTER)),
         "start": (ctypes.POINTER(_Call), _POINTER, _POINTER, ctypes.POINTER(ctypes.c_uint64)),
@@ -427,8 +428,19 @@ class Comm:
         self._call("split", color, key, ctypes.byref(made))
         return Comm(made) if made else None
 
-    def shrink(self, excluded: Sequence[int]) -> Comm:
-        """A comm without the ranks `excluded`; all others call it, with equal lists."""
+    def failed(self) -> list[int]:
+        """The ranks that are gone: their processes have ended, or they have closed the comm.  Also
+        where the comm has failed.  Raises CommError on the backends `plugin` and `mpi`."""
+        ranks, count = (_INT * self.size)(), _INT()
+        self._call("failed", ranks, len(ranks), ctypes.byref(count))
+        return ranks[: count.value]
+
+    def shrink(self, excluded: Sequence[int] = ()) -> Comm:
+        """A comm of the ranks that are left, which all call it and agree on who they are; also
+        where the comm has failed.
+
+        Ranks that are gone need not be named.  `excluded` names ranks that live and will not come.
+        """
         made = _POINTER()
         self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(made))
         return Comm(made)

@@ -1,12 +1,14 @@
 """Programs that tests start: whatever they start in turn ends with them.
 
 A rank that is stopped, or a forked child that waits for ever, would hold the pipes of a program
-that was killed, and the test would wait for their end.
+that was killed, and the test would wait for their end.  Programs also end with tests that are
+killed.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -41,13 +43,22 @@ def started(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[s
     Python changes a process's signals in its main thread alone.
     """
     resets = ("/usr/bin/env", "--default-signal") if ignored_signals() else ()
-    process = subprocess.Popen((*resets, *words), text=True, start_new_session=True, **options)
+    process = subprocess.Popen(
+        (*tethered(), *resets, *words), text=True, start_new_session=True, **options
+    )
     try:
         yield process
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def tethered() -> tuple[str, ...]:
+    """The words before a command that has its program end with the thread that starts it, however
+    that ends; none where the machine lacks them."""
+    found = shutil.which("setpriv")
+    return (found, "--pdeathsig", "KILL") if found else ()
 
 
 def ignored_signals() -> list[signal.Signals | int]:

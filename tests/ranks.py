@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .processes import tethered
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -25,7 +27,7 @@ def start_ranks(
     }  # fmt: skip
     return [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, arguments)],
+            [*tethered(), sys.executable, "-c", script, *map(str, arguments)],
             env=os.environ | job | {"TCC_RANK": str(rank)} | variables,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )

@@ -2,18 +2,37 @@
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from queue import SimpleQueue
 from threading import Thread
+from typing import IO
 
+from tcc.children import ending
 from tcc.cli.show import say
 from tcc.errors import UserError
+from tcc.record import record
 
-_GRACE = 5.0  # seconds that a rank has to end when it is asked to
+_GRACE = 5.0  # seconds that ranks have to end when they are asked to
+# A rank ends with the launcher, whose end of the pipe is then its standard input's no more.
+_RANK = (
+    "import os; from tcc.children import end_with_parent; end_with_parent(); "
+    "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); from tcc.__main__ import main; main()"
+)
+
+
+@record
+class _Rank:
+    """A process and the files of what it prints: a pipe would wait for the processes that it
+    leaves behind."""
+
+    process: subprocess.Popen[bytes]
+    printed: IO[str]
+    said: IO[str]
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
@@ -21,65 +40,94 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
 
     The CPUs of this process are divided between them, with `pin` fixedly.  Lines of stderr appear
     when a rank ends, behind its name.  The first rank that fails ends the others: raises UserError
-    with its exit code.
+    with its exit code.  Ranks end with the calling thread, however that ends.
     """
-    ends: SimpleQueue[tuple[int, str, str]] = SimpleQueue()
-    printed = [""] * count
+    ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
     with _started(count, pin, arguments) as ranks:
-        for number in range(count):
-            Thread(target=_watch, args=(ranks[number], number, ends), daemon=True).start()
+        for number, rank in enumerate(ranks):
+            Thread(target=_watch, args=(rank.process.pid, number, ends), daemon=True).start()
         for _ in ranks:
-            rank, printed[rank], errors = ends.get()
-            for line in errors.splitlines():
-                say(f"rank {rank}: {line}", err=True)
-            if ranks[rank].returncode:
-                raise _failure(rank, ranks[rank].returncode)
-    return printed
+            number, dumped = ends.get()
+            for line in _text(ranks[number].said).splitlines():
+                say(f"rank {number}: {line}", err=True)
+            if code := ranks[number].process.wait():
+                raise _failure(number, code, dumped)
+        return [_text(rank.printed) for rank in ranks]
 
 
-def _watch(
-    process: subprocess.Popen[str], rank: int, ends: SimpleQueue[tuple[int, str, str]]
-) -> None:
-    ends.put((rank, *process.communicate()))
+def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
+    """Tells when a rank has ended, and whether it left a core dump."""
+    dumped = False
+    with suppress(ChildProcessError):  # where the caller ignores SIGCHLD, or has ended the rank
+        ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+        dumped = ended is not None and ended.si_code == os.CLD_DUMPED
+    ends.put((number, dumped))
+
+
+def _text(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 @contextmanager
-def _started(
-    count: int, pin: bool, arguments: Sequence[str]
-) -> Iterator[list[subprocess.Popen[str]]]:
-    """The processes; those that still run at the end are ended."""
+def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_Rank]]:
+    """The ranks; those that still run at the end are ended."""
     own = sorted(os.sched_getaffinity(0))
     job = {"TCC_SIZE": str(count), "TCC_LOCAL_SIZE": str(count)}
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
     job |= {"TCC_NUM_THREADS": str(max(1, len(own) // count))}
-    ranks: list[subprocess.Popen[str]] = []
-    try:
-        for rank in range(count):
-            words = [word.replace("{rank}", str(rank)) for word in arguments]
-            mine = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
-            if pin:  # a child has the CPUs of the thread that starts it
-                share = own[rank * len(own) // count : (rank + 1) * len(own) // count]
-                os.sched_setaffinity(0, share or {own[rank % len(own)]})
-            made = subprocess.Popen(
-                [sys.executable, "-m", "tcc", *words], env=os.environ | job | mine, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            )  # fmt: skip
-            ranks.append(made)
+    ranks: list[_Rank] = []
+    pipe = os.pipe()  # its one end is in this process alone
+    with ExitStack() as files:
+        for end in pipe:
+            files.callback(os.close, end)
+        try:
+            for rank in range(count):
+                words = [word.replace("{rank}", str(rank)) for word in arguments]
+                mine = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
+                if pin:  # a child has the CPUs of the thread that starts it
+                    share = own[rank * len(own) // count : (rank + 1) * len(own) // count]
+                    os.sched_setaffinity(0, share or {own[rank % len(own)]})
+                printed = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                said = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                process = _start(rank, words, os.environ | job | mine, pipe[0], printed, said)
+                ranks.append(_Rank(process, printed, said))
+                os.sched_setaffinity(0, own)
+            yield ranks
+        finally:
             os.sched_setaffinity(0, own)
-        yield ranks
-    finally:
-        os.sched_setaffinity(0, own)
-        for process in ranks:
-            process.terminate()
-        for process in ranks:
-            try:
-                process.wait(_GRACE)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            _end([rank.process for rank in ranks])
 
 
-def _failure(rank: int, code: int) -> UserError:
-    why = f"its exit code is {code}" if code > 0 else f"{signal.Signals(-code).name} ended it"
+def _start(
+    rank: int,
+    words: Sequence[str],
+    variables: dict[str, str],
+    held: int,
+    printed: IO[str],
+    said: IO[str],
+) -> subprocess.Popen[bytes]:
+    command = (sys.executable, "-c", _RANK, *words)
+    try:
+        return subprocess.Popen(command, env=variables, stdin=held, stdout=printed, stderr=said)
+    except OSError as error:
+        raise UserError(f"rank {rank} cannot be started", why=error) from error
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    last = time.monotonic() + _GRACE
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(max(0.0, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _failure(rank: int, code: int, dumped: bool) -> UserError:
+    why = ending(code, dumped=dumped)
     error = UserError(f"rank {rank} failed, and the others were ended", why=why)
     error.exit_code = code if code > 0 else 70
     return error

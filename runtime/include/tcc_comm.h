@@ -32,16 +32,17 @@
  * Threads.  A comm serves one thread at a time, and so does its device.  Where two threads are in
  * calls of one at once, both calls return TCC_INVALID_ARGUMENT, the later one at once, and the comm
  * is revoked with it on all ranks; operations that were started and not waited for are none of these
- * calls.  tcc_comm_abort, tcc_comm_error, tcc_comm_rank and tcc_comm_size may be called from any
- * thread at any time before tcc_comm_close.
+ * calls.  tcc_comm_abort, tcc_comm_error, tcc_comm_failed, tcc_comm_rank and tcc_comm_size may be
+ * called from any thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
  * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:
  * every rank that waits in an operation returns an error, and every later operation returns the
  * same error at once.  Buffers of the failed operation hold unspecified values.  The deadline of an
  * operation bounds the time that it waits without progress.  The end of a process is seen within
- * 20 ms by ranks that wait for it.  tcc_comm_shrink makes a comm of the ranks that are left.  After
- * fork the child's comms refuse every operation; the parent's go on.
+ * 20 ms by ranks that wait for it.  tcc_comm_failed tells which ranks are gone, and tcc_comm_shrink
+ * makes a comm of those that are left.  After fork the child's comms refuse every operation; the
+ * parent's go on.
  * TCC_INVALID_ARGUMENT, TCC_OUT_OF_MEMORY and TCC_UNSUPPORTED on one rank leave the comm usable,
  * but the other ranks wait for the operation that this rank did not begin.
  */
@@ -152,8 +153,27 @@ TCC_COMM_API tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t ke
 TCC_COMM_API tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
                                           tcc_comm **out_comm);
 
-/* A new comm without the `n` ranks of `excluded`; called by all others, with equal lists, also on a
- * revoked comm.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`. */
+/* The ranks that are gone, in their order: their processes have ended, or they have closed the comm.
+ * Stores the first `room` of them in `out_ranks`, which may be NULL where `room` is 0, and how many
+ * there are in `out_count`.  Also on a revoked comm, from any thread; it neither waits nor revokes.  A
+ * process that writes a core dump has not ended before the dump is written; one that is stopped has
+ * not ended.  TCC_UNSUPPORTED on the backends `plugin` and `mpi`: engines report an operation that
+ * failed, but not which ranks did. */
+TCC_COMM_API tcc_status tcc_comm_failed(tcc_comm *comm, int32_t *out_ranks, int32_t room,
+                                        int32_t *out_count);
+
+/* A new comm of the ranks that are left, in the order of their ranks; called by all of them, also on a
+ * revoked comm.  They agree by themselves on who they are, and leave out the ranks that are gone (see
+ * tcc_comm_failed), also those that end during the call: `excluded` may be NULL and `n` 0.  A rank
+ * that lives and will not come, a stopped one for example, is named in `excluded` by one of them or
+ * more.  The comm is given to all ranks that are left or to none; one of them may be gone again by
+ * then, which the first operation reports, and the new comm can be shrunk in turn.  A comm whose ranks
+ * all live stays usable; else it is revoked.
+ * TCC_TIMEOUT: a rank that lives did not come by the deadline of opening; its number is in the reason.
+ * TCC_MISMATCH: another rank has named this one in `excluded`, which holds for good.
+ * TCC_UNSUPPORTED on the backends `plugin` and `mpi`: their engines make no group of a failed one.
+ * There whoever started the ranks knows which are left: these close the comm and open one with new
+ * ranks, a new size and a higher epoch, or the job is started again. */
 TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
                                         tcc_comm **out_comm);
 
@@ -163,7 +183,7 @@ TCC_COMM_API tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded,
 TCC_COMM_API tcc_status tcc_comm_abort(tcc_comm *comm, const char *reason);
 
 /* TCC_OK, or the error that revoked the comm; also TCC_PEER_DEAD if a rank's process has ended
- * without closing the comm (backend `shared`). */
+ * without closing the comm (backend `shared`), which revokes it. */
 TCC_COMM_API tcc_status tcc_comm_error(tcc_comm *comm);
 
 /* The reason of the calling thread's last error. */

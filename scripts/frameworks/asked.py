@@ -13,6 +13,8 @@ from typing import Any
 
 from environment import environment
 
+from tests.processes import tethered
+
 
 class Asked:
     """Runs `script` and asks it; a process that dies or takes too long is replaced.
@@ -56,7 +58,7 @@ class Asked:
     def _start(self) -> subprocess.Popen[bytes]:
         self._count = 0
         return subprocess.Popen(
-            [sys.executable, str(self._script), *self._arguments],
+            [*tethered(), sys.executable, str(self._script), *self._arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

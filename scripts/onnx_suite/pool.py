@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import connection, get_context
 from typing import Any
+
+from tcc.children import end_with_parent, ending
 
 from onnx_suite.cases import Case, category
 from onnx_suite.judge import Row
@@ -41,6 +42,7 @@ class _Worker:
 
 def _serve(pipe: Any, parents: Any, judge: Callable[[int], Row]) -> None:
     parents.close()
+    end_with_parent(pipe.fileno())
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 2)
     while True:
@@ -93,7 +95,7 @@ def _row(worker: _Worker, cases: Sequence[Case], ready: bool) -> Row | None:
             return row
         except (EOFError, ConnectionResetError):
             worker.process.join()
-            return _lost(worker, cases, "crash", _death(worker.process.exitcode or 0))
+            return _lost(worker, cases, "crash", ending(worker.process.exitcode or 0))
     if time.monotonic() < worker.deadline:
         return None
     return _lost(worker, cases, "hang", "over the time limit")
@@ -103,7 +105,3 @@ def _lost(worker: _Worker, cases: Sequence[Case], outcome: str, why: str) -> Row
     case = cases[worker.number]
     seconds = time.monotonic() - worker.started
     return Row(case.name, category(case, case.load()[0]), outcome, seconds, why)
-
-
-def _death(code: int) -> str:
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -12,6 +12,8 @@ from typing import Any
 from environment import environment
 from whole import write_whole
 
+from tests.processes import tethered
+
 Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and what was found
 STEPS = ("export", "time")
 
@@ -89,7 +91,7 @@ def in_process(
     log = outcomes.folder / f"{family}.{outcomes.name(step)}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
-            [sys.executable, *map(str, command)],
+            [*tethered(), sys.executable, *map(str, command)],
             stdout=file,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -143,7 +143,7 @@ def test_a_crashing_worker_leaves_its_last_words(tmp_path: Path, model: Path) ->
     script.write_text("raise SystemExit('out of luck')")
     with pytest.raises(ToolError, match="Broken failed") as caught:
         Peer("broken", model, {}, 1, row=PeerKind("Broken", str(script)))
-    assert "ended with 1" in caught.value.why
+    assert "its exit code is 1" in caught.value.why
     assert "out of luck" in caught.value.why
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -181,6 +182,33 @@ def test_a_signal_ends_the_command(counting: Path, sent: signal.Signals) -> None
         process.send_signal(sent)
         _, said = process.communicate(timeout=60)
     assert (process.returncode, said.strip()) == (130, "interrupted")
+
+
+def children_of(process: int) -> list[int]:
+    """The processes that the main thread of a process started."""
+    return [
+        int(text) for text in Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    ]
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(counting: Path) -> None:
+    """Both are at work when it ends."""
+    with command("run", str(counting), "--nproc", "2", folder=counting.parent) as process:
+        ranks: list[int] = []
+        while process.poll() is None and not (
+            len(ranks) == 2 and all(len(os.listdir(f"/proc/{rank}/task")) > 1 for rank in ranks)
+        ):
+            threading.Event().wait(0.01)  # until their runs have threads
+            ranks = children_of(process.pid)
+        ends = [os.pidfd_open(rank) for rank in ranks]
+        process.kill()
+        process.communicate(timeout=60)
+        for end in ends:
+            waiting = select.poll()
+            waiting.register(end, select.POLLIN)
+            assert waiting.poll(60_000), "a rank lives on"
+            os.close(end)
+        assert len(ends) == 2
 
 
 def test_results_larger_than_memory_are_a_sentence(counting: Path) -> None:

@@ -12,6 +12,7 @@ from threading import Timer
 from types import MappingProxyType
 from typing import Any
 
+from tcc.children import ending
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
 from tcc.ir.op import Array, NamedArrays
@@ -172,7 +173,7 @@ class Peer(AbstractContextManager["Peer"]):
     def _last_words(self) -> str:
         status = self._process.wait()
         log = (self._folder / "log").read_text(errors="replace").strip()
-        return f"its process ended with {status}" + (f"\n{log[-2000:]}" if log else "")
+        return ending(status) + (f"\n{log[-2000:]}" if log else "")
 
 
 def _environment(folder: Path, threads: int) -> dict[str, str]:

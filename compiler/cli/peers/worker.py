@@ -22,6 +22,7 @@ from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
+from tcc.children import end_with_parent
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -60,6 +61,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 def serve(prepare: Callable[..., Run]) -> None:
     """Answers requests on stdin until it ends; `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)`,
     two paths, a number and texts, gives the function that runs once."""
+    end_with_parent()
     model, feed, threads, *rest = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints

@@ -31,7 +31,7 @@ static const tcc_comm_table functions = {
     .memory_drop = tcc_comm_memory_drop,
 };
 
-static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
+tcc_comm *tcc_comm_make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {
     tcc_comm *comm = tcc_comm_allocate(&functions);
     if (!comm) return NULL;
     comm->settings = *settings;
@@ -59,7 +59,7 @@ tcc_status tcc_comm_open(const tcc_comm_config *config, tcc_comm **out_comm) {
     TCC_RETURN_IF_ERROR(tcc_comm_settle(&whole, &settings));
     int32_t patience = settings.open_milliseconds;
     TCC_RETURN_IF_ERROR(tcc_comm_choose(&settings, &backend));
-    tcc_comm *comm = make(&settings, settings.rank, settings.size);
+    tcc_comm *comm = tcc_comm_make(&settings, settings.rank, settings.size);
     if (!comm) return TCC_OUT_OF_MEMORY;
     comm->backend = backend;
     tcc_status status = backend->open(comm, &settings);
@@ -133,11 +133,11 @@ tcc_status tcc_comm_error(tcc_comm *comm) {
 
 /* A comm of `n` members of the parent, of which this process is number `self`. */
 static tcc_status make_child(tcc_comm *parent, const int32_t *members, int32_t n, int32_t self,
-                             bool left, const char *name, tcc_comm **out_comm) {
-    tcc_comm *child = make(&parent->settings, self, n);
+                             const char *name, tcc_comm **out_comm) {
+    tcc_comm *child = tcc_comm_make(&parent->settings, self, n);
     if (!child) return TCC_OUT_OF_MEMORY;
     child->backend = parent->backend;
-    tcc_status status = parent->backend->group(parent, members, left, name, child);
+    tcc_status status = parent->backend->group(parent, members, name, child);
     if (status != TCC_OK)
         tcc_comm_drop(child);
     else
@@ -190,11 +190,10 @@ static tcc_status make_party(tcc_comm *comm, int32_t color, const party *party,
                              tcc_comm **out_comm) {
     char name[48];
     snprintf(name, sizeof name, "/%u.%d", comm->children, color);
-    return make_child(comm, party->members, party->n, party->self, false, name, out_comm);
+    return make_child(comm, party->members, party->n, party->self, name, out_comm);
 }
 
-/* Leaves with a new comm, which nobody gets where two threads met. */
-static tcc_status leave_with(tcc_comm *comm, tcc_status status, tcc_comm **made) {
+tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **made) {
     status = tcc_comm_leave(comm, status);
     if (status == TCC_OK || !made) return status;
     tcc_comm_close(*made);
@@ -215,7 +214,7 @@ static tcc_status split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm **o
 
 tcc_status tcc_comm_split(tcc_comm *comm, int32_t color, int32_t key, tcc_comm **out_comm) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    return leave_with(comm, split(comm, color, key, out_comm), out_comm);
+    return tcc_comm_leave_with(comm, split(comm, color, key, out_comm), out_comm);
 }
 
 /* Other ranks wait for a comm that will not be. */
@@ -275,40 +274,6 @@ tcc_status tcc_comm_subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n,
                              tcc_comm **out_comm) {
     TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
     return tcc_comm_leave(comm, find_subgroup(comm, ranks, n, out_comm));
-}
-
-static tcc_status shrink(tcc_comm *comm, const int32_t *excluded, int32_t n, tcc_comm **out_comm) {
-    if (!out_comm || n < 0 || (n > 0 && !excluded))
-        return tcc_fail(TCC_INVALID_ARGUMENT, "shrink: a pointer is NULL, or n is negative");
-    *out_comm = NULL;
-    if (!comm->backend->shrinks)
-        return tcc_fail(TCC_UNSUPPORTED, "the backend %s cannot shrink a comm: start the job again",
-                        comm->backend->name);
-    int32_t *members = tcc_allocate_zero((size_t)comm->size, sizeof *members);
-    if (!members) return TCC_OUT_OF_MEMORY;
-    int32_t left = 0, self = -1;
-    uint64_t state = 0; /* of the members, so that ranks with other lists do not meet */
-    for (int32_t i = 0; i < comm->size; i++) {
-        bool out = false;
-        for (int32_t k = 0; k < n; k++) out |= excluded[k] == i;
-        if (out) continue;
-        if (i == comm->rank) self = left;
-        members[left++] = i;
-        state = (state ^ (uint64_t)(i + 1)) * UINT64_C(0x9e3779b97f4a7c15);
-    }
-    char name[48];
-    snprintf(name, sizeof name, "/without.%llx", (unsigned long long)state);
-    tcc_status status =
-        self < 0 ? tcc_fail(TCC_INVALID_ARGUMENT, "shrink: rank %d excludes itself", comm->rank)
-                 : make_child(comm, members, left, self, true, name, out_comm);
-    tcc_free(members);
-    return status;
-}
-
-tcc_status tcc_comm_shrink(tcc_comm *comm, const int32_t *excluded, int32_t n,
-                           tcc_comm **out_comm) {
-    TCC_RETURN_IF_ERROR(tcc_comm_enter(comm));
-    return leave_with(comm, shrink(comm, excluded, n, out_comm), out_comm);
 }
 
 /* ---- symmetric memory ------------------------------------------------------------------------ */

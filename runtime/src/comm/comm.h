@@ -204,18 +204,23 @@ tcc_status tcc_comm_usable(const tcc_comm *comm);
 /* The caller's, and what runs of artifacts use by turns. */
 typedef enum tcc_comm_arena { TCC_COMM_OWN, TCC_COMM_SCRATCH, TCC_COMM_ARENAS } tcc_comm_arena;
 
-/* What carries out operations.  All functions but `revoke` and `error` are called by the thread
- * that uses the comm. */
+/* What carries out operations.  All functions but `revoke`, `error` and `failed` are called by
+ * the thread that uses the comm. */
 typedef struct tcc_comm_backend {
     const char *name;
-    bool shrinks; /* `group` knows `left` */
     /* Whether these settings are for it: a reason where not. */
     const char *(*unfit)(const tcc_comm_settings *settings);
     tcc_status (*open)(tcc_comm *comm, const tcc_comm_settings *settings);
     /* A comm of the parent's ranks `members`, of which this process is one; `name` tells it apart.
-     * It fails where the parent does, unless `left`: the members are those that are left of it. */
-    tcc_status (*group)(tcc_comm *parent, const int32_t *members, bool left, const char *name,
+     * It fails where the parent does. */
+    tcc_status (*group)(tcc_comm *parent, const int32_t *members, const char *name,
                         tcc_comm *child);
+    /* Which ranks are gone, by rank: their processes have ended, or they have closed the comm.  From
+     * any thread.  NULL where the backend cannot tell: then it does not shrink. */
+    void (*failed)(tcc_comm *comm, bool *out_gone);
+    /* A comm of the parent's ranks that are neither gone nor `excluded` by one of them, also where
+     * the parent has failed; sets the child's rank and size. */
+    tcc_status (*shrink)(tcc_comm *parent, const bool *excluded, tcc_comm *child);
     /* Begins a collective, without waiting for ranks: one at a time, and no transfer before its
      * end.  The work is copied. */
     tcc_status (*begin)(tcc_comm *comm, const tcc_comm_work *work);
@@ -270,6 +275,11 @@ struct tcc_comm {
     int32_t *members;              /* of a subgroup: their ranks in the keeper */
     tcc_comm_device *device; /* NULL: none was opened */
 };
+
+/* A comm without a backend; NULL where there is no memory. */
+tcc_comm *tcc_comm_make(const tcc_comm_settings *settings, int32_t rank, int32_t size);
+/* Leaves with a new comm, which nobody gets where two threads met. */
+tcc_status tcc_comm_leave_with(tcc_comm *comm, tcc_status status, tcc_comm **made);
 
 /* Revokes the comm for all ranks; also from a thread that only watches. */
 static inline void tcc_comm_revoke(tcc_comm *comm, tcc_status status, const char *reason) {

@@ -489,9 +489,8 @@ tcc_status tcc_engine_open(tcc_comm *of, const tcc_comm_engine *engine) {
     return status;
 }
 
-tcc_status tcc_engine_group(tcc_comm *above, const int32_t *members, bool left, const char *name,
+tcc_status tcc_engine_group(tcc_comm *above, const int32_t *members, const char *name,
                             tcc_comm *child) {
-    (void)left;
     engine_comm *parent = above->state, *comm;
     TCC_RETURN_IF_ERROR(state(parent));
     TCC_RETURN_IF_ERROR(make(child, parent->engine, &comm));

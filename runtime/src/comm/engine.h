@@ -18,7 +18,7 @@ typedef struct tcc_engine_host {
 tcc_status tcc_engine_open(tcc_comm *comm, const tcc_comm_engine *engine);
 
 /* As in tcc_comm_backend. */
-tcc_status tcc_engine_group(tcc_comm *parent, const int32_t *members, bool left, const char *name,
+tcc_status tcc_engine_group(tcc_comm *parent, const int32_t *members, const char *name,
                             tcc_comm *child);
 tcc_status tcc_engine_begin(tcc_comm *comm, const tcc_comm_work *work);
 tcc_status tcc_engine_advance(tcc_comm *comm, bool wait, bool *out_done);

@@ -45,42 +45,57 @@ static int64_t deadline_of(const tcc_comm *comm) {
 
 static tcc_status parent_alive(void *parent) { return tcc_shared_alive(parent); }
 
+static tcc_status is_parent_alive(tcc_shared *self) { return tcc_shared_alive(self->parent); }
+static tcc_status are_left(tcc_shared *self) { return tcc_shared_gathers(self->parent); }
+
+/* What a comm is made from. */
+typedef struct origin {
+    tcc_shared *parent; /* NULL: it is opened */
+    bool left;          /* of the ranks that are left of the parent */
+    int64_t deadline;
+} origin;
+
 /* Meets the ranks of `comm` under `shared->name`, and waits until all have the segment. */
-static tcc_status join(tcc_comm *comm, tcc_shared *shared, tcc_shared *parent) {
+static tcc_status join(tcc_comm *comm, tcc_shared *shared, origin of) {
     tcc_comm_meeting meeting = {
         .name = shared->name,
         .token = comm->settings.token,
         .rank = comm->rank,
         .size = comm->size,
         .epoch = comm->settings.epoch,
-        .deadline = deadline_of(comm),
-        .alive = parent ? parent_alive : NULL,
-        .alive_of = parent,
+        .deadline = of.deadline,
+        .alive = !of.parent ? NULL : of.left ? tcc_shared_gathers : parent_alive,
+        .alive_of = of.parent,
         .memory = segment_bytes(comm->size),
     };
     TCC_RETURN_IF_ERROR(tcc_comm_meet(&meeting, &shared->met));
     TCC_RETURN_IF_ERROR(map_segment(shared));
     tcc_packet_close(&shared->met.memory, 1);
     shared->met.memory = -1;
-    shared->spin = comm->size <= shared->met.cpus && (!parent || parent->spin) ? SPIN : 0;
-    int64_t left = meeting.deadline - tcc_comm_now(); /* of the time for opening */
-    shared->patience = left > 0 ? left : 1;
-    shared->parent = parent;
+    bool may_spin = !of.parent || of.left || of.parent->spin;
+    shared->spin = comm->size <= shared->met.cpus && may_spin ? SPIN : 0;
+    int64_t rest = of.deadline - tcc_comm_now();
+    shared->patience = rest > 0 ? rest : 1;
+    shared->parent = of.parent;
+    shared->alive = !of.parent ? NULL : of.left ? are_left : is_parent_alive;
     tcc_shared_publish(shared);
-    TCC_RETURN_IF_ERROR(tcc_shared_arrive(shared));
+    tcc_status status = tcc_shared_arrive(shared);
+    TCC_RETURN_IF_ERROR(of.left ? tcc_shared_decide(shared, status) : status);
     shared->parent = NULL;
+    shared->alive = NULL;
     shared->patience = comm->settings.operation_milliseconds * INT64_C(1000000);
     return TCC_OK;
 }
 
-static tcc_status make(tcc_comm *comm, const char *name, tcc_shared *parent) {
+static tcc_status make(tcc_comm *comm, const char *name, origin of) {
     tcc_shared *shared = tcc_allocate_zero(1, sizeof *shared);
     if (!shared) return TCC_OUT_OF_MEMORY;
     shared->rank = comm->rank;
     shared->size = comm->size;
+    shared->refused_by = -1;
     tcc_comm_alone(&shared->met);
     snprintf(shared->name, sizeof shared->name, "%s", name);
-    tcc_status status = join(comm, shared, parent);
+    tcc_status status = join(comm, shared, of);
     if (status != TCC_OK) {
         if (shared->segment) tcc_shared_revoke(shared, status, "%s", tcc_last_error());
         release(shared);
@@ -99,7 +114,8 @@ static const char *shared_unfit(const tcc_comm_settings *settings) {
 }
 
 static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings) {
-    tcc_status status = make(comm, settings->rendezvous, NULL);
+    tcc_status status =
+        make(comm, settings->rendezvous, (origin){.deadline = deadline_of(comm)});
     if (status == TCC_TIMEOUT && settings->local_size < 0) {
         char reason[512];
         snprintf(reason, sizeof reason, "%s", tcc_last_error());
@@ -111,15 +127,69 @@ static tcc_status shared_open(tcc_comm *comm, const tcc_comm_settings *settings)
     return TCC_OK;
 }
 
-static tcc_status shared_group(tcc_comm *parent, const int32_t *members, bool left,
-                               const char *name, tcc_comm *child) {
+typedef char meeting_name[sizeof((tcc_shared *)0)->name];
+
+/* A name that no other meeting of this job has.  A long one, of a comm that was made from one that
+ * was made from another, is a hash. */
+static const char *name_below(const tcc_shared *above, const char *name, meeting_name out) {
+    if ((size_t)snprintf(out, sizeof(meeting_name), "%s%s", above->name, name) <
+        sizeof(meeting_name) / 2 + strlen(name))
+        return out;
+    tcc_hash hash;
+    uint8_t digest[TCC_SHA256_BYTES];
+    tcc_hash_begin(&hash);
+    tcc_hash_add(&hash, above->name, strlen(above->name) + 1);
+    tcc_hash_add(&hash, name, strlen(name));
+    tcc_hash_end(&hash, digest);
+    char *end = out + sprintf(out, "%.60s...", above->name);
+    for (int i = 0; i < 16; i++) end += sprintf(end, "%02x", digest[i]);
+    return out;
+}
+
+static tcc_status shared_group(tcc_comm *parent, const int32_t *members, const char *name,
+                               tcc_comm *child) {
     (void)members; /* they meet by name */
+    meeting_name full;
+    origin of = {.parent = parent->state, .deadline = deadline_of(child)};
+    return make(child, name_below(of.parent, name, full), of);
+}
+
+/* ---- shrinking ------------------------------------------------------------------------------- */
+
+static void shared_failed(tcc_comm *comm, bool *out_gone) {
+    uint64_t gone = tcc_shared_gone(comm->state);
+    for (int32_t i = 0; i < comm->size; i++) out_gone[i] = gone >> i & 1;
+}
+
+/* Numbers the ranks that are left, and makes their comm. */
+static tcc_status make_of_left(tcc_comm *child, origin of) {
+    const tcc_shared *above = of.parent;
+    char name[48];
+    meeting_name full;
+    child->size = 0;
+    for (int32_t i = 0; i < above->size; i++) {
+        if (above->without >> i & 1) continue;
+        if (i == above->rank) child->rank = child->size;
+        child->size++;
+    }
+    snprintf(name, sizeof name, "/left.%x.%llx", above->turn, (unsigned long long)above->without);
+    return make(child, name_below(above, name, full), of);
+}
+
+static tcc_status shared_shrink(tcc_comm *parent, const bool *excluded, tcc_comm *child) {
     tcc_shared *above = parent->state;
-    char full[sizeof above->name];
-    if ((size_t)snprintf(full, sizeof full, "%s%s", above->name, name) >= sizeof full)
-        return tcc_fail(TCC_UNSUPPORTED, "comms are split too often: the name '%s' is too long",
-                        above->name);
-    return make(child, full, left ? NULL : above);
+    origin of = {.parent = above, .left = true, .deadline = deadline_of(parent)};
+    (void)tcc_shared_alive(above); /* a death ends what other ranks still wait for */
+    tcc_shared_enter(above, excluded);
+    tcc_status status = tcc_shared_agree(above, of.deadline);
+    while (status == TCC_OK) {
+        status = make_of_left(child, of);
+        if (status != TCC_PEER_DEAD || tcc_comm_now() > of.deadline) break;
+        tcc_shared_again(above);
+        status = tcc_shared_agree(above, of.deadline);
+    }
+    tcc_shared_depart(above);
+    return status;
 }
 
 static tcc_status shared_symmetric(tcc_comm *comm, tcc_comm_arena which, size_t bytes,
@@ -173,10 +243,11 @@ static void shared_close(tcc_comm *comm) {
 
 const tcc_comm_backend tcc_comm_backend_shared = {
     .name = "shared",
-    .shrinks = true,
     .unfit = shared_unfit,
     .open = shared_open,
     .group = shared_group,
+    .failed = shared_failed,
+    .shrink = shared_shrink,
     .begin = tcc_shared_begin,
     .advance = tcc_shared_advance,
     .transfer = tcc_shared_transfer,

@@ -25,6 +25,8 @@ typedef struct tcc_shared_rank {
     tcc_comm_descriptor descriptors[2];              /* of its operations, in turns */
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t bell; /* counted up to wake it: it sleeps on this */
     _Atomic int32_t awaited;                         /* the rank that it waits for as it sleeps */
+    _Atomic uint32_t turn;    /* odd while it shrinks the comm: another number for each attempt */
+    _Atomic uint64_t without; /* the ranks that it leaves out then, as bits */
 } tcc_shared_rank;
 
 /* Messages from one rank to another: places are filled and taken in turns. */
@@ -43,6 +45,7 @@ typedef struct tcc_shared_segment {
     _Alignas(TCC_SHARED_LINE) _Atomic uint32_t
         revoked; /* 0, 1 while the reason is written, or 2 + status */
     char reason[512];
+    _Atomic uint32_t decided; /* of a comm that was shrunk: whether it is made */
     tcc_shared_rank ranks[]; /* then all slots, then all channels */
 } tcc_shared_segment;
 
@@ -78,7 +81,11 @@ struct tcc_shared {
     int64_t spin;              /* nanoseconds before it sleeps */
     int64_t deadline;          /* of the operation at hand: counted from its last progress */
     int64_t patience;          /* nanoseconds */
-    struct tcc_shared *parent; /* while it opens: its error is this comm's */
+    struct tcc_shared *parent; /* that it is made from, while it opens */
+    tcc_status (*alive)(struct tcc_shared *self); /* asked while it opens; NULL: nothing to ask */
+    uint32_t turn, entered;    /* of the attempt at hand to shrink it, and of the first */
+    uint64_t without;          /* the ranks that are left out there, as bits */
+    int32_t refused_by;        /* the rank that shrank the comm without this one; -1: none */
     const tcc_comm_work *work; /* at hand */
     tcc_comm_work begun;       /* the collective at hand, by this method */
     const tcc_shared_method *method;
@@ -114,6 +121,26 @@ void tcc_shared_revoke(tcc_shared *shared, tcc_status status, const char *format
 tcc_status tcc_shared_state(tcc_shared *shared);
 /* Also looks whether all ranks' processes live; those that have closed the comm may end. */
 tcc_status tcc_shared_alive(tcc_shared *shared);
+
+/* The ranks whose processes have ended or that have closed the comm, as bits; without this one. */
+uint64_t tcc_shared_gone(const tcc_shared *shared);
+
+/* ---- agree.c: ranks that are left of a comm agree on who they are ---------------------------- */
+
+/* Begins to shrink, without the ranks that are `excluded` here. */
+void tcc_shared_enter(tcc_shared *shared, const bool *excluded);
+/* Returns when all ranks that are not `shared->without` have said the same of it, in one turn.  Fails
+ * at the deadline, or where another rank leaves this one out. */
+tcc_status tcc_shared_agree(tcc_shared *shared, int64_t deadline);
+/* The next turn, for what was agreed on has failed: the others of this turn learn it. */
+void tcc_shared_again(tcc_shared *shared);
+/* Ends shrinking, well or not. */
+void tcc_shared_depart(tcc_shared *shared);
+/* While those that agreed meet: fails where one of them is gone, or is in another turn. */
+tcc_status tcc_shared_gathers(void *shared);
+/* Whether the comm `made` is made, which this rank thinks by `status`, the outcome of its waiting for
+ * all of them: TCC_OK on all ranks or on none. */
+tcc_status tcc_shared_decide(tcc_shared *made, tcc_status status);
 
 /* ---- move.c: bytes and elements of the operation at hand ------------------------------------- */
 

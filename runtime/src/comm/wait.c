@@ -85,17 +85,36 @@ static bool is_needed(const tcc_shared *shared, int32_t rank, int32_t awaited) {
     return awaited == rank || awaited == TCC_SHARED_ANY || (int32_t)(stage - shared->stage) < 0;
 }
 
-/* The first needed rank whose process has ended, though it has not closed the comm; or -1. */
-static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
+static bool is_closed(const tcc_shared *shared, int32_t rank) {
+    return atomic_load(&shared->segment->ranks[rank].closed);
+}
+
+/* The ranks whose processes have ended, as bits. */
+static uint64_t ended_ranks(const tcc_shared *shared) {
     struct pollfd polled[TCC_COMM_MOST_LOCAL];
+    uint64_t ended = 0;
     for (int32_t i = 0; i < shared->size; i++)
         polled[i] = (struct pollfd){i == shared->rank ? -1 : shared->met.processes[i], POLLIN, 0};
-    if (poll(polled, (nfds_t)shared->size, 0) <= 0) return -1;
+    if (poll(polled, (nfds_t)shared->size, 0) <= 0) return 0;
     for (int32_t i = 0; i < shared->size; i++)
-        if (polled[i].revents && !atomic_load(&shared->segment->ranks[i].closed) &&
-            is_needed(shared, i, awaited))
-            return i;
+        if (polled[i].revents) ended |= UINT64_C(1) << i;
+    return ended;
+}
+
+/* The first needed rank whose process has ended, though it has not closed the comm; or -1. */
+static int32_t first_ended(const tcc_shared *shared, int32_t awaited) {
+    for (uint64_t ended = ended_ranks(shared); ended; ended &= ended - 1) {
+        int32_t rank = __builtin_ctzll(ended);
+        if (!is_closed(shared, rank) && is_needed(shared, rank, awaited)) return rank;
+    }
     return -1;
+}
+
+uint64_t tcc_shared_gone(const tcc_shared *shared) {
+    uint64_t gone = ended_ranks(shared);
+    for (int32_t i = 0; i < shared->size; i++)
+        if (i != shared->rank && is_closed(shared, i)) gone |= UINT64_C(1) << i;
+    return gone;
 }
 
 static tcc_status report_ended(tcc_shared *shared, int32_t ended) {
@@ -122,13 +141,11 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
     int32_t needed = *awaited;
     uint64_t pending = needed == TCC_SHARED_ANY ? shared->pending : 0;
     for (; pending && needed < 0; pending &= pending - 1) /* one that left, among several */
-        if (atomic_load(&shared->segment->ranks[__builtin_ctzll(pending)].closed))
-            needed = __builtin_ctzll(pending);
+        if (is_closed(shared, __builtin_ctzll(pending))) needed = __builtin_ctzll(pending);
     int32_t before = *awaited, ended = first_ended(shared, *awaited);
     bool late = tcc_comm_now() > shared->deadline;
-    bool closed = needed >= 0 && atomic_load(&shared->segment->ranks[needed].closed);
-    if (ended < 0 && !closed && !late)
-        return shared->parent ? tcc_shared_alive(shared->parent) : TCC_OK;
+    bool closed = needed >= 0 && is_closed(shared, needed);
+    if (ended < 0 && !closed && !late) return shared->alive ? shared->alive(shared) : TCC_OK;
     /* a rank may have done its part before it left */
     *out_ready = ready(shared, what, awaited);
     if (*out_ready || *awaited != before) return TCC_OK;

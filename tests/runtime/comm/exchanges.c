@@ -9,8 +9,7 @@
 #include <sys/socket.h>
 
 #include "../../../runtime/src/comm/comm.h"
-#include "leaks.h"
-#include "ranks.h"
+#include "scenarios.h"
 
 enum {
     SHORT = 200,  /* milliseconds, of what waits for nobody */
@@ -361,10 +360,7 @@ static void garbled(void) {
     close(other);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {
+static const scenario scenarios[] = {
     {"agrees", agrees},
     {"wrong_token", wrong_token},
     {"without_token", without_token},
@@ -390,16 +386,7 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-    if (argc != 2) return 2;
     close(listener_at(0));
     snprintf(address, sizeof address, "127.0.0.1:%d", (int)port);
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++)
-        if (strcmp(scenarios[i].name, argv[1]) == 0) {
-            leaks before = count_leaks();
-            scenarios[i].run();
-            CHECK(count_leaks().descriptors == before.descriptors, "descriptors are left");
-            puts("ok");
-            return 0;
-        }
-    return 2;
+    return RUN_SCENARIO(scenarios);
 }

@@ -40,14 +40,14 @@ static void check_sum(tcc_comm *comm) {
     CHECK(sum == n * (n + 1) / 2, "the sum is %d", sum);
 }
 
-/* Runs the ranks, of which `dies` ends by a signal. */
-static void run_with_death(setup ranks, rank_main *run, int dies) {
+/* Runs the ranks, of which `dead`, as bits, end by a signal. */
+static void run_with_deaths(setup ranks, rank_main *run, int dead) {
     pid_t pids[MOST_RANKS];
     int status, bad = 0;
     start_ranks(ranks, run, pids);
     for (int i = 0; i < ranks.size; i++) {
         waitpid(pids[i], &status, 0);
-        bad |= i == dies ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0;
+        bad |= dead >> i & 1 ? !WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL : status != 0;
     }
     if (bad) exit(1);
 }
@@ -174,71 +174,10 @@ static void aborts(const setup *ranks) {
 
 #include "scratch.h"
 #include "kept.h"
+#include "shrinks.h"
 #include "started.h"
 #include "subgroups.h"
-
-/* ---- ranks that differ ----------------------------------------------------------------------- */
-
-static int which_difference;
-
-static tcc_status differing(tcc_comm *comm, bool other) {
-    static float x[64], y[64];
-    int64_t counts[4] = {1, 2, 3, other ? 5 : 4}, sent[4] = {1, 1, 1, 1},
-            received[4] = {1, 1, 1, 1};
-    int rank = tcc_comm_rank(comm);
-    switch (which_difference) {
-    case 0: return tcc_comm_all_reduce(comm, x, y, other ? 9 : 8, f32, TCC_COMM_SUM);
-    case 1: return tcc_comm_all_reduce(comm, x, y, 8, other ? i32 : f32, TCC_COMM_SUM);
-    case 2: return tcc_comm_all_reduce(comm, x, y, 8, f32, other ? TCC_COMM_MAX : TCC_COMM_SUM);
-    case 3: return tcc_comm_broadcast(comm, x, y, 8, f32, other ? 1 : 0);
-    case 4:
-        return other ? tcc_comm_barrier(comm)
-                     : tcc_comm_all_reduce(comm, x, y, 8, f32, TCC_COMM_SUM);
-    case 5: return tcc_comm_all_gather_v(comm, x, y, counts, f32);
-    case 6:
-        if (other) sent[1] = 2;
-        return tcc_comm_all_to_all_v(comm, x, y, sent, received, f32);
-    default: {
-        tcc_status status = TCC_OK;
-        if (rank == 1) status = tcc_comm_receive(comm, y, 8, f32, 2);
-        if (rank == 2) status = tcc_comm_send(comm, x, 7, f32, 1);
-        return status == TCC_OK ? tcc_comm_barrier(comm) : status;
-    }
-    }
-}
-
-static void differ(const setup *ranks) {
-    static const char *const texts[][2] = {
-        {"all_reduce of 9 f32 by sum", "all_reduce of 8 f32 by sum"},
-        {"all_reduce of 8 i32 by sum", "all_reduce of 8 f32 by sum"},
-        {"all_reduce of 8 f32 by max", "all_reduce of 8 f32 by sum"},
-        {"broadcast of 8 f32 from rank 1", "broadcast of 8 f32 from rank 0"},
-        {"in barrier", "all_reduce of 8 f32 by sum"},
-        {"all_gather_v of f32 with counts", "rank 2 (pid"},
-        {"rank 2 (pid", "sends 2 elements to rank 1 (pid"},
-        {"send of 7 f32 to rank 1", "receive of 8 f32 from rank 2"},
-    };
-    tcc_comm *comm = open_comm(ranks);
-    check_sum(comm);
-    tcc_status status = differing(comm, ranks->rank == 2);
-    const char *text = tcc_comm_last_error();
-    bool known =
-        strstr(text, texts[which_difference][0]) && strstr(text, texts[which_difference][1]);
-    CHECK(status == TCC_MISMATCH && known && strstr(text, "rank 2 (pid"),
-          "difference %d: status %d: %s", which_difference, (int)status, text);
-    tcc_comm_close(comm);
-}
-
-static void differ_in_place(const setup *ranks) {
-    tcc_comm *comm = open_comm(ranks);
-    void *memory;
-    float other[64] = {0};
-    CHECK_OK(tcc_comm_symmetric(comm, 1 << 16, &memory));
-    float *x = ranks->rank == 1 ? other : memory;
-    CHECK_FAILS(tcc_comm_all_reduce(comm, x, x, 64, f32, TCC_COMM_SUM), TCC_MISMATCH,
-                "in the symmetric arena");
-    tcc_comm_close(comm);
-}
+#include "differ.h"
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -437,6 +376,12 @@ static void wrong_arguments(const setup *ranks) {
                 TCC_INVALID_ARGUMENT, "no reduction 9");
     CHECK_FAILS(tcc_comm_send(comm, x, 1, f32, self), TCC_INVALID_ARGUMENT, "the calling rank");
     CHECK_FAILS(tcc_comm_shrink(comm, &self, 1, &half), TCC_INVALID_ARGUMENT, "excludes itself");
+    const int32_t none = 2;
+    CHECK_FAILS(tcc_comm_shrink(comm, &none, 1, &half), TCC_INVALID_ARGUMENT, "rank 2 of a comm");
+    CHECK_FAILS(tcc_comm_shrink(comm, NULL, 1, &half), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, NULL, 1, &self), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, &self, 1, NULL), TCC_INVALID_ARGUMENT, "pointer is NULL");
+    CHECK_FAILS(tcc_comm_failed(comm, &self, -1, &self), TCC_INVALID_ARGUMENT, "room is negative");
     CHECK_FAILS(tcc_comm_group_end(comm), TCC_INVALID_ARGUMENT, "no group is open");
     CHECK_FAILS(tcc_comm_symmetric(comm, 0, &memory), TCC_INVALID_ARGUMENT, "no bytes");
     CHECK_FAILS(tcc_comm_barrier(NULL), TCC_INVALID_ARGUMENT, "the comm is NULL");
@@ -460,7 +405,7 @@ static void wrong_arguments(const setup *ranks) {
 long fail_after;
 static int failing_rank;
 
-/* Opens, reduces, makes an arena and splits until it works; the first try fails at a chosen call.
+/* Opens, reduces, makes an arena, splits and shrinks until it works; the first try fails at a chosen call.
  */
 static void fails_somewhere(const setup *ranks) {
     for (int i = 1; i < 400; i++) {
@@ -469,7 +414,7 @@ static void fails_somewhere(const setup *ranks) {
         for (int tries = 0;; tries++) {
             CHECK(tries < 100, "call %d of rank %d: no open works: %s", i, failing_rank,
                   tcc_comm_last_error());
-            tcc_comm *comm = NULL, *half = NULL, *whole = NULL;
+            tcc_comm *comm = NULL, *half = NULL, *whole = NULL, *rest = NULL;
             void *memory;
             tcc_comm_config config = config_of(ranks);
             config.epoch = i;
@@ -478,12 +423,15 @@ static void fails_somewhere(const setup *ranks) {
             if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
             if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
             if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
+            if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &rest);
+            if (rest && tcc_comm_size(rest) < ranks->size) status = TCC_PEER_DEAD; /* it closed */
             if (status == TCC_OK)
                 status = tcc_comm_all_reduce(i % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
             if (status == TCC_OK)
                 CHECK(sum == ranks->size, "the sum is %d", sum);
             else if (comm)
                 (void)tcc_comm_abort(comm, "another try");
+            tcc_comm_close(rest);
             tcc_comm_close(half);
             tcc_comm_close(comm);
             if (status == TCC_OK) break;
@@ -515,39 +463,47 @@ static void fails_somewhere(const setup *ranks) {
 typedef struct scenario {
     const char *name;
     rank_main *run;
-    int ranks, dies, operation_milliseconds;
+    int ranks, dead, operation_milliseconds; /* `dead`: the ranks that end by a signal, as bits */
 } scenario;
 
 static const scenario scenarios[] = {
-    {"dies_in_operation", dies_in_operation, 4, 1, 0},
-    {"dies_before_open", dies_before_open, 3, 2, 0},
-    {"dies_while_opening", dies_while_opening, 3, 1, 0},
-    {"dies_in_split", dies_in_split, 4, 3, 0},
-    {"dies_in_group", dies_in_group, 4, 3, 0},
-    {"dies_sending", dies_sending, 3, 1, 0},
-    {"stops", stops, 2, -1, 200},
-    {"closes_early", closes_early, 3, -1, 0},
-    {"aborts", aborts, 3, -1, 0},
-    {"starts", starts, 2, -1, 10000},
-    {"dies_after_start", dies_after_start, 3, 1, 0},
-    {"aborts_after_start", aborts_after_start, 3, -1, 0},
-    {"closes_after_start", closes_after_start, 3, -1, 0},
-    {"differ_in_place", differ_in_place, 2, -1, 0},
-    {"reduces_in_scratch", reduces_in_scratch, 3, -1, 0},
-    {"outlives_close", outlives_close, 2, -1, 0},
-    {"closes_in_call", closes_in_call, 2, -1, 500},
-    {"refused", refused, 3, -1, 0},
-    {"outlived", outlived, 3, -1, 0},
-    {"wrong_size", wrong_size, 4, -1, 0},
-    {"same_rank", same_rank, 4, -1, 0},
-    {"forks", forks, 2, -1, 0},
-    {"cycles", cycles, 4, -1, 0},
-    {"keeps_subgroups", keeps_subgroups, 4, -1, 0},
-    {"differs_in_subgroup", differs_in_subgroup, 4, -1, 0},
-    {"small_files", small_files, 1, -1, 0},
-    {"operates", operates, 3, -1, 0},
-    {"unfit", unfit, 1, -1, 0},
-    {"wrong_arguments", wrong_arguments, 2, -1, 0},
+    {"dies_in_operation", dies_in_operation, 4, 1 << 1, 0},
+    {"dies_before_open", dies_before_open, 3, 1 << 2, 0},
+    {"dies_while_opening", dies_while_opening, 3, 1 << 1, 0},
+    {"dies_in_split", dies_in_split, 4, 1 << 3, 0},
+    {"dies_in_group", dies_in_group, 4, 1 << 3, 0},
+    {"dies_sending", dies_sending, 3, 1 << 1, 0},
+    {"stops", stops, 2, 0, 200},
+    {"closes_early", closes_early, 3, 0, 0},
+    {"aborts", aborts, 3, 0, 0},
+    {"starts", starts, 2, 0, 10000},
+    {"dies_after_start", dies_after_start, 3, 1 << 1, 0},
+    {"aborts_after_start", aborts_after_start, 3, 0, 0},
+    {"closes_after_start", closes_after_start, 3, 0, 0},
+    {"differ_in_place", differ_in_place, 2, 0, 0},
+    {"reduces_in_scratch", reduces_in_scratch, 3, 0, 0},
+    {"outlives_close", outlives_close, 2, 0, 0},
+    {"closes_in_call", closes_in_call, 2, 0, 500},
+    {"refused", refused, 3, 0, 0},
+    {"outlived", outlived, 3, 0, 0},
+    {"wrong_size", wrong_size, 4, 0, 0},
+    {"same_rank", same_rank, 4, 0, 0},
+    {"forks", forks, 2, 0, 0},
+    {"cycles", cycles, 4, 0, 0},
+    {"keeps_subgroups", keeps_subgroups, 4, 0, 0},
+    {"differs_in_subgroup", differs_in_subgroup, 4, 0, 0},
+    {"small_files", small_files, 1, 0, 0},
+    {"operates", operates, 3, 0, 0},
+    {"unfit", unfit, 1, 0, 0},
+    {"wrong_arguments", wrong_arguments, 2, 0, 0},
+    {"two_die", two_die, 5, 1 << 0 | 1 << 3, 0},
+    {"dies_in_shrink", dies_in_shrink, 4, 1 << 1 | 1 << 3, 0},
+    {"dies_again_and_again", dies_again_and_again, 6, 31, 0},
+    {"shrinks_whole", shrinks_whole, 4, 0, 0},
+    {"closes_and_shrinks", closes_and_shrinks, 3, 0, 0},
+    {"leaves_out", leaves_out, 3, 0, 0},
+    {"comes_left_out", comes_left_out, 3, 0, 0},
+    {"shrinks_late", shrinks_late, 3, 0, 0},
 };
 
 int main(int argc, char **argv) {
@@ -576,10 +532,7 @@ int main(int argc, char **argv) {
         if (strcmp(one->name, asked)) continue;
         ranks.size = one->ranks;
         ranks.operation_milliseconds = one->operation_milliseconds;
-        if (one->dies >= 0)
-            run_with_death(ranks, one->run, one->dies);
-        else
-            run_ranks(ranks, one->run);
+        run_with_deaths(ranks, one->run, one->dead);
         puts("ok");
         return 0;
     }

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,11 +61,14 @@ typedef void rank_main(const setup *ranks);
 
 static inline void start_ranks(setup ranks, rank_main *run, pid_t *pids) {
     fflush(stdout);
+    pid_t parent = getpid();
     for (int32_t i = 0; i < ranks.size; i++) {
         pids[i] = fork();
         CHECK(pids[i] >= 0, "fork: %s", strerror(errno));
         if (pids[i]) continue;
-        alarm(1800); /* a hang ends with a signal */
+        alarm(1800);                          /* a hang ends with a signal */
+        prctl(PR_SET_PDEATHSIG, SIGKILL);     /* and so does a rank whose program was killed */
+        if (getppid() != parent) _exit(1);    /* before that */
         ranks.rank = i;
         run(&ranks);
         exit(0);

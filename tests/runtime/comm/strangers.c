@@ -9,8 +9,7 @@
 #include <sys/syscall.h>
 
 #include "../../../runtime/src/comm/packet.h"
-#include "leaks.h"
-#include "ranks.h"
+#include "scenarios.h"
 
 enum {
     SHORT = 100,  /* milliseconds, of what waits for nobody */
@@ -294,10 +293,7 @@ static void other_file(void) {
     close(file);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} scenarios[] = {
+static const scenario scenarios[] = {
     {"other_user", other_user},   {"other_user_stays", other_user_stays},
     {"hidden_name", hidden_name}, {"silence", silence},
     {"impostor", impostor},       {"altered", altered},
@@ -306,13 +302,5 @@ static const struct {
 
 int main(int argc, char **argv) {
     signal(SIGPIPE, SIG_DFL);
-    for (size_t i = 0; argc == 2 && i < sizeof scenarios / sizeof *scenarios; i++)
-        if (strcmp(scenarios[i].name, argv[1]) == 0) {
-            leaks before = count_leaks();
-            scenarios[i].run();
-            CHECK(count_leaks().descriptors == before.descriptors, "descriptors are left");
-            puts("ok");
-            return 0;
-        }
-    return 2;
+    return RUN_SCENARIO(scenarios);
 }

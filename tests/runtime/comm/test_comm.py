@@ -19,7 +19,8 @@ SCENARIOS = (
     "aborts_after_start", "starts", "differ", "differ_in_place", "refused", "outlived",
     "wrong_size", "same_rank", "forks", "cycles", "keeps_subgroups", "differs_in_subgroup",
     "small_files", "unfit", "wrong_arguments", "operates", "reduces_in_scratch", "outlives_close",
-    "closes_in_call",
+    "closes_in_call", "two_die", "dies_in_shrink", "dies_again_and_again", "shrinks_whole",
+    "closes_and_shrinks", "leaves_out", "comes_left_out", "shrinks_late",
 )  # fmt: skip
 
 
@@ -55,6 +56,26 @@ def test_ranks_that_are_killed_or_stopped_at_random(programs: Path) -> None:
     assert run(programs / "chaos", "1", "12", "4").startswith("12 trials; all ranks had an error")
 
 
+SURVIVED = re.compile(r"(\d+) trials, (\d+) ranks ended; the others had a right sum after")
+
+
+def test_the_others_go_on_when_ranks_end_at_random(programs: Path) -> None:
+    """How soon, `scripts/runtime_bars --only survivors` measures."""
+    found = SURVIVED.match(run(programs / "survivors", "1", "20", "8"))
+    assert found is not None
+    trials, ended = map(int, found.groups())
+    assert trials == 20
+    assert ended > trials
+
+
+@pytest.mark.parametrize("flags", [WATCHED, RACES], ids=["addresses", "races"])
+def test_sanitizers_see_nothing_when_ranks_end_at_random(
+    flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    program = build_whole(tmp_path, "survivors", comm_sources(), *flags)
+    assert SURVIVED.match(run(program, "2", "6", "6", TSAN_OPTIONS="halt_on_error=1"))
+
+
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("failing")
@@ -66,7 +87,8 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         "fails_somewhere", "cycles", "keeps_subgroups", "differs_in_subgroup", "wrong_arguments",
         "operates", "starts", "aborts_after_start", "reduces_in_scratch", "outlives_close",
-        "closes_in_call",
+        "closes_in_call", "two_die", "dies_again_and_again", "shrinks_whole", "leaves_out",
+        "comes_left_out", "shrinks_late",
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:

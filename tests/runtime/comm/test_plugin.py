@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,30 @@ def test_two_threads_in_one_comm_over_files(programs: Path, tmp_path: Path) -> N
     command = (programs / "crossed", "0", "plugin")
     printed = run_ranks(2, build_file_engine(tmp_path), *command, TMPDIR=str(tmp_path))
     assert printed == ["ok\n"] * 2
+
+
+REFUSED = """
+from tcc.runtime import comm as comms
+with comms.open(backends="plugin") as comm:
+    for call in (comm.failed, comm.shrink):
+        try:
+            call()
+        except comms.CommError as error:
+            print(error)
+    comm.barrier()
+"""
+
+
+def test_engines_do_not_say_who_is_dead(comm_library: Path, tmp_path: Path) -> None:
+    """The comm stays usable."""
+    variables = {"TCC_COMM_LIBRARY": str(comm_library), "TMPDIR": str(tmp_path)}
+    engine = build_file_engine(tmp_path)
+    (printed,) = run_ranks(1, engine, sys.executable, "-c", REFUSED, **variables)
+    assert printed.splitlines() == [
+        "the backend plugin cannot tell which ranks are dead: ask what started them (unsupported)",
+        "the backend plugin cannot shrink a comm: start the job again, or open a comm of the ranks "
+        "that are left with a higher epoch (unsupported)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from library import run
 
+from tests.processes import tethered
+
 RANK = """
 import sys
 import ml_dtypes
@@ -112,7 +114,7 @@ def start(
         "TCC_RENDEZVOUS": rendezvous,
     }  # fmt: skip
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=os.environ | variables, text=True,
+        [*tethered(), sys.executable, "-c", script], env=os.environ | variables, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -121,6 +123,42 @@ def test_arrays(comm_library: Path) -> None:
     ranks = [start(RANK, comm_library, i, 3, f"python-{os.getpid()}") for i in range(3)]
     ended = [process.communicate(timeout=100) for process in ranks]
     assert [out for out, _ in ended] == ["ok\n"] * 3, ended
+
+
+SURVIVOR = """
+import os, signal
+import numpy as np
+from tcc.runtime import comm as comms
+
+comm = comms.open()
+assert comm.failed() == []
+comm.barrier()
+if comm.rank in (0, 2):
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.barrier()
+except comms.CommError as error:
+    assert error.status == "peer dead", error
+else:
+    raise AssertionError("the comm holds")
+assert {*comm.failed()} <= {0, 2}
+with comm.shrink() as rest:
+    assert comm.failed() == [0, 2]
+    assert (rest.rank, rest.size, rest.failed()) == ((comm.rank - 1) // 2, 2, [])
+    assert rest.all_gather(np.array(comm.rank)).tolist() == [1, 3]
+    comm.close()
+    try:
+        comm.failed()
+    except comms.CommError as error:
+        assert "the comm is closed" in str(error), error
+print("ok")
+"""
+
+
+def test_ranks_that_are_left_go_on(comm_library: Path) -> None:
+    ranks = [start(SURVIVOR, comm_library, i, 4, f"survivor-{os.getpid()}") for i in range(4)]
+    ended = [process.communicate(timeout=100) for process in ranks]
+    assert [out for out, _ in ended] == ["", "ok\n", "", "ok\n"], ended
 
 
 def test_all_copies_of_the_library_share_one_comm(comm_library: Path, tmp_path: Path) -> None:

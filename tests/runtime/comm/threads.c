@@ -1,9 +1,10 @@
-/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, an abort
- * from a thread beside. */
+/* Ranks as threads of one process, for ThreadSanitizer: all operations, a split, an arena, comms
+ * of ranks that are left, an abort from a thread beside. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include "../../../runtime/src/comm/shared.h"
 #include "oracle.h"
 #include "ranks.h"
 
@@ -86,6 +87,22 @@ static void operate(tcc_comm *comm, float *x, float *y, int64_t count, uint64_t 
     CHECK_OK(tcc_comm_group_end(comm));
 }
 
+/* All ranks, then those that a rank leaves which closes the comm. */
+static void shrink_twice(tcc_comm *comm, float *x, float *y) {
+    tcc_comm *all, *rest;
+    CHECK_OK(tcc_comm_shrink(comm, NULL, 0, &all));
+    operate(all, x, y, 3000, 100);
+    if (tcc_comm_rank(comm) == 0) {
+        tcc_comm_close(all);
+        return;
+    }
+    CHECK_OK(tcc_comm_shrink(all, NULL, 0, &rest)); /* rank 0 may close the comm before or now */
+    CHECK(tcc_comm_size(rest) == RANKS - 1, "%d ranks are left", tcc_comm_size(rest));
+    operate(rest, x, y, 3000, 101);
+    tcc_comm_close(rest);
+    tcc_comm_close(all);
+}
+
 static void *run(void *argument) {
     setup ranks = {.rank = *(int *)argument, .size = RANKS, .name = name};
     tcc_comm_config config = config_of(&ranks);
@@ -114,6 +131,7 @@ static void *run(void *argument) {
     CHECK_OK(tcc_comm_split(comm, ranks.rank > 0, 0, &pair));
     if (ranks.rank) operate(pair, x, y, 3000, 99);
     tcc_comm_close(pair);
+    shrink_twice(comm, x, y);
     CHECK_OK(tcc_comm_barrier(comm));
     if (ranks.rank == 0)
         CHECK_OK(tcc_comm_abort(comm, "enough"));
@@ -125,7 +143,50 @@ static void *run(void *argument) {
     return NULL;
 }
 
+/* ---- one decision for all -------------------------------------------------------------------- */
+
+enum { DECISIONS = 2000 };
+
+typedef struct voter {
+    tcc_shared *made; /* DECISIONS of them */
+    tcc_status thinks, decided[DECISIONS];
+} voter;
+
+static void *decide(void *argument) {
+    voter *of = argument;
+    for (int i = 0; i < DECISIONS; i++)
+        of->decided[i] = tcc_shared_decide(&of->made[i], of->thinks);
+    return NULL;
+}
+
+/* One rank has seen all others, another gives up: the comm is made for both or for neither. */
+static void check_decisions(void) {
+    tcc_shared *made = calloc(DECISIONS, sizeof *made);
+    size_t bytes = (sizeof(tcc_shared_segment) + TCC_SHARED_LINE - 1) & ~(TCC_SHARED_LINE - 1ul);
+    char *segments = aligned_alloc(TCC_SHARED_LINE, DECISIONS * bytes);
+    CHECK(made && segments, "out of memory");
+    memset(segments, 0, DECISIONS * bytes);
+    for (int i = 0; i < DECISIONS; i++)
+        made[i].segment = (tcc_shared_segment *)(void *)(segments + (size_t)i * bytes);
+    static voter voters[2];
+    voters[0] = (voter){.made = made, .thinks = TCC_OK};
+    voters[1] = (voter){.made = made, .thinks = TCC_TIMEOUT};
+    pthread_t other;
+    pthread_create(&other, NULL, decide, &voters[1]);
+    decide(&voters[0]);
+    pthread_join(other, NULL);
+    for (int i = 0; i < DECISIONS; i++) {
+        tcc_status seen = voters[0].decided[i], gave_up = voters[1].decided[i];
+        CHECK((seen == TCC_OK && gave_up == TCC_OK) ||
+                  (seen == TCC_PEER_DEAD && gave_up == TCC_TIMEOUT),
+              "status %d on the one, %d on the other", (int)seen, (int)gave_up);
+    }
+    free(segments);
+    free(made);
+}
+
 int main(void) {
+    check_decisions();
     pthread_t threads[RANKS];
     int numbers[RANKS];
     name = own_name("threads");

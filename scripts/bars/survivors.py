@@ -1,0 +1,32 @@
+"""Ranks that end at random moments: how soon the others go on without them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from environment import ROOT
+from tcc.backends.artifact.comm_library import build_comm_library
+from tcc.backends.artifact.toolchain import find_toolchain
+
+from bars.figures import Figure, at_most, output
+
+sys.path.insert(0, str(ROOT / "tests" / "runtime" / "comm"))
+from library import build_program
+
+_TRIALS, _RANKS, _BAR = 200, 8, 1000.0
+_PRINTED = re.compile(r"(\d+) ranks ended; .* after ([\d.]+) ms, at most ([\d.]+) ms")
+
+
+def survivors(folder: Path) -> Iterator[Figure]:
+    """Two hundred trials of eight ranks, of which one to four end: from a trial's last end until
+    all others had a right sum of a comm of those that were left."""
+    library = build_comm_library(find_toolchain(), folder)
+    program = build_program(folder, "survivors", library)
+    found = _PRINTED.search(output(program, "1", str(_TRIALS), str(_RANKS)))
+    assert found is not None
+    ended, median, longest = int(found[1]), float(found[2]), float(found[3])
+    note = f"(median {median:.1f}, {ended} ended)"
+    yield at_most(f"from a death to a sum without it, {_TRIALS} trials", longest, _BAR, "ms", note)
