@@ -58,34 +58,36 @@ _Terms: TypeAlias = "dict[_Atom, Size]"
 
 
 def plain(size: Size) -> Size:
-    """The int that `size` is, itself where it holds a symbol."""
-    known = size if type(size) is int else as_int(size)
-    return size if known is None else known
+    """Returns `size` as an int, or `size` itself where it holds a symbol."""
+    value = size if type(size) is int else as_int(size)
+    return size if value is None else value
 
 
 def unit(loop: int, loops: int) -> Affine:
-    """The loop itself, among so many."""
+    """Returns the form that is loop `loop`, among `loops` loops."""
     return Affine(tuple(int(k == loop) for k in range(loops)))
 
 
 def units(loops: int) -> Affines:
-    """Every loop itself: the identity map."""
+    """Returns the form of every loop: the identity map."""
     return tuple(unit(k, loops) for k in range(loops))
 
 
 def constant(value: Size, loops: int) -> Affine:
-    """A value that depends on no loop."""
+    """Returns the form of a value that depends on no loop."""
     return Affine((0,) * loops, value)
 
 
 def digit(of: Affine, div: int, mod: int = 0, extents: Sizes | None = None) -> Affine:
-    """`(of // div) % mod`, or `of // div` for `mod` 0; simplified where `extents` are given."""
-    whole = Affine((0,) * len(of.steps), 0, (Digit(1, of, div, mod),))
-    return whole if extents is None else simplified(whole, extents)
+    """Returns `(of // div) % mod`, or `of // div` for `mod` 0; simplified where `extents` are
+    given.
+    """
+    form = Affine((0,) * len(of.steps), 0, (Digit(1, of, div, mod),))
+    return form if extents is None else simplified(form, extents)
 
 
 def combine(parts: Sequence[tuple[Size, Affine]], extents: Sizes, offset: Size = 0) -> Affine:
-    """The sum of `offset` and `factor * form` over `parts`, simplified."""
+    """Returns the sum of `offset` and of `factor * form` over `parts`, simplified."""
     terms: _Terms = {}
     for factor, form in parts:
         offset += _add(terms, form, factor)
@@ -93,41 +95,44 @@ def combine(parts: Sequence[tuple[Size, Affine]], extents: Sizes, offset: Size =
 
 
 def substitute(form: Affine, maps: Sequence[Affine], extents: Sizes) -> Affine:
-    """`form` with `maps[k]`, a form of the loops over `extents`, in the place of its k-th loop.
+    """Returns `form` with `maps[k]`, a form of the loops over `extents`, in the place of its k-th
+    loop.
 
-    Without digits this is the product of the row `steps` with the matrix of the maps.
+    Without digits the result is the matmul of the row `steps` and the matrix of the maps.
     """
     if not form.digits:
-        used = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
-        if len(used) == 1 and used[0][0] == 1 and form.offset == 0:
-            return used[0][1]
-        if not any(m.digits for _, m in used):
-            return _product(form.offset, used, len(extents))
+        weighted_maps = [(step, m) for step, m in zip(form.steps, maps, strict=True) if step != 0]
+        if len(weighted_maps) == 1 and weighted_maps[0][0] == 1 and form.offset == 0:
+            return weighted_maps[0][1]
+        if not any(m.digits for _, m in weighted_maps):
+            return _weighted_sum(form.offset, weighted_maps, len(extents))
     terms: _Terms = {}
     offset = form.offset
     for step, inner in zip(form.steps, maps, strict=True):
         if step != 0:
             offset += _add(terms, inner, step)
     for digit in form.digits:
-        moved = substitute(digit.of, maps, extents)
-        _count(terms, (moved, digit.div, digit.mod), digit.step)
+        mapped = substitute(digit.of, maps, extents)
+        _count(terms, (mapped, digit.div, digit.mod), digit.step)
     return _affine(terms, offset, extents)
 
 
-def _product(offset: Size, used: Sequence[tuple[Size, Affine]], loops: int) -> Affine:
-    """The sum of forms without digits, each times a step."""
+def _weighted_sum(
+    offset: Size, weighted_forms: Sequence[tuple[Size, Affine]], loops: int
+) -> Affine:
+    """Returns the sum of forms without digits, each times its step."""
     steps: list[Size] = [0] * loops
-    for step, inner in used:
+    for step, inner in weighted_forms:
         offset += step * inner.offset
-        for k, own in enumerate(inner.steps):
-            if own != 0:
-                steps[k] += step * own
+        for k, inner_step in enumerate(inner.steps):
+            if inner_step != 0:
+                steps[k] += step * inner_step
     return Affine(tuple(s if type(s) is int else plain(s) for s in steps), plain(offset))
 
 
 def simplified(form: Affine, extents: Sizes) -> Affine:
-    """`form` with digits reduced as far as the loops' ranges tell; its value is the same wherever
-    they have one.
+    """Returns `form` with digits reduced as far as the loops' ranges allow, equal at every point of
+    the loops.
 
     `(4*i + j)//4` is i and `(4*i + j) % 4` is j for j in 0..4; a digit of a digit is one digit;
     `4*(x//4) + x % 4` is x.
@@ -136,18 +141,18 @@ def simplified(form: Affine, extents: Sizes) -> Affine:
 
 
 def loops_of(form: Affine) -> frozenset[int]:
-    """The loops that `form` depends on."""
-    own = {k for k, step in enumerate(form.steps) if step != 0}
-    return frozenset(own.union(*(loops_of(d.of) for d in form.digits)))
+    """Returns the loops that `form` depends on."""
+    step_loops = {k for k, step in enumerate(form.steps) if step != 0}
+    return frozenset(step_loops.union(*(loops_of(d.of) for d in form.digits)))
 
 
 # ---- ranges -------------------------------------------------------------------------------------
 
 
 def interval(form: Affine, extents: Sizes) -> Interval:
-    """Inclusive bounds of `form` over the box of the loops; None where none is known.
+    """Returns inclusive bounds of `form` over the box of the loops; None for an unknown bound.
 
-    They are attained where `form` has no digits and no symbolic step.
+    The bounds are attained where `form` has no digits and no symbolic step.
     """
     ranges = [(step, (0, plain(e - 1))) for step, e in zip(form.steps, extents, strict=True)]
     ends: list[tuple[Size, Interval]] = [pair for pair in ranges if pair[0] != 0]
@@ -159,10 +164,10 @@ def interval(form: Affine, extents: Sizes) -> Interval:
             first, last = (last, first) if is_nonnegative(-step) else (None, None)
         low = None if low is None or first is None else low + step * first
         high = None if high is None or last is None else high + step * last
-    return _known(low), _known(high)
+    return _plain_bound(low), _plain_bound(high)
 
 
-def _known(end: Size | None) -> Size | None:
+def _plain_bound(end: Size | None) -> Size | None:
     return None if end is None else plain(end)
 
 
@@ -176,17 +181,17 @@ def _digit_interval(digit: Digit, extents: Sizes) -> Interval:
 
 
 def is_nonnegative(size: Size) -> bool:
-    """Whether `size >= 0` is certain."""
+    """True where `size >= 0` is certain."""
     return size >= 0 if isinstance(size, int) else nonnegative(size)
 
 
 def is_multiple(size: Size, by: int) -> bool:
-    """Whether `by` divides `size` for certain."""
+    """True where `by` divides `size` for certain."""
     return plain(size % by) == 0
 
 
 def is_inside(form: Affine, size: Size, extents: Sizes) -> bool:
-    """Whether `0 <= form < size` is certain at every point of the loops."""
+    """True where `0 <= form < size` is certain at every point of the loops."""
     low, high = interval(form, extents)
     return _is_in(low, high, size)
 
@@ -201,21 +206,22 @@ def _is_in(low: Size | None, high: Size | None, size: Size) -> bool:
 
 
 def index_of(form: Affine, loops: Sequence[Index]) -> Index:
-    """`form` of these loops as an index."""
-    total = as_index(form.offset)
+    """Returns `form` as an index of the iterators `loops`."""
+    index = as_index(form.offset)
     for step, loop in zip(form.steps, loops, strict=True):
         if step != 0:
-            total = total + loop * step
+            index = index + loop * step
     for digit in form.digits:
         value = index_of(digit.of, loops) // digit.div
-        total = total + (value % digit.mod if digit.mod else value) * digit.step
-    return total
+        index = index + (value % digit.mod if digit.mod else value) * digit.step
+    return index
 
 
 def affine_of(index: Index, loops: Mapping[Var, int]) -> Affine | None:
-    """`index` as a form of the loops at these positions, digits as they are.
+    """Returns `index` as a form of the loops at the given positions, with its digits unchanged.
 
-    None where it is none: a product or an extremum of loops, or a division by a symbol.
+    None for an index that is no such form: a product or an extremum of loops, or a division by a
+    symbol.
     """
     terms: _Terms = {}
     offset: Size = index.const
@@ -247,8 +253,8 @@ def _atom_of(atom: Atom, loops: Mapping[Var, int]) -> _Atom | None:
         return None
     if isinstance(atom, Quotient):
         return of, size, 0
-    alone = not any(of.steps) and of.offset == 0 and len(of.digits) == 1
-    if alone and of.digits[0].step == 1 and not of.digits[0].mod:
+    is_one_digit = not any(of.steps) and of.offset == 0 and len(of.digits) == 1
+    if is_one_digit and of.digits[0].step == 1 and not of.digits[0].mod:
         return of.digits[0].of, of.digits[0].div, size
     return of, 1, size
 
@@ -271,14 +277,14 @@ def _add(terms: _Terms, form: Affine, factor: Size) -> Size:
 
 
 def _affine(terms: _Terms, offset: Size, extents: Sizes) -> Affine:
-    """The form of these terms, its digits reduced."""
+    """Returns the form of `terms`, its digits reduced."""
     if not all(isinstance(atom, int) for atom in terms):
         terms, offset = _reduced(terms, offset, extents)
     return _form(terms, offset, len(extents))
 
 
 def _plus(a: Affine, b: Affine, factor: Size = 1) -> Affine:
-    """`a + factor * b`, digits as they are."""
+    """Returns `a + factor * b`, with the digits of both unchanged."""
     terms: _Terms = {}
     offset = _add(terms, a, 1)
     return _form(terms, offset + _add(terms, b, factor), len(a.steps))
@@ -287,8 +293,8 @@ def _plus(a: Affine, b: Affine, factor: Size = 1) -> Affine:
 def _form(terms: _Terms, offset: Size, loops: int) -> Affine:
     steps = [plain(terms.get(k, 0)) for k in range(loops)]
     digits = [Digit(plain(step), *atom) for atom, step in terms.items() if isinstance(atom, tuple)]
-    kept = tuple(sorted((d for d in digits if d.step != 0), key=_order))
-    return Affine(tuple(steps), plain(offset), kept)
+    sorted_digits = tuple(sorted((d for d in digits if d.step != 0), key=_order))
+    return Affine(tuple(steps), plain(offset), sorted_digits)
 
 
 def _order(digit: Digit) -> tuple[str, ...]:
@@ -296,22 +302,26 @@ def _order(digit: Digit) -> tuple[str, ...]:
 
 
 def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]:
-    """The same sum with every digit in its simplest form, and quotients joined to remainders."""
-    done: _Terms = {}
+    """Returns the same sum with every digit in its simplest form, and quotients joined with
+    remainders.
+    """
+    simple_terms: _Terms = {}
     for atom, step in terms.items():
         if isinstance(atom, int):
-            _count(done, atom, step)
+            _count(simple_terms, atom, step)
         elif plain(step) != 0:
-            offset += _add(done, _digit(*atom, extents), step)
-    joined = _join(done)
-    while joined is not None:
-        offset += _add(done, _digit(*joined[0], extents), joined[1])
-        joined = _join(done)
-    return done, offset
+            offset += _add(simple_terms, _digit(*atom, extents), step)
+    merged_digit = _join(simple_terms)
+    while merged_digit is not None:
+        offset += _add(simple_terms, _digit(*merged_digit[0], extents), merged_digit[1])
+        merged_digit = _join(simple_terms)
+    return simple_terms, offset
 
 
 def _join(terms: _Terms) -> tuple[tuple[Affine, int, int], Size] | None:
-    """Takes `c*m*((x//(d*m)) % n) + c*((x//d) % m)` out of `terms`: it is `c*((x//d) % (m*n))`."""
+    """Removes `c*m*((x//(d*m)) % n) + c*((x//d) % m)` from `terms` and returns its equal,
+    `c*((x//d) % (m*n))`, as a digit and its step.
+    """
     for atom, step in terms.items():
         if isinstance(atom, int) or not atom[2] or step == 0:
             continue
@@ -328,20 +338,20 @@ def _join(terms: _Terms) -> tuple[tuple[Affine, int, int], Size] | None:
 
 
 def _digit(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
-    """`(of // div) % mod` in its simplest form."""
-    whole, rest = _divided(of, div)
-    if is_inside(rest, div, extents):
-        return _remainder(whole, mod, extents) if mod else whole
+    """Returns `(of // div) % mod` in its simplest form."""
+    quotient, remainder = _divided(of, div)
+    if is_inside(remainder, div, extents):
+        return _remainder(quotient, mod, extents) if mod else quotient
     if not mod:
-        return _plus(whole, _shrunk(rest, div, 0, extents))
-    of = _plus(rest, _divided(whole, mod)[1], div)
+        return _plus(quotient, _shrunk(remainder, div, 0, extents))
+    of = _plus(remainder, _divided(quotient, mod)[1], div)
     if is_inside(of, div * mod, extents):
         return _digit(of, div, 0, extents)
     return _shrunk(of, div, mod, extents)
 
 
 def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
-    """`of % mod`."""
+    """Returns `of % mod` in its simplest form."""
     of = _divided(of, mod)[1]
     if is_inside(of, mod, extents):
         return of
@@ -353,29 +363,30 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 
 
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
-    """The digit, what lies below a common scale of `of` and `div` left out, and digits that are all
-    of `of` taken into it."""
+    """Returns `(of // div) % mod` without the part below a common scale of `of` and `div`. A form
+    `of` that is one digit is merged with the new digit.
+    """
     for size in _scales(of, div):
         high, low = _divided(of, size)
         if is_inside(low, size, extents):
             return _digit(high, div // size, mod, extents)
     if len(of.digits) == 1 and of.offset == 0 and not any(of.steps) and of.digits[0].step == 1:
-        _, inner, below, kept = of.digits[0]
-        if not kept or kept % div == 0:
-            kept //= div
-            if not kept or not mod or kept % mod == 0:
-                return _digit(inner, below * div, mod or kept, extents)
-            if mod % kept == 0:
-                return _digit(inner, below * div, kept, extents)
+        _, inner, inner_div, inner_mod = of.digits[0]
+        if not inner_mod or inner_mod % div == 0:
+            inner_mod //= div
+            if not inner_mod or not mod or inner_mod % mod == 0:
+                return _digit(inner, inner_div * div, mod or inner_mod, extents)
+            if mod % inner_mod == 0:
+                return _digit(inner, inner_div * div, inner_mod, extents)
     return _line(of, div, mod, extents) or digit(of, div, mod)
 
 
 def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
-    """The digit of a loop of two trips, which lies on a line; None for others."""
-    used = [(k, step) for k, step in enumerate(of.steps) if step != 0]
-    if of.digits or len(used) != 1 or extents[used[0][0]] != 2:
+    """Returns the digit of a loop of two trips, which is a linear form; None for other forms."""
+    terms = [(k, step) for k, step in enumerate(of.steps) if step != 0]
+    if of.digits or len(terms) != 1 or extents[terms[0][0]] != 2:
         return None
-    ((loop, step),) = used
+    ((loop, step),) = terms
     values = [of.offset, of.offset + step]
     if not all(isinstance(value, int) for value in values):
         return None
@@ -384,14 +395,16 @@ def _line(of: Affine, div: int, mod: int, extents: Sizes) -> Affine | None:
 
 
 def _scales(of: Affine, div: int) -> list[int]:
-    """The numbers over 1 that may be a common scale of `div` and some terms, largest first."""
+    """Returns the numbers over 1 that may divide `div` and some terms, largest first."""
     steps = [s for s in (*of.steps, *(d.step for d in of.digits)) if isinstance(s, int) and s]
-    found = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
-    return sorted(found - {1, div} if steps else (), reverse=True)
+    scales = {gcd(s, div) for s in steps} | {gcd(div, *steps)}
+    return sorted(scales - {1, div} if steps else (), reverse=True)
 
 
 def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
-    """`(whole, rest)` with `of == by * whole + rest`: every term goes where it belongs as it is."""
+    """Returns `(quotient, remainder)` with `of == by * quotient + remainder`. Each term goes whole
+    to one of the two; only a numeric offset is divided.
+    """
 
     def split(size: Size) -> tuple[Size, Size]:
         if not isinstance(size, int):
@@ -403,8 +416,8 @@ def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
     offset = divmod(of.offset, by) if isinstance(of.offset, int) else (0, of.offset)
 
     def part(n: int) -> Affine:
-        taken = zip(of.digits, digits, strict=True)
-        kept = tuple(d._replace(step=s[n]) for d, s in taken if s[n] != 0)
-        return Affine(tuple(s[n] for s in steps), offset[n], kept)
+        pairs = zip(of.digits, digits, strict=True)
+        part_digits = tuple(d._replace(step=s[n]) for d, s in pairs if s[n] != 0)
+        return Affine(tuple(s[n] for s in steps), offset[n], part_digits)
 
     return part(0), part(1)

@@ -1,4 +1,4 @@
-"""What may compute a site in place of its nodes."""
+"""A replacement that may compute a site in place of the site's nodes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tcc.passes.derive.sites import Site
 from tcc.record import record
 from tcc.schedule.limits import Rates
 
-# The part of its price that a replacement has to save, for prices of unlike kernels err, and that
-# for each bit of a result that its rounding may cost.
+# The share of its price that a replacement must save, as prices of different kernels err; and the
+# share for each bit of a result that its rounding may cost.
 MARGIN, ROUNDING = 0.05, 0.01
 
-# Of each operand that is constant its array.
+# The array of each constant operand; None for the other operands.
 Arrays: TypeAlias = Sequence[Array | None]
 
 
 @record
 class Candidate:
-    """Another way to compute a site; equal ones compute the same in the same way.
+    """Another way to compute a site. Equal candidates compute the same in the same way.
 
-    `chain` says how it follows, `estimate` is the seconds that it takes by its work alone.
+    `chain` describes its derivation, `estimate` is its time in seconds by its work alone.
     """
 
     chain: str
@@ -38,50 +38,58 @@ class Candidate:
 
     @property
     def amplification(self) -> float:
-        """How many times as far as a direct sum a result may be off, for as many roundings."""
+        """The largest error of a result relative to that of a direct sum with as many roundings."""
         return 1.0
 
     @property
     def direct(self) -> bool:
-        """Whether its sums are those of the site, in narrow types too where these are narrow."""
+        """True where its sums are those of the site; it then runs in narrow types where the site
+        does.
+        """
         return False
 
     @property
     def guarded(self) -> bool:
-        """Whether the site's own sums stay, and run where open sizes are small."""
+        """True where the site's own sums stay too, and run where symbolic sizes are small."""
         return False
 
     @abstractmethod
     def growth(self, site: Site) -> int:
-        """Bytes by which constants grow."""
+        """Returns the bytes that it adds to the constants."""
 
     def least_seconds(self, rates: Rates) -> float:
-        """Less than which no kernels of it take."""
+        """Returns a lower bound of the seconds of its kernels."""
         return self.estimate
 
     def refused(self) -> str:
-        """Why it is not worth a price; empty where it is."""
+        """Returns the reason why it is not worth a price; empty where it is worth one."""
         return ""
 
     def unchecked(self, site: Site) -> str:
-        """Why it cannot be compared with what it replaces; empty where the two agree, or agree by
-        construction.
+        """Returns the reason why it cannot be compared with what it replaces; empty where the two
+        agree, or agree by construction.
 
-        Raises InternalError, with the chain, where they do not."""
+        Raises InternalError, with the chain, where the two differ.
+        """
         return ""
 
     @abstractmethod
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
     ) -> Value | None:
-        """Adds what computes the site's result; without arrays constants get any contents.
+        """Adds the nodes that compute the site's result; without arrays, constants get arbitrary
+        contents.
 
-        None, with arrays, where what is made of them does not fit its type."""
+        None where constants computed from the arrays do not fit their types.
+        """
 
 
 class Found(NamedTuple):
-    """The estimate of a site as it is, None where it is to be priced, the candidates, the best
-    first, and how many states a search for them looked at."""
+    """The result of a search for candidates.
+
+    `estimate` is that of the site as it is, None for a site to be priced; `candidates` come best
+    first; `states` counts the states that the search visited.
+    """
 
     estimate: float | None
     candidates: Sequence[Candidate]
@@ -89,5 +97,5 @@ class Found(NamedTuple):
 
 
 def dearer(candidate: Candidate) -> float:
-    """How many times as dear as its price a candidate counts."""
+    """Returns the factor by which a candidate's price is multiplied before it is compared."""
     return 1 + MARGIN + ROUNDING * log2(candidate.amplification)

@@ -1,12 +1,14 @@
-"""Canonical forms and fingerprints: regions that differ in names, in the order of sum loops, of
-factors or of stages, or by stages that nothing reads or that are there twice, are one state.
+"""Canonical forms and fingerprints of regions.
 
-The order of a stage's sum loops follows from where they occur.  Colours of loops are refined by the
-accesses in which they stand, as vertices are by their edges (Weisfeiler and Leman 1968); the order
-of what stays alike is that of the least code among all orders, or the given one where there are
-more than `_MOST_ORDERS`: then a state may have several codes, and none has another state's.
-A stage is named by the hash of its code, in which its sources stand by theirs, so a region costs as
-many codes as it has new stages.
+Regions that differ in names, in the order of sum loops, of factors or of stages, or by stages that
+nothing reads or that occur twice, have one canonical form.
+
+The order of a stage's sum loops follows from where the loops occur.  Colours of loops are refined
+by the accesses in which the loops stand, as vertices are by their edges (Weisfeiler and Leman
+1968). Loops of equal colour take the order with the least code.  Where equal colours leave more
+than `_MOST_ORDERS` orders, the loops keep their own order: a state may then have several codes, but
+no two states share a code. A stage is named by the hash of its code, in which the hashes of its
+sources stand, so a region costs as many codes as it has new stages.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _MOST_ORDERS = 120
 
 
 class _Form(NamedTuple):
-    """The sum loops and the factors of a stage in canonical order, and the hash of its code."""
+    """The sum loops and factors of a stage in canonical order, and the hash of the stage's code."""
 
     sums: tuple[int, ...]
     factors: tuple[int, ...]
@@ -48,19 +50,19 @@ class _Form(NamedTuple):
 
 
 def fingerprint(region: Region) -> bytes:
-    """128 bits, equal for regions of equal canonical form."""
+    """Returns 128 bits, equal for regions of equal canonical form."""
     digests = stage_digests(region)
     outputs = tuple((digests[n], component) for n, component in region.outputs)
     return _hash((_param_codes(region.params), outputs))
 
 
 def stage_digests(region: Region) -> list[bytes]:
-    """128 bits for each stage, which say what it computes of the parameters."""
+    """Returns 128 bits for each stage, which identify what it computes from the parameters."""
     return [form.digest for form in _forms(region)]
 
 
 def canonical(region: Region) -> Region:
-    """The region that stands for all that compute the same in another order."""
+    """Returns the region that represents all regions that compute the same in another order."""
     forms = _forms(region)
     place: dict[bytes, int] = {}
     stages: list[Stage] = []
@@ -79,7 +81,7 @@ def canonical(region: Region) -> Region:
 
 
 def _hash(code: _Code) -> bytes:
-    # Version 2 writes equal values as equal bytes: later ones write references to equal objects.
+    # Version 2 writes equal values as equal bytes: later versions write references to objects.
     return blake2b(marshal.dumps(code, 2), digest_size=16).digest()
 
 
@@ -100,17 +102,17 @@ def _forms(region: Region) -> list[_Form]:
 def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
     first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
-        read = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
+        sources = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
         numbers = tuple(range(first, len(stage.loops)))
-        whole = _sizes(stage.loops), first, stage.monoid, read, _text(stage.body.body)
-        return _Form(numbers, tuple(range(len(names))), _hash(whole))
+        leaf_code = _sizes(stage.loops), first, stage.monoid, sources, _text(stage.body.body)
+        return _Form(numbers, tuple(range(len(names))), _hash(leaf_code))
     columns = [_columns(f, n, stage.loops) for f, n in zip(stage.factors, names, strict=True)]
     constant = constant_of(stage)
     best: tuple[_Code, tuple[int, ...], tuple[int, ...]] | None = None
     for sums in _orders(stage, columns):
         codes = [c.code((*range(first), *sums)) for c in columns]
         if constant is None:
-            order = _used(stage.body)
+            order = _factor_order(stage.body)
         else:
             order = tuple(sorted(range(len(codes)), key=codes.__getitem__))
         code = tuple(codes[n] for n in order), _sizes(stage.loops[k] for k in sums)
@@ -122,7 +124,7 @@ def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
 
 
 def _reordered(stage: Stage, form: _Form) -> Stage:
-    """The stage with its sum loops and factors in the order of `form`."""
+    """Returns the stage with its sum loops and factors in the order of `form`."""
     if isinstance(stage.body, expr.Stage):
         return stage
     first, constant = len(stage.iters), constant_of(stage)
@@ -141,7 +143,7 @@ def _reordered(stage: Stage, form: _Form) -> Stage:
 
 
 def _size(size: Size) -> int:
-    """An int; a symbol's is a hash, far from those of numbers."""
+    """Returns an int for a size; a symbol's is a hash, far from all numbers."""
     return size if isinstance(size, int) else _symbol(size.key)
 
 
@@ -161,45 +163,48 @@ def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
 
 @lru_cache(maxsize=4096)
 def _text(body: Scalars) -> tuple[str, ...]:
-    """The scalars under a body, one by one: operands by their places, factors in order of use."""
-    factors = _used(body)
+    """Returns a line for each scalar of a body: operands by their line numbers, factors by order of
+    use.
+    """
+    factors = _factor_order(body)
     place: dict[object, int] = {}
     lines: list[str] = []
     for node in walk(*body):
         match node:
             case Const():
-                own = repr(node.value)
+                detail = repr(node.value)
             case Arg():
-                own = str(factors.index(node.number))
+                detail = str(factors.index(node.number))
             case IndexValue():
-                own = node.index.key
+                detail = node.index.key
             case Read():
                 bound = [v.key for v, _ in node.indirect]
-                own = f"{node.source} {[i.key for i in node.indices]} {bound} {node.fill!r}"
+                detail = f"{node.source} {[i.key for i in node.indices]} {bound} {node.fill!r}"
             case _:
-                own = getattr(node, "function", "")
+                detail = getattr(node, "function", "")
         operands = [place[c] for c in children(node)]
         place[node] = len(lines)
-        lines.append(f"{type(node).__name__} {node.dtype.name} {own} {operands}")
+        lines.append(f"{type(node).__name__} {node.dtype.name} {detail} {operands}")
     return (*lines, str([place[b] for b in body]))
 
 
 @lru_cache(maxsize=4096)
-def _used(body: Scalars) -> tuple[int, ...]:
-    """The numbers of the factors, in order of use."""
+def _factor_order(body: Scalars) -> tuple[int, ...]:
+    """Returns the numbers of the factors, in order of use."""
     return tuple(dict.fromkeys(n.number for n in walk(*body) if isinstance(n, Arg)))
 
 
 class _Columns(NamedTuple):
-    """An access as codes: what depends on no loop, a column for each loop, and the forms where they
-    have digits, of which a column does not say all."""
+    """An access as codes: the part that depends on no loop, a column for each loop, and the forms
+    if any has digits, which columns do not describe completely.
+    """
 
     fixed: _Code
     loops: tuple[_Code, ...]
     forms: tuple[Affine, ...]
 
     def code(self, order: Sequence[int]) -> _Code:
-        """The access with its loops in another order."""
+        """Returns the code of the access with its loops in another order."""
         columns = tuple(self.loops[k] for k in order)
         return self.fixed, columns, tuple(_digits(f, order) for f in self.forms)
 
@@ -224,7 +229,9 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
 
 
 def _column(form: Affine, loop: int) -> _Code:
-    """What the digits of a form say of a loop, whatever the order of both."""
+    """Returns a loop's occurrences in the digits of a form, independent of the order of loops and
+    digits.
+    """
     return (
         len(form.digits),
         *sorted(
@@ -250,22 +257,25 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 
 
 def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
-    """The orders of the sum loops among which the least code decides: mostly one."""
+    """Returns the orders of the sum loops among which the least code decides: mostly one."""
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))
     if len(numbers) < 2:
         return [tuple(numbers)]
     marks = _ranked([c.fixed for c in columns])
-    found = [(_size(stage.loops[k]), _seen(marks, columns, k)) for k in numbers]
-    colours, count = _ranked(found), 0
+    occurrences = [(_size(stage.loops[k]), _occurrences(marks, columns, k)) for k in numbers]
+    colours, count = _ranked(occurrences), 0
     while count < max(colours) + 1 < len(numbers):
         count = max(colours) + 1
         coloured = list(zip(colours, numbers, strict=True))
-        seen = [sorted((colour, c.loops[k]) for colour, k in coloured) for c in columns]
+        colour_columns = [sorted((colour, c.loops[k]) for colour, k in coloured) for c in columns]
         marks = _ranked(
-            [(m, c.loops[:first], s) for m, c, s in zip(marks, columns, seen, strict=True)]
+            [
+                (m, c.loops[:first], s)
+                for m, c, s in zip(marks, columns, colour_columns, strict=True)
+            ]
         )
-        colours = _ranked([(colour, _seen(marks, columns, k)) for colour, k in coloured])
+        colours = _ranked([(colour, _occurrences(marks, columns, k)) for colour, k in coloured])
     classes: list[list[int]] = [[] for _ in range(max(colours) + 1)]
     for colour, k in zip(colours, numbers, strict=True):
         classes[colour].append(k)
@@ -274,13 +284,15 @@ def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
     return [tuple(chain.from_iterable(parts)) for parts in product(*map(permutations, classes))]
 
 
-def _seen(marks: Sequence[int], columns: Sequence[_Columns], loop: int) -> list[tuple[int, _Code]]:
-    """Where a loop occurs: the marks of accesses, and its columns in them."""
+def _occurrences(
+    marks: Sequence[int], columns: Sequence[_Columns], loop: int
+) -> list[tuple[int, _Code]]:
+    """Returns the occurrences of a loop: the marks of accesses, with its columns in them."""
     return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
 
 
 def _ranked(keys: Sequence[Any]) -> list[int]:
-    """The place of each key among the different ones."""
+    """Returns the rank of each key among the distinct keys."""
     places = [0] * len(keys)
     order = sorted(range(len(keys)), key=keys.__getitem__)
     for last, n in pairwise(order):

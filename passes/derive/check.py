@@ -1,9 +1,9 @@
-"""Whether two regions compute the same: exact values modulo two primes at chosen points.
+"""Compares two regions by exact values modulo two primes at chosen points.
 
-Both sides are evaluated at corners, edges, around every boundary of a quotient, a remainder and a
+Both regions are evaluated at corners, edges, around every boundary of a quotient, a remainder and a
 padding, and at random points, each sum in full.  Parameters are random elements, made where they
-are read.  Of a polynomial identity of degree d that does not hold, a point shows nothing with a
-probability of at most d/p (Schwartz 1980; Zippel 1979).
+are read.  A point misses a false polynomial identity of degree d with a probability of at most d/p
+(Schwartz 1980; Zippel 1979).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tcc.passes.derive.record import Factor, Region, Stage, shape_of
 
 _CHUNK = 1 << 18  # elements of a grid that are evaluated at once
 _MOST_ELEMENTS = 1 << 27
-# Sets of sizes at which regions with symbols are compared, and tries to draw one; after so many
-# tries symbols are drawn from twice the range.
+# Sets of sizes at which regions with symbols are compared; tries to draw a set; and the number of
+# tries after which the range of the symbols doubles.
 _DRAWS, _TRIES, _DOUBLED = 3, 160, 8
 
 
@@ -36,25 +36,25 @@ class Unchecked(InternalError):
 
 
 class _Outside(Exception):
-    """A read that promises to be inside is not."""
+    """A read without a fill lies outside its source."""
 
 
 def equal_at(
-    a: Region, b: Region, points: int = 16, seed: int = 0, most: int = _MOST_ELEMENTS
+    a: Region, b: Region, points: int = 16, seed: int = 0, max_terms: int = _MOST_ELEMENTS
 ) -> bool:
-    """Whether all outputs agree at `points` random points and at the boundaries of both regions.
+    """True where all outputs agree at `points` random points and at the boundaries of both regions.
 
     False where shapes or types differ, where a read of `b` without a fill lies outside, or where an
-    extent of `b` is negative.  A leaf is a function of its own that its digest names: leaves agree
-    where they read the same states.
-    Raises `Unchecked` where the sums of a region have more than `most` terms, where no sizes are
-    known at which every loop of `a` runs, and where `a` reads outside.
+    extent of `b` is negative.  A leaf counts as a function that its digest names: two leaves agree
+    where they read the same states. Raises `Unchecked` where the sums of a region have more than
+    `max_terms` terms, where no sizes are found at which every loop of `a` runs, and where `a` reads
+    outside.
     """
     if _types(a) != _types(b):
         return False
     symbols = _symbols(a, b)
     return all(
-        _agree(a, b, points, key_of(seed, draw), _drawn(a, symbols, seed, draw), most)
+        _agree(a, b, points, key_of(seed, draw), _drawn(a, symbols, seed, draw), max_terms)
         for draw in range(_DRAWS if symbols else 1)
     )
 
@@ -65,25 +65,29 @@ def _types(region: Region) -> tuple[object, ...]:
 
 
 def _agree(
-    a: Region, b: Region, points: int, seed: int, sizes: Mapping[str, int], most: int
+    a: Region, b: Region, points: int, seed: int, sizes: Mapping[str, int], max_terms: int
 ) -> bool:
     if any(_int(extent, sizes) < 0 for extent in _extents(b)):
         return False
     rng = random.Random(seed)
     edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
-    where = []
+    places = []
     for number, _ in a.outputs:
         extents = [_int(e, sizes) for e in a.stages[number].iters]
-        where.append(_points(extents, edges, points, rng))
+        places.append(_points(extents, edges, points, rng))
     for prime in PRIMES:
-        sides = [_Values(r, Field(prime, seed), sizes, n, most) for n, r in enumerate((a, b))]
+        evaluators = [
+            _Values(r, Field(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
+        ]
         try:
-            wanted = [sides[0].stage(n, at)[c] for (n, c), at in zip(a.outputs, where, strict=True)]
+            expected = [
+                evaluators[0].stage(n, at)[c] for (n, c), at in zip(a.outputs, places, strict=True)
+            ]
         except _Outside as error:
             raise Unchecked(f"at {dict(sizes)} the region itself reads outside") from error
         try:
-            for value, (n, c), at in zip(wanted, b.outputs, where, strict=True):
-                if np.any(value != sides[1].stage(n, at)[c]):
+            for value, (n, c), at in zip(expected, b.outputs, places, strict=True):
+                if np.any(value != evaluators[1].stage(n, at)[c]):
                     return False
         except _Outside:
             return False
@@ -103,7 +107,7 @@ def _symbols(*regions: Region) -> list[Var]:
 
 
 def _extents(region: Region) -> Iterator[Size]:
-    """The extents of all loops and parameters."""
+    """Yields the extents of all loops and parameters."""
     for number, param in enumerate(region.params):
         yield from () if param is None else shape_of(region, number)
     for stage in region.stages:
@@ -118,68 +122,73 @@ def _sizes(stage: Stage) -> Iterator[Size]:
 
 
 def _forms(stage: Stage) -> Iterator[Affine]:
-    rest = [form for factor in stage.factors for form in factor.forms]
-    while rest:
-        form = rest.pop()
-        rest += [d.of for d in form.digits]
+    pending = [form for factor in stage.factors for form in factor.forms]
+    while pending:
+        form = pending.pop()
+        pending += [d.of for d in form.digits]
         yield form
 
 
 def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str, int]:
-    """Small values that the symbols may have, at which a region has points and its loops run.
+    """Returns small values of the symbols, at which a region has points and its loops run.
 
-    What is subtracted from a symbol, as a window from a height, bounds it from below; so ranges
-    grow until all open extents are positive.
+    An extent such as height - window bounds its symbols from below; so ranges grow until all
+    symbolic extents are positive.
     """
     positive = [extent for n, _ in a.outputs for extent in a.stages[n].iters]
     positive += [extent for extent in _extents(a) if not isinstance(extent, int)]
     rng = random.Random(key_of("sizes", seed, draw))
     for number in range(_TRIES):
-        # Symbols that may be 0 or negative, as padding may, are seldom positive together.
+        # Symbols that may be 0 or negative, such as padding, are seldom positive together.
         first = 1 if number % 2 else -2
-        found = _values(symbols, rng, first, 5 << number // _DOUBLED)
-        if all(_int(extent, found) > 0 for extent in positive):
-            return found
+        sizes = _values(symbols, rng, first, 5 << number // _DOUBLED)
+        if all(_int(extent, sizes) > 0 for extent in positive):
+            return sizes
     raise Unchecked("no sizes are known at which the region has points")
 
 
 def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -> dict[str, int]:
-    """A value for each symbol, at most `span` of its steps from the least or from `first`; one name
-    may have ranges and divisors at several places."""
+    """Returns a value for each symbol, at most `span` steps above its minimum or `first`; one name
+    may have ranges and divisors at several places.
+    """
     named: dict[str, list[Var]] = {}
     for var in symbols:
         named.setdefault(var.name, []).append(var)
-    found = {}
-    for name, same in named.items():
-        step = lcm(*(v.divisor for v in same))
-        least = max(-(-max(v.lo for v in same) // step), first)
-        most = min([least + span, *(v.hi // step for v in same if v.hi is not None)])
-        found[name] = step * rng.randint(min(least, most), most)
-    return found
+    values = {}
+    for name, ranges in named.items():
+        step = lcm(*(v.divisor for v in ranges))
+        low = max(-(-max(v.lo for v in ranges) // step), first)
+        high = min([low + span, *(v.hi // step for v in ranges if v.hi is not None)])
+        values[name] = step * rng.randint(min(low, high), high)
+    return values
 
 
 def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
-    """The distances from an end at which something may change: divisors, offsets, small extents."""
-    found = {1}
+    """Returns the distances from an end where values may change: divisors, offsets, small
+    extents.
+    """
+    edges = {1}
     for stage in region.stages:
-        found.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
+        edges.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
         for form in _forms(stage):
-            found.add(abs(_int(form.offset, sizes)))
+            edges.add(abs(_int(form.offset, sizes)))
             for digit in form.digits:
-                found |= {digit.div, digit.div * max(digit.mod, 1)}
-    return found
+                edges |= {digit.div, digit.div * max(digit.mod, 1)}
+    return edges
 
 
 def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
-    """Corners, a point for each edge of each axis, and random ones, half of their places edges."""
+    """Returns corners, a point for each edge of each axis, and `count` random points. Half of the
+    coordinates of a random point are edges.
+    """
     special = [
         sorted(
             {
-                place
+                coordinate
                 for edge in edges
-                for near in (edge, size - edge, (size // 2 // max(edge, 1)) * edge)
-                for place in (near - 1, near, near + 1)
-                if 0 <= place < size
+                for place in (edge, size - edge, (size // 2 // max(edge, 1)) * edge)
+                for coordinate in (place - 1, place, place + 1)
+                if 0 <= coordinate < size
             }
         )
         or [0]
@@ -190,13 +199,13 @@ def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Ra
         return rng.choice(special[axis]) if rng.random() < 0.5 else rng.randrange(extents[axis])
 
     axes = range(len(extents))
-    found = [list(p) for p in product(*({0, e - 1} for e in extents[-6:]))]
-    found = [[0] * (len(extents) - len(p)) + p for p in found]
-    found += [
+    points = [list(p) for p in product(*({0, e - 1} for e in extents[-6:]))]
+    points = [[0] * (len(extents) - len(p)) + p for p in points]
+    points += [
         [at if k == axis else anywhere(k) for k in axes] for axis in axes for at in special[axis]
     ]
-    found += [[anywhere(k) for k in axes] for _ in range(count)]
-    return np.array(sorted(map(tuple, found)), np.int64).reshape(len(found), len(extents))
+    points += [[anywhere(k) for k in axes] for _ in range(count)]
+    return np.array(sorted(map(tuple, points)), np.int64).reshape(len(points), len(extents))
 
 
 def _int(size: Size, sizes: Mapping[str, int]) -> int:
@@ -210,32 +219,34 @@ class _Values:
     """The values of a region's stages at points, each computed once."""
 
     def __init__(
-        self, region: Region, field: Field, sizes: Mapping[str, int], side: int, most: int
+        self, region: Region, field: Field, sizes: Mapping[str, int], side: int, max_terms: int
     ) -> None:
         self._region, self._field, self._sizes, self._side = region, field, sizes, side
         self._digests = stage_digests(region)
-        self._known: dict[int, tuple[Values, list[Values]]] = {}
-        self._left, self._most = most, most
+        self._cache: dict[int, tuple[Values, list[Values]]] = {}
+        self._terms_left, self._max_terms = max_terms, max_terms
 
     def stage(self, number: int, at: Values) -> list[Values]:
-        """The components of a stage at points, a row of `at` each."""
+        """Returns the components of a stage at points, a row of `at` each."""
         shape = self._shape(~number)
         places = _linear(at, shape)
-        wanted = _distinct(places)
-        known, values = self._known.get(number, (wanted[:0], []))
-        new = np.setdiff1d(wanted, known, assume_unique=True)
-        if len(new) or not values:
-            made = self._computed(number, _unravelled(new, shape))
-            every = np.concatenate([known, new])
+        requested = _distinct(places)
+        cached, values = self._cache.get(number, (requested[:0], []))
+        missing = np.setdiff1d(requested, cached, assume_unique=True)
+        if len(missing) or not values:
+            components = self._computed(number, _unravelled(missing, shape))
+            every = np.concatenate([cached, missing])
             order = np.argsort(every)
-            known = every[order]
+            cached = every[order]
             values = [
-                np.concatenate([old, own])[order]
-                for old, own in zip(values or [new[:0]] * len(made), made, strict=True)
+                np.concatenate([old, component])[order]
+                for old, component in zip(
+                    values or [missing[:0]] * len(components), components, strict=True
+                )
             ]
-            self._known[number] = known, values
-        found = np.searchsorted(known, places)
-        return [v[found] for v in values]
+            self._cache[number] = cached, values
+        rows = np.searchsorted(cached, places)
+        return [v[rows] for v in values]
 
     def _computed(self, number: int, at: Values) -> list[Values]:
         stage = self._region.stages[number]
@@ -248,9 +259,9 @@ class _Values:
             ]
         sums = [_int(s, self._sizes) for s in stage.sums]
         terms = prod(sums)
-        self._left -= len(at) * max(terms, 1)
-        if self._left < 0:
-            raise Unchecked(f"the check of stage {number} has over {self._most} terms")
+        self._terms_left -= len(at) * max(terms, 1)
+        if self._terms_left < 0:
+            raise Unchecked(f"the check of stage {number} has over {self._max_terms} terms")
         inner = _unravelled(np.arange(terms), sums)
         rows = max(_CHUNK // max(terms, 1), 1)
         parts = [self._part(stage, at[n : n + rows], inner) for n in range(0, len(at), rows)]
@@ -304,49 +315,51 @@ class _Values:
         return values & 1 if dtype is BOOL else values
 
     def _affine(self, form: Affine, loops: list[Values]) -> Values:
-        total = np.array(_int(form.offset, self._sizes), np.int64)
+        value = np.array(_int(form.offset, self._sizes), np.int64)
         for step, loop in zip(form.steps, loops, strict=True):
             if step != 0:
-                total = total + _int(step, self._sizes) * loop
+                value = value + _int(step, self._sizes) * loop
         for digit in form.digits:
-            value = self._affine(digit.of, loops) // digit.div
-            value = value % digit.mod if digit.mod else value
-            total = total + _int(digit.step, self._sizes) * value
-        return total
+            quotient = self._affine(digit.of, loops) // digit.div
+            quotient = quotient % digit.mod if digit.mod else quotient
+            value = value + _int(digit.step, self._sizes) * quotient
+        return value
 
     def _shape(self, source: int) -> list[int]:
         return [_int(s, self._sizes) for s in shape_of(self._region, source)]
 
 
 def _unconditional(body: Sequence[Scalar]) -> set[int]:
-    """The factors that are read whatever the conditions of selects are."""
-    rest, seen = list(body), set[Scalar]()
-    while rest:
-        scalar = rest.pop()
-        if scalar not in seen:
-            seen.add(scalar)
+    """Returns the factors that a body reads under every condition of its selects."""
+    pending, visited = list(body), set[Scalar]()
+    while pending:
+        scalar = pending.pop()
+        if scalar not in visited:
+            visited.add(scalar)
             lazy = isinstance(scalar, Apply) and scalar.function == "select"
-            rest += children(scalar)[:1] if lazy else children(scalar)
-    return {s.number for s in seen if isinstance(s, Arg)}
+            pending += children(scalar)[:1] if lazy else children(scalar)
+    return {s.number for s in visited if isinstance(s, Arg)}
 
 
 def _distinct(places: Values) -> Values:
-    """The different ones, in order; `np.unique` would import masked arrays, a third of a second."""
+    """Returns the distinct places in order; `np.unique` would import masked arrays, which takes a
+    third of a second.
+    """
     ordered = np.sort(places, axis=None)
     first = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
-    found: Values = ordered[first]
-    return found
+    distinct: Values = ordered[first]
+    return distinct
 
 
 def _linear(at: Values, shape: Sequence[int]) -> Values:
-    total = np.zeros(at.shape[:-1], np.int64)
+    number = np.zeros(at.shape[:-1], np.int64)
     for axis, size in enumerate(shape):
-        total = total * size + at[..., axis]
-    return total
+        number = number * size + at[..., axis]
+    return number
 
 
 def _unravelled(numbers: Values, shape: Sequence[int]) -> Values:
-    found = np.zeros((len(numbers), len(shape)), np.int64)
+    places = np.zeros((len(numbers), len(shape)), np.int64)
     for axis in range(len(shape) - 1, -1, -1):
-        numbers, found[:, axis] = np.divmod(numbers, max(shape[axis], 1))
-    return found
+        numbers, places[:, axis] = np.divmod(numbers, max(shape[axis], 1))
+    return places

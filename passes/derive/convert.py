@@ -1,7 +1,7 @@
-"""Expressions to regions and back: the identity but for the names of iterators.
+"""Converts expressions to regions and back: the identity up to the names of iterators.
 
-Both ways keep the order of stages and factors.  A body that is nothing but a product gets a factor
-for each of its reads, every other body one for each different read.
+Both directions keep the order of stages and factors.  A body that is only a product gets a factor
+for each of its reads, every other body a factor for each distinct read.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ from tcc.passes.derive.record import Factor, Factors, Region, Stage
 from tcc.passes.fuse.compose import canonical
 
 
-@lru_cache(maxsize=4096)  # equal layers, and passes that ask again
-def from_expr(whole: Expr) -> Region:
-    """The region that computes what `whole` does; stages that do not fit are leaves."""
-    stages = tuple(map(_stage, whole.stages))
-    return Region(whole.params, stages, tuple((o.stage, o.component) for o in whole.outputs))
+@lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph
+def from_expr(source: Expr) -> Region:
+    """Returns the region that computes what `source` does; a stage that no `Stage` expresses is a
+    leaf.
+    """
+    stages = tuple(map(_stage, source.stages))
+    return Region(source.params, stages, tuple((o.stage, o.component) for o in source.outputs))
 
 
 def to_expr(region: Region) -> Expr:
-    """The expression of a region, its iterators named as `canonical` names them."""
+    """Returns the expression of a region, its iterators named as `canonical` names them."""
     stages = tuple(map(_expr_stage, region.stages))
     return canonical(Expr(region.params, stages, tuple(StageRef(*o) for o in region.outputs)))
 
 
 def region_text(region: Region) -> str:
-    """The text of the region's expression; what reads it back as an expression reads the region."""
+    """Returns the text of the region's expression, which parses back to the region."""
     return expr_text(to_expr(region))
 
 
@@ -61,14 +63,14 @@ _MOST_OCCURRENCES = 16  # a power by repeated squares has 2^n of them
 
 def _stage(stage: expr.Stage) -> Stage:
     loops = {var: n for n, var in enumerate(stage.loops)}
-    found: dict[Scalar, Factor] = {}
+    factor_of: dict[Scalar, Factor] = {}
     for node in walk(*stage.body):
         if isinstance(node, Read | IndexValue):
             factor = _factor(node, loops)
             if factor is None:
                 return _leaf(stage)
-            found[node] = factor
-    factors, body = _numbered(stage.body, found)
+            factor_of[node] = factor
+    factors, body = _numbered(stage.body, factor_of)
     return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, body)
 
 
@@ -79,35 +81,37 @@ def _extents(variables: Vars) -> Sizes:
 def _factor(node: Read | IndexValue, loops: Mapping[Var, int]) -> Factor | None:
     indices = node.indices if isinstance(node, Read) else (node.index,)
     forms = [affine_of(i, loops) for i in indices]
-    known = tuple(f for f in forms if f is not None)
-    if len(known) < len(forms) or (isinstance(node, Read) and node.indirect):
+    affine_forms = tuple(f for f in forms if f is not None)
+    if len(affine_forms) < len(forms) or (isinstance(node, Read) and node.indirect):
         return None
     if isinstance(node, IndexValue):
-        return Factor(None, 0, known, node.dtype)
+        return Factor(None, 0, affine_forms, node.dtype)
     fill = None if node.fill is None else literal(node.fill, node.dtype)
-    return Factor(*_number(node.source), known, node.dtype, fill)
+    return Factor(*_number(node.source), affine_forms, node.dtype, fill)
 
 
 def _number(source: Source) -> tuple[int, int]:
-    """Source and component of a factor."""
+    """Returns the source and component of a factor."""
     return (~source.stage, source.component) if isinstance(source, StageRef) else (source, 0)
 
 
-def _numbered(body: Scalars, found: Mapping[Scalar, Factor]) -> tuple[Factors, Scalars]:
-    """The factors in order of use, and the body over their numbers."""
-    if len(found) < _occurrences(body) <= _MOST_OCCURRENCES:
+def _numbered(body: Scalars, factor_of: Mapping[Scalar, Factor]) -> tuple[Factors, Scalars]:
+    """Returns the factors in order of use, and the body over their numbers."""
+    if len(factor_of) < _occurrences(body) <= _MOST_OCCURRENCES:
         factors: list[Factor] = []
-        spread = _spread(body[0], found, factors)
+        spread = _spread(body[0], factor_of, factors)
         return tuple(factors), (spread,)
-    numbers = {node: argument(n, node.dtype) for n, node in enumerate(found)}
-    done: dict[Scalar, Scalar] = {}
+    numbers = {node: argument(n, node.dtype) for n, node in enumerate(factor_of)}
+    renumbered: dict[Scalar, Scalar] = {}
     for node in walk(*body):
-        done[node] = numbers.get(node) or rebuild(node, done.__getitem__)
-    return tuple(found.values()), tuple(done[b] for b in body)
+        renumbered[node] = numbers.get(node) or rebuild(node, renumbered.__getitem__)
+    return tuple(factor_of.values()), tuple(renumbered[b] for b in body)
 
 
 def _occurrences(body: Scalars) -> int:
-    """How many reads a product has, each as often as it is multiplied; 0 for other bodies."""
+    """Returns the number of reads that a product multiplies, counted with repetition; 0 for other
+    bodies.
+    """
     counts: dict[Scalar, int] = {}
     for node in walk(*body):
         match node:
@@ -122,19 +126,19 @@ def _occurrences(body: Scalars) -> int:
     return counts[body[0]] if len(body) == 1 else 0
 
 
-def _spread(scalar: Scalar, found: Mapping[Scalar, Factor], factors: list[Factor]) -> Scalar:
-    """`scalar` with a new factor, appended to `factors`, for every occurrence of a read."""
-    if scalar not in found:
-        return rebuild(scalar, lambda operand: _spread(operand, found, factors))
-    factors.append(found[scalar])
+def _spread(scalar: Scalar, factor_of: Mapping[Scalar, Factor], factors: list[Factor]) -> Scalar:
+    """Returns `scalar` with a new factor, appended to `factors`, for every occurrence of a read."""
+    if scalar not in factor_of:
+        return rebuild(scalar, lambda operand: _spread(operand, factor_of, factors))
+    factors.append(factor_of[scalar])
     return argument(len(factors) - 1, scalar.dtype)
 
 
 def _leaf(stage: expr.Stage) -> Stage:
-    """The stage as it is, its sources numbered by factors."""
+    """Returns the stage itself as a leaf, its sources numbered by factors."""
     numbers: dict[Source, int] = {}
-    own = with_sources(stage, lambda source: numbers.setdefault(source, len(numbers)))
-    named = canonical(Expr((), (own,), ())).stages[0]
+    numbered = with_sources(stage, lambda source: numbers.setdefault(source, len(numbers)))
+    named = canonical(Expr((), (numbered,), ())).stages[0]
     dtypes = {node.source: node.dtype for node in reads(stage)}
     factors = tuple(Factor(*_number(source), (), dtypes[source]) for source in numbers)
     return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, named)

@@ -26,14 +26,14 @@ class Step(NamedTuple):
     def __str__(self) -> str:
         names = RULES[self.rule].names
         if len(names) == 1:
-            shown = [f"{names[0]}={','.join(map(str, self.arguments))}"]
+            arguments = [f"{names[0]}={','.join(map(str, self.arguments))}"]
         else:
-            shown = [f"{n}={a}" for n, a in zip(names, self.arguments, strict=True)]
-        return " ".join((self.rule, f"stage={self.stage}", *shown))
+            arguments = [f"{n}={a}" for n, a in zip(names, self.arguments, strict=True)]
+        return " ".join((self.rule, f"stage={self.stage}", *arguments))
 
 
 def parse_step(text: str) -> Step:
-    """The step that is written like this.  Raises ValueError for none."""
+    """Returns the step that `text` writes.  Raises ValueError for a text that is no step."""
     rule, numbers = text.partition(" ")[0], tuple(map(int, findall(r"-?\d+", text)))
     step = Step(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
     if step is None or str(step) != text:
@@ -42,12 +42,14 @@ def parse_step(text: str) -> Step:
 
 
 def applied(region: Region, step: Step) -> Region:
-    """The region after a step.  Raises Refused where the rule does not hold."""
+    """Returns the region after a step.  Raises Refused where the rule does not hold."""
     return RULES[step.rule].apply(region, step.stage, *step.arguments)
 
 
 def replay(region: Region, chain: Iterable[str]) -> Region:
-    """The region after the steps of a chain.  Raises UserError that names the step that fails."""
+    """Returns the region after the steps of a chain.  Raises UserError that names the
+    failing step.
+    """
     for number, text in enumerate(chain):
         try:
             region = applied(region, parse_step(text))

@@ -1,19 +1,20 @@
-"""Replaces sites of a graph by what computes them in less time.
+"""Replaces sites of a graph by computations that take less time.
 
     %s = matmul(%q, %kt)                          %t = expression(%kt, %v)       64 x 64 a head
     %y = matmul(%s, %v)      4,096 x 4,096   ->   %y = expression(%q, %t)
 
-Sites are sums of products (`sites`), which are written anew in other orders (`rewritten`), and
-convolutions, which are computed in bilinear forms (`bilinear`).  The candidates whose estimates and
-bounds are low are priced as the kernels that they become, and all sites are chosen for together:
-neighbours by what they take together, weights within their bounds.  What is made of constants is
-computed here in f64 and rounded once.  Another region is checked against what it replaces by exact
-values (`check`).
+Sites are sums of products (`sites`), which are rewritten in other orders (`rewritten`), and
+convolutions, which are computed in bilinear forms (`bilinear`).  Candidates with low estimates and
+bounds are priced as the kernels that they become. All sites are decided together: the prices of
+neighbours depend on each other, and all weights share one limit of size.  Constants are computed
+here in f64 and rounded once.  A rewritten region is checked against its original by exact values
+(`check`).
 
 Orders of sums change rounding only.  A result is finite where the products of the largest
-magnitudes of its factors are, summed; an infinity or a NaN of an operand makes the same results
-infinite or NaN as before, though which of both may differ.  Numbers that are not near one stay
-where they are, differences are not multiplied out, and no division by data is moved.
+magnitudes of its factors are, summed. An infinity or a NaN of an operand makes the same results
+infinite or NaN as before, though an infinity may become a NaN or a NaN an infinity.  Numbers that
+are not near one stay where they are, differences are not multiplied out, and no division by data is
+moved.
 Requires folded constants.
 """
 
@@ -45,16 +46,17 @@ from tcc.passes.derive.sites import Scope, Site, scopes
 from tcc.record import record
 from tcc.schedule.alternatives import Alternative
 
-# An option that is so many times as dear as the best is not looked at together with others.
+# Options over this multiple of the best price are not priced together with neighbours' options.
 _HOPELESS = 1.15
 
 
 @record
 class Derivations:
-    """What prices are made by, how many times their size all weights together may take, and
-    whether convolutions may take `bilinear` forms.
+    """The planner's prices and the limits of derivations.
 
-    `strict` keeps to what gives every result the terms that it had, in their order.
+    `growth` is the largest factor by which all weights together may grow; `bilinear` allows
+    bilinear forms of convolutions. `strict` allows only candidates that give every result its terms
+    in their order.
     """
 
     prices: Prices
@@ -65,7 +67,9 @@ class Derivations:
 
 @dataclass(slots=True, eq=False)
 class Option:
-    """A candidate for a site, its price once it is priced, and else why it is not."""
+    """A candidate for a site, with its price once it is priced; `why` is the reason where it has
+    none.
+    """
 
     candidate: Candidate
     seconds: float | None
@@ -74,9 +78,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """A site, what it is estimated to take as it is, its price where anything was compared with it,
-    the candidates, the best estimate first, and the `states` of the search; `chosen` is the option
-    that was taken."""
+    """A site with its candidates and the choice among them.
+
+    `estimate` is the site's own estimate, `seconds` its own price where any candidate was priced,
+    `options` the candidates with the best estimate first, `states` the number of states of the
+    search, and `chosen` the option that replaces the site.
+    """
 
     site: Site
     estimate: float
@@ -86,25 +93,31 @@ class Decision:
     chosen: Option | None = None
 
     def alternatives(self) -> list[Alternative[Site, Option | None]]:
-        """What is chosen from, the site as it is first: candidates count as dearer than priced."""
+        """Returns the site as it is, then its priced options, whose prices are raised by
+        `dearer`.
+        """
         site = self.site
-        found: list[Alternative[Site, Option | None]] = [Alternative(site, None, self.seconds or 0)]
+        choices: list[Alternative[Site, Option | None]] = [
+            Alternative(site, None, self.seconds or 0)
+        ]
         for option in self.options:
             if option.seconds is not None:
                 candidate = option.candidate
                 price = option.seconds * dearer(candidate)
-                found.append(Alternative(site, option, price, candidate.growth(site)))
-        return found
+                choices.append(Alternative(site, option, price, candidate.growth(site)))
+        return choices
 
 
 def derive(graph: Graph, limits: Derivations) -> Graph:
-    """`graph` with the sites replaced that gain from it within the limits.
+    """Returns `graph` with the sites replaced whose candidates save time within the limits.
 
     Raises InternalError, with the chain, for a replacement that computes something else.
     """
-    found = [(d.site, d.chosen.candidate) for d in decisions(graph, limits) if d.chosen is not None]
-    chosen = {site.sink: (site, candidate) for site, candidate in found}
-    pools = pools_of(graph, {s.sink: c.form for s, c in found if isinstance(c, Tiled)})
+    replacements = [
+        (d.site, d.chosen.candidate) for d in decisions(graph, limits) if d.chosen is not None
+    ]
+    chosen = {site.sink: (site, candidate) for site, candidate in replacements}
+    pools = pools_of(graph, {s.sink: c.form for s, c in replacements if isinstance(c, Tiled)})
     new: dict[Value, Value] = {}
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -127,60 +140,65 @@ def _emitted(
 
 
 def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
-    """What was found for each site, and what all of them are given together."""
-    known: dict[Any, Decision] = {}
-    found: list[Decision] = []
+    """Returns the candidates of every site, and the choice for all sites together."""
+    decided: dict[Any, Decision] = {}
+    ordered: list[Decision] = []
     scope_of: list[Scope] = []
     for scope in scopes(graph):
         for site in _sites(scope):
             key = site.key
-            if key not in known:
-                known[key] = _decided(site, limits)
-            found.append(replace(known[key], site=site))
+            if key not in decided:
+                decided[key] = _decided(site, limits)
+            ordered.append(replace(decided[key], site=site))
             scope_of.append(scope)
-    for each in known.values():
-        for option in (o for o in each.options if not o.why):
-            price = _priced(limits.prices, each.site, each.seconds, option.candidate)
+    for entry in decided.values():
+        for option in (o for o in entry.options if not o.why):
+            price = _priced(limits.prices, entry.site, entry.seconds, option.candidate)
             option.seconds, option.why = price
-    places = [decision.alternatives() for decision in found]
+    places = [decision.alternatives() for decision in ordered]
     links = dict(_links(limits.prices, scope_of, places))
     picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
     return [
         replace(decision, chosen=place[pick].replacement)
-        for decision, place, pick in zip(found, places, picks, strict=True)
+        for decision, place, pick in zip(ordered, places, picks, strict=True)
     ]
 
 
 def _sites(scope: Scope) -> Iterator[Site]:
-    """The convolutions that forms may compute, and all other sums of products, which may hold such
-    convolutions."""
-    alone = list(convolutions(scope))
-    sinks = {site.sink for site in alone}
+    """Yields the convolutions that may take bilinear forms, and all other sums of products. A sum
+    of products may contain such a convolution.
+    """
+    convs = list(convolutions(scope))
+    sinks = {site.sink for site in convs}
     yield from (s for s in scope.sums() if len(s.nodes) > 1 or s.sink not in sinks)
-    yield from alone
+    yield from convs
 
 
 def _decided(site: Site, limits: Derivations) -> Decision:
-    """The candidates of a site, those to be priced that may save the margin."""
+    """Returns a site with its candidates; a candidate whose estimate saves less than the margin is
+    not to be priced.
+    """
     prices = limits.prices
-    found = _found(site, limits)
+    searches = _searches(site, limits)
     pairs: list[tuple[Candidate, bool]] = []
-    for own in found:
-        known = own.estimate
-        if known is None:
-            known = prices.seconds(site) if own.candidates else 0.0
-        pairs += [(c, c.estimate * dearer(c) < known) for c in own.candidates]
+    for result in searches:
+        baseline = result.estimate
+        if baseline is None:
+            baseline = prices.seconds(site) if result.candidates else 0.0
+        pairs += [(c, c.estimate * dearer(c) < baseline) for c in result.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
-    first = found[0].estimate or 0.0
-    return Decision(site, first, direct, options, sum(own.states for own in found))
+    first = searches[0].estimate or 0.0
+    return Decision(site, first, direct, options, sum(result.states for result in searches))
 
 
 def _priced(
     prices: Prices, site: Site, direct: float | None, candidate: Candidate
 ) -> tuple[float | None, str]:
-    """The price of a candidate for a site that takes `direct` as it is, or why it has none."""
+    """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
+    reason why it has none.
+    """
     assert direct is not None
     factor = dearer(candidate)
     if candidate.least_seconds(prices.planner.rates) * factor >= direct:
@@ -192,8 +210,8 @@ def _priced(
     return (None if why else seconds), why
 
 
-def _found(site: Site, limits: Derivations) -> list[Found]:
-    """What each generator of candidates finds for a site."""
+def _searches(site: Site, limits: Derivations) -> list[Found]:
+    """Returns what each generator of candidates finds for a site."""
     prices, conv = limits.prices, fitting(site)
     derived = searched(site, prices.planner.rates, limits.strict)
     if limits.strict:
@@ -213,9 +231,11 @@ _Place: TypeAlias = Sequence[Alternative[Site, Option | None]]
 def _links(
     prices: Prices, scope_of: Sequence[Scope], places: Sequence[_Place]
 ) -> Iterator[tuple[tuple[int, int], Link]]:
-    """What the choices at two places add: without bound where both replace a node; where a
-    convolution reads what comes of another, and a neighbour may tip the scales, what both take
-    together."""
+    """Yields pairs of places with the seconds that their choices add when they are taken together.
+
+    Two replacements of one node add infinity. Where a convolution reads the result of another, and
+    either has several options near its best price, the pair is priced.
+    """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
     for number, place in enumerate(places):
@@ -229,7 +249,7 @@ def _links(
         before = makers.get(site.operands[0])
         if before is not None and (_contested(places[before]) or _contested(place)):
             yield (before, number), _link(prices, scope_of[number], places[before], place)
-        makers.update((v, number) for n in site.around for v in n.outputs)
+        makers.update((v, number) for n in site.neighbourhood for v in n.outputs)
 
 
 def _contested(place: _Place) -> bool:
@@ -237,25 +257,31 @@ def _contested(place: _Place) -> bool:
 
 
 def _hopeful(place: _Place) -> list[bool]:
-    least = min(each.price for each in place)
-    return [each.price <= _HOPELESS * least for each in place]
+    best = min(alternative.price for alternative in place)
+    return [alternative.price <= _HOPELESS * best for alternative in place]
 
 
 def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
-    """What two convolutions take together beyond what they take alone, if both have a form that is
-    looked at."""
+    """Returns a function from two choices to the seconds that both convolutions take together
+    beyond the sum of their own prices; 0 where a choice is no form near the best price.
+    """
     sites = first[0].region, second[0].region
     nodes = [site.sink for site in sites]
-    around = (n for node in nodes for n in epilogue(scope, node))
-    both = scope.site(nodes, around, stored=True)
-    ones, others = _hopeful(first), _hopeful(second)
+    neighbours = (n for node in nodes for n in epilogue(scope, node))
+    pair = scope.site(nodes, neighbours, stored=True)
+    hopeful_first, hopeful_second = _hopeful(first), _hopeful(second)
 
     def beyond(a: int, b: int) -> float:
         one, other = first[a].replacement, second[b].replacement
-        if one is None or other is None or one.seconds is None or not (ones[a] and others[b]):
+        if (
+            one is None
+            or other is None
+            or one.seconds is None
+            or not (hopeful_first[a] and hopeful_second[b])
+        ):
             return 0.0
-        taken = (sites[0], one.candidate), (sites[1], other.candidate)
-        together, plain = (prices.seconds(both, t) for t in (taken, taken[1:]))
+        replaced = (sites[0], one.candidate), (sites[1], other.candidate)
+        together, plain = (prices.seconds(pair, t) for t in (replaced, replaced[1:]))
         return together - plain - (one.seconds - first[0].price)
 
     return beyond

@@ -1,7 +1,8 @@
-"""What rules are made of: other loops for a stage, a producer in the place of an access, other
-stages for one.  Functions are pure; none changes what is computed but where its text says so.
+"""Operations from which rules are built: new loops for a stage, a producer in place of an access,
+several stages in place of one.
 
-Those that change loops raise ValueError for a leaf.
+Functions are pure.  A function keeps the computed values unless its text says otherwise. Functions
+that change loops raise ValueError for a leaf.
 """
 
 from __future__ import annotations
@@ -26,20 +27,23 @@ from tcc.passes.derive.record import Factor, Region, Stage, constant_of, reads_i
 
 
 def depends(factor: Factor) -> frozenset[int]:
-    """The loops that an access depends on."""
+    """Returns the loops that an access depends on."""
     return frozenset().union(*map(loops_of, factor.forms))
 
 
 def moved(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
-    """The access with `maps[k]`, a form of the loops over `extents`, in the place of loop k."""
+    """Returns the access with `maps[k]`, a form of the loops over `extents`, in the place of loop
+    k.
+    """
     return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
 
 
 def over(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Stage:
-    """The stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from them.
+    """Returns the stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from the
+    new loops.
 
-    It computes the same where the maps take the new points to the old ones, those of a sum one to
-    one; a new result loop is another shape, for which its readers must be changed.
+    It computes the same where the maps take the new points to the old points, and the points of a
+    sum one to one.  A new result loop changes the shape, so its readers must change too.
     """
     if isinstance(stage.body, expr.Stage):
         raise ValueError("a leaf keeps its loops")
@@ -48,10 +52,11 @@ def over(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Sta
 
 
 def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
-    """The stage whose result loops are those numbered `iters`, its sum loops those numbered `sums`.
+    """Returns the stage whose result loops are those numbered `iters`, its sum loops those numbered
+    `sums`.
 
     It permutes loops, moves them between result and sum, and drops the loops that it does not name:
-    these stay at 0.
+    a dropped loop stays at 0.
     """
     loops = stage.loops
     maps = placed((*iters, *sums), len(loops))
@@ -59,17 +64,18 @@ def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
 
 
 def placed(numbers: Sequence[int], count: int) -> list[Affine]:
-    """The maps of `count` old loops to new ones, which are the old ones numbered `numbers`; the
-    others stay at 0."""
+    """Returns the maps of `count` old loops to new loops, which are the old loops numbered
+    `numbers`; the remaining old loops stay at 0.
+    """
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
 
 
 def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
-    """The stage with one more loop at position `loop`, on which nothing depends yet.
+    """Returns the stage with one more loop at position `loop`, on which nothing depends yet.
 
-    Over a sum the result is `size` times the old one.
+    Over a sum the result is `size` times the old result.
     """
     first = len(stage.iters)
     if not (first <= loop if is_sum else loop <= first):
@@ -84,12 +90,12 @@ def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
 
 
 def inlined(region: Region, number: int, place: int) -> Stage | None:
-    """Stage `number` with the body of the stage that its factor `place` reads in that factor's
-    place; None where that is not the same.
+    """Returns stage `number` with the body of the producer that its factor `place` reads in that
+    factor's place; None where the result would differ.
 
-    A producer without a monoid goes anywhere.  One with a monoid brings its loops along: into a
-    product of the same type where it sums, else into a stage that is nothing but the factor; the
-    reader combines by the same monoid or not at all.
+    A producer without a monoid may be inlined anywhere.  A producer with a monoid brings its sum
+    loops along: a sum goes into a product of the same type, and any producer into a stage that is
+    only the factor. The reader combines by the same monoid or by none.
     """
     stage = region.stages[number]
     factor = stage.factors[place]
@@ -101,26 +107,26 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
     if producer.monoid is not None and not _joins(stage, producer):
         return None
     loops = stage.loops + producer.sums
-    own = units(len(loops))
-    widen = own[: len(stage.loops)]
+    all_units = units(len(loops))
+    widen = all_units[: len(stage.loops)]
     maps = (
         *(substitute(form, widen, loops) for form in factor.forms),
-        *own[len(stage.loops) :],
+        *all_units[len(stage.loops) :],
     )
-    kept = [moved(f, widen, loops) for f in stage.factors]
-    new = [moved(f, maps, loops) for f in producer.factors]
-    factors = (*kept[:place], *new, *kept[place + 1 :])
+    reader_factors = [moved(f, widen, loops) for f in stage.factors]
+    producer_factors = [moved(f, maps, loops) for f in producer.factors]
+    factors = (*reader_factors[:place], *producer_factors, *reader_factors[place + 1 :])
     body = producer.body[factor.component]
     shifted = transform_all((body,), lambda node: _shifted(node, place))[0]
 
     def leaf(node: Scalar) -> Scalar:
         if not isinstance(node, Arg) or node.number < place:
             return node
-        return shifted if node.number == place else _shifted(node, len(new) - 1)
+        return shifted if node.number == place else _shifted(node, len(producer_factors) - 1)
 
-    whole = transform_all(stage.body, leaf)
+    merged = transform_all(stage.body, leaf)
     monoid = stage.monoid or producer.monoid
-    return used(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, whole))
+    return used(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, merged))
 
 
 def _shifted(node: Scalar, by: int) -> Scalar:
@@ -128,12 +134,12 @@ def _shifted(node: Scalar, by: int) -> Scalar:
 
 
 def is_map(stage: Stage) -> bool:
-    """Whether each component of a stage is one that it reads, as it is."""
+    """True where each component of a stage is an unchanged element that it reads."""
     return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
 
 
 def _joins(stage: Stage, producer: Stage) -> bool:
-    """Whether the loops of a producer may become loops of its reader."""
+    """True where the loops of a producer may become loops of its reader."""
     if stage.monoid not in (None, producer.monoid) or stage.dtypes != producer.dtypes:
         return False
     return len(stage.dtypes) == 1 and (
@@ -142,15 +148,15 @@ def _joins(stage: Stage, producer: Stage) -> bool:
 
 
 def used(stage: Stage) -> Stage:
-    """The stage without factors that its body does not use."""
+    """Returns the stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
-    found = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}
-    body = renumbered(stage.body, {old: new for new, old in enumerate(sorted(found))})
-    return stage._replace(factors=tuple(stage.factors[n] for n in sorted(found)), body=body)
+    numbers = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}
+    body = renumbered(stage.body, {old: new for new, old in enumerate(sorted(numbers))})
+    return stage._replace(factors=tuple(stage.factors[n] for n in sorted(numbers)), body=body)
 
 
 def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
-    """The body with factor `place[n]` for factor n."""
+    """Returns the body with factor `place[n]` for factor n."""
     return transform_all(
         body, lambda n: argument(place[n.number], n.dtype) if isinstance(n, Arg) else n
     )
@@ -160,7 +166,7 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 
 
 def with_sources(stage: Stage, of: Callable[[int], int]) -> Stage:
-    """The stage reading `of(source)` for every source."""
+    """Returns the stage reading `of(source)` for every source."""
     factors = tuple(
         f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
     )
@@ -168,20 +174,20 @@ def with_sources(stage: Stage, of: Callable[[int], int]) -> Stage:
 
 
 def stages_read(stage: Stage) -> frozenset[int]:
-    """The numbers of the stages that a stage reads."""
+    """Returns the numbers of the stages that a stage reads."""
     return frozenset(~f.source for f in stage.factors if f.source is not None and f.source < 0)
 
 
 def readers(region: Region, number: int) -> tuple[int, ...]:
-    """The stages that read stage `number`."""
+    """Returns the stages that read stage `number`."""
     return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
 
 
 def spliced(region: Region, number: int, stages: Sequence[Stage]) -> Region:
-    """The region with `stages` in the place of stage `number`, the last one standing for it.
+    """Returns the region with `stages` in the place of stage `number`, the last of which readers
+    read.
 
-    They are numbered from `number` on.  One stage replaces it; several are inserted before its
-    replacement.
+    The new stages are numbered from `number` on; stages after `number` move behind them.
     """
     more = len(stages) - 1
 
@@ -196,7 +202,9 @@ def spliced(region: Region, number: int, stages: Sequence[Stage]) -> Region:
 
 
 def drop_unused(region: Region) -> Region:
-    """The region without stages that no output depends on; parameters keep their numbers."""
+    """Returns the region without stages that no output depends on; parameters keep their
+    numbers.
+    """
     needed = {number for number, _ in region.outputs}
     for number in range(len(region.stages) - 1, -1, -1):
         if number in needed:
@@ -205,8 +213,8 @@ def drop_unused(region: Region) -> Region:
         return region
     place = {old: new for new, old in enumerate(sorted(needed))}
 
-    def kept(source: int) -> int:
+    def renumbered_source(source: int) -> int:
         return source if source >= 0 else ~place[~source]
 
-    stages = tuple(with_sources(region.stages[n], kept) for n in place)
+    stages = tuple(with_sources(region.stages[n], renumbered_source) for n in place)
     return Region(region.params, stages, tuple((place[n], c) for n, c in region.outputs))

@@ -1,9 +1,9 @@
 """Scalars modulo a prime: exact values of bodies for checks.
 
-Elements are int64 in `[0, p)`; the order is that of the representatives from -p/2 to p/2, so small
-integers compare as they do.  `INFINITY` and `MINUS_INFINITY` stand beside them.  What is no ring
-operation is a keyed random function of its arguments: equal arguments give equal results, and
-different ones agree with probability 1/p.
+Elements are int64 in `[0, p)`; their order is that of the representatives from -p/2 to p/2, so
+small integers compare as usual.  `INFINITY` and `MINUS_INFINITY` are further elements.  A function
+that is no ring operation is a keyed random function of its arguments: equal arguments give equal
+results, and different arguments give equal results with probability 1/p.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Values: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def key_of(*parts: object) -> int:
-    """64 bits that follow from `parts` alone."""
+    """Returns 64 bits that depend on `parts` alone."""
     return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "little")
 
 
 def scattered(key: int, numbers: Values, prime: int) -> Values:
-    """A random element for each number (splitmix64; Steele, Lea and Flood 2014)."""
+    """Returns a random element for each number (splitmix64; Steele, Lea and Flood 2014)."""
     with np.errstate(over="ignore"):
         x = numbers.astype(np.uint64) + np.uint64(key)
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
@@ -44,7 +44,9 @@ def scattered(key: int, numbers: Values, prime: int) -> Values:
 
 
 def element(value: Literal, prime: int) -> int:
-    """A literal: floats are the fractions that they are; NaN is some element."""
+    """Returns the element of a literal: a float as its exact fraction, NaN as a fixed random
+    element.
+    """
     if isinstance(value, float) and not isfinite(value):
         if isinf(value):
             return INFINITY if value > 0 else MINUS_INFINITY
@@ -55,20 +57,22 @@ def element(value: Literal, prime: int) -> int:
 
 @entity
 class Field:
-    """Evaluates bodies modulo `prime`, with random functions that `seed` chooses."""
+    """Evaluates bodies modulo `prime`, with random functions that `seed` determines."""
 
     prime: int
     seed: int
 
     def body(self, scalars: Scalars, factors: Sequence[Values]) -> list[Values]:
-        """The values of scalars over `Arg`s, for arrays of these that broadcast."""
-        known: dict[Scalar, Values] = {}
+        """Returns the values of scalars over `Arg`s; `factors` are the `Arg`s' arrays, which
+        broadcast.
+        """
+        value_of: dict[Scalar, Values] = {}
         for scalar in walk(*scalars):
-            known[scalar] = self._scalar(scalar, known, factors)
-        return [known[s] for s in scalars]
+            value_of[scalar] = self._scalar(scalar, value_of, factors)
+        return [value_of[s] for s in scalars]
 
     def _scalar(
-        self, scalar: Scalar, known: Mapping[Scalar, Values], factors: Sequence[Values]
+        self, scalar: Scalar, value_of: Mapping[Scalar, Values], factors: Sequence[Values]
     ) -> Values:
         match scalar:
             case Arg():
@@ -76,9 +80,9 @@ class Field:
             case Const():
                 return np.array(element(scalar.value, self.prime), np.int64)
             case Cast():
-                return self._cast(known[scalar.arg], scalar.arg.dtype, scalar.dtype)
+                return self._cast(value_of[scalar.arg], scalar.arg.dtype, scalar.dtype)
             case Apply():
-                return self.apply(scalar.function, scalar.dtype, [known[a] for a in scalar.args])
+                return self.apply(scalar.function, scalar.dtype, [value_of[a] for a in scalar.args])
             case _:
                 raise TypeError(f"{type(scalar).__name__} is no scalar of a stage")
 
@@ -90,7 +94,7 @@ class Field:
         return self.random(f"cast {source.name} {target.name}", [value])
 
     def apply(self, function: str, dtype: DType, args: list[Values]) -> Values:
-        """A function of `FUNCTIONS` on elements; `dtype` is that of the result."""
+        """Returns a function of `FUNCTIONS` on elements; `dtype` is that of the result."""
         if function in _ORDERED:
             return self._truth(_ORDERED[function](*map(self.signed, args)))
         if function in _LOGICAL:
@@ -111,17 +115,17 @@ class Field:
         return np.asarray(value, np.int64)
 
     def random(self, name: str, args: Sequence[Values]) -> Values:
-        """A random function of the arguments."""
+        """Returns a random function of the arguments."""
         mixed = np.zeros((), np.int64)
         for place, arg in enumerate(args):
             mixed = scattered(key_of(self.seed, name, place), mixed ^ (arg + 2), self.prime)
         return mixed
 
     def signed(self, value: Values) -> Values:
-        """Representatives in order: infinities at the ends."""
+        """Returns the representatives from -p/2 to p/2, infinities at the ends."""
         p = self.prime
-        near = np.where(value > p // 2, value - p, value)
-        return np.where(value >= 0, near, np.where(value == INFINITY, p, -p))
+        centred = np.where(value > p // 2, value - p, value)
+        return np.where(value >= 0, centred, np.where(value == INFINITY, p, -p))
 
     def _with_infinities(self, function: str, args: list[Values]) -> Values:
         if function == "exp":
@@ -144,18 +148,18 @@ class Field:
         return np.where(first, args[0], args[1])
 
     def _quotient(self, a: Values, b: Values) -> Values:
-        """a/b; of a division by 0 or an infinity some function of both."""
-        power, rest, inverse = np.maximum(b, 0), self.prime - 2, np.ones_like(b)
-        while rest:
-            if rest & 1:
+        """Returns a/b; a random function of both where b is 0 or an infinity."""
+        power, exponent, inverse = np.maximum(b, 0), self.prime - 2, np.ones_like(b)
+        while exponent:
+            if exponent & 1:
                 inverse = inverse * power % self.prime
-            power, rest = power * power % self.prime, rest >> 1
+            power, exponent = power * power % self.prime, exponent >> 1
         return np.where(b > 0, a * inverse % self.prime, self.random("div", [a, b]))
 
     def combined(
         self, monoid: str, dtypes: tuple[DType, ...], values: list[Values]
     ) -> list[Values]:
-        """The combination of the last axis of each component."""
+        """Returns the combination over the last axis of each component."""
         if monoid == "sum" and np.all(values[0] >= 0):
             return [np.sum(values[0], axis=-1) % self.prime]  # 2^32 terms fit 64 bits
         row = MONOIDS[monoid]
@@ -165,10 +169,10 @@ class Field:
         while values[0].shape[-1] > 1:
             half = values[0].shape[-1] // 2
             pairs = [v[..., :half] for v in values] + [v[..., half : 2 * half] for v in values]
-            joined = self.body(row.combine(dtypes), pairs)
+            combinations = self.body(row.combine(dtypes), pairs)
             values = [
                 np.concatenate([new, old[..., 2 * half :]], axis=-1)
-                for new, old in zip(joined, values, strict=True)
+                for new, old in zip(combinations, values, strict=True)
             ]
         return [v[..., 0] for v in values]
 

@@ -1,15 +1,15 @@
-"""What a sum of products lacks to run at peak, and the steps that mend it.
+"""The obstacles that keep a sum of products from peak speed, and the steps that remove them.
 
-A contraction runs at peak where every index of every operand is a loop, or a sum of loops as of a
-dense window.  In the way are, each mended by one or two steps of rules:
+A contraction runs at peak where every index of every operand is a loop, or a sum of loops as in a
+dense window.  One or two steps of rules remove each obstacle:
 
     a quotient or remainder          its loops are split by the divisor, and the condition solved
-    a step that is no 1              the loop beside it is split by the step; the operand regrouped
+    a step other than 1              the loop beside it is split by the step; the operand regrouped
     a result and a sum loop          the sum is nested, or its window split into smaller ones
     two result loops                 one is skewed by the other
     loops of opposite signs          that of the sum is reversed
 
-The steps are offered in this order of a state: a nested sum is split no further, and operands come
+The steps of a state are offered in this order. A nested sum is split no further, and operands come
 last, so that steps that commute are tried in one order.
 """
 
@@ -29,20 +29,21 @@ from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused
 
 Steps: TypeAlias = tuple[Step, ...]
-_WINDOWS = (3, 2)  # taps of the windows that larger ones are split into
+_WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
 
 
 def settled(region: Region, strict: bool = False) -> tuple[Region, Steps]:
-    """The region after all steps that cost nothing: conditions solved, bounds tightened, windows
-    turned to run along their results."""
-    done: list[Step] = []
-    while (found := _settling(region, strict)) is not None:
-        step, region = found
-        done.append(step)
-    return region, tuple(done)
+    """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
+    bounds tightened, and windows reversed to run along their results.
+    """
+    steps: list[Step] = []
+    while (result := _free_step(region, strict)) is not None:
+        step, region = result
+        steps.append(step)
+    return region, tuple(steps)
 
 
-def _settling(region: Region, strict: bool) -> tuple[Step, Region] | None:
+def _free_step(region: Region, strict: bool) -> tuple[Step, Region] | None:
     for number, stage in enumerate(region.stages):
         if is_leaf(stage):
             continue
@@ -62,7 +63,7 @@ def _settling(region: Region, strict: bool) -> tuple[Step, Region] | None:
 
 
 def _against(stage: Stage) -> list[int]:
-    """The sum loops of windows that run against their results in every index."""
+    """Returns the sum loops of windows that run against their results in every index."""
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
     for steps in map(_steps, _forms(stage)):
@@ -71,11 +72,11 @@ def _against(stage: Stage) -> list[int]:
                 signs.setdefault(loop, set()).update(
                     step == other for k, other in steps if k < first and abs(step) == abs(other)
                 )
-    return [loop for loop, found in signs.items() if found == {False}]
+    return [loop for loop, signs_of_loop in signs.items() if signs_of_loop == {False}]
 
 
 def moves(region: Region) -> Iterator[Steps]:
-    """Every step that any rule offers."""
+    """Yields every step that any rule offers."""
     for number, stage in enumerate(region.stages):
         if not is_leaf(stage):
             for name, rule in RULES.items():
@@ -83,13 +84,13 @@ def moves(region: Region) -> Iterator[Steps]:
 
 
 def is_regular(region: Region) -> bool:
-    """Whether every sum of products reads its operands by sums of loops, each its own step."""
+    """True where every index of every sum of products is a sum of loops with steps 0 or 1."""
     forms = (f for _, stage in _contractions(region) for f in _forms(stage))
     return all(not f.digits and set(f.steps) <= {0, 1} for f in forms)
 
 
 def wanted(region: Region) -> Iterator[Steps]:
-    """The steps that mend what is in the way of some contraction."""
+    """Yields the steps that remove an obstacle of some contraction."""
     for number, stage in _contractions(region):
         if any(is_copy(region, f.source) for f in stage.factors):
             continue
@@ -109,7 +110,7 @@ def _contractions(region: Region) -> Iterator[tuple[int, Stage]]:
 
 
 def _multiplies(stage: Stage) -> bool:
-    """Whether a stage has a sum and reads two tensors or more."""
+    """True where a stage has a sum and reads two tensors or more."""
     return bool(stage.sums) and sum(f.source is not None for f in stage.factors) > 1
 
 
@@ -118,23 +119,24 @@ def _adds(stage: Stage) -> bool:
 
 
 def _forms(stage: Stage) -> list[Affine]:
-    """The indices, in which loops of one trip have no step."""
+    """Returns the indices of a stage, in which loops of one trip have step 0."""
     forms = [form for factor in stage.factors for form in factor.forms]
     if 1 not in stage.loops:
         return forms
     pairs = [tuple(zip(form.steps, stage.loops, strict=True)) for form in forms]
-    steps = (tuple(step if size != 1 else 0 for step, size in own) for own in pairs)
-    return [form._replace(steps=own) for form, own in zip(forms, steps, strict=True)]
+    steps = (tuple(step if size != 1 else 0 for step, size in form_steps) for form_steps in pairs)
+    return [form._replace(steps=form_steps) for form, form_steps in zip(forms, steps, strict=True)]
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:
-    """The loops of a form with their steps, where these are numbers."""
+    """Returns the loops of a form with their steps, where a step is a number."""
     return [(k, s) for k, s in enumerate(form.steps) if isinstance(s, int) and s]
 
 
 def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
-    """All loops of a digit split by its divisor, those of the result such that its offset goes, or
-    without a shift, which would make more points of them."""
+    """Yields splits of all loops of a digit by its divisor. Result loops are shifted so that the
+    digit's offset vanishes; a second alternative has no shift, as a shift adds points.
+    """
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
     for digit, shifts in product(digits, (True, False)):
         by = digit.div if digit.div > 1 else digit.mod
@@ -149,23 +151,26 @@ def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
 
 
 def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
-    """Loops split by the step of another, relative to their own; windows, of loops of one step,
-    split into smaller ones."""
-    first, found = len(stage.iters), dict[Steps, None]()
+    """Yields splits of a loop by the relative step of another loop, and of windows, whose loops
+    have one step, into smaller windows.
+    """
+    first, splits = len(stage.iters), dict[Steps, None]()
     for steps in map(_steps, _forms(stage)):
         for loop, step in steps:
             size = stage.loops[loop]
-            alike = [k for k, s in steps if abs(s) == abs(step) and k != loop]
+            same_step = [k for k, s in steps if abs(s) == abs(step) and k != loop]
             inner = [abs(s // step) for _, s in steps if s % step == 0 and abs(s) != abs(step)]
-            if alike:
+            if same_step:
                 larger = isinstance(size, int) and size > max(_WINDOWS)
-                inner = [*_WINDOWS] if larger and loop >= first > min(alike) else []
-            found.update((_split(number, stage, loop, by), None) for by in inner)
-    return filter(None, found)
+                inner = [*_WINDOWS] if larger and loop >= first > min(same_step) else []
+            splits.update((_split(number, stage, loop, by), None) for by in inner)
+    return filter(None, splits)
 
 
 def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> Steps:
-    """The split of a larger loop, one of a sum relaxed before to a multiple; no step for others."""
+    """Returns the split of a loop longer than `inner`; a sum loop is first relaxed to a multiple of
+    `inner`. Returns no steps where the loop cannot be split.
+    """
     size, step = stage.loops[loop], Step("split", number, (loop, inner, shift))
     if isinstance(size, int) and size <= inner:
         return ()
@@ -177,7 +182,7 @@ def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> 
 
 
 def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
-    """Sums nested whose loops share an index with a result loop."""
+    """Yields nests of sums whose loops share an index with a result loop."""
     first = len(stage.iters)
     mixed = {
         k
@@ -191,23 +196,25 @@ def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
 
 
 def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
-    """Skews that take result loops out of every index in which they overlap others, all at once."""
+    """Yields skews that separate result loops from others in every index where they overlap, all at
+    once.
+    """
     forms, steps = _forms(stage), list[Step]()
-    skewed, kept = set[int](), set[int]()
+    skewed, skewed_by = set[int](), set[int]()
     for loop, by, step in RULES["skew"].moves(region, number):
         size = stage.loops[loop]
         overlaps = not isinstance(size, int) or abs(step) < size
-        own = [form for form in forms if form.steps[loop] != 0]
-        free = loop not in kept and by not in skewed
-        if overlaps and free and all(f.steps[by] == step * f.steps[loop] for f in own):
+        forms_of_loop = [form for form in forms if form.steps[loop] != 0]
+        free = loop not in skewed_by and by not in skewed
+        if overlaps and free and all(f.steps[by] == step * f.steps[loop] for f in forms_of_loop):
             skewed.add(loop)
-            kept.add(by)
+            skewed_by.add(by)
             steps.append(Step("skew", number, (loop, by, step)))
     return iter([tuple(steps)] if steps else [])
 
 
 def _of_operands(number: int, stage: Stage) -> Iterator[Steps]:
-    """Operands with steps regrouped, all at once."""
+    """Yields regroupings of all operands that have steps other than 1, all at once."""
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):

@@ -1,5 +1,6 @@
-"""Transposed convolutions as convolutions of their phases: what competes with bilinear forms where
-phases have unlike numbers of taps, which no search derives without adding zeros."""
+"""Transposed convolutions as convolutions of their phases: the alternative to bilinear forms where
+phases have unequal numbers of taps, which the search finds only by adding zeros.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from tcc.schedule.limits import Rates
 
 @record
 class Phases(Candidate):
-    """A transposed convolution of these attributes by its phases."""
+    """A transposed convolution, with its attributes, computed by its phases."""
 
     attrs: Any
 
@@ -35,8 +36,8 @@ class Phases(Candidate):
     def emit(
         self, b: GraphBuilder, operands: Sequence[Value], arrays: Arrays | None
     ) -> Value | None:
-        image, source, *rest = operands
-        bias = rest[0] if rest else None
+        image, source, *biases = operands
+        bias = biases[0] if biases else None
         weights, shift = (
             map(_contents, (source, bias)) if arrays is None else (*arrays[1:], None)[:2]
         )
@@ -45,15 +46,16 @@ class Phases(Candidate):
 
 
 def _contents(value: Value | None) -> Any:
-    """An array in the place of a constant of which no price depends on the elements."""
+    """Returns an array of zeros in place of a constant whose elements no price depends on."""
     if value is None:
         return None
     return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
 
 
 def by_phases(site: Site, rates: Rates) -> Found:
-    """The phases of a site that is a transposed convolution, if no search finds them and there are
-    not too many."""
+    """Returns the phases of a site that is a transposed convolution, if no search finds them and
+    `phases` accepts their number.
+    """
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):
         return Found(None, (), 0)

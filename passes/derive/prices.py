@@ -1,14 +1,15 @@
-"""What a site takes as it is and as others compute it, with what is computed around it.
+"""Prices of a site, as it is and by candidates, with the nodes around it.
 
-    site      max_pool -> conv -> add, relu -> max_pool    of the conv and what follows it
+    site      max_pool -> conv -> add, relu -> max_pool    of the conv and its epilogue
     as it is  one kernel                                   priced like the kernels of a model
     F(4, 3)   input transform, products, output transform
 
-A site with its neighbours is a graph of its own, placed and scheduled like a whole model, and its
-price the sum of its kernels' prices: epilogues, halos, layouts and joined kernels count as they
-will be.  A pool of one element stands for the kernels that make or read an image which is stored,
-so that it is stored as between kernels; what pools take by themselves is left out.  Constants have
-contents that no price depends on, and what is made of them ahead of the run is one.
+A site with its neighbours becomes a graph of its own, which is placed and scheduled like a whole
+model. Its price is the sum of its kernels' prices: epilogues, halos, layouts and joined kernels
+count as in the model.  A pool of one element stands for the kernels that make or read a stored
+image, so that the image is stored as between kernels; the time of the pools themselves is
+subtracted.  Constants have arbitrary contents, on which no price depends, and values computed from
+constants ahead of the run count as constants.
 """
 
 from __future__ import annotations
@@ -28,58 +29,61 @@ from tcc.passes.derive.sites import Role, Site
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.open_sizes import Times, mean_share, together
 
-# Elements along an axis that stand-ins for readers look at, for whose windows images are stored.
+# Elements along an axis of the windows of stand-ins for readers; images are stored for windows.
 _READ = 3
-# Where nodes of graphs come from.
+# The locations of nodes in a site's graph.
 _DIRECT, _POOL = "direct", "pool"
 
-# Sites among the nodes around one, and what computes them.
-Taken: TypeAlias = Sequence[tuple[Site, Candidate]]
+# Sites among the nodes around a site, with the candidates that replace them.
+Replacements: TypeAlias = Sequence[tuple[Site, Candidate]]
 
 
 class Prices:
-    """Prices sites as a planner would schedule their kernels, equal ones once.
+    """Prices sites as a planner would schedule their kernels, equal sites once.
 
-    `direct` is how many times the operations a site as it is does in a cycle, in a narrower type.
-    `priced` counts the graphs that were placed and scheduled.
+    `direct` is the speedup of a site as it is in a narrower type. `priced` counts the graphs that
+    were placed and scheduled.
     """
 
     def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
         self.planner = planner
         self.priced = 0
         self._direct = direct
-        self._known: dict[Any, Times] = {}
+        self._times_of: dict[Any, Times] = {}
         self._pools: dict[Any, Times] = {}
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
-        """A lower bound of what a convolution takes in a form, without the kernels around it."""
+        """Returns a lower bound of the seconds of a convolution in a form, without the kernels
+        around it.
+        """
         return form_work(conv, form).least_seconds(self.planner.rates)
 
-    def seconds(self, site: Site, taken: Taken = ()) -> float:
-        """Seconds of a site and its neighbours, with the candidates that are `taken`; at other sets
-        of sizes than the typical one, their share of what the site takes as it is."""
-        times, direct = self._times(site, taken), self._times(site)
-        if taken and all(candidate.guarded for _, candidate in taken):
+    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+        """Returns the seconds of a site and its neighbours with the candidates `replacements`; for
+        sizes other than the typical ones, their mean share of the site's own seconds.
+        """
+        times, direct = self._times(site, replacements), self._times(site)
+        if replacements and all(candidate.guarded for _, candidate in replacements):
             times = tuple(map(min, times, direct))
         return mean_share(times, direct)
 
-    def _times(self, site: Site, taken: Taken = ()) -> Times:
-        around = site.key
-        key = around, tuple((site.places_of(s.nodes), candidate) for s, candidate in taken)
-        if key not in self._known:
-            parts = self._kernels(site, taken)
-            if not taken:
-                self._pools[around] = together(t for loc, t in parts if loc.startswith(_POOL))
-            elif around not in self._pools:
+    def _times(self, site: Site, replacements: Replacements = ()) -> Times:
+        site_key = site.key
+        key = site_key, tuple((site.places_of(s.nodes), candidate) for s, candidate in replacements)
+        if key not in self._times_of:
+            parts = self._kernels(site, replacements)
+            if not replacements:
+                self._pools[site_key] = together(t for loc, t in parts if loc.startswith(_POOL))
+            elif site_key not in self._pools:
                 self._times(site)
-            left = tuple(-seconds for seconds in self._pools[around])
-            self._known[key] = together((*(t for _, t in parts), left))
-        return self._known[key]
+            minus_pools = tuple(-seconds for seconds in self._pools[site_key])
+            self._times_of[key] = together((*(t for _, t in parts), minus_pools))
+        return self._times_of[key]
 
-    def _kernels(self, site: Site, taken: Taken) -> list[tuple[str, Times]]:
-        """Where each kernel comes from, and its seconds."""
+    def _kernels(self, site: Site, replacements: Replacements) -> list[tuple[str, Times]]:
+        """Returns the location of each kernel, and its seconds."""
         self.priced += 1
-        graph = site_graph(site, taken)
+        graph = site_graph(site, replacements)
         timed = timed_kernels(graph, self.planner, stand_ins(graph))
         return [(kernel.loc, self._rated(kernel.loc, times)) for kernel, times in timed]
 
@@ -88,45 +92,50 @@ class Prices:
         return tuple(seconds / factor for seconds in times)
 
 
-def site_graph(site: Site, taken: Taken = ()) -> Graph:
-    """A site and its neighbours by themselves: where nothing is taken, the nodes around it, in
-    order, and stand-ins, whose location is `_POOL`, for what makes and reads images."""
+def site_graph(site: Site, replacements: Replacements = ()) -> Graph:
+    """Returns the graph of a site and its neighbours.
+
+    Without `replacements` its nodes are the nodes around the site, in order, and stand-ins, located
+    at `_POOL`, for the kernels that make and read images.
+    """
     b = GraphBuilder("site")
-    new = {v: _outside(b, v, role) for v, role in site.read.items()}
-    sinks = {s.sink: (s, candidate) for s, candidate in taken}
-    replaced = {node for s, _ in taken for node in s.nodes}
-    for node in site.around:
+    new = {v: _outside(b, v, role) for v, role in site.inputs.items()}
+    sinks = {s.sink: (s, candidate) for s, candidate in replacements}
+    covered = {node for s, _ in replacements for node in s.nodes}
+    for node in site.neighbourhood:
         if node in sinks:
-            own, candidate = sinks[node]
+            owner, candidate = sinks[node]
             b.loc = _DIRECT if candidate.direct else ""
-            value = candidate.emit(b, [new[v] for v in own.operands], None)
+            value = candidate.emit(b, [new[v] for v in owner.operands], None)
             b.loc = ""
             assert value is not None
             new[node.outputs[0]] = value
-        elif node not in replaced:
+        elif node not in covered:
             inputs = tuple(None if v is None else new[v] for v in node.inputs)
             loc = _DIRECT if node in site.nodes else ""
             new.update(zip(node.outputs, b.add(node.op, inputs, node.attrs, loc=loc), strict=True))
-    shown = site.shown.items()
+    results = site.results.items()
     return b.finish(
-        [new[v] if role is Role.GIVEN else _pool(b, new[v], _READ) for v, role in shown]
+        [new[v] if role is Role.GIVEN else _pool(b, new[v], _READ) for v, role in results]
     )
 
 
 def stand_ins(graph: Graph) -> list[Node]:
-    """The nodes of a site's graph that stand for other kernels, and stay apart."""
+    """Returns the nodes of a site's graph that stand for other kernels and are not fused."""
     return [node for node in graph.nodes if node.loc == _POOL]
 
 
 def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
     if role is Role.CONSTANT:
         return unread(b, value.type)
-    given = b.input(value.name, value.type)
-    return given if role is Role.GIVEN else _pool(b, given)
+    value_in = b.input(value.name, value.type)
+    return value_in if role is Role.GIVEN else _pool(b, value_in)
 
 
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
-    """Another kernel's work on an image, over windows of so many elements along each axis."""
+    """Returns another kernel's work on an image: a pool over windows of `size` elements along each
+    axis.
+    """
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:
         return value

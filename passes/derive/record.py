@@ -49,7 +49,7 @@ class Factor(NamedTuple):
     `source` is the number of a parameter, or `~n` for stage n; None stands for the integer that the
     only form gives.  Outside of the source's extents the value is `fill`, a node, so that 0.0 and
     -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of a leaf
-    has no forms and reads everything.
+    has no forms and reads the whole source.
     """
 
     source: int | None
@@ -63,8 +63,8 @@ Factors: TypeAlias = tuple[Factor, ...]
 
 
 class Stage(NamedTuple):
-    """For every point of `iters` (extents of the result), the monoid's combination of `body` over
-    `sums`; the body itself where `monoid` is None.
+    """One tensor: for every point of `iters` (extents of the result), the monoid's combination of
+    `body` over `sums`, or `body` itself where `monoid` is None.
 
     `body` has a scalar for each component, in which `Arg` n stands for the n-th factor.  A stage
     that the record does not express (data-dependent indices, extrema of loops, divisions by
@@ -101,12 +101,12 @@ class Region(NamedTuple):
 
 
 def is_leaf(stage: Stage) -> bool:
-    """Whether the stage is carried along as it is."""
+    """True where the stage is an opaque stage of an expression."""
     return isinstance(stage.body, expr.Stage)
 
 
 def shape_of(region: Region, source: int) -> Sizes:
-    """The extents of a parameter or a stage.  Raises ValueError for an absent parameter."""
+    """Returns the extents of a parameter or a stage.  Raises ValueError for an absent parameter."""
     if source < 0:
         return region.stages[~source].iters
     param = region.params[source]
@@ -116,7 +116,7 @@ def shape_of(region: Region, source: int) -> Sizes:
 
 
 def reads_inside(region: Region, stage: Stage, factor: Factor) -> bool:
-    """Whether every read of a factor of `stage` is certain to lie inside its source."""
+    """True where every read of a factor of `stage` is certain to lie inside its source."""
     if factor.source is None:
         return True
     sizes = shape_of(region, factor.source)
@@ -129,15 +129,15 @@ def reads_inside(region: Region, stage: Stage, factor: Factor) -> bool:
 
 
 def product(dtypes: tuple[DType, ...], dtype: DType, constant: Literal = 1) -> Scalars:
-    """The body that multiplies a factor of each of `dtypes`, and `constant`, in `dtype`."""
+    """Returns the body that multiplies `constant` and a factor of each of `dtypes`, in `dtype`."""
     if not dtypes:
         return (literal(constant, dtype),)
-    whole = _product(dtypes, dtype)
-    return (whole if constant == 1 else apply("mul", whole, literal(constant, dtype)),)
+    scalar = _multiplied(dtypes, dtype)
+    return (scalar if constant == 1 else apply("mul", scalar, literal(constant, dtype)),)
 
 
 @lru_cache(maxsize=4096)
-def _product(dtypes: tuple[DType, ...], dtype: DType) -> Scalar:
+def _multiplied(dtypes: tuple[DType, ...], dtype: DType) -> Scalar:
     parts = (cast(argument(n, t), dtype) for n, t in enumerate(dtypes))
     return reduce(lambda a, b: apply("mul", a, b), parts)
 
@@ -147,39 +147,42 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
     if len(body) != 1:
         return None
     constant: Literal = 1
-    seen: set[Scalar] = set()
-    rest: list[Scalar] = [body[0]]
-    while rest:
-        scalar = rest.pop()
-        if scalar in seen and not isinstance(scalar, Const):
-            return None  # a power, of which there may be as many factors as 2^n
-        seen.add(scalar)
+    visited: set[Scalar] = set()
+    pending: list[Scalar] = [body[0]]
+    while pending:
+        scalar = pending.pop()
+        if scalar in visited and not isinstance(scalar, Const):
+            return None  # a power, which may have as many as 2^n factors
+        visited.add(scalar)
         match scalar:
             case Const():
                 constant *= scalar.value
             case Arg():
                 pass
             case Cast(arg=Arg()) if widens(scalar.arg.dtype, scalar.dtype):
-                rest.append(scalar.arg)
+                pending.append(scalar.arg)
             case Apply(function="mul"):
-                rest += scalar.args
+                pending += scalar.args
             case Apply(function="neg"):
                 constant = -constant
-                rest += scalar.args
+                pending += scalar.args
             case _:
                 return None
-    every = sum(isinstance(s, Arg) for s in seen) == factors
+    every = sum(isinstance(s, Arg) for s in visited) == factors
     return literal(constant, body[0].dtype).value if every else None
 
 
 def constant_of(stage: Stage) -> Literal | None:
-    """The constant by which the body multiplies all factors, each once; None where it is no such
-    product.  Conversions that keep every value count as nothing."""
+    """Returns the constant by which the body multiplies all factors, each once; None for other
+    bodies.
+
+    A conversion that keeps every value counts as no operation.
+    """
     return None if is_leaf(stage) else _constant(stage.body, len(stage.factors))
 
 
 def is_contraction(stage: Stage) -> bool:
-    """Whether the stage is a sum of products of its factors, which algebra may take apart."""
+    """True where the stage is a sum of products of its factors, which algebra may reorder."""
     return stage.monoid == "sum" and constant_of(stage) is not None
 
 
@@ -187,7 +190,7 @@ _MANTISSA = {"f64": 53, "f32": 24, "bf16": 8, "f16": 11}
 
 
 def widens(source: DType, result: DType) -> bool:
-    """Whether `result` holds every value of `source`."""
+    """True where `result` holds every value of `source`."""
     if source is result:
         return True
     if source.is_float:

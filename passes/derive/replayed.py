@@ -1,7 +1,6 @@
-"""A chain of steps from a file as an option of the site that it names.
+"""A chain of steps from a file as a candidate of the site that the file names.
 
-site /layer/MatMul
-split stage=0 loop=2 inner=64 shift=0
+site /layer/MatMul split stage=0 loop=2 inner=64 shift=0
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from tcc.passes.derive.derive import Decision, Derivations, Option
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import composed
 
-# How the reason of the option begins.
+# The prefix of the option's reason.
 REPLAYED = "replayed"
 
 
-def replayed(found: Sequence[Decision], text: str, limits: Derivations) -> list[Decision]:
-    """`found` with what the chain in `text` makes of its site as that site's first option, priced.
+def replayed(decided: Sequence[Decision], text: str, limits: Derivations) -> list[Decision]:
+    """Returns `decided` with the chain in `text` as the first option of the site that it names,
+    priced.
 
-    A step ends at its line or a semicolon.  Raises UserError for a text that begins with no site of
-    the model, and for a step that does not hold there.
+    A step ends at its line or a semicolon.  Raises UserError for a text that does not begin with a
+    site of the model, and for a step that does not hold there.
     """
     first, *lines = text.strip().splitlines() or [""]
     name = first.removeprefix("site ").strip()
-    names = list(dict.fromkeys(d.site.name for d in found))
+    names = list(dict.fromkeys(d.site.name for d in decided))
     if not first.startswith("site ") or name not in names:
         raise UserError(
             "a derivation does not replay",
@@ -37,7 +37,7 @@ def replayed(found: Sequence[Decision], text: str, limits: Derivations) -> list[
             hint="begin with a line `site NAME`, and replay the chain on its own model",
         )
     chain = [step.strip() for line in lines for step in line.split(";") if step.strip()]
-    return [_with_chain(d, chain, limits) if d.site.name == name else d for d in found]
+    return [_with_chain(d, chain, limits) if d.site.name == name else d for d in decided]
 
 
 def _with_chain(decision: Decision, chain: Sequence[str], limits: Derivations) -> Decision:

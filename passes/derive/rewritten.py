@@ -1,4 +1,4 @@
-"""Sites computed by other regions: orders of sums and products, and what a search derives."""
+"""Candidates that are regions: orders of sums and products, and regions that a search derives."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from tcc.passes.graph.emit import express
 from tcc.record import record
 from tcc.schedule.limits import Rates
 
-# States of a search by what contractions lack, and regions that are handed on.
+# The most states of a search, and the most regions that it hands on to be priced.
 _BUDGET, _PRICED = 128, 2
 
-# The value of a component of a constant stage.
+# Returns the value of a component of a constant stage.
 _Folded: TypeAlias = Callable[[int, int], Value]
 
 
 @record
 class Rewritten(Candidate):
-    """A site as another region; `constants` tells of each parameter whether it is one."""
+    """A site computed by another region; `constants` tells which parameters are constant."""
 
     region: Region
     constants: tuple[bool, ...]
@@ -50,16 +50,16 @@ class Rewritten(Candidate):
 
     def growth(self, site: Site) -> int:
         region, fixed = self.region, constant_stages(self.region, self.constants)
-        read = {
+        accesses = {
             (f.source, f.component)
-            for stage, known in zip(region.stages, fixed, strict=True)
+            for stage, is_constant in zip(region.stages, fixed, strict=True)
             for f in stage.factors
-            if f.source is not None and not known
+            if f.source is not None and not is_constant
         }
-        made = [_stage_type(region, ~s, c) for s, c in read if s < 0 and fixed[~s]]
+        folded_types = [_stage_type(region, ~s, c) for s, c in accesses if s < 0 and fixed[~s]]
         pairs = enumerate(zip(site.operands, site.freed, strict=True))
-        gone = [v.type for n, (v, freed) in pairs if freed and (n, 0) not in read]
-        return max(0, sum(map(_bytes, made)) - sum(map(_bytes, gone)))
+        freed_types = [v.type for n, (v, freed) in pairs if freed and (n, 0) not in accesses]
+        return max(0, sum(map(_bytes, folded_types)) - sum(map(_bytes, freed_types)))
 
     def least_seconds(self, rates: Rates) -> float:
         return least_seconds(self.region, self.constants, rates)
@@ -72,10 +72,10 @@ class Rewritten(Candidate):
 
     def unchecked(self, site: Site) -> str:
         try:
-            same = agree(composed(site.nodes), self.region)
+            is_equal = agree(composed(site.nodes), self.region)
         except Unchecked as error:
             return error.what
-        if not same:
+        if not is_equal:
             raise InternalError(
                 "a derivation changes what is computed",
                 where=site.sink.loc,
@@ -95,7 +95,7 @@ class Rewritten(Candidate):
             for n, parts in fold(region, self.constants, arrays).items()
         }
         if not all(np.isfinite(a).all() for parts in folded.values() for a in parts):
-            return None  # constants that are, or sums of them beyond the range
+            return None  # infinite constants, or sums beyond the range of their type
         pairs = zip(operands, self.constants, strict=True)
         sources = [s for v, c in pairs if c for s in b.sources(v)]
 
@@ -106,72 +106,79 @@ class Rewritten(Candidate):
         return self._add(b, operands, constant)
 
     def _add(self, b: GraphBuilder, operands: Sequence[Value], folded: _Folded) -> Value:
-        """Adds a node for every stage that is not constant; constant stages that others read are
-        `folded`."""
+        """Adds a node for every stage that is not constant; `folded` gives the values of constant
+        stages.
+        """
         fixed = constant_stages(self.region, self.constants)
-        made: dict[tuple[int, int], Value] = {}
+        values: dict[tuple[int, int], Value] = {}
 
         def value(source: int, component: int) -> Value:
             if source >= 0:
                 return operands[source]
-            if fixed[~source] and (~source, component) not in made:
-                made[~source, component] = folded(~source, component)
-            return made[~source, component]
+            if fixed[~source] and (~source, component) not in values:
+                values[~source, component] = folded(~source, component)
+            return values[~source, component]
 
         for number, stage in enumerate(self.region.stages):
             if not fixed[number]:
-                part, read = _alone(stage)
-                inputs = [value(*r) for r in read]
+                part, sources = _alone(stage)
+                inputs = [value(*r) for r in sources]
                 part = part._replace(params=tuple(v.type for v in inputs))
                 results = express(b, to_expr(part), *inputs)
-                made.update(((number, c), v) for c, v in enumerate(results))
+                values.update(((number, c), v) for c, v in enumerate(results))
         ((number, component),) = self.region.outputs
         return value(~number, component)
 
 
 def reordered(site: Site, rates: Rates) -> Found:
-    """The orders of a site's sums and products that are estimated to be cheapest."""
+    """Returns the orders of a site's sums and products with the lowest estimates."""
     region = composed(site.nodes)
-    own = estimate(region, site.constants, rates)
-    found = reassociated(region, site.constants, rates, (1 - MARGIN) * own)
-    candidates = [Rewritten(c.chain, c.seconds, c.region, site.constants) for c in found.candidates]
-    return Found(own, candidates, found.states)
+    seconds = estimate(region, site.constants, rates)
+    search = reassociated(region, site.constants, rates, (1 - MARGIN) * seconds)
+    candidates = [
+        Rewritten(c.chain, c.seconds, c.region, site.constants) for c in search.candidates
+    ]
+    return Found(seconds, candidates, search.states)
 
 
 def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
-    """The regions a search by what the site's contractions lack finds that are estimated to be
-    cheapest, one of equal estimates: the others nest the same loops in another order.  Contractions
-    that do not run at peak are not estimated, but priced."""
+    """Returns the regions with the lowest estimates that a guided search finds.
+
+    Regions with equal estimates nest the same loops in another order, so only the first is kept.  A
+    site whose contractions do not run at peak gets no estimate; it is priced.
+    """
     region = composed(site.nodes)
-    states, found = _derived(region, strict)
+    states, candidates_found = _derived(region, strict)
 
     def seconds(state: State) -> float:
         return estimate(state.region, site.constants, rates)
 
-    own = estimate(region, site.constants, rates) if is_regular(region) else None
+    direct = estimate(region, site.constants, rates) if is_regular(region) else None
     best: list[tuple[float, int]] = []
-    for price, n in sorted((seconds(s), n) for n, s in enumerate(found) if s.chain):
+    for price, n in sorted((seconds(s), n) for n, s in enumerate(candidates_found) if s.chain):
         if len(best) < _PRICED and not (best and isclose(price, best[-1][0])):
             best.append((price, n))
-    chains = ("; ".join(found[n].text) for _, n in best)
+    chains = ("; ".join(candidates_found[n].text) for _, n in best)
     candidates = [
-        Rewritten(chain, price, found[n].region, site.constants)
+        Rewritten(chain, price, candidates_found[n].region, site.constants)
         for (price, n), chain in zip(best, chains, strict=True)
     ]
-    return Found(own, candidates, states)
+    return Found(direct, candidates, states)
 
 
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
-    """How many states a search saw, and the candidates; of a region that lacks nothing none."""
+    """Returns the number of states that a search visited, and its candidates; none for a region
+    without obstacles.
+    """
     if next(wanted(region), None) is None:
         return 0, ()
-    found = search(region, _BUDGET, strict, guided=True)
-    return found.states, found.candidates
+    result = search(region, _BUDGET, strict, guided=True)
+    return result.states, result.candidates
 
 
 def _stage_type(region: Region, number: int, component: int) -> TensorType:
-    """The type of what a stage computes."""
+    """Returns the type of a stage's component."""
     stage = region.stages[number]
     return TensorType(stage.dtypes[component], tuple(map(as_index, stage.iters)))
 
@@ -186,16 +193,17 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 
 def _alone(stage: Stage) -> tuple[Region, list[tuple[int, int]]]:
-    """A region of one stage without the types of its parameters, and what each of these is: source
-    and component."""
+    """Returns a region of one stage, without the types of its parameters, and the source and
+    component of each parameter.
+    """
     places: dict[tuple[int, int], int] = {}
 
-    def moved(factor: Factor) -> Factor:
+    def renumbered(factor: Factor) -> Factor:
         if factor.source is None:
             return factor
         key = factor.source, factor.component
         return factor._replace(source=places.setdefault(key, len(places)), component=0)
 
-    own = stage._replace(factors=tuple(map(moved, stage.factors)))
+    renumbered_stage = stage._replace(factors=tuple(map(renumbered, stage.factors)))
     outputs = tuple((0, c) for c in range(len(stage.dtypes)))
-    return Region((), (own,), outputs), list(places)
+    return Region((), (renumbered_stage,), outputs), list(places)

@@ -1,9 +1,10 @@
-"""The search of derivations: by what a region lacks first, then by every rule, within a budget.
+"""The search of derivations: guided by the obstacles of a region first, then by every rule, within
+a budget of states.
 
-States are regions, known by their fingerprints.  A queue holds those to go on from, fewest steps
-that nothing asked for first, then shortest chains: so a state is expanded once, with the fewest of
-both (limited discrepancy search; Harvey and Ginsberg 1995).  The states of a budget are the first
-of those of a larger one, which therefore finds no less.
+States are regions, identified by their fingerprints.  A queue orders the states to expand by their
+number of unguided steps, then by the length of their chains: so a state is expanded once, with the
+fewest of both (limited discrepancy search; Harvey and Ginsberg 1995).  The states of a budget are
+the first states of every larger budget, so a larger budget finds no less.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ class State(NamedTuple):
 
     @property
     def text(self) -> tuple[str, ...]:
-        """The steps, which `replay` reads."""
+        """The steps as text that `replay` reads."""
         return tuple(map(str, self.chain))
 
 
 class Derivation(NamedTuple):
-    """The `candidates` of a search, all regions whose contractions run at peak, in the order found,
-    and how many `states` it saw."""
+    """The result of a search: `candidates` are all regions whose contractions run at peak, in the
+    order of discovery; `states` is the number of visited states.
+    """
 
     candidates: tuple[State, ...]
     states: int
@@ -45,39 +47,41 @@ class Derivation(NamedTuple):
 def search(
     region: Region, budget: int = BUDGET, strict: bool = False, guided: bool = False
 ) -> Derivation:
-    """Derives from `region` until `budget` states are seen or no step is left.
+    """Derives regions from `region` until `budget` states are visited or no step is left.
 
-    `strict` keeps to the rules that change no order of a sum, `guided` to the steps that mend what
-    a contraction lacks.  Steps hold by their own conditions; nothing is evaluated here.
+    `strict` allows only rules that keep the order of every sum, `guided` only steps that remove an
+    obstacle.  Each step proves its own conditions; nothing is evaluated here.
     """
-    seen: set[bytes] = set()
-    found: list[State] = []
+    visited: set[bytes] = set()
+    candidates: list[State] = []
     queue: list[tuple[int, int, int, bool, State]] = []
 
     def see(state: State, extra: int) -> None:
         settled_region, more = settled(state.region, strict)
         state = State(settled_region, (*state.chain, *more))
         key = fingerprint(state.region)
-        if key not in seen:
-            seen.add(key)
+        if key not in visited:
+            visited.add(key)
             if is_regular(state.region):
-                found.append(state)
-            heappush(queue, (extra, len(state.chain), len(seen), False, state))
+                candidates.append(state)
+            heappush(queue, (extra, len(state.chain), len(visited), False, state))
 
     see(State(region, ()), 0)
-    while queue and len(seen) < budget:
+    while queue and len(visited) < budget:
         extra, length, number, explores, state = heappop(queue)
         for steps in moves(state.region) if explores else wanted(state.region):
             new = _after(state, steps, strict)
-            if new is not None and len(seen) < budget:
+            if new is not None and len(visited) < budget:
                 see(new, extra)
         if not (explores or guided) and length < _MOST_STEPS:
             heappush(queue, (extra + 1, length, number, True, state))
-    return Derivation(tuple(found), len(seen))
+    return Derivation(tuple(candidates), len(visited))
 
 
 def _after(state: State, steps: Steps, strict: bool) -> State | None:
-    """The state after more steps; None where a rule refuses, or reorders a sum in strict mode."""
+    """Returns the state after more steps; None where a rule refuses, or reorders a sum in strict
+    mode.
+    """
     region = state.region
     try:
         for step in steps:

@@ -1,9 +1,9 @@
-"""Sites: nodes of a graph whose results are sums of products of what they read together.
+"""Sites: groups of nodes whose common result is a sum of products of the group's operands.
 
     %s = matmul(%q, %kt) ; %y = matmul(%s, %v)       one site: its result is a sum over two loops
 
-A site ends at a sink and goes up along values that one node reads, once and as a factor.  Nodes are
-taken by what their expressions compute, so that ops and other expressions count alike.
+A site ends at a sink and grows upwards along values that one node reads once, as a factor.  Nodes
+are recognised by their expressions, so that ops and expression nodes are treated equally.
 """
 
 from __future__ import annotations
@@ -26,36 +26,37 @@ from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.record import entity
 
-# Nodes of a site, and those behind and before it that are priced with it.
+# The most nodes of a site, and the most nodes after and before it that are priced with it.
 _MOST, _AFTER, _BEFORE = 24, 6, 4
 
 
 class Role(Enum):
-    """What a value is to nodes that read it and do not make it."""
+    """How a value reaches the nodes that read it and do not compute it."""
 
     CONSTANT = "constant"
     GIVEN = "given"  # an input of the graph, in the caller's layout
-    STORED = "stored"  # another kernel's, in the layout that suits both
+    STORED = "stored"  # another kernel's result, in a layout chosen for both
 
 
 @entity
 class Site:
-    """`nodes` in order, the last of which is the sink, which compute its result from `operands`,
-    in order of first use; of these `constants` tells whether they are known ahead of the run, and
-    `freed` whether they are constants that nothing else reads.
+    """A site: `nodes` in order, the last of which is the sink, compute its result from `operands`,
+    in order of first use.
 
-    `around` are these and the nodes that may share kernels with them, in order, `read` what they
-    read that others make, and `shown` what others read of theirs: in the caller's layout where it
-    is given, else stored.
+    `constants` tells which operands are known ahead of the run, and `freed` which are constants
+    that nothing else reads. `neighbourhood` are the nodes and the nodes that may share kernels with
+    them, in order; `inputs` are the values that the neighbourhood reads and does not compute, and
+    `results` the values that other nodes read from it, each with its role: GIVEN in the caller's
+    layout, else STORED.
     """
 
     nodes: tuple[Node, ...]
     operands: tuple[Value, ...]
     constants: tuple[bool, ...]
     freed: tuple[bool, ...]
-    around: tuple[Node, ...]
-    read: Mapping[Value, Role]
-    shown: Mapping[Value, Role]
+    neighbourhood: tuple[Node, ...]
+    inputs: Mapping[Value, Role]
+    results: Mapping[Value, Role]
 
     @property
     def sink(self) -> Node:
@@ -63,42 +64,43 @@ class Site:
 
     @property
     def name(self) -> str:
-        """Where the sink comes from, or what its result is called."""
+        """The location of the sink, or the name of its result."""
         return self.sink.loc or self.sink.outputs[0].name
 
     def places_of(self, nodes: Sequence[Node]) -> tuple[int, ...]:
-        """Where nodes stand among those around."""
-        return tuple(map(self.around.index, nodes))
+        """Returns the positions of nodes in the neighbourhood."""
+        return tuple(map(self.neighbourhood.index, nodes))
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for sites that compute the same among neighbours that compute the same, whatever
-        their values are called."""
+        """A key, equal for sites that compute the same in equal neighbourhoods, up to the names of
+        values.
+        """
         numbers: dict[Value, int] = {}
         parts: list[Any] = []
-        for node in self.around:
+        for node in self.neighbourhood:
             operands = tuple(
-                v and (numbers.setdefault(v, len(numbers)), v.type, self.read.get(v))
+                v and (numbers.setdefault(v, len(numbers)), v.type, self.inputs.get(v))
                 for v in node.inputs
             )
             results = tuple((numbers.setdefault(v, len(numbers)), v.type) for v in node.outputs)
             parts.append((node.op.name, node.attrs, operands, results))
-        shown = tuple((numbers[v], role) for v, role in self.shown.items())
-        return tuple(parts), shown, self.places_of(self.nodes)
+        result_roles = tuple((numbers[v], role) for v, role in self.results.items())
+        return tuple(parts), result_roles, self.places_of(self.nodes)
 
 
 def sites(graph: Graph) -> Iterator[Site]:
-    """The sums of products of a graph and its bodies, every node in at most one."""
+    """Yields the sums of products of a graph and its bodies, every node in at most one site."""
     for scope in scopes(graph):
         yield from scope.sums()
 
 
 def scopes(graph: Graph) -> Iterator[Scope]:
-    """A graph and its bodies."""
-    known: dict[Value, Handle] = {}
+    """Yields a scope for a graph and for each of its bodies."""
+    constants: dict[Value, Handle] = {}
     for part in walk_graphs(graph):
-        known.update(part.constants)
-        yield Scope(part, known)
+        constants.update(part.constants)
+        yield Scope(part, constants)
 
 
 class Scope:
@@ -106,31 +108,38 @@ class Scope:
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
         self.graph, self.known = graph, known
-        self.users, self.producers, self.kept = graph.users(), graph.producers(), graph.kept()
+        self.users, self.producers, self.kept_values = (
+            graph.users(),
+            graph.producers(),
+            graph.kept(),
+        )
         self.order = {node: n for n, node in enumerate(graph.nodes)}
 
     def sums(self) -> Iterator[Site]:
-        """The sums of products, every node in at most one."""
-        taken: set[Node] = set()
+        """Yields the sums of products, every node in at most one site."""
+        used_nodes: set[Node] = set()
         for node in reversed(self.graph.nodes):
-            if node in taken or self._linear(node) is None:
+            if node in used_nodes or self._linear(node) is None:
                 continue
-            nodes = self._grown(node, taken)
-            taken.update(nodes)
+            nodes = self._grown(node, used_nodes)
+            used_nodes.update(nodes)
             if any(classify(n).kind not in (NodeKind.MAP, NodeKind.POINTWISE) for n in nodes):
                 yield self.site(nodes, self._neighbours(nodes))
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
-        """Of each operand whether the node's result is a sum of products in which it is a factor
-        once; None for a node whose result is none."""
+        """Returns for each operand whether the node's result is a sum of products in which it is a
+        factor once; None for a node whose result is no such sum.
+        """
         if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
             return None
         expr = node_expr(node)
-        found = None if expr is None else _linear_params(expr)
-        return None if found is None or self._has_far_number(node) else found
+        flags = None if expr is None else _linear_params(expr)
+        return None if flags is None or self._has_far_number(node) else flags
 
     def _has_far_number(self, node: Node) -> bool:
-        """Whether a node reads a single number that is not to be moved."""
+        """True where a node reads a single number that must not be moved: one that is not
+        near one.
+        """
         for value in node.inputs:
             handle = None if value is None else self.known.get(value)
             if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
@@ -140,60 +149,70 @@ class Scope:
                 return True
         return False
 
-    def _grown(self, sink: Node, taken: set[Node]) -> list[Node]:
-        found = [sink]
-        for node in found:
+    def _grown(self, sink: Node, used_nodes: set[Node]) -> list[Node]:
+        nodes = [sink]
+        for node in nodes:
             linear = self._linear(node) or ()
             for value, factor in zip(node.inputs, linear, strict=True):
                 before = None if value is None else self.producers.get(value)
-                if value is None or before is None or not factor or before in taken:
+                if value is None or before is None or not factor or before in used_nodes:
                     continue
-                alone = len(self.users[value]) == 1 and value not in self.kept
-                if alone and len(found) < _MOST and self._linear(before) is not None:
-                    found.append(before)
-        return sorted(found, key=self.order.__getitem__)
+                is_private = len(self.users[value]) == 1 and value not in self.kept_values
+                if is_private and len(nodes) < _MOST and self._linear(before) is not None:
+                    nodes.append(before)
+        return sorted(nodes, key=self.order.__getitem__)
 
-    def site(self, nodes: Sequence[Node], others: Iterable[Node], *, stored: bool = False) -> Site:
-        """The site of some nodes among `others`; where values are to be `stored` as between
-        kernels, or wherever the kernels alone have them."""
-        made = {v for node in nodes for v in node.outputs}
-        read = (v for node in nodes for v in node.inputs if v is not None and v not in made)
-        operands = tuple(dict.fromkeys(read))
+    def site(
+        self, nodes: Sequence[Node], neighbours: Iterable[Node], *, stored: bool = False
+    ) -> Site:
+        """Returns the site of `nodes` and `neighbours`.
+
+        `stored` gives values of other kernels the role STORED, as between kernels; else every value
+        is in the caller's layout.
+        """
+        computed = {v for node in nodes for v in node.outputs}
+        sources = (v for node in nodes for v in node.inputs if v is not None and v not in computed)
+        operands = tuple(dict.fromkeys(sources))
         constants = tuple(v in self.known for v in operands)
-        around = sorted(dict.fromkeys((*nodes, *others)), key=self.order.__getitem__)
-        results = {v: None for node in around for v in node.outputs}
+        neighbourhood = sorted(dict.fromkeys((*nodes, *neighbours)), key=self.order.__getitem__)
+        computed_nearby = {v: None for node in neighbourhood for v in node.outputs}
         inputs, outputs = set(self.graph.inputs), set(self.graph.outputs)
         outer = {
             v: Role.CONSTANT if v in self.known else _role(stored and v not in inputs)
-            for node in around
+            for node in neighbourhood
             for v in node.inputs
-            if v and v not in results
+            if v and v not in computed_nearby
         }
-        shown = {
+        results = {
             v: _role(stored and v not in outputs)
-            for v in results
-            if v in self.kept or any(u not in around for u in self.users.get(v, (None,)))
+            for v in computed_nearby
+            if v in self.kept_values
+            or any(u not in neighbourhood for u in self.users.get(v, (None,)))
         }
         freed = tuple(
-            v in self.graph.constants and v not in self.kept and set(self.users[v]) <= {*nodes}
+            v in self.graph.constants
+            and v not in self.kept_values
+            and set(self.users[v]) <= {*nodes}
             for v in operands
         )
-        return Site(tuple(nodes), operands, constants, freed, tuple(around), outer, shown)
+        return Site(tuple(nodes), operands, constants, freed, tuple(neighbourhood), outer, results)
 
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
-        """What may share kernels with nodes: those before them and behind them that sum no
-        products, and sums of products that read a reduction among the latter, as of a softmax."""
+        """Returns the nodes that may share kernels with `nodes`: nodes before and after them that
+        are no contractions, and contractions that read a reduction among the later nodes, as after
+        a softmax.
+        """
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
             reduces = classify(node).kind is NodeKind.REDUCTION
             barred = () if reduces else (NodeKind.CONTRACTION,)
-            found = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
-            after += found[: _AFTER + 1 - len(after)]
+            joinable = [u for u in dict.fromkeys(readers) if _may_join(u, *barred)]
+            after += joinable[: _AFTER + 1 - len(after)]
         before: list[Node] = []
         for node in (*nodes, *before):
-            made = (self.producers.get(v) for v in node.inputs if v is not None)
-            other = (n for n in made if n is not None and n not in (*nodes, *after, *before))
+            makers = (self.producers.get(v) for v in node.inputs if v is not None)
+            other = (n for n in makers if n is not None and n not in (*nodes, *after, *before))
             before += [n for n in dict.fromkeys(other) if _may_join(n, NodeKind.CONTRACTION)]
         return [*after[1:], *before[:_BEFORE]]
 
@@ -208,7 +227,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
-    """As of `Scope._linear`, of an expression."""
+    """Returns for each parameter of an expression what `Scope._linear` returns for each operand."""
     region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
@@ -220,31 +239,32 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
     reader = flat.region.stages[number]
     uses = [0] * len(region.params)
     inside = [True] * len(region.params)
-    whole: set[int] = set()
+    opaque: set[int] = set()
     for term in terms:
         for factor in term.factors:
             if factor.source is None:
                 continue
             if factor.source < 0:
-                whole.add(~factor.source)
+                opaque.add(~factor.source)
                 continue
             uses[factor.source] += 1
             at = reader._replace(sums=term.sums)
             inside[factor.source] &= factor.dtype in WIDE and reads_inside(region, at, factor)
     for number in range(len(flat.region.stages) - 1, -1, -1):
-        for factor in flat.region.stages[number].factors if number in whole else ():
+        for factor in flat.region.stages[number].factors if number in opaque else ():
             if factor.source is not None and factor.source < 0:
-                whole.add(~factor.source)
+                opaque.add(~factor.source)
             elif factor.source is not None:
                 uses[factor.source] += 2
     return tuple(use == 1 and ok for use, ok in zip(uses, inside, strict=True))
 
 
 def composed(nodes: Sequence[Node]) -> Region:
-    """The region that computes the result of the last of some nodes; its parameters are what they
-    read that others make, in order of first use.  The nodes have expressions."""
+    """Returns the region that computes the result of the last node. Its parameters are the values
+    that the nodes read and do not compute, in order of first use.  The nodes have expressions.
+    """
     operands: dict[Value, int] = {}
-    made: dict[Value, int] = {}
+    sources: dict[Value, int] = {}
     stages: list[Stage] = []
     for node in nodes:
         expr = node_expr(node)
@@ -252,7 +272,11 @@ def composed(nodes: Sequence[Node]) -> Region:
         part = from_expr(expr)
         first = len(stages)
         places = [
-            None if v is None else made[v] if v in made else operands.setdefault(v, len(operands))
+            None
+            if v is None
+            else sources[v]
+            if v in sources
+            else operands.setdefault(v, len(operands))
             for v in node.inputs
         ]
 
@@ -263,7 +287,7 @@ def composed(nodes: Sequence[Node]) -> Region:
 
         stages += [with_sources(stage, source) for stage in part.stages]
         for value, (number, _) in zip(node.outputs, part.outputs, strict=True):
-            made[value] = ~(first + number)
-    last = ~made[nodes[-1].outputs[0]]
+            sources[value] = ~(first + number)
+    last = ~sources[nodes[-1].outputs[0]]
     params = tuple(v.type for v in operands)
     return Region(params, tuple(stages), ((last, 0),))

@@ -10,7 +10,7 @@ from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
 from tcc.passes.derive.derive import Derivations
-from tcc.passes.derive.prices import Prices, Taken
+from tcc.passes.derive.prices import Prices, Replacements
 from tcc.passes.derive.sites import Site
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
@@ -27,8 +27,8 @@ class Products(Prices):
         super().__init__(CorePlanner(TYPICAL_CORE))
         self._allowed = allowed
 
-    def seconds(self, site: Site, taken: Taken = ()) -> float:
-        forms = forms_in(taken)
+    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+        forms = forms_in(replacements)
         return sum(products(n, forms.get(n)) for n in site.nodes if conv_of(n) is not None)
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
@@ -41,16 +41,16 @@ class Only(Products):
     def __init__(self, form: Form) -> None:
         super().__init__((form,))
 
-    def seconds(self, site: Site, taken: Taken = ()) -> float:
-        return 0.0 if len(taken) == len(site.nodes) else 1.0
+    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+        return 0.0 if len(replacements) == len(site.nodes) else 1.0
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         return 0.0 if form in self._allowed else inf
 
 
-def forms_in(taken: Taken) -> Mapping[Node, Form]:
+def forms_in(replacements: Replacements) -> Mapping[Node, Form]:
     """The forms of convolutions."""
-    return {site.sink: c.form for site, c in taken if isinstance(c, Tiled)}
+    return {site.sink: c.form for site, c in replacements if isinstance(c, Tiled)}
 
 
 def products(node: Node, form: Form | None) -> float:

@@ -20,7 +20,7 @@ from tcc.ops import OPS
 from tcc.passes.derive.bilinear.convolutions import Tiled, convolutions
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, conv_of, points
 from tcc.passes.derive.derive import Derivations, decisions, derive
-from tcc.passes.derive.prices import Prices, Taken
+from tcc.passes.derive.prices import Prices, Replacements
 from tcc.passes.derive.sites import Site, scopes
 from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
@@ -474,8 +474,8 @@ def test_a_result_of_the_graph_is_priced_in_the_callers_layout() -> None:
 
 def test_what_follows_in_the_same_kernel_is_part_of_a_region() -> None:
     plain, fused = site_of(layer(64, 64, 28)), site_of(replace(layer(64, 64, 28), fused=True))
-    assert [n.op.name for n in plain.around] == ["conv"]
-    assert [n.op.name for n in fused.around] == ["conv", "relu"]
+    assert [n.op.name for n in plain.neighbourhood] == ["conv"]
+    assert [n.op.name for n in fused.neighbourhood] == ["conv", "relu"]
     prices = Prices(PLANNER)
     for form in (None, F2, F4):
         least = seconds(prices, plain, form)
@@ -508,9 +508,9 @@ def test_prices_do_not_depend_on_what_the_model_calls_its_nodes(name: str) -> No
 class _Together(Products):
     """Neighbours in F(2 x 2) are computed at once, which saves half of them."""
 
-    def seconds(self, site: Site, taken: Taken = ()) -> float:
-        alone = super().seconds(site, taken)
-        both = list(forms_in(taken).values()) == [F2, F2]
+    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+        alone = super().seconds(site, replacements)
+        both = list(forms_in(replacements).values()) == [F2, F2]
         return alone / 2 if both else alone
 
 
@@ -521,8 +521,8 @@ class _Recorded(Products):
         super().__init__()
         self.pairs: list[list[Form]] = []
 
-    def seconds(self, site: Site, taken: Taken = ()) -> float:
-        forms = list(forms_in(taken).values())
+    def seconds(self, site: Site, replacements: Replacements = ()) -> float:
+        forms = list(forms_in(replacements).values())
         self.pairs += [forms] * (len(forms) > 1)
         left = sum(n.op.name == "conv" for n in site.nodes) - len(forms)
         return left * 500.0 + sum(520.0 if form == F2 else 400.0 for form in forms)

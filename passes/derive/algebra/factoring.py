@@ -1,7 +1,7 @@
-"""Terms that share a factor: what is left of each without it.
+"""Terms that share a factor, and the remainder of each term without it.
 
 sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]     share x[i, k], p = k
-rests over (k, j)                w[k, j]   and   sum(r) a[k, r] * b[r, j]
+remainders over (k, j)           w[k, j]   and   sum(r) a[k, r] * b[r, j]
 """
 
 from __future__ import annotations
@@ -16,24 +16,29 @@ from tcc.passes.derive.record import Factor
 
 
 class Common(NamedTuple):
-    """Two `terms` over `outer` as `factor` times the sum of the `rests`, which are over `iters`;
-    `factor` is over `outer` and `sums`, `forms` are the indices there of what the rests make."""
+    """Two `terms` over `outer` as `factor` times the sum of the `remainders`, which are over
+    `iters`.
+
+    `factor` is over `outer` and `sums`; `forms` are the indices there of the remainders' sum.
+    """
 
     terms: tuple[Term, Term]
     factor: Factor
     sums: Sizes
-    rests: tuple[Term, Term]
+    remainders: tuple[Term, Term]
     iters: Sizes
     forms: Affines
 
 
-def outer_term(shared: Common, rest: Factor) -> Term:
-    """The term that both are together; `rest` is the sum of their rests."""
-    return Term((), shared.sums, (shared.factor, rest))
+def outer_term(shared: Common, remainder: Factor) -> Term:
+    """Returns the term that equals both terms; `rest` is the sum of their remainders."""
+    return Term((), shared.sums, (shared.factor, remainder))
 
 
 def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
-    """The ways in which two terms over `iters` share a factor and neither is that factor alone."""
+    """Yields the ways in which two terms over `iters` share a factor and neither is that factor
+    alone.
+    """
     if len(a.factors) < 2 or len(b.factors) < 2:
         return
     for n, f in enumerate(a.factors):
@@ -44,8 +49,9 @@ def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
 
 
 def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
-    """The sum loops of `f` by those of `g` in whose place they stand, where the two are one access;
-    None where they are not."""
+    """Returns the sum loops of `f` by the loops of `g` that they replace, where the two are one
+    access; None where they are not.
+    """
     if f._replace(forms=()) != g._replace(forms=()):
         return None
     pairs: dict[int, int] = {}
@@ -76,26 +82,29 @@ def _common(
     back = {k: other for other, k in pairs.items()}
     ours = list(outer)
     theirs = [*range(first), *(back[k] for k in shared)]
-    rests = [
+    remainders = [
         (_without(term, n), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
     # Vectors run along the last loop of the result, which so comes last.
-    used = [
+    result_loops = [
         n
         for n in (*range(first - 1), *range(first, len(outer)), *range(max(first - 1, 0), first))
-        if any(numbering[n] in depended(rest.factors) for rest, numbering in rests)
+        if any(numbering[n] in depended(remainder.factors) for remainder, numbering in remainders)
     ]
     loops = (*iters, *sums)
-    made = [_over(rest, [numbering[n] for n in used], iters) for rest, numbering in rests]
+    inner_terms = [
+        _over(remainder, [numbering[n] for n in result_loops], iters)
+        for remainder, numbering in remainders
+    ]
     maps = placed(outer, first + len(a.sums))
     return Common(
         terms,
         moved(factor, maps, loops),
         sums,
-        (made[0], made[1]),
-        tuple(loops[n] for n in used),
-        tuple(unit(n, len(loops)) for n in used),
+        (inner_terms[0], inner_terms[1]),
+        tuple(loops[n] for n in result_loops),
+        tuple(unit(n, len(loops)) for n in result_loops),
     )
 
 
@@ -104,7 +113,7 @@ def _without(term: Term, number: int) -> Term:
 
 
 def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:
-    """The term with the loops `result` as those of its result, summed over the others it has."""
+    """Returns the term with the loops `result` as its result loops, summed over its other loops."""
     first = len(iters)
     summed = sorted(k for k in depended(term.factors) if k >= first and k not in result)
     loops = (*iters, *term.sums)

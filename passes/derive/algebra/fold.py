@@ -21,16 +21,17 @@ from tcc.passes.derive.algebra.cost import constant_stages, count
 from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of, is_leaf
 
-# Products that are computed ahead of the run, and elements that an evaluation point by point may
-# take: some seconds.
+# The most products, and the most evaluated points, of a constant stage: seconds of compile time.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 
 def foldable(region: Region, constants: Sequence[bool]) -> bool:
-    """Whether the constant stages have known sizes and are no more work than is done ahead."""
+    """True where the constant stages have numeric sizes and take at most the work that is done
+    ahead of the run.
+    """
     fixed = constant_stages(region, constants)
-    for stage, known in zip(region.stages, fixed, strict=True):
-        if not known:
+    for stage, is_constant in zip(region.stages, fixed, strict=True):
+        if not is_constant:
             continue
         if is_leaf(stage) or not all(isinstance(size, int) for size in stage.loops):
             return False
@@ -42,27 +43,29 @@ def foldable(region: Region, constants: Sequence[bool]) -> bool:
 def fold(
     region: Region, constants: Sequence[bool], operands: Sequence[Array | None]
 ) -> dict[int, tuple[Array, ...]]:
-    """The components of each constant stage in f64; `operands` are the arrays of constants."""
+    """Returns the components of each constant stage in f64; `operands` are the arrays of
+    constants.
+    """
     fixed = constant_stages(region, constants)
-    made: dict[int, tuple[Array, ...]] = {}
+    components: dict[int, tuple[Array, ...]] = {}
 
     def array(factor: Factor) -> Array:
         assert factor.source is not None
         if factor.source < 0:
-            return made[~factor.source][factor.component]
-        found = operands[factor.source]
-        assert found is not None
-        return np.asarray(found, np.float64) if factor.dtype.is_float else found
+            return components[~factor.source][factor.component]
+        operand = operands[factor.source]
+        assert operand is not None
+        return np.asarray(operand, np.float64) if factor.dtype.is_float else operand
 
     for number, stage in enumerate(region.stages):
         if fixed[number]:
             plain = _is_plain(stage)
-            made[number] = _contracted(stage, array) if plain else evaluated(stage, array)
-    return made
+            components[number] = _contracted(stage, array) if plain else evaluated(stage, array)
+    return components
 
 
 def _is_plain(stage: Stage) -> bool:
-    """Whether a stage is a sum of products of factors read at their loops themselves."""
+    """True where a stage is a sum of products of factors that are indexed by single loops."""
     reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
 
@@ -73,7 +76,7 @@ def _is_axis(form: Affine) -> bool:
 
 
 def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """A sum of products by products of matrices, where it is one."""
+    """Returns a sum of products, computed by matmuls where possible."""
     parts: list[Array] = []
     names: list[str] = []
     for factor in stage.factors:
@@ -94,14 +97,16 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
 
 
 def evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
-    """The components of any stage that is no leaf, element by element; floats are f64."""
+    """Returns the components of a stage that is no leaf, element by element; floats are f64."""
     arrays = [array(f) for f in stage.factors if f.source is not None]
     return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
 
 
 @lru_cache(maxsize=1024)
 def _in_f64(stage: Stage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
-    """A stage whose sources have these shapes as an expression that computes in f64."""
+    """Returns an expression that computes a stage in f64; `shapes` are the shapes of its
+    sources.
+    """
     assert isinstance(stage.body, tuple)
     places = iter(range(len(shapes)))
     factors = tuple(
@@ -111,8 +116,8 @@ def _in_f64(stage: Stage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
         for f in stage.factors
     )
     wide = stage._replace(factors=factors, body=tuple(map(_retyped, stage.body)))
-    read = (f.dtype for f in factors if f.source is not None)
-    params = tuple(tensor(dtype, *shape) for dtype, shape in zip(read, shapes, strict=True))
+    source_types = (f.dtype for f in factors if f.source is not None)
+    params = tuple(tensor(dtype, *shape) for dtype, shape in zip(source_types, shapes, strict=True))
     return to_expr(Region(params, (wide,), tuple((0, c) for c in range(len(stage.body)))))
 
 
@@ -125,7 +130,7 @@ def _literal(factor: Factor) -> Const | None:
 
 
 def _retyped(scalar: Scalar) -> Scalar:
-    """A scalar whose floats are f64."""
+    """Returns a scalar whose floats are f64."""
     match scalar:
         case Arg():
             return argument(scalar.number, _wide(scalar.dtype))

@@ -1,12 +1,12 @@
-"""A pair of regions at small sizes: what holds for the one holds for the other.
+"""Compares regions at small sizes that represent all sizes.
 
     y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
 
-A size whose loops are indices by themselves, wherever it occurs, is any size to the formula that a
-region computes: two regions that agree at some such sizes agree at others.  So that indices are
-loops, maps are taken into their readers, loops of sums are split into the digits that are read, and
-axes of parameters into those that all accesses of both regions put together.  Different sizes stay
-different, and a size of 1 stays 1.
+A size is free if its loops are plain indices wherever they occur: the formula of a region holds for
+every value of a free size, so two regions that agree at some values of the free sizes agree at all.
+To free sizes, maps are inlined into their readers, sum loops are split into the digits that
+accesses read, and axes of parameters are split into the digits that all accesses of both regions
+compose.  Different sizes stay different, and a size of 1 stays 1.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.edit import drop_unused, inlined, is_map, spliced
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, shape_of
 
-# Terms of all sums of a region up to which it is evaluated at its own sizes.
-_MOST = 1 << 22
+# The most terms of all sums of a region that is evaluated at its own sizes.
+_MOST_TERMS = 1 << 22
 
 
 def agree(a: Region, b: Region) -> bool:
-    """Whether two regions compute the same, at small sizes if these stand for all.
+    """True where two regions compute the same, checked at small sizes if these represent all sizes.
 
-    Raises `Unchecked` for regions that have no small sizes, and sums too long for a check.
+    Raises `Unchecked` for regions that have no small sizes, and whose sums are too long for a
+    check.
     """
-    return equal_at(*_small(a, b), most=_MOST) or equal_at(a, b, points=2, most=_MOST)
+    return equal_at(*_small(a, b), max_terms=_MOST_TERMS) or equal_at(
+        a, b, points=2, max_terms=_MOST_TERMS
+    )
 
 
 def _small(a: Region, b: Region) -> tuple[Region, Region]:
-    """The two at small sizes."""
+    """Returns both regions at small sizes."""
     free = _free(a), _free(b)
     for number, param in enumerate(a.params):
         for axis in reversed(range(0 if param is None else param.rank)):
@@ -45,18 +48,20 @@ def _small(a: Region, b: Region) -> tuple[Region, Region]:
 
 
 def _free(region: Region) -> Region:
-    """The region with maps in their readers, and a loop for every digit of a sum loop."""
+    """Returns the region with maps inlined into their readers, and a loop for every digit of a sum
+    loop.
+    """
     for number in range(len(region.stages)):
         place = 0
         while place < len(region.stages[number].factors):
             source = region.stages[number].factors[place].source
-            found = None
+            stage = None
             if source is not None and source < 0 and is_map(region.stages[~source]):
-                found = inlined(region, number, place)
-            if found is None:
+                stage = inlined(region, number, place)
+            if stage is None:
                 place += 1
             else:
-                region = spliced(region, number, (found,))
+                region = spliced(region, number, (stage,))
     stages = tuple(s if is_leaf(s) else _by_digits(s) for s in region.stages)
     return drop_unused(region._replace(stages=stages))
 
@@ -70,10 +75,12 @@ def _by_digits(stage: Stage) -> Stage:
 
 
 def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
-    """Both with as many axes in the place of one of parameter `number` as indices put together."""
+    """Returns both regions with an axis of parameter `number` split into the digits that its
+    indices compose.
+    """
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
-    reads = [read for region in (a, b) for read in _reads(region, number)]
+    reads = [access for region in (a, b) for access in _reads(region, number)]
     forms = [factor.forms[axis] for _, factor in reads if factor.forms]
     if not isinstance(size, int) or len(forms) < len(reads) or any(f.digits for f in forms):
         return a, b
@@ -95,11 +102,11 @@ def _reads(region: Region, number: int) -> Iterator[tuple[Stage, Factor]]:
 
 
 def _has_digits(stage: Stage, form: Affine, radices: Sequence[int], axes: Sequence[int]) -> bool:
-    """Whether a form is a number with a loop, or 0, for each digit."""
-    most: dict[Size, int] = dict(zip(radices, axes, strict=True))
-    used = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
-    fits = all(isinstance(size, int) and size <= most[step] for step, size in used)
-    return fits and form.offset == 0 and len({step for step, _ in used}) == len(used)
+    """True where each digit of a form is one loop of at most its axis' size, or 0."""
+    axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
+    steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
+    fits = all(isinstance(size, int) and size <= axis_sizes[step] for step, size in steps)
+    return fits and form.offset == 0 and len({step for step, _ in steps}) == len(steps)
 
 
 def _with_axes(
@@ -114,7 +121,7 @@ def _with_axes(
         *region.params[number + 1 :],
     )
 
-    def moved(factor: Factor) -> Factor:
+    def with_digits(factor: Factor) -> Factor:
         if factor.source != number:
             return factor
         form = factor.forms[axis]
@@ -122,7 +129,7 @@ def _with_axes(
         forms = (*factor.forms[:axis], *digits, *factor.forms[axis + 1 :])
         return factor._replace(forms=forms)
 
-    stages = tuple(s._replace(factors=tuple(map(moved, s.factors))) for s in region.stages)
+    stages = tuple(s._replace(factors=tuple(map(with_digits, s.factors))) for s in region.stages)
     return Region(params, stages, region.outputs)
 
 
@@ -135,23 +142,23 @@ def _is_loop(form: Affine) -> bool:
 
 
 def _sizes(*regions: Region) -> dict[int, int]:
-    """A small size for every size over 1 that is any, in their order."""
-    found: set[Size] = set()
-    kept: set[Size] = set()
+    """Returns a smaller value for every free size over 1, in the same order."""
+    all_sizes: set[Size] = set()
+    fixed: set[Size] = set()
     for region in regions:
-        found.update(d for p in region.params if p is not None for d in map(plain, p.shape))
+        all_sizes.update(d for p in region.params if p is not None for d in map(plain, p.shape))
         for stage in region.stages:
-            found.update(stage.loops)
-            kept.update(stage.loops if is_leaf(stage) else ())
+            all_sizes.update(stage.loops)
+            fixed.update(stage.loops if is_leaf(stage) else ())
             for factor in stage.factors:
                 sizes = () if factor.source is None else shape_of(region, factor.source)
                 for n, form in enumerate(factor.forms):
                     if not _is_loop(form):
-                        kept.update(stage.loops[k] for k in loops_of(form))
-                        kept.update(sizes[n : n + 1])
-                kept.update(sizes if not factor.forms else ())
-    free = sorted(size for size in found - kept if isinstance(size, int) and size > 1)
-    small = (n for n in count(2) if n not in kept)
+                        fixed.update(stage.loops[k] for k in loops_of(form))
+                        fixed.update(sizes[n : n + 1])
+                fixed.update(sizes if not factor.forms else ())
+    free = sorted(size for size in all_sizes - fixed if isinstance(size, int) and size > 1)
+    small = (n for n in count(2) if n not in fixed)
     return {size: n for size, n in zip(free, small, strict=False) if n < size}
 
 

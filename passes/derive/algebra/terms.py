@@ -1,11 +1,11 @@
-"""Stages as sums of products: what the algebra of sums, products and differences makes of them.
+"""Stages as sums of products, by the algebra of sums, products and differences.
 
     s[i, j] = sum(k) q[i, k] * t[j, k]             y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]
     y[i, d] = sum(j) s[i, j] * v[j, d]        ->
 
-A producer is taken into its only reader with the loops of its sum, so that a term is a tensor
-network: factors over loops, of which those of the sum are summed in any order.  What is no sum or
-product (a square root, a comparison) is a factor as a whole, over the loops that it depends on.
+A producer is merged into its only reader with its sum loops, so that a term is a tensor network:
+factors over loops, whose sum loops may be summed in any order.  An opaque scalar (a square root, a
+comparison) is a factor of its own, over the loops that it depends on.
 """
 
 from __future__ import annotations
@@ -33,40 +33,41 @@ from tcc.passes.derive.affine import Affine, Size, Sizes, substitute, unit, unit
 from tcc.passes.derive.edit import depends, moved, placed
 from tcc.passes.derive.record import Factor, Factors, Region, Stage, reads_inside, widens
 
-# Products and quotients by numbers, one after another: ("mul", 0.125), ("div", 3.0).
+# Products and quotients by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
 
 # Types whose range leaves room for other orders of products.
 WIDE = (F32, F64)
-# Terms and factors up to which sums are multiplied out.
+# The most terms of a sum, and the most factors of a term, after multiplying out.
 _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 
 class Term(NamedTuple):
-    """`scale` times the sum over `sums` of the product of `factors`, whose loops are those of the
-    result and then those of `sums`."""
+    """`scale` times the sum over `sums` of the product of `factors`, whose loops are the result
+    loops followed by `sums`.
+    """
 
     scale: Scale
     sums: Sizes
     factors: Factors
 
 
-# A product of scalars: its scale, and what is multiplied, each an operand or opaque to algebra.
+# A product of scalars: its scale, and its factors, each an operand or an opaque scalar.
 _Product: TypeAlias = tuple[Scale, tuple[Scalar, ...]]
 
 
 @dataclass(slots=True)
 class Flattened:
-    """The stages of a region as terms, each made when it is asked for.
+    """The stages of a region as terms, each computed on request.
 
-    `spread`: sums inside of products are multiplied out, but for differences: what cancels before
-    a product would not cancel behind it; otherwise `kept` tells whether there were any.  Stages of
-    what is opaque are added to `region` behind those that it had.
+    `spread` multiplies sums inside of products out, except for differences: cancellation before a
+    product would not happen behind it. Without `spread`, `has_nested_sums` tells whether there are
+    sums to multiply out.  Stages of opaque scalars are appended to `region`.
     """
 
     region: Region
     spread: bool
-    kept: bool = False
+    has_nested_sums: bool = False
     _grown: set[int] = field(default_factory=set)
     _reads: list[int] = field(init=False)
     _added: dict[Stage, int] = field(default_factory=dict)
@@ -82,15 +83,17 @@ class Flattened:
             self._reads[number] += 2
 
     def terms(self, number: int) -> tuple[Term, ...] | None:
-        """The terms of a stage; None where it is no sum of products of wide floats, or of more than
-        are looked at."""
+        """Returns the terms of a stage; None where it is no sum of products of wide floats, or has
+        too many terms.
+        """
         if number not in self._terms:
-            self._terms[number] = self._made(number)
+            self._terms[number] = self._computed(number)
         return self._terms[number]
 
     def is_settled(self, number: int) -> bool:
-        """Whether a stage has but one order: a product of at most two factors that all loops of
-        its sum are of, without a producer in it, or no sum."""
+        """True where a stage has only one order: no sum, or products of at most two factors which
+        all sum loops index, without a merged producer.
+        """
         terms = self.terms(number)
         if terms is None or number in self._grown:
             return terms is None
@@ -101,34 +104,34 @@ class Flattened:
             for t in terms
         )
 
-    def _made(self, number: int) -> tuple[Term, ...] | None:
+    def _computed(self, number: int) -> tuple[Term, ...] | None:
         stage = self.region.stages[number]
         products = _products(stage, self.spread)
         if products is None:
             return None
-        self.kept |= not self.spread and products != _products(stage, spread=True)
-        found: list[Term] = []
+        self.has_nested_sums |= not self.spread and products != _products(stage, spread=True)
+        terms: list[Term] = []
         for scale, scalars in products:
             factors = tuple(self._factor(stage, s) for s in scalars)
-            own = _without_idle(Term(scale, stage.sums, factors), stage.iters)
-            expanded = [by_digits(t, stage.iters) for t in self._expanded(own, stage)]
-            if expanded != [own]:
+            term = _without_idle(Term(scale, stage.sums, factors), stage.iters)
+            expanded = [by_digits(t, stage.iters) for t in self._expanded(term, stage)]
+            if expanded != [term]:
                 self._grown.add(number)
-            found += expanded
-        fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in found)
-        return tuple(found) if fits and len(found) <= _MOST_TERMS else None
+            terms += expanded
+        fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in terms)
+        return tuple(terms) if fits and len(terms) <= _MOST_TERMS else None
 
     def _factor(self, stage: Stage, scalar: Scalar) -> Factor:
-        """The access that an operand of a product is; what is opaque becomes a stage."""
-        read = scalar.arg if isinstance(scalar, Cast) else scalar
-        if isinstance(read, Arg) and widens(read.dtype, scalar.dtype):
-            return stage.factors[read.number]
-        used = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
-        loops = sorted(depended(stage.factors[n] for n in used))
+        """Returns the access of an operand of a product; an opaque scalar becomes a stage."""
+        operand = scalar.arg if isinstance(scalar, Cast) else scalar
+        if isinstance(operand, Arg) and widens(operand.dtype, scalar.dtype):
+            return stage.factors[operand.number]
+        numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
+        loops = sorted(depended(stage.factors[n] for n in numbers))
         sizes = tuple(stage.loops[k] for k in loops)
         maps = placed(loops, len(stage.loops))
-        body = transform_all((scalar,), lambda n: _renumbered(n, used))
-        factors = tuple(moved(stage.factors[n], maps, sizes) for n in used)
+        body = transform_all((scalar,), lambda n: _renumbered(n, numbers))
+        factors = tuple(moved(stage.factors[n], maps, sizes) for n in numbers)
         number = self._add(Stage(sizes, (), None, factors, body))
         return Factor(~number, 0, tuple(unit(k, len(stage.loops)) for k in loops), scalar.dtype)
 
@@ -136,24 +139,24 @@ class Flattened:
         if stage not in self._added:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
-            self._reads.append(2)  # of a function: no part of it is taken apart
+            self._reads.append(2)  # keeps the stage out of its reader: it is opaque
         return self._added[stage]
 
     def _expanded(self, term: Term, reader: Stage) -> list[Term]:
-        """The term with the producers of its factors in their place."""
+        """Returns the term with its factors replaced by their producers, where this is allowed."""
         for place, factor in enumerate(term.factors):
             inner = self._inner(term, factor, reader)
             if inner is None:
                 continue
-            made: list[Term] = []
-            for each in inner:
-                joined = _joined(term, place, each, reader.iters)
-                made += self._expanded(joined, reader._replace(sums=joined.sums))
-            return made
+            expanded: list[Term] = []
+            for inner_term in inner:
+                merged = _joined(term, place, inner_term, reader.iters)
+                expanded += self._expanded(merged, reader._replace(sums=merged.sums))
+            return expanded
         return [term]
 
     def _inner(self, term: Term, factor: Factor, reader: Stage) -> tuple[Term, ...] | None:
-        """The terms of the producer of a factor where they may take its place."""
+        """Returns the terms of the producer of a factor, where they may replace the factor."""
         source = factor.source
         if source is None or source >= 0 or self._reads[~source] != 1:
             return None
@@ -161,76 +164,84 @@ class Flattened:
             return None
         if not reads_inside(self.region, reader._replace(sums=term.sums), factor):
             return None
-        found = self.terms(~source)
-        if found is None or len(found) == 1 or _bare(term):
-            return found
-        self.kept |= not self.spread
-        return found if self.spread and _positive(t.scale for t in found) else None
+        terms = self.terms(~source)
+        if terms is None or len(terms) == 1 or _bare(term):
+            return terms
+        self.has_nested_sums |= not self.spread
+        return terms if self.spread and _positive(t.scale for t in terms) else None
 
 
 def depended(factors: Iterable[Factor]) -> frozenset[int]:
-    """The loops that any of some accesses depends on."""
+    """Returns the loops that any of the accesses depends on."""
     return frozenset[int]().union(*map(depends, factors))
 
 
 def _sums_used(term: Term, iters: Sizes) -> bool:
-    """Whether every loop of the sum is one of a factor."""
+    """True where every sum loop occurs in a factor."""
     first = len(iters)
     return depended(term.factors).issuperset(range(first, first + len(term.sums)))
 
 
 def _bare(term: Term) -> bool:
-    """Whether a term is its factor alone, so that a sum in its place is no sum in a product."""
+    """True where a term is a single factor without a sum, so that a sum in its place is not
+    multiplied.
+    """
     return len(term.factors) == 1 and not term.sums
 
 
-def _renumbered(node: Scalar, used: Sequence[int]) -> Scalar:
-    return argument(used.index(node.number), node.dtype) if isinstance(node, Arg) else node
+def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
+    return argument(numbers.index(node.number), node.dtype) if isinstance(node, Arg) else node
 
 
 def _joined(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
-    """The term with `inner`, a term of the producer of its factor `place`, in that place."""
+    """Returns the term with `inner`, a term of the producer of its factor `place`, in place of the
+    factor.
+    """
     loops = (*iters, *term.sums, *inner.sums)
-    own = units(len(loops))
+    all_units = units(len(loops))
     outer = len(iters) + len(term.sums)
-    kept = [moved(f, own[:outer], loops) for f in term.factors]
-    forms = [substitute(form, own[:outer], loops) for form in term.factors[place].forms]
-    maps = (*forms, *own[outer:])
-    new = [moved(f, maps, loops) for f in inner.factors]
-    factors = (*kept[:place], *new, *kept[place + 1 :])
+    outer_factors = [moved(f, all_units[:outer], loops) for f in term.factors]
+    forms = [substitute(form, all_units[:outer], loops) for form in term.factors[place].forms]
+    maps = (*forms, *all_units[outer:])
+    inner_factors = [moved(f, maps, loops) for f in inner.factors]
+    factors = (*outer_factors[:place], *inner_factors, *outer_factors[place + 1 :])
     scale = scaled(term.scale, inner.scale)
     return _without_idle(Term(scale, loops[len(iters) :], factors), iters)
 
 
 def _without_idle(term: Term, iters: Sizes) -> Term:
-    """The term without sum loops of known extent on which no factor depends: each is a factor."""
+    """Returns the term without sum loops of numeric extent on which no factor depends; their
+    extents multiply the scale.
+    """
     first = len(iters)
-    used = depended(term.factors)
-    kept = [
+    loops_used = depended(term.factors)
+    summed = [
         k
         for k, size in enumerate(term.sums, first)
-        if k in used or not isinstance(size, int) or size < 1
+        if k in loops_used or not isinstance(size, int) or size < 1
     ]
-    if len(kept) == len(term.sums):
+    if len(summed) == len(term.sums):
         return term
-    maps = placed((*range(first), *kept), first + len(term.sums))
-    sums = tuple(term.sums[k - first] for k in kept)
+    maps = placed((*range(first), *summed), first + len(term.sums))
+    sums = tuple(term.sums[k - first] for k in summed)
     loops = (*iters, *sums)
-    idle = (size for k, size in enumerate(term.sums, first) if k not in kept)
+    idle = (size for k, size in enumerate(term.sums, first) if k not in summed)
     scale = scaled(term.scale, tuple(("mul", float(n)) for n in idle if isinstance(n, int)))
     return Term(scale, sums, tuple(moved(f, maps, loops) for f in term.factors))
 
 
 def by_digits(term: Term, iters: Sizes) -> Term:
-    """The term with a loop for every digit of a sum loop that its factors read: one of 768 trips
-    of which they read c // 64 and c % 64 becomes two."""
+    """Returns the term with a loop for every digit of a sum loop that its factors read.
+
+    Example: a loop of 768 trips, read as c // 64 and c % 64, becomes two loops.
+    """
     first, loops = len(iters), (*iters, *term.sums)
     digits = [d for f in term.factors for form in f.forms for d in form.digits]
     parts: list[tuple[int, ...]] = []
     for k, size in enumerate(loops):
-        whole = unit(k, len(loops))
-        read = (n for d in digits if d.of == whole for n in (d.div, d.div * d.mod))
-        cuts = sorted({1, *filter(None, read)})
+        loop_form = unit(k, len(loops))
+        divisors = (n for d in digits if d.of == loop_form for n in (d.div, d.div * d.mod))
+        cuts = sorted({1, *filter(None, divisors)})
         ends = (*cuts, size if isinstance(size, int) else 0)
         fits = k >= first and isinstance(size, int) and cuts[-1] < size
         split = fits and all(b % a == 0 for a, b in pairwise(ends))
@@ -240,11 +251,11 @@ def by_digits(term: Term, iters: Sizes) -> Term:
     extents: list[Size] = []
     maps: list[Affine] = []
     count = sum(map(len, parts))
-    for size, own in zip(loops, parts, strict=True):
+    for size, radices in zip(loops, parts, strict=True):
         place = len(extents)
-        maps.append(Affine((0,) * place + own + (0,) * (count - place - len(own))))
-        rest = (a // b for a, b in pairwise(own))
-        extents += [size if len(own) == 1 else size // own[0], *rest]
+        maps.append(Affine((0,) * place + radices + (0,) * (count - place - len(radices))))
+        extents_below = (a // b for a, b in pairwise(radices))
+        extents += [size if len(radices) == 1 else size // radices[0], *extents_below]
     sizes = tuple(extents)
     return Term(term.scale, sizes[first:], tuple(moved(f, maps, sizes) for f in term.factors))
 
@@ -253,14 +264,16 @@ def by_digits(term: Term, iters: Sizes) -> Term:
 
 
 def scaled(scale: Scale, more: Scale) -> Scale:
-    """Both, one after the other; powers of two and signs are joined, which rounds nothing."""
-    exact, rest = 1.0, []
+    """Returns both scales, one after the other; powers of two and signs are combined, which rounds
+    nothing.
+    """
+    exact, inexact = 1.0, []
     for function, value in (*scale, *more):
         if abs(frexp(value)[0]) == 0.5:
             exact = exact * value if function == "mul" else exact / value
         else:
-            rest.append((function, value))
-    return (*rest, *((("mul", exact),) if exact != 1 else ()))
+            inexact.append((function, value))
+    return (*inexact, *((("mul", exact),) if exact != 1 else ()))
 
 
 def _positive(scales: Iterable[Scale]) -> bool:
@@ -268,8 +281,9 @@ def _positive(scales: Iterable[Scale]) -> bool:
 
 
 def is_near_one(value: object) -> bool:
-    """Whether a number is a factor that may be moved: nothing overflows or vanishes then that did
-    not before."""
+    """True where a factor may be moved: neither overflow nor underflow arises that was not there
+    before.
+    """
     return isinstance(value, int | float) and 2.0**-10 <= abs(value) <= 2.0**10
 
 
@@ -277,17 +291,19 @@ def is_near_one(value: object) -> bool:
 
 
 def _products(stage: Stage, spread: bool) -> list[_Product] | None:
-    """The body as a sum of products; None where the stage does not sum, or sums something else."""
+    """Returns the body as a sum of products; None where the stage does not sum, or sums an opaque
+    scalar.
+    """
     if isinstance(stage.body, expr.Stage) or len(stage.body) != 1:
         return None
     if stage.monoid not in (None, "sum") or stage.dtypes[0] not in WIDE:
         return None
-    found = _sum(stage.body[0], spread)
-    if not stage.sums and found == [((), stage.body)] and not isinstance(stage.body[0], Arg):
+    products = _sum(stage.body[0], spread)
+    if not stage.sums and products == [((), stage.body)] and not isinstance(stage.body[0], Arg):
         return None
-    if stage.sums and len(found) > 1 and not (spread and _positive(s for s, _ in found)):
+    if stage.sums and len(products) > 1 and not (spread and _positive(s for s, _ in products)):
         return [((), stage.body)]
-    return found
+    return products
 
 
 def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
@@ -309,9 +325,10 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
 
 
 def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
-    """A product of sums; those that are not multiplied out are each an operand of it.  One with a
-    number that is not to be moved is opaque."""
-    made: list[_Product] = [((), ())]
+    """Returns a product of sums as a sum of products; a sum that is not multiplied out is one
+    operand. A product with a number that must not be moved is opaque.
+    """
+    expanded: list[_Product] = [((), ())]
     for arg in args:
         products = _sum(arg, spread)
         if products == [((), (arg,))] and isinstance(arg, Const):
@@ -319,11 +336,11 @@ def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
         several = len(products) > 1
         if several and not (spread and _positive(s for s, _ in products)):
             products = [((), (arg,))]
-        made = [(scaled(s, t), a + b) for s, a in made for t, b in products]
-        if len(made) > _MOST_TERMS:
+        expanded = [(scaled(s, t), a + b) for s, a in expanded for t, b in products]
+        if len(expanded) > _MOST_TERMS:
             return [((), (apply("mul", *args),))]
-    return made
+    return expanded
 
 
-def _by(product: _Product, function: str, value: float) -> _Product:
-    return scaled(product[0], ((function, value),)), product[1]
+def _by(factors: _Product, function: str, value: float) -> _Product:
+    return scaled(factors[0], ((function, value),)), factors[1]

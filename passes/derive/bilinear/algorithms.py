@@ -39,7 +39,7 @@ Matrix: TypeAlias = tuple[Row, ...]
 # A row of A, a row of B and a column of C.
 _Product: TypeAlias = tuple[Row, Row, Row]
 
-# Points at which polynomials are multiplied, the last one of each algorithm infinity apart: pairs
+# Points at which polynomials are multiplied; the last point of each algorithm is infinity. Pairs
 # of opposite sign share sums, and products with powers of two are exact.
 _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
 # The most products along an axis that there are points for.
@@ -59,8 +59,9 @@ class Bilinear:
         return len(self.inputs)
 
     def amplification(self, terms: int) -> Fraction:
-        """How many times as far as a direct sum of `terms` products a result may be off, for as
-        many roundings: see above."""
+        """Returns the largest error of a result relative to that of a direct sum of `terms`
+        products, for equal numbers of roundings: see the module's text.
+        """
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
@@ -68,40 +69,42 @@ class Bilinear:
 
 @lru_cache(maxsize=64)
 def toom_cook(results: int, taps: int) -> Bilinear:
-    """F(results, taps).  Requires at most `MOST_PRODUCTS` products.
+    """Returns F(results, taps).  Requires at most `MOST_PRODUCTS` products.
 
-    Inputs and results are sums with whole factors, fractions stand in the weights.
+    Inputs and results are sums with integer factors; fractions stand in the weights.
     """
     points = _POINTS[: results + taps - 2]
     rows = [_product_at(points, point, results, taps) for point in points]
     last = (Fraction(0),) * (results - 1), (Fraction(0),) * (taps - 1)
     rows.append((_polynomial(points), (*last[1], Fraction(1)), (*last[0], Fraction(1))))
-    whole = [_whole(*row) for row in rows]
-    inputs, weights, columns = (tuple(row[n] for row in whole) for n in range(3))
+    integral = [_integral(*row) for row in rows]
+    inputs, weights, columns = (tuple(row[n] for row in integral) for n in range(3))
     return Bilinear(inputs, weights, tuple(zip(*columns, strict=True)))
 
 
 def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
-    """The rows of A and B and the column of C of a finite point: of Lagrange's polynomials."""
-    others = [p for p in points if p != at]
+    """Returns the rows of A and B and the column of C for a finite point, by Lagrange's
+    polynomials.
+    """
+    roots = [p for p in points if p != at]
     scale = Fraction(1)
-    for point in others:
+    for point in roots:
         scale *= at - point
-    inputs = (*_polynomial(others), Fraction(0))
+    inputs = (*_polynomial(roots), Fraction(0))
     return inputs, tuple(at**k / scale for k in range(taps)), tuple(at**i for i in range(results))
 
 
 def _polynomial(roots: Sequence[Fraction]) -> Row:
-    """The coefficients of the product of (x - root), the constant one first."""
-    found = [Fraction(1)]
+    """Returns the coefficients of the product of (x - root), the constant coefficient first."""
+    coefficients = [Fraction(1)]
     for root in roots:
-        low, high = [-root * c for c in found] + [Fraction(0)], [Fraction(0), *found]
-        found = [a + b for a, b in zip(low, high, strict=True)]
-    return tuple(found)
+        low, high = [-root * c for c in coefficients] + [Fraction(0)], [Fraction(0), *coefficients]
+        coefficients = [a + b for a, b in zip(low, high, strict=True)]
+    return tuple(coefficients)
 
 
-def _whole(inputs: Row, weights: Row, results: Row) -> _Product:
-    """The same product with whole numbers without a common divisor in `inputs` and `results`."""
+def _integral(inputs: Row, weights: Row, results: Row) -> _Product:
+    """Returns the same product with integers without a common divisor in `inputs` and `results`."""
     a, c = _denominator(inputs), _denominator(results)
     scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)
     return scaled[0], tuple(x / (a * c) for x in weights), scaled[1]

@@ -1,10 +1,10 @@
-"""The bilinear forms that a convolution may take, by how far their rounding may carry.
+"""The bilinear forms that a convolution may take, limited by the error bound of each form.
 
-A form's results are off by at most amplification * g(n) * X * W summed over taps and channels, for
-inputs of at most X in a tile, weights of at most W, and n roundings on the longest way (see
-`algorithms`).  A form is allowed where n is at most the number of terms of the direct sum, so that
-the form keeps the bound of the error policy, and where one rounding, amplified, stays within
-`AMPLIFIED` of the largest product: a fifth of what whole models may differ by.
+The error of a form's results is at most amplification * g(n) * X * W summed over taps and channels,
+for inputs of at most X in a tile, weights of at most W, and n roundings between an input and a
+result (see `algorithms`).  A form is allowed where n is at most the number of terms of the direct
+sum, so that the form keeps the bound of the error policy, and where one rounding, amplified, stays
+within `AMPLIFIED` of the largest product: a fifth of the difference that whole models may have.
 """
 
 from __future__ import annotations
@@ -34,15 +34,18 @@ AMPLIFIED = 2e-5
 
 
 def forms_of(conv: Conv) -> Iterator[Form]:
-    """All allowed forms that transforms along two axes are part of, or along the only one that
-    has several taps and results."""
-    found: list[Form] = [()]
+    """Yields all allowed forms that transform along two axes, or along the only axis that has
+    several taps and results.
+    """
+    forms: list[Form] = [()]
     choices = [_axis_forms(axis) for axis in conv.axes]
-    for own in choices:
-        found = [(*f, g) for f, g in product(found, own) if points(f) * g.points <= MOST_RESULTS]
-    fewest = min(2, sum(len(own) > 1 for own in choices))
+    for axis_choices in choices:
+        forms = [
+            (*f, g) for f, g in product(forms, axis_choices) if points(f) * g.points <= MOST_RESULTS
+        ]
+    fewest = min(2, sum(len(axis_choices) > 1 for axis_choices in choices))
     terms = prod(axis.taps for axis in conv.axes) * (conv.channels // conv.groups)
-    for form in found:
+    for form in forms:
         if sum(f != DIRECT for f in form) >= max(1, fewest):
             small = UNIT_ROUNDOFF * amplification(conv, form) <= AMPLIFIED
             if small and roundings(conv, form) <= terms:
@@ -50,22 +53,29 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 
 def amplification(conv: Conv, form: Form) -> float:
-    """How many times as far as the direct sum a result may be off, for as many roundings."""
+    """Returns the largest error of a result relative to that of the direct sum, for equal numbers
+    of roundings.
+    """
     return prod(facts.amplification for facts in facts_of(conv, form))
 
 
 def roundings(conv: Conv, form: Form) -> int:
-    """The most roundings between an operand and a result: of transforms, of the weights, and of
-    sums over pieces and channels."""
+    """Returns the most roundings between an operand and a result: of transforms, of the weights,
+    and of sums over pieces and channels.
+    """
     facts = facts_of(conv, form)
-    pieces = prod(each.pieces for each in facts)
-    return sum(each.roundings for each in facts) + 1 + pieces * (conv.channels // conv.groups)
+    pieces = prod(axis_facts.pieces for axis_facts in facts)
+    return (
+        sum(axis_facts.roundings for axis_facts in facts)
+        + 1
+        + pieces * (conv.channels // conv.groups)
+    )
 
 
 def _axis_forms(axis: Axis) -> list[AxisForm]:
-    """Pieces of even numbers of taps, and tiles no longer than the results of a turn."""
+    """Returns pieces with equal numbers of taps, and tiles no longer than the results of a turn."""
     taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
-    lengths = {-(-taps // -(-taps // most)) for most in range(2, MOST_PRODUCTS)}
+    lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}
     tiled = (
         AxisForm(tile, length)
         for length in sorted(lengths)
@@ -80,8 +90,9 @@ def _axis_forms(axis: Axis) -> list[AxisForm]:
 
 @record
 class FormWork:
-    """Multiply-adds of the products, and additions and multiplications of the transforms; bytes of
-    transformed weights, and of what transforms and products exchange."""
+    """The work of a form: multiply-adds of the products, additions and multiplications of the
+    transforms, bytes of transformed weights, and bytes that transforms and products exchange.
+    """
 
     products: int
     sums: int
@@ -89,24 +100,27 @@ class FormWork:
     exchanged: int
 
     def least_seconds(self, rates: Rates) -> float:
-        """Less than which no kernels take: where products and sums run at peak, and what they
-        exchange moves at the pace of the second-level caches."""
+        """Returns a lower bound of the seconds of its kernels: products and sums at peak, exchanged
+        bytes at the bandwidth of the second-level caches.
+        """
         multiplying = max(self.products / rates.products, self.weights / rates.weights)
         return multiplying + max(self.sums / rates.products, self.exchanged / rates.exchanged)
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:
-    """What a form of a convolution does at each run; unknown numbers of images count as one."""
+    """Returns the work of a form of a convolution at each run; an unknown number of images counts
+    as one.
+    """
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels
     gathered = tiles * prod(a.turns for a in axes) * conv.filters
     terms = pieces * (conv.channels // conv.groups)
     inward = outward = 0
-    for n, own in enumerate(facts):
+    for n, axis_facts in enumerate(facts):
         before, after = form[:n], points(form[n + 1 :])
-        inward += own.inward * points(before) * after
-        outward += own.outward * prod(f.tile for f in before) * after
+        inward += axis_facts.inward * points(before) * after
+        outward += axis_facts.outward * prod(f.tile for f in before) * after
     return FormWork(
         points(form) * gathered * terms,
         spread * inward + gathered * outward,

@@ -1,24 +1,24 @@
 """Convolutions by bilinear algorithms, as tensor expressions.
 
 Along each spatial axis a convolution is computed in tiles of results and pieces of taps, F(tile,
-taps) for each; the algorithms of all axes are nested, `point` numbers their products:
+taps) for each; the algorithms of all axes are nested, and `point` numbers their products:
 
     V[point, tile, piece, c] = A x                                x: the inputs of a tile and piece
     M[point, tile, o] = sum(piece, c) V[point, tile, piece, c] * U[point, piece, c, o]
     y[o, tile, ...] = C M                                         U = B w, known when w is
 
-Inputs of a tile and piece begin tile * t + taps * p results in, those of other pairs too: in V they
-stand once, at a place for each multiple of the greatest common divisor of `tile` and `taps`, unless
-so many places are more than there are pairs.  Long filters have many pairs: 8,000 of 128 taps and
-500 results in F(2, 4), at 312 places.
+The inputs of a tile and piece begin tile * t + taps * p results in; several pairs may begin at one
+place. V stores the inputs of a place once: it has a place for each multiple of the greatest common
+divisor of `tile` and `taps`, unless these places are more than the pairs.  Long filters have many
+pairs: 8,000 of 128 taps and 500 results in F(2, 4), at 312 places.
 
 A stride s divides taps k = s*k' + j, and the inputs they read, into s pieces of stride 1.  With
-dilation d, results whose places are equal modulo d take turns: each turn is an image of its own,
-that begins one input later.  So do the outputs of a transposed convolution whose places are equal
-modulo its stride, its phases: they have weights of their own, and begin an input later from the
-first phase on that `skip` carries beyond the last.  Of a grouped
-convolution, filters sum over their own group's channels.  An axis in tiles of one result and pieces
-of one tap is computed directly.
+dilation d, results whose places are equal modulo d form a turn: each turn is an image of its own,
+which begins one input later.  The outputs of a transposed convolution whose places are equal modulo
+its stride, its phases, are turns too: they have weights of their own, and begin an input later from
+the first phase on that `skip` carries beyond the last.  The filters of a grouped convolution sum
+over their own group's channels.  An axis in tiles of one result and pieces of one tap is computed
+directly.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Axis:
     """A spatial axis of a convolution.
 
     Result `turns` * q + r reads inputs `step` * (q + k) + j - `before`, for taps `classes` * k + j,
-    counted from where turn r begins.  `skip`: turns have weights of their own and begin (r + skip)
-    // turns inputs late; None: r inputs.
+    counted from where turn r begins.  With `skip`, turns have weights of their own and begin (r +
+    skip) // turns inputs late; with None, they begin r inputs late.
     """
 
     taps: int
@@ -65,33 +65,33 @@ class Axis:
 
     @property
     def starts(self) -> int:
-        """In how many places turns begin."""
+        """The number of places where turns begin."""
         return self.turns if self.skip is None else (self.turns - 1 + self.skip) // self.turns + 1
 
     @property
     def filters(self) -> int:
-        """Turns with weights of their own."""
+        """The number of turns with weights of their own."""
         return 1 if self.skip is None else self.turns
 
     def start(self, turn: Index) -> Index:
-        """Where a turn begins."""
+        """Returns the place where a turn begins."""
         if self.skip is None or self.starts == self.turns:
             return turn
         return (turn + self.skip) // self.turns
 
     def place(self, turn: Index, result: Index, tap: Index) -> Index:
-        """The input that a result of a turn reads for a tap."""
+        """Returns the input that a result of a turn reads for a tap."""
         return self.place_from(self.start(turn), result, tap)
 
     def place_from(self, start: Index, result: Index, tap: Index) -> Index:
-        """The same for a turn that begins at `start`."""
+        """Returns the input that a result reads for a tap, in a turn that begins at `start`."""
         inside = self.step * (result + tap // self.classes) + tap % self.classes
         return inside + start - self.before
 
 
 @record
 class AxisForm:
-    """Tiles of so many results, from pieces of so many taps."""
+    """Tiles of `tile` results, from pieces of `taps` taps."""
 
     tile: int
     taps: int
@@ -106,51 +106,57 @@ class AxisForm:
 
     @property
     def sums(self) -> tuple[SharedSums, SharedSums]:
-        """What becomes of the inputs of a tile, and of its products."""
+        """The transforms of the inputs of a tile, and of its products."""
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
     def tiles(self, axis: Axis) -> Index:
-        """Tiles of one turn."""
+        """Returns the number of tiles of one turn."""
         return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
 
     def pieces(self, axis: Axis) -> int:
-        """Pieces that have a tap: so many of each class, but for the last."""
+        """Returns the number of pieces that have a tap: equally many of each class, except for the
+        last.
+        """
         span = axis.classes * self.taps
-        whole = (axis.taps - 1) // span
-        return whole * axis.classes + min(axis.classes, axis.taps - whole * span)
+        full_rounds = (axis.taps - 1) // span
+        return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
 
     def reads(self, axis: Axis) -> int:
-        """The inputs that a tile reads, in `taps` of the first result's places."""
+        """Returns the number of inputs that a tile reads."""
         rows = -(-self.pieces(axis) // axis.classes)
         return (self.tile + rows * self.taps - 1) * axis.classes
 
     def places(self, axis: Axis) -> tuple[int, Index, int]:
-        """Results between V's places, their number, and the pieces of each: tiles and pieces that
-        read the same inputs share a place where that makes fewer, and the number of results is
-        known.
+        """Returns the distance between V's places in results, their number, and the pieces of each.
 
-        Those of direct axes and of phases do not: in F(2 x 4, 2 x 5) of FSRCNN's 9 x 9 the products
-        would take three times as long as they are priced, more than the direct sums.
+        Tiles and pieces that read the same inputs share a place where this gives fewer places and
+        the number of results is known. Direct axes and phases share none: in F(2 x 4, 2 x 5) of
+        FSRCNN's 9 x 9 the products would take three times as long as their price, more than the
+        direct sums.
         """
-        rows, rest = divmod(self.pieces(axis), axis.classes)
-        apart, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
-        if tiles is None or rest or self.taps == 1 or axis.skip is not None:
+        rows, partial = divmod(self.pieces(axis), axis.classes)
+        distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
+        if tiles is None or partial or self.taps == 1 or axis.skip is not None:
             return self.tile, self.tiles(axis), self.pieces(axis)
-        shared = (tiles - 1) * (self.tile // apart) + (rows - 1) * (self.taps // apart) + 1
+        shared = (tiles - 1) * (self.tile // distance) + (rows - 1) * (self.taps // distance) + 1
         if shared >= tiles * rows:
             return self.tile, self.tiles(axis), self.pieces(axis)
-        return apart, const(shared), axis.classes
+        return distance, const(shared), axis.classes
 
 
-# One for each spatial axis.
+# The form of each spatial axis.
 Form: TypeAlias = tuple[AxisForm, ...]
 DIRECT = AxisForm(1, 1)
 
 
 @record
 class AxisFacts:
-    """What a form does along one axis: tiles of one turn, their lines in V, additions and
-    multiplications of one and of a line of products, the most roundings, and the amplification."""
+    """The work of a form along one axis.
+
+    `tiles` are those of one turn, `lines` their lines in V, `inward` and `outward` the additions
+    and multiplications of a line of V and of a line of products; then the most roundings, and the
+    amplification.
+    """
 
     pieces: int
     tiles: int
@@ -164,11 +170,11 @@ class AxisFacts:
 @lru_cache(maxsize=4096)
 def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
     pieces, (inward, outward) = form.pieces(axis), form.sums
-    _, places, own = form.places(axis)
+    _, places, place_pieces = form.places(axis)
     return AxisFacts(
         pieces,
         typical(form.tiles(axis)),
-        typical(places) * own * axis.starts,
+        typical(places) * place_pieces * axis.starts,
         sum(inward.operations.values()),
         sum(outward.operations.values()),
         inward.roundings + outward.roundings,
@@ -178,7 +184,9 @@ def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
 
 @record
 class Conv:
-    """A convolution of images of `channels`; each of `groups` groups has as many of the filters."""
+    """A convolution of images of `channels` channels; each of `groups` groups has equally many
+    filters.
+    """
 
     images: Index
     channels: int
@@ -187,7 +195,7 @@ class Conv:
     axes: tuple[Axis, ...]
 
     def weights_type(self, form: Form) -> TensorType:
-        """Of U[point, turns..., pieces..., channel of a group, filter]."""
+        """Returns the type of U[point, turns..., pieces..., channel of a group, filter]."""
         turns = (axis.filters for axis in self.axes)
         pieces = map(AxisForm.pieces, form, self.axes)
         return tensor(
@@ -196,7 +204,9 @@ class Conv:
 
 
 def conv_of(node: Node) -> Conv | None:
-    """The convolution that a node is; None for others, and where stride and dilation meet."""
+    """Returns the convolution of a node; None for another node, and where stride and
+    dilation meet.
+    """
     name, attrs = node.op.name, node.attrs
     if name not in ("conv", "conv_transpose"):
         return None
@@ -206,13 +216,15 @@ def conv_of(node: Node) -> Conv | None:
     shape, results = image.type.shape, node.outputs[0].type.shape
     channels, filters = as_int(shape[1]), as_int(results[1])
     taps = [as_int(n) or 0 for n in weights.type.shape[2:]]
-    both = any(s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True))
-    if channels is None or filters is None or 0 in taps or both:
+    strided_and_dilated = any(
+        s > 1 and d > 1 for s, d in zip(attrs.strides, attrs.dilations, strict=True)
+    )
+    if channels is None or filters is None or 0 in taps or strided_and_dilated:
         return None
-    turned = name == "conv_transpose"
-    if turned and (set(attrs.dilations) != {1} or None in map(as_int, attrs.before)):
+    is_transposed = name == "conv_transpose"
+    if is_transposed and (set(attrs.dilations) != {1} or None in map(as_int, attrs.before)):
         return None
-    make = _transposed_axis if turned else _axis
+    make = _transposed_axis if is_transposed else _axis
     before = map(as_index, attrs.before)
     axes = map(make, taps, results[2:], before, attrs.strides, attrs.dilations)
     return Conv(shape[0], channels, filters, attrs.group, tuple(axes))
@@ -223,19 +235,22 @@ def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) 
 
 
 def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> Axis:
-    """Turn r has the taps k with (r + before - k) % stride = 0, zeros where it has fewer."""
-    most = -(-taps // stride)
+    """Returns the axis of a transposed convolution.
+
+    Turn r has the taps k with (r + before - k) % stride = 0, and zeros where it has fewer taps.
+    """
+    taps_per_turn = -(-taps // stride)
     first, skip = divmod(as_int(before) or 0, stride)
-    return Axis(most, results, as_index(most - 1 - first), 1, 1, stride, skip)
+    return Axis(taps_per_turn, results, as_index(taps_per_turn - 1 - first), 1, 1, stride, skip)
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
-    """Those of each axis; open sizes count as typical ones."""
+    """Returns the facts of each axis; symbolic sizes count as typical sizes."""
     return list(map(_facts, form, conv.axes))
 
 
 def points(form: Form) -> int:
-    """Products of a tile and piece, for each pair of channels."""
+    """Returns the number of products of a tile and piece, for each pair of channels."""
     return prod(f.points for f in form)
 
 
@@ -243,32 +258,35 @@ def points(form: Form) -> int:
 
 
 def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
-    """U of a node's weights, in f64."""
+    """Returns U for a node's weights, in f64."""
     rank = len(form)
     phases = any(axis.skip is not None for axis in conv.axes)
-    found = _phases(conv, weights) if phases else weights
-    found = found.astype(np.float64).reshape(
-        *(a.filters for a in conv.axes), *found.shape[-rank - 2 :]
+    array = _phases(conv, weights) if phases else weights
+    array = array.astype(np.float64).reshape(
+        *(a.filters for a in conv.axes), *array.shape[-rank - 2 :]
     )
-    for each, axis in zip(form, conv.axes, strict=True):
-        found = np.moveaxis(found, rank + 2, -1)
-        missing = -axis.taps % (axis.classes * each.taps)
-        found = np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, missing)])
-        found = found.reshape(*found.shape[:-1], -1, each.taps, axis.classes)
-        factors = np.array([[float(x) for x in row] for row in each.algorithm.weights])
-        found = np.moveaxis(found, -2, -1) @ factors.T
-        found = found.reshape(*found.shape[:-3], -1, each.points)[..., : each.pieces(axis), :]
-    at = range(rank + 2, found.ndim)
+    for axis_form, axis in zip(form, conv.axes, strict=True):
+        array = np.moveaxis(array, rank + 2, -1)
+        missing = -axis.taps % (axis.classes * axis_form.taps)
+        array = np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, missing)])
+        array = array.reshape(*array.shape[:-1], -1, axis_form.taps, axis.classes)
+        factors = np.array([[float(x) for x in row] for row in axis_form.algorithm.weights])
+        array = np.moveaxis(array, -2, -1) @ factors.T
+        array = array.reshape(*array.shape[:-3], -1, axis_form.points)[
+            ..., : axis_form.pieces(axis), :
+        ]
+    at = range(rank + 2, array.ndim)
     order = (*at[1::2], *range(rank), *at[::2], rank + 1, rank)
     shape = [as_int(n) or 0 for n in conv.weights_type(form).shape]
-    return found.transpose(order).reshape(shape)
+    return array.transpose(order).reshape(shape)
 
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-    """Of each axis which taps each turn has, [turns, taps], of a kernel of these sizes; None where
-    no turn lacks any."""
-    found = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
-    return [None if mask.all() else mask for mask in found]
+    """Returns for each axis the taps that each turn has, [turns, taps], for a kernel of sizes
+    `kernel`; None where no turn lacks any tap.
+    """
+    axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
+    return [None if mask.all() else mask for mask in axis_masks]
 
 
 def _mask(axis: Axis, size: int) -> NDArray[np.bool_]:
@@ -276,51 +294,57 @@ def _mask(axis: Axis, size: int) -> NDArray[np.bool_]:
         return np.ones((1, axis.taps), np.bool_)
     turn, tap = np.indices((axis.turns, axis.taps))
     residue = (turn + axis.skip) % axis.turns
-    found: NDArray[np.bool_] = (axis.taps - 1 - tap) * axis.turns + residue < size
-    return found
+    mask: NDArray[np.bool_] = (axis.taps - 1 - tap) * axis.turns + residue < size
+    return mask
 
 
 def _phases(conv: Conv, weights: Array) -> Array:
-    """Filters [phases..., channel, inputs of a group, taps...] of a transposed convolution."""
+    """Returns filters [phases..., channel, inputs of a group, taps...] of a transposed
+    convolution.
+    """
     rank, axes = len(conv.axes), conv.axes
     split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
     for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
         split = np.roll(split, -(axis.skip or 0), at)
-    moved = np.moveaxis(split, 0, rank)
-    return moved.reshape(*moved.shape[:rank], conv.filters, *moved.shape[rank + 2 :])
+    filters_last = np.moveaxis(split, 0, rank)
+    return filters_last.reshape(
+        *filters_last.shape[:rank], conv.filters, *filters_last.shape[rank + 2 :]
+    )
 
 
 def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
-    """V[point, image, starts..., places..., pieces..., channel]."""
+    """Returns V[point, image, starts..., places..., pieces..., channel]."""
     b = ExprBuilder(image)
-    apart, *kept = zip(*map(AxisForm.places, form, conv.axes), strict=True)
+    distances, *place_counts = zip(*map(AxisForm.places, form, conv.axes), strict=True)
     starts = (axis.starts for axis in conv.axes)
     point, n, *at, c = b.iters(
-        points(form), conv.images, *starts, *kept[0], *kept[1], conv.channels
+        points(form), conv.images, *starts, *place_counts[0], *place_counts[1], conv.channels
     )
     rank = len(form)
     places = [
         [
-            (far * place + k + piece // axis.classes * f.taps) * axis.step
+            (distance * place + k + piece // axis.classes * f.taps) * axis.step
             + piece % axis.classes
             + start
             - axis.before
             for k in range(f.points)
         ]
-        for f, axis, far, start, place, piece in zip(
-            form, conv.axes, apart, at, at[rank:], at[2 * rank :], strict=False
+        for f, axis, distance, start, place, piece in zip(
+            form, conv.axes, distances, at, at[rank:], at[2 * rank :], strict=False
         )
     ]
     grid = _grid(form)
-    for where in np.ndindex(*grid.shape):
-        spot = (places[axis][k] for axis, k in enumerate(where))
-        grid[where] = b.read(0, n, c, *spot, fill=0)
+    for position in np.ndindex(*grid.shape):
+        spot = (places[axis][k] for axis, k in enumerate(position))
+        grid[position] = b.read(0, n, c, *spot, fill=0)
     values = _along(grid, [f.sums[0] for f in form])
     return b.finish((point, n, *at, c), chosen(point, list(values.flat)))
 
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
-    """M[point, image, turns..., tiles..., filter]: the sums over pieces and a group's channels."""
+    """Returns M[point, image, turns..., tiles..., filter]: the sums over pieces and a group's
+    channels.
+    """
     b = ExprBuilder(v, u)
     rank = len(form)
     turns = [axis.turns for axis in conv.axes]
@@ -328,28 +352,30 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     point, n, *at, o = b.iters(*v.shape[:2], *turns, *tiles, conv.filters)
     *piece, c = b.iters(*u.shape[1 + rank : -1])
     channel = floordiv(o, conv.filters // conv.groups) * u.shape[-2] + c
-    own = [turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)]
+    filter_turns = [
+        turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)
+    ]
     starts = map(Axis.start, conv.axes, at)
     spots, lots = [], []
     for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
-        apart, _, many = f.places(axis)
-        spots.append(tile * (f.tile // apart) + i // many * (f.taps // apart))
+        distance, _, many = f.places(axis)
+        spots.append(tile * (f.tile // distance) + i // many * (f.taps // distance))
         lots.append(i % many)
-    left = b.read(0, point, n, *starts, *spots, *lots, channel)
-    right = b.read(1, point, *own, *piece, c, o)
-    return b.finish((point, n, *at, o), fn("mul", left, right), over=(*piece, c), monoid="sum")
+    lhs = b.read(0, point, n, *starts, *spots, *lots, channel)
+    rhs = b.read(1, point, *filter_turns, *piece, c, o)
+    return b.finish((point, n, *at, o), fn("mul", lhs, rhs), over=(*piece, c), monoid="sum")
 
 
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
-    """y[image, filter, results...] of the products, plus a bias."""
+    """Returns y[image, filter, results...] from the products, plus a bias."""
     b = ExprBuilder(m, bias)
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     at = [i // axis.turns for i, axis in zip(y, conv.axes, strict=True)]
     tiles = [i // f.tile for i, f in zip(at, form, strict=True)]
     grid = _grid(form)
-    for point, where in enumerate(np.ndindex(*grid.shape)):
-        grid[where] = b.read(0, point, n, *turns, *tiles, o)
+    for point, position in enumerate(np.ndindex(*grid.shape)):
+        grid[position] = b.read(0, point, n, *turns, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
     value = _chosen([i % f.tile for i, f in zip(at, form, strict=True)], values)
     return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
@@ -362,22 +388,26 @@ def direct_sums(
     bias: TensorType | None,
     masks: Sequence[TensorType | None],
 ) -> Expr:
-    """y[image, filter, results...] with the weights of the direct form, plus a bias; a mask of an
-    axis is 0 for taps that a turn lacks, which read nothing."""
+    """Returns y[image, filter, results...] with the weights of the direct form, plus a bias.
+
+    A mask of an axis is 0 for taps that a turn lacks; the inputs of these taps do not count.
+    """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     *taps, c = b.iters(*(axis.taps for axis in conv.axes), size)
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
-    own = [turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, turns, strict=True)]
+    filter_turns = [
+        turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, turns, strict=True)
+    ]
     at = zip(conv.axes, turns, y, taps, strict=True)
     places = (axis.place(turn, i // axis.turns, k) for axis, turn, i, k in at)
     channel = floordiv(o, conv.filters // conv.groups) * size + c
     value: Scalar = b.read(0, n, channel, *places, fill=0)
     for number, mask in enumerate(masks):
         if mask is not None:
-            present = fn("gt", b.read(number + 3, own[number], taps[number]), 0.0)
+            present = fn("gt", b.read(number + 3, filter_turns[number], taps[number]), 0.0)
             value = choose(present, value, 0.0)
-    term = fn("mul", value, b.read(1, 0, *own, *taps, c, o))
+    term = fn("mul", value, b.read(1, 0, *filter_turns, *taps, c, o))
     sums = b.stage((n, o, *y), term, over=(*taps, c), monoid="sum")
     if bias is None:
         return b.done()
@@ -386,7 +416,7 @@ def direct_sums(
 
 
 def largest_of_four(image: TensorType, result: TensorType) -> Expr:
-    """y[n, c, i, j], the largest of the image's elements 2*i + {0, 1}, 2*j + {0, 1}."""
+    """Returns y[n, c, i, j], the largest of the image's elements 2*i + {0, 1}, 2*j + {0, 1}."""
     b = ExprBuilder(image)
     n, c, i, j = b.iters(*result.shape)
     four = [b.read(0, n, c, 2 * i + p, 2 * j + q) for p in range(2) for q in range(2)]
@@ -405,16 +435,16 @@ _SCALARS: Arithmetic[Any] = Arithmetic(
 
 
 def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
-    """The sums of a grid of scalars along one axis after the other."""
-    for axis, each in enumerate(sums):
-        lines = each.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
+    """Returns the sums of a grid of scalars along one axis after the other."""
+    for axis, axis_sums in enumerate(sums):
+        lines = axis_sums.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
         grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]
     return grid
 
 
-def _chosen(which: Sequence[Index], values: Any) -> Scalar:
-    """The element of a grid that lies at indices `which`."""
-    if not which:
+def _chosen(position: Sequence[Index], values: Any) -> Scalar:
+    """Returns the element of a grid that lies at the indices `position`."""
+    if not position:
         assert isinstance(values, Scalar)
         return values
-    return chosen(which[0], [_chosen(which[1:], part) for part in values])
+    return chosen(position[0], [_chosen(position[1:], part) for part in values])

@@ -1,4 +1,4 @@
-"""Boundaries: points that are worth nothing left out, and such points added."""
+"""Rules of bounds: they remove points whose value is known, or add terms that are neutral."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tcc.passes.derive.rules.rule import (
 
 
 def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Region:
-    """The loop over `low..high` alone, as every point outside has a known value; readers of a
-    result loop get that value for a fill.
+    """Restricts a loop to `low..high`, as every point outside has a known value; readers of a
+    result loop get that value as a fill.
 
     `y[t] = sum(c) A[t - 1, c else 0] * B[c]` of four rows A needs 1..5 of t in 0..6.
     """
     stage = stage_of(region, number)
-    size, whole = extent_of(stage, loop), needed(region, stage, loop)
-    if whole is None or not 0 <= low <= whole[0] < whole[1] <= high <= size:
+    size, bounds = extent_of(stage, loop), needed(region, stage, loop)
+    if bounds is None or not 0 <= low <= bounds[0] < bounds[1] <= high <= size:
         raise Refused(f"points of loop {loop} outside of {low}..{high} may have any value")
     back, forward = (linear(len(s), {loop: 1}) for s in (stage.loops, stage.iters))
     back, forward = back._replace(offset=low), forward._replace(offset=-low)
-    return remapped(region, number, {loop: high - low}, {loop: back}, {loop: forward}, whole[2])
+    return remapped(region, number, {loop: high - low}, {loop: back}, {loop: forward}, bounds[2])
 
 
 def tightenings(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
     for loop, size in numbered(stage):
-        whole = needed(region, stage, loop)
-        if whole is not None and 0 < whole[1] - whole[0] < size:
-            yield loop, *whole[:2]
+        bounds = needed(region, stage, loop)
+        if bounds is not None and 0 < bounds[1] - bounds[0] < size:
+            yield loop, *bounds[:2]
 
 
 def relax(region: Region, number: int, loop: int, extent: int) -> Region:
-    """A sum loop of more points, where a factor that makes terms neutral reads outside.
+    """Extends a sum loop to `extent` points, where a factor that makes terms neutral reads outside.
 
     `sum(r: 0..5) A[r] * K[r]` is `sum(r: 0..6) A[r else 0] * K[r else 0]`.
     """
@@ -54,8 +54,8 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
         raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
     loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
     new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
-    whole = needed(region, new, loop)
-    if whole is None or whole[1] > size:
+    bounds = needed(region, new, loop)
+    if bounds is None or bounds[1] > size:
         raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
     return spliced(region, number, (new,))
 

@@ -1,4 +1,4 @@
-"""Loops written as digits of others, and two loops as one."""
+"""Rules of digits: a loop split into two loops, and two loops merged into one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tcc.passes.derive.rules.rule import (
 
 
 def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) -> Region:
-    """Two loops for one, `loop + shift = inner * outer + rest`.
+    """Splits a loop into two: `loop + shift = inner * outer + rest`.
 
-    A result loop need not divide: what the new ones have more is read by nobody.  So the residues
-    of a stride or a dilation become a loop, with `shift` such that they are those of an index.
+    `inner` need not divide a result loop: nobody reads the points beyond its end.  The residues of
+    a stride or a dilation thus become a loop, with a `shift` that aligns them with an index.
     """
     stage = stage_of(region, number)
     size, first = size_of(stage, loop), len(stage.iters)
@@ -34,28 +34,30 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
         raise Refused(f"loop {loop} of {size} points has no digit of {inner} shifted by {shift}")
     if loop >= first and (shift or not is_multiple(size, inner)):
         raise Refused(f"{inner} does not divide loop {loop} of a sum of {size} points")
-    wide = len(stage.loops) + 1
-    maps = [unit(k + (k > loop), wide) for k in range(wide - 1)]
-    maps[loop] = linear(wide, {loop: inner, loop + 1: 1}, -shift)
+    count = len(stage.loops) + 1
+    maps = [unit(k + (k > loop), count) for k in range(count - 1)]
+    maps[loop] = linear(count, {loop: inner, loop + 1: 1}, -shift)
     outer = plain((size - 1 + shift) // inner + 1)
     loops = (*stage.loops[:loop], outer, inner, *stage.loops[loop + 1 :])
     new = remade(region, stage, loops, first + (loop < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
-    forward, whole = list(units(first)), linear(first, {loop: 1}, shift)
-    parts = digit(whole, inner, 0, stage.iters), digit(whole, 1, inner, stage.iters)
+    forward, shifted = list(units(first)), linear(first, {loop: 1}, shift)
+    parts = digit(shifted, inner, 0, stage.iters), digit(shifted, 1, inner, stage.iters)
     forward[loop : loop + 1] = parts
     return relaid(region, number, new, tuple(forward))
 
 
 def splits(region: Region, number: int) -> Iterator[Arguments]:
-    """By every step in which a loop occurs, by extents of others, and by 2 and 3."""
+    """Yields candidate split factors of each loop: coefficients of loops, the extents of loops, 2
+    and 3.
+    """
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
-    wanted = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
+    factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
     for loop, size in several(stage):
         of_sum = loop >= len(stage.iters)
-        for inner in wanted:
+        for inner in factors:
             few = isinstance(size, int) and inner >= size
             if inner > 1 and not few and not (of_sum and not is_multiple(size, inner)):
                 yield loop, inner, 0
@@ -64,17 +66,21 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
-    """One loop `extent(other) * loop + other` for two of the result or two of the sum."""
+    """Merges two loops of the result, or two of the sum, into the loop `extent(other) * loop +
+    other`.
+    """
     stage = stage_of(region, number)
     first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))
     if loop == other or (loop < first) != (other < first):
         raise Refused(f"loops {loop} and {other} are not two of the result or two of the sum")
-    kept = [k for k in range(len(stage.loops)) if k != other]
-    place = {k: n for n, k in enumerate(kept)}
-    whole = unit(place[loop], len(kept))
-    maps = [unit(place.get(k, 0), len(kept)) for k in range(len(stage.loops))]
-    maps[loop], maps[other] = digit(whole, extents[1]), digit(whole, 1, extents[1])
-    loops = tuple(plain(extents[0] * extents[1]) if k == loop else stage.loops[k] for k in kept)
+    remaining = [k for k in range(len(stage.loops)) if k != other]
+    place = {k: n for n, k in enumerate(remaining)}
+    merged = unit(place[loop], len(remaining))
+    maps = [unit(place.get(k, 0), len(remaining)) for k in range(len(stage.loops))]
+    maps[loop], maps[other] = digit(merged, extents[1]), digit(merged, 1, extents[1])
+    loops = tuple(
+        plain(extents[0] * extents[1]) if k == loop else stage.loops[k] for k in remaining
+    )
     new = remade(region, stage, loops, first - (other < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))

@@ -1,4 +1,4 @@
-"""What a stage is worth where a factor is at its fill: the ground of every change of bounds."""
+"""The value of a stage where a factor is at its fill, which every change of bounds relies on."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tcc.passes.derive.record import Region, Stage, shape_of, widens
 
 
 def folded(
-    body: Scalars, known: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
+    body: Scalars, values: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
 ) -> Scalars:
-    """The body with these values, and conditions that they decide worked out.
+    """Returns the body with constants for `values`, and with the conditions that they decide.
 
-    `absorbs`: a factor 0 makes a product 0 whatever the others are, infinities and NaNs too.
-    `computes`: functions of numbers are computed too.
+    `absorbs`: a factor 0 makes a product 0 for all values of the other factors, infinities and NaNs
+    too. `computes`: functions of numbers are computed too.
     """
 
     def leaf(node: Scalar) -> Scalar:
-        if node in known:
-            return known[node]
+        if node in values:
+            return values[node]
         match node:
             case Cast(arg=Const(value=value)) if widens(node.arg.dtype, node.dtype):
                 return literal(value, node.dtype)
@@ -66,20 +66,21 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
 
 
 def _computed(scalar: Scalar) -> Const:
-    """The value of a scalar of literals."""
+    """Returns the value of a scalar of literals."""
     with np.errstate(all="ignore"):
         (value,) = evaluate_scalars([scalar], {}, ())
     return literal(value.item(), scalar.dtype)
 
 
 def value_at(
-    body: Scalars | expr.Stage, monoid: str | None, known: Mapping[Scalar, Const]
+    body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """The value of a stage of this body all of whose terms have these values in them; None where
-    that is no constant, or where the terms are not neutral to its monoid."""
+    """Returns the value of a stage of this body all of whose terms have the constants `values` in
+    them; None where it is no constant, or where the terms are not neutral to the monoid.
+    """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
-    value = folded(body, known, absorbs=True)[0]
+    value = folded(body, values, absorbs=True)[0]
     if not isinstance(value, Const):
         return None
     neutral = monoid is None or MONOIDS[monoid].identity((value.dtype,))[0] is value
@@ -87,8 +88,9 @@ def value_at(
 
 
 def filled_value(stage: Stage, place: int) -> Const | None:
-    """The value of the stage where factor `place` reads outside; that of a factor without a fill is
-    taken for 0."""
+    """Returns the value of the stage where factor `place` reads outside; a factor without a fill
+    counts as 0.
+    """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
@@ -101,8 +103,9 @@ def _filled(
 
 
 def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:
-    """The values of a loop for which `form` may lie within 0..size, first and last; None where that
-    is not known."""
+    """Returns the first and the last value of a loop for which `form` may lie within 0..size; None
+    where they are not known.
+    """
     step = form.steps[loop]
     if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
         return None
@@ -117,17 +120,18 @@ def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[in
 
 
 def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
-    """The range of a loop outside of which the stage, or its terms, have a known value, from first
-    to behind the last, and that value; None where no factor tells."""
+    """Returns the range of a loop, first to behind last, outside of which the stage or its terms
+    have a known value, and that value; None where no factor determines a range.
+    """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):
         if factor.fill is None or factor.source is None:
             continue
-        own = filled_value(stage, place)
-        if own is None or (value is not None and value is not own):
+        fill_value = filled_value(stage, place)
+        if fill_value is None or (value is not None and value is not fill_value):
             continue
         for form, size in zip(factor.forms, shape_of(region, factor.source), strict=True):
             ends = inner_range(form, size, stage, loop)
             if ends is not None and isinstance(high, int):
-                low, high, value = max(low, ends[0]), min(high, ends[1] + 1), own
+                low, high, value = max(low, ends[0]), min(high, ends[1] + 1), fill_value
     return (low, high, value) if value is not None and isinstance(high, int) else None

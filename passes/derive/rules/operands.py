@@ -1,4 +1,4 @@
-"""Operands in another order, and producers in the place of their reads."""
+"""Rules of operands: an operand copied in another order, and a producer inlined into its reader."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 
 
 def regroup(region: Region, number: int, place: int) -> Region:
-    """A copy of an operand in which every index of factor `place` is a sum of loops, no multiple.
+    """Copies an operand so that every index of factor `place` is a sum of loops with steps 1.
 
-    `A[2*h + 2*p + q - 1 else 0]` is `B[h + p, q]` of `B[u, q] = A[2*u + q - 1 else 0]`: terms of
-    one step become an axis.
+    `A[2*h + 2*p + q - 1 else 0]` is `B[h + p, q]` of `B[u, q] = A[2*u + q - 1 else 0]`: the terms
+    of one step become an axis.
     """
     stage = stage_of(region, number)
     if not 0 <= place < len(stage.factors):
@@ -23,7 +23,7 @@ def regroup(region: Region, number: int, place: int) -> Region:
     factor = stage.factors[place]
     if factor.source is None or any(form.digits for form in factor.forms):
         raise Refused(f"factor {place} reads no tensor by sums of loops")
-    axes: dict[Affine, Size] = {}  # what the reader indexes, and the extent
+    axes: dict[Affine, Size] = {}  # the index of the reader along each axis, and its extent
     parts = [_axes(form, stage.loops, axes) for form in factor.forms]
     places = {form: n for n, form in enumerate(axes)}
     forms = []
@@ -37,8 +37,8 @@ def regroup(region: Region, number: int, place: int) -> Region:
     copy = Stage(tuple(axes.values()), (), None, (), body)
     copy = copy._replace(factors=(filled(region, copy, source),))
     reader = Factor(~number, 0, tuple(axes), factor.dtype)
-    same = source.forms == units(len(axes)) and source.fill is None
-    if same or is_copy(region, source.source):
+    is_plain = source.forms == units(len(axes)) and source.fill is None
+    if is_plain or is_copy(region, source.source):
         raise Refused(f"factor {place} reads a copy already, or an operand as it is")
     factors = (*stage.factors[:place], reader, *stage.factors[place + 1 :])
     return spliced(region, number, (copy, stage._replace(factors=factors)))
@@ -49,7 +49,9 @@ def regroupings(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def inline(region: Region, number: int, place: int) -> Region:
-    """The body of the stage that factor `place` reads in its place, its sums among the reader's."""
+    """Replaces factor `place` by the body of the stage that it reads; sums of that stage join the
+    reader's.
+    """
     stage = stage_of(region, number)
     new = inlined(region, number, place) if 0 <= place < len(stage.factors) else None
     if new is None:
@@ -60,26 +62,28 @@ def inline(region: Region, number: int, place: int) -> Region:
 def _axes(
     form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
-    """The steps and the sums of loops from 0 that an index is made of, and its offset."""
+    """Returns the steps of an index, each with its sum of loops from 0, and the index' offset; adds
+    the sums to `axes`.
+    """
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
         signs = tuple((s == step) - (s == -step) for s in form.steps)
-        turned = sum(s != 0 for s in signs) == 1 and min(signs) < 0
-        signs = tuple(map(abs, signs)) if turned else signs
+        is_reversed = sum(s != 0 for s in signs) == 1 and min(signs) < 0
+        signs = tuple(map(abs, signs)) if is_reversed else signs
         low, high = interval(Affine(signs), extents)
         if not isinstance(low, int) or high is None:
             raise Refused("a loop of an operand does not begin at a number")
-        own = -step if turned else step
-        offset += own * low
+        signed_step = -step if is_reversed else step
+        offset += signed_step * low
         axes[Affine(signs, -low)] = plain(high - low + 1)
-        groups.append((own, Affine(signs, -low)))
+        groups.append((signed_step, Affine(signs, -low)))
     if not all(isinstance(s, int) for s in form.steps):
         raise Refused("a step of an operand is no number")
     return groups, offset
 
 
 def is_copy(region: Region, source: int | None) -> bool:
-    """Whether a source is a stage that only moves data."""
+    """True where a source is a stage that only moves data."""
     if source is None or source >= 0:
         return False
     stage = region.stages[~source]

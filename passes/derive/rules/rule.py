@@ -1,4 +1,6 @@
-"""A rule, and what rules have in common: other result loops of a stage, with its readers."""
+"""The type of a rule, and the common part of rules: new result loops for a stage and its
+readers.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,16 @@ Arguments: TypeAlias = tuple[int, ...]
 
 
 class Refused(ValueError):
-    """A rule does not hold for these arguments; the message says why."""
+    """A rule does not hold for its arguments; the message says why."""
 
 
 class Rule(NamedTuple):
-    """`apply(region, stage, *arguments)` computes what the region does, or raises `Refused`.
+    """`apply(region, stage, *arguments)` returns a region that computes the same, or raises
+    `Refused`.
 
-    `moves` gives arguments worth a try without promising that they hold.  `names` are those of the
-    arguments; a name alone may stand for several.  `strict` rules give every result the terms that
-    it had, in their order: they move data and leave out or repeat work.
+    `moves` yields arguments worth a try, which `apply` may refuse.  `names` are the names of the
+    arguments; a single name may stand for several arguments.  A `strict` rule keeps the terms of
+    every result and their order: it moves data, and drops or repeats work.
     """
 
     apply: Callable[..., Region]
@@ -43,21 +46,21 @@ class Rule(NamedTuple):
 
 
 def stage_of(region: Region, number: int) -> Stage:
-    """Stage `number`, which is no leaf; raises Refused."""
+    """Returns stage `number`.  Raises Refused for a leaf or an absent stage."""
     if not 0 <= number < len(region.stages) or is_leaf(region.stages[number]):
         raise Refused(f"stage {number} does not exist or is a leaf")
     return region.stages[number]
 
 
 def size_of(stage: Stage, loop: int) -> Size:
-    """The extent of a loop, a number or not; raises Refused for none."""
+    """Returns the extent of a loop, a number or symbolic.  Raises Refused for an absent loop."""
     if not 0 <= loop < len(stage.loops):
         raise Refused(f"loop {loop} has no extent")
     return stage.loops[loop]
 
 
 def extent_of(stage: Stage, loop: int) -> int:
-    """The extent of a loop; raises Refused for none that is a number."""
+    """Returns the extent of a loop.  Raises Refused where it is no number."""
     size = size_of(stage, loop)
     if not isinstance(size, int):
         raise Refused(f"loop {loop} has no extent that is a number")
@@ -65,40 +68,42 @@ def extent_of(stage: Stage, loop: int) -> int:
 
 
 def numbered(stage: Stage) -> Iterator[tuple[int, int]]:
-    """The loops whose extents are numbers over 1, with these."""
+    """Yields the loops whose extents are numbers over 1, with their extents."""
     return ((k, e) for k, e in several(stage) if isinstance(e, int))
 
 
 def several(stage: Stage) -> Iterator[tuple[int, Size]]:
-    """The loops that may have several points, with their extents."""
+    """Yields the loops that may have several points, with their extents."""
     return ((k, e) for k, e in enumerate(stage.loops) if not isinstance(e, int) or e > 1)
 
 
 def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
-    """The sum of these multiples of loops, among so many, and an offset."""
+    """Returns the sum of `steps[k]` times loop k, among `loops` loops, and an offset."""
     return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 
 
 def remade(
     region: Region, stage: Stage, loops: Sizes, results: int, maps: Sequence[Affine]
 ) -> Stage:
-    """`over` loops of which `results` are those of the result, with fills where, and only where,
-    reads are not certain to be inside: a point that a stage did not have reaches no result.
+    """Returns the stage `over` loops of which the first `results` are result loops.
 
-    Index values that are numbers stand in the body, with what follows from them."""
+    A factor has a fill exactly where its reads are not certain to be inside: points that the old
+    stage lacked reach no result. Index values that are numbers become literals of the body, which
+    is then folded.
+    """
     new = over(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
-    known: dict[Scalar, Const] = {}
+    literals: dict[Scalar, Const] = {}
     for place, factor in enumerate(new.factors):
         form = factor.forms[0] if factor.source is None else None
         if form is not None and not loops_of(form) and isinstance(form.offset, int):
-            known[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
+            literals[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
     assert isinstance(new.body, tuple)
-    return used(new._replace(body=folded(new.body, known))) if known else new
+    return used(new._replace(body=folded(new.body, literals))) if literals else new
 
 
 def filled(region: Region, stage: Stage, factor: Factor) -> Factor:
-    """The factor with a fill where, and only where, its reads are not certain to be inside."""
+    """Returns the factor with a fill exactly where its reads are not certain to be inside."""
     if factor.source is None:
         return factor
     fill = None if reads_inside(region, stage, factor) else factor.fill or literal(0, factor.dtype)
@@ -113,8 +118,11 @@ def remapped(
     forward: Mapping[int, Affine],
     fill: Const | None = None,
 ) -> Region:
-    """The region with other extents of some loops of a stage, `maps` that give old loops from the
-    new ones, and `forward` that give new result loops from the old ones; the rest stays."""
+    """Returns the region with new `extents` of some loops of a stage.
+
+    `maps` gives old loops from the new loops, and `forward` new result loops from the old ones; all
+    other loops stay.
+    """
     stage = region.stages[number]
     first, every = len(stage.iters), units(len(stage.loops))
     loops = tuple(extents.get(k, size) for k, size in enumerate(stage.loops))
@@ -128,8 +136,8 @@ def remapped(
 def relaid(
     region: Region, number: int, new: Stage, forward: Affines, fill: Const | None = None
 ) -> Region:
-    """The region with `new` for stage `number`, whose readers find element x at `forward(x)`, and
-    `fill` where that lies outside.
+    """Returns the region with `new` for stage `number`, whose readers find element x at
+    `forward(x)`, or `fill` where `forward(x)` lies outside.
 
     A copy in the old order stays for results of the region, for leaves, and for reads outside of
     the old extents that `new` might have an element for.
@@ -138,19 +146,25 @@ def relaid(
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
     body = tuple(argument(c, t) for c, t in enumerate(old.dtypes))
     copy = Stage(old.iters, (), None, factors, body)
-    whole = spliced(region, number, (new, copy))
-    stages = list(whole.stages)
-    for n in (number + 1, *readers(whole, number + 1)):
-        own = stages[n]
-        if not is_leaf(own):
-            new_factors = (_through(own, f, number, copy, new.iters) for f in own.factors)
-            stages[n] = own._replace(factors=tuple(filled(whole, own, f) for f in new_factors))
-    return drop_unused(whole._replace(stages=tuple(stages)))
+    extended = spliced(region, number, (new, copy))
+    stages = list(extended.stages)
+    for n in (number + 1, *readers(extended, number + 1)):
+        reader = stages[n]
+        if not is_leaf(reader):
+            new_factors = (_through(reader, f, number, copy, new.iters) for f in reader.factors)
+            stages[n] = reader._replace(
+                factors=tuple(filled(extended, reader, f) for f in new_factors)
+            )
+    return drop_unused(extended._replace(stages=tuple(stages)))
 
 
 def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Sizes) -> Factor:
-    """A factor of `stage` that reads the copy of stage `number`, of extents `sizes`, reading that;
-    itself where it may read outside of the copy and the stage have an element there."""
+    """Returns a factor of `stage` that reads stage `number`, of extents `sizes`, in place of its
+    copy.
+
+    Returns the factor itself where it reads no copy, or where it may read outside of the copy while
+    the stage has an element there.
+    """
     if factor.source != ~(number + 1):
         return factor
     inner = copy.factors[factor.component]
@@ -160,17 +174,17 @@ def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Size
         outside = [d for d, (form, size) in pairs if not is_inside(form, size, stage.loops)]
         if outside:
             fill = factor.fill
-            same = inner.fill is None or inner.fill is fill
-            if not same or not all(_stays_outside(inner, copy, d, sizes) for d in outside):
+            is_same_fill = inner.fill is None or inner.fill is fill
+            if not is_same_fill or not all(_stays_outside(inner, copy, d, sizes) for d in outside):
                 return factor
     return moved(inner, factor.forms, stage.loops)._replace(fill=fill)
 
 
 def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:
-    """Whether an index outside of an axis of a copy is outside of what the copy reads."""
-    alone = unit(axis, len(copy.iters))
+    """True where an index outside of an axis of a copy is outside of the copy's source too."""
+    axis_form = unit(axis, len(copy.iters))
     for form, size in zip(inner.forms, sizes, strict=True):
-        if form._replace(offset=0) == alone:
+        if form._replace(offset=0) == axis_form:
             after: Size = copy.iters[axis] + form.offset - size
             if is_nonnegative(-form.offset) and is_nonnegative(after):
                 return True

@@ -1,4 +1,4 @@
-"""Other loops for those of a stage, one to one or into a larger box."""
+"""Rules of substitution: new loops for a stage's loops, one to one or into a larger box."""
 
 from __future__ import annotations
 
@@ -20,38 +20,44 @@ from tcc.passes.derive.rules.rule import (
 
 
 def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
-    """A result loop `loop + step * by`, from 0, for `loop`.
+    """Replaces a result loop `loop` by `loop + step * by`, shifted to begin at 0.
 
-    `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`: points that are read by
-    nobody, and a loop that no longer shares an index.
+    `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`: nobody reads the added
+    points, and the loop no longer shares an index.
     """
     stage = stage_of(region, number)
     first = len(stage.iters)
     size, other = size_of(stage, loop), extent_of(stage, by)
     if loop == by or step == 0 or not (loop < first and by < first):
         raise Refused(f"loops {loop} and {by} are not two of the result, or the step is 0")
-    low, wide = min(step * (other - 1), 0), plain(size + abs(step) * (other - 1))
+    low, extent = min(step * (other - 1), 0), plain(size + abs(step) * (other - 1))
     back = linear(len(stage.loops), {loop: 1, by: -step}, low)
     forward = linear(first, {loop: 1, by: step}, -low)
-    return remapped(region, number, {loop: wide}, {loop: back}, {loop: forward})
+    return remapped(region, number, {loop: extent}, {loop: back}, {loop: forward})
 
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
-    """By every pair of loops that share an index, with the steps that take one out of it."""
+    """Yields arguments of `skew`: each pair of loops in one index, and the step that takes `by` out
+    of the index.
+    """
     stage = stage_of(region, number)
-    own = {k for k, _ in several(stage) if k < len(stage.iters)}
-    known = {k for k, _ in numbered(stage)}
-    found: dict[Arguments, None] = {}
+    result_loops = {k for k, _ in several(stage) if k < len(stage.iters)}
+    numeric_loops = {k for k, _ in numbered(stage)}
+    arguments: dict[Arguments, None] = {}
     for form in (form for factor in stage.factors for form in factor.forms):
-        steps = [(k, s) for k, s in enumerate(form.steps) if k in own and isinstance(s, int) and s]
-        others = [pair for pair in steps if pair[0] in known]
-        pairs = ((a, b) for a in steps for b in others if a is not b and b[1] % a[1] == 0)
-        found.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
-    yield from found
+        steps = [
+            (k, s)
+            for k, s in enumerate(form.steps)
+            if k in result_loops and isinstance(s, int) and s
+        ]
+        numeric_steps = [pair for pair in steps if pair[0] in numeric_loops]
+        pairs = ((a, b) for a in steps for b in numeric_steps if a is not b and b[1] % a[1] == 0)
+        arguments.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
+    yield from arguments
 
 
 def reverse(region: Region, number: int, loop: int) -> Region:
-    """The loop from its end to its start."""
+    """Reverses a loop."""
     stage = stage_of(region, number)
     last = plain(size_of(stage, loop) - 1)
     back, forward = (linear(len(s), {loop: -1}, last) for s in (stage.loops, stage.iters))

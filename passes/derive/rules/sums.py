@@ -1,4 +1,4 @@
-"""Sums in two stages, and terms that a condition leaves out."""
+"""Rules of sums: a sum in two stages, and a sum loop that a condition decides."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tcc.passes.derive.rules.rule import (
     stage_of,
 )
 
-_MOST_LOOPS = 4  # whose subsets are tried
+_MOST_LOOPS = 4  # sum loops whose subsets are tried
 
 
 def nest(region: Region, number: int, *loops: int) -> Region:
-    """The sum over `loops` in a stage of its own, over sums of the others.
+    """Sums over `loops` in a stage of its own, below a sum over the other sum loops.
 
-    `y[h] = sum(c, r) f` becomes `x[h, r] = sum(c) f` and `y[h] = sum(r) x[h, r]`; of any monoid.
+    `y[h] = sum(c, r) f` becomes `x[h, r] = sum(c) f` and `y[h] = sum(r) x[h, r]`, for any monoid.
     """
     stage = stage_of(region, number)
     first = len(stage.iters)
-    rest = [k for k in range(first, len(stage.loops)) if k not in loops]
-    proper = rest and loops and all(first <= k < len(stage.loops) for k in loops)
+    outer_sums = [k for k in range(first, len(stage.loops)) if k not in loops]
+    proper = outer_sums and loops and all(first <= k < len(stage.loops) for k in loops)
     if stage.monoid is None or len(stage.dtypes) != 1 or not proper or [*loops] != sorted({*loops}):
         raise Refused(f"loops {loops} are not some, in order, of a sum, and not all")
     dtype = stage.dtypes[0]
     if dtype.is_float and dtype.bits < 32:
         raise Refused(f"sums of {dtype.name} would be rounded once more")
-    inner = chosen(stage, (*range(first), *loops), rest)
+    inner = chosen(stage, (*range(first), *loops), outer_sums)
     outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
     factor = Factor(~number, 0, units(len(outer.loops)), dtype)
     outer = outer._replace(factors=(factor,), body=(argument(0, dtype),))
@@ -53,10 +53,10 @@ def nests(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def solve(region: Region, number: int, place: int, loop: int) -> Region:
-    """The one value of a sum loop for which a condition holds in the place of the loop.
+    """Replaces a sum loop by the only value for which a condition holds.
 
-    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` is `f(a % 2)`: terms of others are neutral.
-    `place` is the factor that the condition compares with 0.
+    `sum(b: 0..2) select((a + b) % 2 == 0, f(b), 0)` is `f(a % 2)`, as the terms of other values are
+    neutral. `place` is the factor that the condition compares with 0.
     """
     stage = stage_of(region, number)
     condition, extent = _condition(stage, place), extent_of(stage, loop)
@@ -69,24 +69,31 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     ):
         raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
     mod, of = condition.mod, condition.of
-    rest = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
-    kept = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
+    constant_part = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
+    maps = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
     loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
-    kept[loop] = digit(
-        substitute(_modulo(rest, -pow(step, -1, mod), mod), kept, loops), 1, mod, loops
+    maps[loop] = digit(
+        substitute(_modulo(constant_part, -pow(step, -1, mod), mod), maps, loops), 1, mod, loops
     )
-    new = remade(region, stage, loops, len(stage.iters), kept)
+    new = remade(region, stage, loops, len(stage.iters), maps)
     return spliced(region, number, (new,))
 
 
 def _condition(stage: Stage, place: int) -> Digit | None:
-    """The remainder that factor `place` is, where the terms are neutral unless it is 0."""
+    """Returns the remainder that factor `place` reads, where terms are neutral unless it is 0; else
+    None.
+    """
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
     assert not isinstance(stage.body, expr.Stage)
     form, dtype = stage.factors[place].forms[0], stage.factors[place].dtype
-    alone = not any(form.steps) and form.offset == 0 and len(form.digits) == 1
-    if not alone or form.digits[0].step != 1 or form.digits[0].div != 1 or not form.digits[0].mod:
+    is_one_digit = not any(form.steps) and form.offset == 0 and len(form.digits) == 1
+    if (
+        not is_one_digit
+        or form.digits[0].step != 1
+        or form.digits[0].div != 1
+        or not form.digits[0].mod
+    ):
         return None
     tests: dict[Scalar, Const] = {
         node: literal(False, BOOL)
@@ -100,7 +107,7 @@ def _condition(stage: Stage, place: int) -> Digit | None:
 
 
 def _modulo(form: Affine, factor: int, mod: int) -> Affine:
-    """`factor * form` with coefficients from 0 to `mod`, the same modulo `mod`."""
+    """Returns `factor * form` modulo `mod`, with numeric coefficients from 0 to `mod`."""
     steps = tuple(s * factor % mod if isinstance(s, int) else s * factor for s in form.steps)
     offset = form.offset * factor
     digits = tuple(d._replace(step=d.step * factor) for d in form.digits)
