@@ -80,8 +80,7 @@ def constant(value: Size, loops: int) -> Affine:
 
 def digit(of: Affine, div: int, mod: int = 0, extents: Sizes | None = None) -> Affine:
     """Returns `(of // div) % mod`, or `of // div` for `mod` 0; simplified where `extents` are
-    given.
-    """
+    given."""
     form = Affine((0,) * len(of.steps), 0, (Digit(1, of, div, mod),))
     return form if extents is None else simplified(form, extents)
 
@@ -303,8 +302,7 @@ def _order(digit: Digit) -> tuple[str, ...]:
 
 def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]:
     """Returns the same sum with every digit in its simplest form, and quotients joined with
-    remainders.
-    """
+    remainders."""
     simple_terms: _Terms = {}
     for atom, step in terms.items():
         if isinstance(atom, int):
@@ -320,8 +318,7 @@ def _reduced(terms: _Terms, offset: Size, extents: Sizes) -> tuple[_Terms, Size]
 
 def _join(terms: _Terms) -> tuple[tuple[Affine, int, int], Size] | None:
     """Removes `c*m*((x//(d*m)) % n) + c*((x//d) % m)` from `terms` and returns its equal,
-    `c*((x//d) % (m*n))`, as a digit and its step.
-    """
+    `c*((x//d) % (m*n))`, as a digit and its step."""
     for atom, step in terms.items():
         if isinstance(atom, int) or not atom[2] or step == 0:
             continue
@@ -364,8 +361,7 @@ def _remainder(of: Affine, mod: int, extents: Sizes) -> Affine:
 
 def _shrunk(of: Affine, div: int, mod: int, extents: Sizes) -> Affine:
     """Returns `(of // div) % mod` without the part below a common scale of `of` and `div`. A form
-    `of` that is one digit is merged with the new digit.
-    """
+    `of` that is one digit is merged with the new digit."""
     for size in _scales(of, div):
         high, low = _divided(of, size)
         if is_inside(low, size, extents):
@@ -403,8 +399,7 @@ def _scales(of: Affine, div: int) -> list[int]:
 
 def _divided(of: Affine, by: int) -> tuple[Affine, Affine]:
     """Returns `(quotient, remainder)` with `of == by * quotient + remainder`. Each term goes whole
-    to one of the two; only a numeric offset is divided.
-    """
+    to one of the two; only a numeric offset is divided."""
 
     def split(size: Size) -> tuple[Size, Size]:
         if not isinstance(size, int):

@@ -44,8 +44,7 @@ class Candidate:
     @property
     def direct(self) -> bool:
         """True where its sums are those of the site; it then runs in narrow types where the site
-        does.
-        """
+        does."""
         return False
 
     @property

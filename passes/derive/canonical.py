@@ -164,8 +164,7 @@ def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
 @lru_cache(maxsize=4096)
 def _text(body: Scalars) -> tuple[str, ...]:
     """Returns a line for each scalar of a body: operands by their line numbers, factors by order of
-    use.
-    """
+    use."""
     factors = _factor_order(body)
     place: dict[object, int] = {}
     lines: list[str] = []
@@ -196,8 +195,7 @@ def _factor_order(body: Scalars) -> tuple[int, ...]:
 
 class _Columns(NamedTuple):
     """An access as codes: the part that depends on no loop, a column for each loop, and the forms
-    if any has digits, which columns do not describe completely.
-    """
+    if any has digits, which columns do not describe completely."""
 
     fixed: _Code
     loops: tuple[_Code, ...]
@@ -230,8 +228,7 @@ def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
 
 def _column(form: Affine, loop: int) -> _Code:
     """Returns a loop's occurrences in the digits of a form, independent of the order of loops and
-    digits.
-    """
+    digits."""
     return (
         len(form.digits),
         *sorted(

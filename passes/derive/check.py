@@ -149,8 +149,7 @@ def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str,
 
 def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -> dict[str, int]:
     """Returns a value for each symbol, at most `span` steps above its minimum or `first`; one name
-    may have ranges and divisors at several places.
-    """
+    may have ranges and divisors at several places."""
     named: dict[str, list[Var]] = {}
     for var in symbols:
         named.setdefault(var.name, []).append(var)
@@ -165,8 +164,7 @@ def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -
 
 def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
     """Returns the distances from an end where values may change: divisors, offsets, small
-    extents.
-    """
+    extents."""
     edges = {1}
     for stage in region.stages:
         edges.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
@@ -179,8 +177,7 @@ def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
 
 def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
     """Returns corners, a point for each edge of each axis, and `count` random points. Half of the
-    coordinates of a random point are edges.
-    """
+    coordinates of a random point are edges."""
     special = [
         sorted(
             {
@@ -343,8 +340,7 @@ def _unconditional(body: Sequence[Scalar]) -> set[int]:
 
 def _distinct(places: Values) -> Values:
     """Returns the distinct places in order; `np.unique` would import masked arrays, which takes a
-    third of a second.
-    """
+    third of a second."""
     ordered = np.sort(places, axis=None)
     first = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
     distinct: Values = ordered[first]

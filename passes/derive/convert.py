@@ -39,8 +39,7 @@ from tcc.passes.fuse.compose import canonical
 @lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph
 def from_expr(source: Expr) -> Region:
     """Returns the region that computes what `source` does; a stage that no `Stage` expresses is a
-    leaf.
-    """
+    leaf."""
     stages = tuple(map(_stage, source.stages))
     return Region(source.params, stages, tuple((o.stage, o.component) for o in source.outputs))
 
@@ -110,8 +109,7 @@ def _numbered(body: Scalars, factor_of: Mapping[Scalar, Factor]) -> tuple[Factor
 
 def _occurrences(body: Scalars) -> int:
     """Returns the number of reads that a product multiplies, counted with repetition; 0 for other
-    bodies.
-    """
+    bodies."""
     counts: dict[Scalar, int] = {}
     for node in walk(*body):
         match node:

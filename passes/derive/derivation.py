@@ -48,8 +48,7 @@ def applied(region: Region, step: Step) -> Region:
 
 def replay(region: Region, chain: Iterable[str]) -> Region:
     """Returns the region after the steps of a chain.  Raises UserError that names the
-    failing step.
-    """
+    failing step."""
     for number, text in enumerate(chain):
         try:
             region = applied(region, parse_step(text))

@@ -68,8 +68,7 @@ class Derivations:
 @dataclass(slots=True, eq=False)
 class Option:
     """A candidate for a site, with its price once it is priced; `why` is the reason where it has
-    none.
-    """
+    none."""
 
     candidate: Candidate
     seconds: float | None
@@ -94,8 +93,7 @@ class Decision:
 
     def alternatives(self) -> list[Alternative[Site, Option | None]]:
         """Returns the site as it is, then its priced options, whose prices are raised by
-        `dearer`.
-        """
+        `dearer`."""
         site = self.site
         choices: list[Alternative[Site, Option | None]] = [
             Alternative(site, None, self.seconds or 0)
@@ -166,8 +164,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
 
 def _sites(scope: Scope) -> Iterator[Site]:
     """Yields the convolutions that may take bilinear forms, and all other sums of products. A sum
-    of products may contain such a convolution.
-    """
+    of products may contain such a convolution."""
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}
     yield from (s for s in scope.sums() if len(s.nodes) > 1 or s.sink not in sinks)
@@ -176,8 +173,7 @@ def _sites(scope: Scope) -> Iterator[Site]:
 
 def _decided(site: Site, limits: Derivations) -> Decision:
     """Returns a site with its candidates; a candidate whose estimate saves less than the margin is
-    not to be priced.
-    """
+    not to be priced."""
     prices = limits.prices
     searches = _searches(site, limits)
     pairs: list[tuple[Candidate, bool]] = []
@@ -197,8 +193,7 @@ def _priced(
     prices: Prices, site: Site, direct: float | None, candidate: Candidate
 ) -> tuple[float | None, str]:
     """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
-    reason why it has none.
-    """
+    reason why it has none."""
     assert direct is not None
     factor = dearer(candidate)
     if candidate.least_seconds(prices.planner.rates) * factor >= direct:
@@ -263,8 +258,7 @@ def _hopeful(place: _Place) -> list[bool]:
 
 def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
     """Returns a function from two choices to the seconds that both convolutions take together
-    beyond the sum of their own prices; 0 where a choice is no form near the best price.
-    """
+    beyond the sum of their own prices; 0 where a choice is no form near the best price."""
     sites = first[0].region, second[0].region
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))

@@ -33,8 +33,7 @@ def depends(factor: Factor) -> frozenset[int]:
 
 def moved(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
     """Returns the access with `maps[k]`, a form of the loops over `extents`, in the place of loop
-    k.
-    """
+    k."""
     return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
 
 
@@ -65,8 +64,7 @@ def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
 
 def placed(numbers: Sequence[int], count: int) -> list[Affine]:
     """Returns the maps of `count` old loops to new loops, which are the old loops numbered
-    `numbers`; the remaining old loops stay at 0.
-    """
+    `numbers`; the remaining old loops stay at 0."""
     place = {old: new for new, old in enumerate(numbers)}
     wide = len(numbers)
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
@@ -203,8 +201,7 @@ def spliced(region: Region, number: int, stages: Sequence[Stage]) -> Region:
 
 def drop_unused(region: Region) -> Region:
     """Returns the region without stages that no output depends on; parameters keep their
-    numbers.
-    """
+    numbers."""
     needed = {number for number, _ in region.outputs}
     for number in range(len(region.stages) - 1, -1, -1):
         if number in needed:

@@ -45,8 +45,7 @@ def scattered(key: int, numbers: Values, prime: int) -> Values:
 
 def element(value: Literal, prime: int) -> int:
     """Returns the element of a literal: a float as its exact fraction, NaN as a fixed random
-    element.
-    """
+    element."""
     if isinstance(value, float) and not isfinite(value):
         if isinf(value):
             return INFINITY if value > 0 else MINUS_INFINITY
@@ -64,8 +63,7 @@ class Field:
 
     def body(self, scalars: Scalars, factors: Sequence[Values]) -> list[Values]:
         """Returns the values of scalars over `Arg`s; `factors` are the `Arg`s' arrays, which
-        broadcast.
-        """
+        broadcast."""
         value_of: dict[Scalar, Values] = {}
         for scalar in walk(*scalars):
             value_of[scalar] = self._scalar(scalar, value_of, factors)

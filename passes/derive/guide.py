@@ -34,8 +34,7 @@ _WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
 
 def settled(region: Region, strict: bool = False) -> tuple[Region, Steps]:
     """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
-    bounds tightened, and windows reversed to run along their results.
-    """
+    bounds tightened, and windows reversed to run along their results."""
     steps: list[Step] = []
     while (result := _free_step(region, strict)) is not None:
         step, region = result
@@ -135,8 +134,7 @@ def _steps(form: Affine) -> list[tuple[int, int]]:
 
 def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
     """Yields splits of all loops of a digit by its divisor. Result loops are shifted so that the
-    digit's offset vanishes; a second alternative has no shift, as a shift adds points.
-    """
+    digit's offset vanishes; a second alternative has no shift, as a shift adds points."""
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
     for digit, shifts in product(digits, (True, False)):
         by = digit.div if digit.div > 1 else digit.mod
@@ -152,8 +150,7 @@ def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
 
 def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
     """Yields splits of a loop by the relative step of another loop, and of windows, whose loops
-    have one step, into smaller windows.
-    """
+    have one step, into smaller windows."""
     first, splits = len(stage.iters), dict[Steps, None]()
     for steps in map(_steps, _forms(stage)):
         for loop, step in steps:
@@ -169,8 +166,7 @@ def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
 
 def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> Steps:
     """Returns the split of a loop longer than `inner`; a sum loop is first relaxed to a multiple of
-    `inner`. Returns no steps where the loop cannot be split.
-    """
+    `inner`. Returns no steps where the loop cannot be split."""
     size, step = stage.loops[loop], Step("split", number, (loop, inner, shift))
     if isinstance(size, int) and size <= inner:
         return ()
@@ -197,8 +193,7 @@ def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
 
 def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
     """Yields skews that separate result loops from others in every index where they overlap, all at
-    once.
-    """
+    once."""
     forms, steps = _forms(stage), list[Step]()
     skewed, skewed_by = set[int](), set[int]()
     for loop, by, step in RULES["skew"].moves(region, number):

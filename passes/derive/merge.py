@@ -110,8 +110,7 @@ class MergePrices:
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:
     """Returns `graph` with sums of products merged that share a factor; itself where none are
-    merged.
-    """
+    merged."""
     parts = list(scopes(graph))
     groups = [g for part in parts for bundle in bundles(part) for g in prices.groups(part, bundle)]
     constants = parts[0].known  # all scopes share one mapping
@@ -179,8 +178,7 @@ def _ways(count: int) -> Iterator[list[slice]]:
 
 def bundles(scope: Scope) -> Iterator[Bundle]:
     """Yields groups of at most `_PARTS` nodes that compute the same sums of products with different
-    constants.
-    """
+    constants."""
     parts_of: dict[Any, list[Part]] = {}
     for node in scope.graph.nodes:
         region = _region(node)
@@ -254,8 +252,7 @@ def _other_axes(value: Value | None, axis: int) -> Any:
 
 def _is_own(scope: Scope, node: Node, axes: Sequence[int | None]) -> bool:
     """True where the operands that a node does not share are constants that nothing else reads, and
-    some shared operand is not constant.
-    """
+    some shared operand is not constant."""
     pairs = [(v, axis) for v, axis in zip(node.inputs, axes, strict=True) if v is not None]
     constants = [v for v, axis in pairs if axis is not None]
     are_private = all(
@@ -267,8 +264,7 @@ def _is_own(scope: Scope, node: Node, axes: Sequence[int | None]) -> bool:
 
 def _neighbours(scope: Scope, bundle: Bundle) -> list[Node]:
     """Returns the nodes that may share kernels with the parts: the nodes after them up to the next
-    sums of products with constants, and the nodes before them that nothing else reads.
-    """
+    sums of products with constants, and the nodes before them that nothing else reads."""
     nodes = [part.node for part in bundle]
     behind = list(nodes)
     for node in behind:

@@ -54,8 +54,7 @@ def _contents(value: Value | None) -> Any:
 
 def by_phases(site: Site, rates: Rates) -> Found:
     """Returns the phases of a site that is a transposed convolution, if no search finds them and
-    `phases` accepts their number.
-    """
+    `phases` accepts their number."""
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):
         return Found(None, (), 0)

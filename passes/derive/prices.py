@@ -54,14 +54,12 @@ class Prices:
 
     def least_seconds(self, conv: Conv, form: Form) -> float:
         """Returns a lower bound of the seconds of a convolution in a form, without the kernels
-        around it.
-        """
+        around it."""
         return form_work(conv, form).least_seconds(self.planner.rates)
 
     def seconds(self, site: Site, replacements: Replacements = ()) -> float:
         """Returns the seconds of a site and its neighbours with the candidates `replacements`; for
-        sizes other than the typical ones, their mean share of the site's own seconds.
-        """
+        sizes other than the typical ones, their mean share of the site's own seconds."""
         times, direct = self._times(site, replacements), self._times(site)
         if replacements and all(candidate.guarded for _, candidate in replacements):
             times = tuple(map(min, times, direct))
@@ -134,8 +132,7 @@ def _outside(b: GraphBuilder, value: Value, role: Role) -> Value:
 
 def _pool(b: GraphBuilder, value: Value, size: int = 1) -> Value:
     """Returns another kernel's work on an image: a pool over windows of `size` elements along each
-    axis.
-    """
+    axis."""
     rank = value.type.rank - 2
     if value.type.dtype is not F32 or rank < 1:
         return value

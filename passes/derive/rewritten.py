@@ -107,8 +107,7 @@ class Rewritten(Candidate):
 
     def _add(self, b: GraphBuilder, operands: Sequence[Value], folded: _Folded) -> Value:
         """Adds a node for every stage that is not constant; `folded` gives the values of constant
-        stages.
-        """
+        stages."""
         fixed = constant_stages(self.region, self.constants)
         values: dict[tuple[int, int], Value] = {}
 
@@ -169,8 +168,7 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
 @lru_cache(maxsize=256)
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
     """Returns the number of states that a search visited, and its candidates; none for a region
-    without obstacles.
-    """
+    without obstacles."""
     if next(wanted(region), None) is None:
         return 0, ()
     result = search(region, _BUDGET, strict, guided=True)
@@ -194,8 +192,7 @@ def _rounded(array: Array, dtype: DType) -> Array:
 
 def _alone(stage: Stage) -> tuple[Region, list[tuple[int, int]]]:
     """Returns a region of one stage, without the types of its parameters, and the source and
-    component of each parameter.
-    """
+    component of each parameter."""
     places: dict[tuple[int, int], int] = {}
 
     def renumbered(factor: Factor) -> Factor:

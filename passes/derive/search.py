@@ -37,8 +37,7 @@ class State(NamedTuple):
 
 class Derivation(NamedTuple):
     """The result of a search: `candidates` are all regions whose contractions run at peak, in the
-    order of discovery; `states` is the number of visited states.
-    """
+    order of discovery; `states` is the number of visited states."""
 
     candidates: tuple[State, ...]
     states: int
@@ -80,8 +79,7 @@ def search(
 
 def _after(state: State, steps: Steps, strict: bool) -> State | None:
     """Returns the state after more steps; None where a rule refuses, or reorders a sum in strict
-    mode.
-    """
+    mode."""
     region = state.region
     try:
         for step in steps:

@@ -74,8 +74,7 @@ class Site:
     @property
     def key(self) -> tuple[Any, ...]:
         """A key, equal for sites that compute the same in equal neighbourhoods, up to the names of
-        values.
-        """
+        values."""
         numbers: dict[Value, int] = {}
         parts: list[Any] = []
         for node in self.neighbourhood:
@@ -128,8 +127,7 @@ class Scope:
 
     def _linear(self, node: Node) -> tuple[bool, ...] | None:
         """Returns for each operand whether the node's result is a sum of products in which it is a
-        factor once; None for a node whose result is no such sum.
-        """
+        factor once; None for a node whose result is no such sum."""
         if len(node.outputs) != 1 or node.outputs[0].type.dtype not in WIDE:
             return None
         expr = node_expr(node)
@@ -138,8 +136,7 @@ class Scope:
 
     def _has_far_number(self, node: Node) -> bool:
         """True where a node reads a single number that must not be moved: one that is not
-        near one.
-        """
+        near one."""
         for value in node.inputs:
             handle = None if value is None else self.known.get(value)
             if value is None or handle is None or as_int(element_count(value.type.shape)) != 1:
@@ -200,8 +197,7 @@ class Scope:
     def _neighbours(self, nodes: Sequence[Node]) -> list[Node]:
         """Returns the nodes that may share kernels with `nodes`: nodes before and after them that
         are no contractions, and contractions that read a reduction among the later nodes, as after
-        a softmax.
-        """
+        a softmax."""
         after: list[Node] = [nodes[-1]]
         for node in after:
             readers = (u for v in node.outputs for u in self.users.get(v, ()) if u not in after)
@@ -261,8 +257,7 @@ def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
 
 def composed(nodes: Sequence[Node]) -> Region:
     """Returns the region that computes the result of the last node. Its parameters are the values
-    that the nodes read and do not compute, in order of first use.  The nodes have expressions.
-    """
+    that the nodes read and do not compute, in order of first use.  The nodes have expressions."""
     operands: dict[Value, int] = {}
     sources: dict[Value, int] = {}
     stages: list[Stage] = []

@@ -25,8 +25,7 @@ def count(sizes: Iterable[Size]) -> int:
 
 def constant_stages(region: Region, constants: Sequence[bool]) -> list[bool]:
     """Returns for each stage whether it depends on constant parameters alone; `constants` tells
-    which parameters are constant.
-    """
+    which parameters are constant."""
     fixed: list[bool] = []
     for stage in region.stages:
         sources = (f.source for f in stage.factors if f.source is not None)
@@ -55,8 +54,7 @@ def products(stage: Stage) -> float:
 
 def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> float:
     """Returns a lower bound of the seconds of a region's kernels: its products at the machine's
-    rate.
-    """
+    rate."""
     fixed = constant_stages(region, constants)
     pairs = zip(region.stages, fixed, strict=True)
     return sum(products(stage) for stage, is_constant in pairs if not is_constant) / rates.products
@@ -64,8 +62,7 @@ def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> fl
 
 def _elementwise(stage: Stage) -> float:
     """Returns the number of elementwise operations besides products that are summed. Each operation
-    counts once for every point of the loops that it depends on.
-    """
+    counts once for every point of the loops that it depends on."""
     if products(stage):
         return 0.0
     points = float(count(stage.loops))

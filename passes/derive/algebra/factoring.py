@@ -37,8 +37,7 @@ def outer_term(shared: Common, remainder: Factor) -> Term:
 
 def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
     """Yields the ways in which two terms over `iters` share a factor and neither is that factor
-    alone.
-    """
+    alone."""
     if len(a.factors) < 2 or len(b.factors) < 2:
         return
     for n, f in enumerate(a.factors):
@@ -50,8 +49,7 @@ def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
 
 def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
     """Returns the sum loops of `f` by the loops of `g` that they replace, where the two are one
-    access; None where they are not.
-    """
+    access; None where they are not."""
     if f._replace(forms=()) != g._replace(forms=()):
         return None
     pairs: dict[int, int] = {}

@@ -27,8 +27,7 @@ _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 def foldable(region: Region, constants: Sequence[bool]) -> bool:
     """True where the constant stages have numeric sizes and take at most the work that is done
-    ahead of the run.
-    """
+    ahead of the run."""
     fixed = constant_stages(region, constants)
     for stage, is_constant in zip(region.stages, fixed, strict=True):
         if not is_constant:
@@ -44,8 +43,7 @@ def fold(
     region: Region, constants: Sequence[bool], operands: Sequence[Array | None]
 ) -> dict[int, tuple[Array, ...]]:
     """Returns the components of each constant stage in f64; `operands` are the arrays of
-    constants.
-    """
+    constants."""
     fixed = constant_stages(region, constants)
     components: dict[int, tuple[Array, ...]] = {}
 
@@ -105,8 +103,7 @@ def evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ..
 @lru_cache(maxsize=1024)
 def _in_f64(stage: Stage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     """Returns an expression that computes a stage in f64; `shapes` are the shapes of its
-    sources.
-    """
+    sources."""
     assert isinstance(stage.body, tuple)
     places = iter(range(len(shapes)))
     factors = tuple(

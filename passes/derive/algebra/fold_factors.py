@@ -70,8 +70,7 @@ _SETS = 16
 
 def fold_factors(graph: Graph) -> Graph:
     """Returns `graph` with factors and shifts folded into constant operands; itself where none can
-    be folded.
-    """
+    be folded."""
     # Values beyond the range of a type are detected, and not folded.
     with np.errstate(all="ignore"):
         while (changed := rewritten(graph, _Fold(graph).visit)) is not graph:
@@ -135,8 +134,7 @@ def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
 @record
 class _Map:
     """A stage whose every result is the element of `x` at its own place times `scale` plus `shift`,
-    which are scalars of constant factors; None stands for scale 1 and for shift 0.
-    """
+    which are scalars of constant factors; None stands for scale 1 and for shift 0."""
 
     stage: Stage
     x: Factor
@@ -240,8 +238,7 @@ class _NodeMap:
 
     def applied(self, b: GraphBuilder, x: Value, **steps: Scalar | None) -> Replacement:
         """Adds operations to `x`, by name, with scalars of the map; None where a scalar is not
-        finite.
-        """
+        finite."""
         for op, scalar in steps.items():
             array = None if scalar is None else self.at_operand(scalar)
             if scalar is not None and array is None:
@@ -293,8 +290,7 @@ def _is_linear(region: Region, operands: Sequence[int]) -> bool:
 @lru_cache(maxsize=1024)
 def _addend(region: Region, number: int) -> tuple[float, Scalar] | None:
     """Returns the number that multiplies parameter `number` before it is added to every result, and
-    the scalar to which it is added; None where results are no such sums.
-    """
+    the scalar to which it is added; None where results are no such sums."""
     last = region.stages[region.outputs[0][0]]
     body = None if last.monoid or _reads(region, number) != 1 else _only(last)
     if not isinstance(body, Apply) or body.function != "add":
@@ -317,8 +313,7 @@ def _reads(region: Region, number: int) -> int:
 @lru_cache(maxsize=1024)
 def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Region | None:
     """Returns the region of an op with one more operand, where the op only adds the operand to its
-    results; else None.
-    """
+    results; else None."""
     if op.expr is None or len(types) >= op.numbers[1]:
         return None
     try:
@@ -369,8 +364,7 @@ class _Fold:
 
     def _behind(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         """Moves the scalar factor of an operand behind the node, where it then multiplies fewer
-        elements. Only numbers near one are moved, so that no new overflow arises.
-        """
+        elements. Only numbers near one are moved, so that no new overflow arises."""
         region = _region(node)
         for n, (value, old) in enumerate(zip(inputs, node.inputs, strict=True)):
             producer = None if value is None else b.producer(value)
@@ -391,8 +385,7 @@ class _Fold:
 
 def _folded(b: GraphBuilder, producer: Node, after: _NodeMap) -> Replacement:
     """Returns the producer of a map's operand with the map folded into its own operands; None where
-    these do not accept it.
-    """
+    these do not accept it."""
     region, inputs = _region(producer), [*producer.inputs]
     while inputs and inputs[-1] is None:
         inputs.pop()
@@ -427,8 +420,7 @@ def _addends(
 ) -> Iterator[tuple[Region, int, float, Array]]:
     """Yields operands that are added to the results: the region that has the operand, its number,
     the number that multiplies it, and its array. An operand that the node lacks and its op accepts
-    has an array of zeros.
-    """
+    has an array of zeros."""
     for n, array in arrays.items():
         if (addend := _addend(region, n)) is not None:
             yield region, n, addend[0], array
@@ -445,8 +437,7 @@ def _scales(
     region: Region, arrays: Mapping[int, Array], scale: Scalar, after: _NodeMap
 ) -> dict[int, Array] | None:
     """Returns the scale by the places of operands in which the region is linear; None where there
-    are no such operands or a place does not determine the scale.
-    """
+    are no such operands or a place does not determine the scale."""
     sets = chain.from_iterable(combinations(arrays, n + 1) for n in range(len(arrays)))
     linear = next(
         (operands for operands in islice(sets, _SETS) if _is_linear(region, operands)), ()

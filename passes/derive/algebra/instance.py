@@ -49,8 +49,7 @@ def _small(a: Region, b: Region) -> tuple[Region, Region]:
 
 def _free(region: Region) -> Region:
     """Returns the region with maps inlined into their readers, and a loop for every digit of a sum
-    loop.
-    """
+    loop."""
     for number in range(len(region.stages)):
         place = 0
         while place < len(region.stages[number].factors):
@@ -76,8 +75,7 @@ def _by_digits(stage: Stage) -> Stage:
 
 def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
     """Returns both regions with an axis of parameter `number` split into the digits that its
-    indices compose.
-    """
+    indices compose."""
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
     reads = [access for region in (a, b) for access in _reads(region, number)]

@@ -45,8 +45,7 @@ class Plan(NamedTuple):
 
 class _Part(NamedTuple):
     """The product of a set of factors: its plan, its loops as bits, the bytes of storing and
-    reading it, and its constancy.
-    """
+    reading it, and its constancy."""
 
     plan: Plan
     loops: int

@@ -49,8 +49,7 @@ class Candidate(NamedTuple):
 
 class Found(NamedTuple):
     """The best candidates, the cheapest first; `states` counts the joins and regions that were
-    priced.
-    """
+    priced."""
 
     candidates: tuple[Candidate, ...]
     states: int
@@ -165,8 +164,7 @@ class _Writer:
 
     def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> Stage | None:
         """Returns the stage whose results an access reads unchanged, with the loops of one trip
-        that the access lacks; None where the access reads otherwise.
-        """
+        that the access lacks; None where the access reads otherwise."""
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
             return None
         stage = self._stages[~factor.source]
@@ -298,8 +296,7 @@ class _Writer:
         scale: Scale = (),
     ) -> Factor:
         """Adds the stage of a product, summed over all loops except `result_loops`, and returns an
-        access to it.
-        """
+        access to it."""
         loops = (*trees.iters, *trees.term.sums)
         result_order = [k for k in order if result_loops >> k & 1]
         summed = sorted(depended(factors).difference(result_order))
@@ -324,8 +321,7 @@ def _inner_order(order: Sequence[int], result_loops: int) -> list[int]:
 
 def _scaled_part(trees: Trees, tree: Tree) -> int:
     """Returns the factors that a scalar multiplies, as bits: constant factors if there are any,
-    else the part with the fewest elements, else the whole product.
-    """
+    else the part with the fewest elements, else the whole product."""
     best, smallest = leaves(tree), (True, trees.points(trees.needed(leaves(tree))))
     pending = [tree]
     while pending:

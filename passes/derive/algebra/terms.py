@@ -44,8 +44,7 @@ _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 class Term(NamedTuple):
     """`scale` times the sum over `sums` of the product of `factors`, whose loops are the result
-    loops followed by `sums`.
-    """
+    loops followed by `sums`."""
 
     scale: Scale
     sums: Sizes
@@ -84,16 +83,14 @@ class Flattened:
 
     def terms(self, number: int) -> tuple[Term, ...] | None:
         """Returns the terms of a stage; None where it is no sum of products of wide floats, or has
-        too many terms.
-        """
+        too many terms."""
         if number not in self._terms:
             self._terms[number] = self._computed(number)
         return self._terms[number]
 
     def is_settled(self, number: int) -> bool:
         """True where a stage has only one order: no sum, or products of at most two factors which
-        all sum loops index, without a merged producer.
-        """
+        all sum loops index, without a merged producer."""
         terms = self.terms(number)
         if terms is None or number in self._grown:
             return terms is None
@@ -184,8 +181,7 @@ def _sums_used(term: Term, iters: Sizes) -> bool:
 
 def _bare(term: Term) -> bool:
     """True where a term is a single factor without a sum, so that a sum in its place is not
-    multiplied.
-    """
+    multiplied."""
     return len(term.factors) == 1 and not term.sums
 
 
@@ -195,8 +191,7 @@ def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
 
 def _joined(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
     """Returns the term with `inner`, a term of the producer of its factor `place`, in place of the
-    factor.
-    """
+    factor."""
     loops = (*iters, *term.sums, *inner.sums)
     all_units = units(len(loops))
     outer = len(iters) + len(term.sums)
@@ -211,8 +206,7 @@ def _joined(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
 
 def _without_idle(term: Term, iters: Sizes) -> Term:
     """Returns the term without sum loops of numeric extent on which no factor depends; their
-    extents multiply the scale.
-    """
+    extents multiply the scale."""
     first = len(iters)
     loops_used = depended(term.factors)
     summed = [
@@ -265,8 +259,7 @@ def by_digits(term: Term, iters: Sizes) -> Term:
 
 def scaled(scale: Scale, more: Scale) -> Scale:
     """Returns both scales, one after the other; powers of two and signs are combined, which rounds
-    nothing.
-    """
+    nothing."""
     exact, inexact = 1.0, []
     for function, value in (*scale, *more):
         if abs(frexp(value)[0]) == 0.5:
@@ -282,8 +275,7 @@ def _positive(scales: Iterable[Scale]) -> bool:
 
 def is_near_one(value: object) -> bool:
     """True where a factor may be moved: neither overflow nor underflow arises that was not there
-    before.
-    """
+    before."""
     return isinstance(value, int | float) and 2.0**-10 <= abs(value) <= 2.0**10
 
 
@@ -292,8 +284,7 @@ def is_near_one(value: object) -> bool:
 
 def _products(stage: Stage, spread: bool) -> list[_Product] | None:
     """Returns the body as a sum of products; None where the stage does not sum, or sums an opaque
-    scalar.
-    """
+    scalar."""
     if isinstance(stage.body, expr.Stage) or len(stage.body) != 1:
         return None
     if stage.monoid not in (None, "sum") or stage.dtypes[0] not in WIDE:
@@ -326,8 +317,7 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
 
 def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
     """Returns a product of sums as a sum of products; a sum that is not multiplied out is one
-    operand. A product with a number that must not be moved is opaque.
-    """
+    operand. A product with a number that must not be moved is opaque."""
     expanded: list[_Product] = [((), ())]
     for arg in args:
         products = _sum(arg, spread)

@@ -60,8 +60,7 @@ class Bilinear:
 
     def amplification(self, terms: int) -> Fraction:
         """Returns the largest error of a result relative to that of a direct sum of `terms`
-        products, for equal numbers of roundings: see the module's text.
-        """
+        products, for equal numbers of roundings: see the module's text."""
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
@@ -84,8 +83,7 @@ def toom_cook(results: int, taps: int) -> Bilinear:
 
 def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
     """Returns the rows of A and B and the column of C for a finite point, by Lagrange's
-    polynomials.
-    """
+    polynomials."""
     roots = [p for p in points if p != at]
     scale = Fraction(1)
     for point in roots:

@@ -35,8 +35,7 @@ AMPLIFIED = 2e-5
 
 def forms_of(conv: Conv) -> Iterator[Form]:
     """Yields all allowed forms that transform along two axes, or along the only axis that has
-    several taps and results.
-    """
+    several taps and results."""
     forms: list[Form] = [()]
     choices = [_axis_forms(axis) for axis in conv.axes]
     for axis_choices in choices:
@@ -54,15 +53,13 @@ def forms_of(conv: Conv) -> Iterator[Form]:
 
 def amplification(conv: Conv, form: Form) -> float:
     """Returns the largest error of a result relative to that of the direct sum, for equal numbers
-    of roundings.
-    """
+    of roundings."""
     return prod(facts.amplification for facts in facts_of(conv, form))
 
 
 def roundings(conv: Conv, form: Form) -> int:
     """Returns the most roundings between an operand and a result: of transforms, of the weights,
-    and of sums over pieces and channels.
-    """
+    and of sums over pieces and channels."""
     facts = facts_of(conv, form)
     pieces = prod(axis_facts.pieces for axis_facts in facts)
     return (
@@ -91,8 +88,7 @@ def _axis_forms(axis: Axis) -> list[AxisForm]:
 @record
 class FormWork:
     """The work of a form: multiply-adds of the products, additions and multiplications of the
-    transforms, bytes of transformed weights, and bytes that transforms and products exchange.
-    """
+    transforms, bytes of transformed weights, and bytes that transforms and products exchange."""
 
     products: int
     sums: int
@@ -101,16 +97,14 @@ class FormWork:
 
     def least_seconds(self, rates: Rates) -> float:
         """Returns a lower bound of the seconds of its kernels: products and sums at peak, exchanged
-        bytes at the bandwidth of the second-level caches.
-        """
+        bytes at the bandwidth of the second-level caches."""
         multiplying = max(self.products / rates.products, self.weights / rates.weights)
         return multiplying + max(self.sums / rates.products, self.exchanged / rates.exchanged)
 
 
 def form_work(conv: Conv, form: Form) -> FormWork:
     """Returns the work of a form of a convolution at each run; an unknown number of images counts
-    as one.
-    """
+    as one."""
     images, axes, facts = as_int(conv.images) or 1, conv.axes, facts_of(conv, form)
     tiles, pieces = images * prod(f.tiles for f in facts), prod(f.pieces for f in facts)
     spread = images * prod(f.lines for f in facts) * conv.channels

@@ -71,7 +71,8 @@ class Tiled(Candidate):
         return True
 
     def growth(self, site: Site) -> int:
-        """The weights of the direct sums stay, for tiles that fail the guard."""
+        """Returns the bytes of the form's weights, as the weights of the direct sums stay for tiles
+        that fail the guard."""
         return 4 * _weights(self.conv, self.form)
 
     def emit(
@@ -117,8 +118,7 @@ class Tiled(Candidate):
 
 def convolutions(scope: Scope) -> Iterator[Site]:
     """Yields the convolutions that forms may compute, with the nodes after them that may share
-    their kernels; values stored between kernels stay stored.
-    """
+    their kernels; values stored between kernels stay stored."""
     for node in scope.graph.nodes:
         if conv_of(node) is not None:
             site = scope.site((node,), epilogue(scope, node), stored=True)
@@ -203,8 +203,7 @@ def _weights(conv: Conv, form: Form) -> int:
 
 def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
     """Returns the pools over adjacent windows that alone read results of the convolutions in
-    `forms`, where tiles hold whole windows.
-    """
+    `forms`, where tiles hold whole windows."""
     users = graph.users()
     even_tiled = {node for node, form in forms.items() if all(f.tile % 2 == 0 for f in form)}
     producers = {v: n for n in graph.nodes for v in n.outputs}
@@ -222,8 +221,7 @@ def pools_of(graph: Graph, forms: Mapping[Node, Form]) -> dict[Node, None]:
 
 def _side_by_side(node: Node) -> bool:
     """True where a node takes maxima of windows of 2 x 2 that neither overlap nor leave the
-    image.
-    """
+    image."""
     attrs = node.attrs
     return (
         node.op.name == "max_pool"
@@ -235,7 +233,6 @@ def _side_by_side(node: Node) -> bool:
 
 def pool_formula(b: GraphBuilder, node: Node, image: Value | None) -> Sequence[Value]:
     """Returns a pool as a pointwise expression, which is fused with the kernel that computes the
-    image: that kernel computes four points at a time and stores none of them.
-    """
+    image: that kernel computes four points at a time and stores none of them."""
     assert image is not None
     return express(b, largest_of_four(image.type, node.outputs[0].type), image)

@@ -130,8 +130,7 @@ class _Span:
 
     def tap(self, at: Indices, tap: Index) -> Indices:
         """Returns the index into `input_extents` from which a result at `at`, an index into
-        `result_extents`, reads a tap.
-        """
+        `result_extents`, reads a tap."""
         axis = self.axis
         if self.is_cut:
             return axis.start(at[0]), at[1] * axis.classes + tap
@@ -143,8 +142,7 @@ class _Span:
 
     def of_start(self, start: Index, place: Index) -> Indices:
         """Returns the index into `input_extents` that lies `place` inputs behind a start of the
-        strip.
-        """
+        strip."""
         return (start, place) if self.is_cut else (self.axis.place_from(start, const(0), place),)
 
     def result(self, turn: Index, tile: Index, place: Index) -> Indices:
@@ -154,8 +152,7 @@ class _Span:
 
     def within(self, strip: Index, turn: Index, tile: Index, place: Index) -> Scalar | None:
         """Returns whether an image has a result; None where it has all of them, or `result_extents`
-        excludes the missing ones.
-        """
+        excludes the missing ones."""
         axis, rows = self.axis, self.tiles * self.form.tile
         if not self.is_cut or self.count * (rows * axis.turns) is axis.results:
             return None
@@ -193,8 +190,7 @@ def _joined(start: Indices, parts: Sequence[Indices]) -> Indices:
 
 def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
     """Returns energy[n, group, strips..., inputs...], the sums of squares over the channels of a
-    group.
-    """
+    group."""
     conv = strip.conv
     size = conv.channels // conv.groups
     start = strip.start(b)
@@ -234,8 +230,7 @@ def _of_results(
 def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
     """Returns peaks[n, group, strips..., starts and tiles...], the largest energy of a place that
     each tile reads, and as second component the sum over all places, computed along one axis after
-    the other.
-    """
+    the other."""
     spans, peaks = strip.spans, None
     for number, span in enumerate(spans):
         start = strip.start(b)
@@ -251,9 +246,7 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
             values = [value, value]
         else:
             spot = _joined(start, spots)
-            values = [
-                b.read(source, *spot) for source in (peaks, StageRef(peaks.stage, 1))
-            ]
+            values = [b.read(source, *spot) for source in (peaks, StageRef(peaks.stage, 1))]
         peaks = b.stage(_joined(start, parts), *values, over=(k,), monoid="max_sum")
     assert peaks is not None
     return peaks
@@ -261,8 +254,7 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
 
 def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> Expr:
     """Returns the expression that tells whether a tile fails for a result; comparisons with NaN
-    count as failed.
-    """
+    count as failed."""
     conv, spans = strip.conv, strip.spans
     sizes = [(const(span.axis.turns), span.tiles) for span in spans]
     totals = StageRef(peaks.stage, 1)

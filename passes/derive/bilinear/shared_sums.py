@@ -65,8 +65,7 @@ class SharedSums:
     @property
     def operations(self) -> Counter[str]:
         """The number of additions and subtractions, "+", and of multiplications, "*"; equal
-        operations count once.
-        """
+        operations count once."""
         kind_of: dict[Hashable, str] = {}
 
         def operation(sign: str, *operands: Hashable) -> Hashable:
@@ -97,8 +96,7 @@ def shared_sums(matrix: Matrix) -> SharedSums:
 
 def _most_frequent(rows: Sequence[Sum]) -> _Pair | None:
     """Returns the pair that most rows have, the least of equally frequent pairs; None where each
-    pair is in one row only.
-    """
+    pair is in one row only."""
     counts = Counter(_pair(row, i, j) for row in rows for i, j in combinations(sorted(row), 2))
     highest = max(counts.values(), default=0)
     return min(p for p, count in counts.items() if count == highest) if highest > 1 else None
@@ -117,8 +115,7 @@ def _has(row: Sum, pair: _Pair) -> bool:
 
 def _fewer_factors(row: Sum, shared: Sequence[Sum], inputs: int) -> Sum:
     """Returns `row` with a shared value in place of one term and a part of another, if distinct
-    factors get fewer.
-    """
+    factors get fewer."""
     best = row
     for number, pair in enumerate(shared, inputs):
         for replaced_term, partial_term in (tuple(pair), tuple(pair)[::-1]):

@@ -115,8 +115,7 @@ class AxisForm:
 
     def pieces(self, axis: Axis) -> int:
         """Returns the number of pieces that have a tap: equally many of each class, except for the
-        last.
-        """
+        last."""
         span = axis.classes * self.taps
         full_rounds = (axis.taps - 1) // span
         return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
@@ -185,8 +184,7 @@ def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
 @record
 class Conv:
     """A convolution of images of `channels` channels; each of `groups` groups has equally many
-    filters.
-    """
+    filters."""
 
     images: Index
     channels: int
@@ -205,8 +203,7 @@ class Conv:
 
 def conv_of(node: Node) -> Conv | None:
     """Returns the convolution of a node; None for another node, and where stride and
-    dilation meet.
-    """
+    dilation meet."""
     name, attrs = node.op.name, node.attrs
     if name not in ("conv", "conv_transpose"):
         return None
@@ -283,8 +280,7 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
     """Returns for each axis the taps that each turn has, [turns, taps], for a kernel of sizes
-    `kernel`; None where no turn lacks any tap.
-    """
+    `kernel`; None where no turn lacks any tap."""
     axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
     return [None if mask.all() else mask for mask in axis_masks]
 
@@ -300,8 +296,7 @@ def _mask(axis: Axis, size: int) -> NDArray[np.bool_]:
 
 def _phases(conv: Conv, weights: Array) -> Array:
     """Returns filters [phases..., channel, inputs of a group, taps...] of a transposed
-    convolution.
-    """
+    convolution."""
     rank, axes = len(conv.axes), conv.axes
     split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
     for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
@@ -343,8 +338,7 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     """Returns M[point, image, turns..., tiles..., filter]: the sums over pieces and a group's
-    channels.
-    """
+    channels."""
     b = ExprBuilder(v, u)
     rank = len(form)
     turns = [axis.turns for axis in conv.axes]

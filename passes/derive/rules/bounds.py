@@ -51,12 +51,12 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     stage = stage_of(region, number)
     size = extent_of(stage, loop)
     if loop < len(stage.iters) or extent <= size:
-        raise Refused(f"loop {loop} is none of the sum of less than {extent} points")
+        raise Refused(f"loop {loop} is no sum loop of less than {extent} points")
     loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
     new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
     bounds = needed(region, new, loop)
     if bounds is None or bounds[1] > size:
-        raise Refused(f"terms of loop {loop} from {size} on may be other than neutral")
+        raise Refused(f"terms of loop {loop} from {size} on may not be neutral")
     return spliced(region, number, (new,))
 
 

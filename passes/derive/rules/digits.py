@@ -50,8 +50,7 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
 
 def splits(region: Region, number: int) -> Iterator[Arguments]:
     """Yields candidate split factors of each loop: coefficients of loops, the extents of loops, 2
-    and 3.
-    """
+    and 3."""
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
     factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
@@ -67,8 +66,7 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
     """Merges two loops of the result, or two of the sum, into the loop `extent(other) * loop +
-    other`.
-    """
+    other`."""
     stage = stage_of(region, number)
     first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))
     if loop == other or (loop < first) != (other < first):

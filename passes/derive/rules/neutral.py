@@ -76,8 +76,7 @@ def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
     """Returns the value of a stage of this body all of whose terms have the constants `values` in
-    them; None where it is no constant, or where the terms are not neutral to the monoid.
-    """
+    them; None where it is no constant, or where the terms are not neutral to the monoid."""
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
     value = folded(body, values, absorbs=True)[0]
@@ -89,8 +88,7 @@ def value_at(
 
 def filled_value(stage: Stage, place: int) -> Const | None:
     """Returns the value of the stage where factor `place` reads outside; a factor without a fill
-    counts as 0.
-    """
+    counts as 0."""
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
@@ -104,8 +102,7 @@ def _filled(
 
 def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:
     """Returns the first and the last value of a loop for which `form` may lie within 0..size; None
-    where they are not known.
-    """
+    where they are not known."""
     step = form.steps[loop]
     if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
         return None
@@ -121,8 +118,7 @@ def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[in
 
 def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
     """Returns the range of a loop, first to behind last, outside of which the stage or its terms
-    have a known value, and that value; None where no factor determines a range.
-    """
+    have a known value, and that value; None where no factor determines a range."""
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):
         if factor.fill is None or factor.source is None:

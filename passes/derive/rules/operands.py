@@ -39,7 +39,7 @@ def regroup(region: Region, number: int, place: int) -> Region:
     reader = Factor(~number, 0, tuple(axes), factor.dtype)
     is_plain = source.forms == units(len(axes)) and source.fill is None
     if is_plain or is_copy(region, source.source):
-        raise Refused(f"factor {place} reads a copy already, or an operand as it is")
+        raise Refused(f"factor {place} reads a copy already, or an operand in its own order")
     factors = (*stage.factors[:place], reader, *stage.factors[place + 1 :])
     return spliced(region, number, (copy, stage._replace(factors=factors)))
 
@@ -50,12 +50,11 @@ def regroupings(region: Region, number: int) -> Iterator[Arguments]:
 
 def inline(region: Region, number: int, place: int) -> Region:
     """Replaces factor `place` by the body of the stage that it reads; sums of that stage join the
-    reader's.
-    """
+    reader's."""
     stage = stage_of(region, number)
     new = inlined(region, number, place) if 0 <= place < len(stage.factors) else None
     if new is None:
-        raise Refused(f"factor {place} reads no stage that can stand in its place")
+        raise Refused(f"factor {place} reads no stage that can be inlined")
     return drop_unused(spliced(region, number, (new,)))
 
 
@@ -63,8 +62,7 @@ def _axes(
     form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
     """Returns the steps of an index, each with its sum of loops from 0, and the index' offset; adds
-    the sums to `axes`.
-    """
+    the sums to `axes`."""
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
         signs = tuple((s == step) - (s == -step) for s in form.steps)
@@ -72,7 +70,7 @@ def _axes(
         signs = tuple(map(abs, signs)) if is_reversed else signs
         low, high = interval(Affine(signs), extents)
         if not isinstance(low, int) or high is None:
-            raise Refused("a loop of an operand does not begin at a number")
+            raise Refused("a sum of an operand's loops has no numeric lower bound")
         signed_step = -step if is_reversed else step
         offset += signed_step * low
         axes[Affine(signs, -low)] = plain(high - low + 1)

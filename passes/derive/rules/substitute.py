@@ -38,8 +38,7 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
     """Yields arguments of `skew`: each pair of loops in one index, and the step that takes `by` out
-    of the index.
-    """
+    of the index."""
     stage = stage_of(region, number)
     result_loops = {k for k, _ in several(stage) if k < len(stage.iters)}
     numeric_loops = {k for k, _ in numbered(stage)}

@@ -34,10 +34,10 @@ def nest(region: Region, number: int, *loops: int) -> Region:
     outer_sums = [k for k in range(first, len(stage.loops)) if k not in loops]
     proper = outer_sums and loops and all(first <= k < len(stage.loops) for k in loops)
     if stage.monoid is None or len(stage.dtypes) != 1 or not proper or [*loops] != sorted({*loops}):
-        raise Refused(f"loops {loops} are not some, in order, of a sum, and not all")
+        raise Refused(f"loops {loops} are not an ordered proper subset of the sum's loops")
     dtype = stage.dtypes[0]
     if dtype.is_float and dtype.bits < 32:
-        raise Refused(f"sums of {dtype.name} would be rounded once more")
+        raise Refused(f"partial sums of {dtype.name} would be rounded once more")
     inner = chosen(stage, (*range(first), *loops), outer_sums)
     outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
     factor = Factor(~number, 0, units(len(outer.loops)), dtype)
@@ -67,7 +67,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
         or gcd(step, condition.mod) != 1
         or extent != condition.mod
     ):
-        raise Refused(f"loop {loop} is not decided by a remainder, factor {place}")
+        raise Refused(f"loop {loop} is not decided by a remainder in factor {place}")
     mod, of = condition.mod, condition.of
     constant_part = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
     maps = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
@@ -81,8 +81,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
 
 def _condition(stage: Stage, place: int) -> Digit | None:
     """Returns the remainder that factor `place` reads, where terms are neutral unless it is 0; else
-    None.
-    """
+    None."""
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:
         return None
     assert not isinstance(stage.body, expr.Stage)
