@@ -1,4 +1,4 @@
-"""Orders a group's loops as storage is walked, and merges those that storage sees as one.
+"""Orders a group's loops as storage is traversed, and merges loops that storage sees as one.
 
 for i in 8: for j in 4: y@(4*i + j) = x@(4*i + j)      ->      for i.j in 32: y@(i.j) = x@(i.j)
 """
@@ -28,30 +28,31 @@ from tcc.schedule.nest import all_accesses, contraction_factors, depends
 
 
 def order_loops(group: TileGroup) -> TileGroup:
-    """Loops in the order storage is walked: by falling stride of the results (common and inner
-    loops), and of the largest operand that is no constant (reductions)."""
+    """Returns the group with loops in the order of storage: common and inner loops by falling
+    stride of the results, reductions by falling stride of the largest operand that is no constant.
+    """
     last = group.stages[-1]
-    written = last.written[:1]
+    group_stores = last.written[:1]
     stages = []
     for stage in group.stages:
         widest = _largest_operand(group, stage)
-        own = stage.written[:1] or written
+        stores = stage.written[:1] or group_stores
         stages.append(
             replace(
                 stage,
-                iters=_by_stride(stage.iters, own),
+                iters=_by_stride(stage.iters, stores),
                 reduce=_by_stride(stage.reduce, widest),
             )
         )
-    common = _by_stride(group.common, written)
+    common = _by_stride(group.common, group_stores)
     if group.stream is not None:
         common = _rows_last(common, [stages[n] for n in group.stream.stages])
     return replace(group, stages=tuple(stages), common=common)
 
 
 def _rows_last(loops: Vars, streaming: Sequence[GroupStage]) -> Vars:
-    """The loops along which products read one factor again come last: tiles hold several of them,
-    and what tiles share stays near."""
+    """Returns the loops with those last along which matmuls read a factor again: a tile holds
+    several of their points, and tiles that share a factor run close together."""
     rows: set[Var] = set()
     for stage in streaming:
         factors = contraction_factors(stage)
@@ -76,7 +77,8 @@ def _by_stride(loops: Vars, accesses: Sequence[Access]) -> Vars:
 
 
 def coefficient_size(access: Access | None, var: Var) -> int:
-    """How far neighbours along `var` lie apart, open distances counted as large."""
+    """Returns the distance of neighbours along `var` in elements; a symbolic distance counts as
+    large."""
     if access is None:
         return 0
     low, high = bounds(coefficient(access.offset, var))
@@ -111,7 +113,7 @@ def _collapsible_pair(group: TileGroup) -> tuple[Var, Var] | None:
 
 
 def _pinned(group: TileGroup) -> set[Var]:
-    """Iterators that something other than a plain offset depends on."""
+    """Returns the iterators that something other than a plain offset depends on."""
     pinned: set[Var] = set() if group.stream is None else {group.stream.loop}
     for stage in group.stages:
         if stage.strip is not None:
@@ -129,18 +131,18 @@ def _mergeable(offset: Index, u: Var, v: Var) -> bool:
 
 
 def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
-    both = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
-    mapping = {u: const(0), v: both}
+    merged = iterator(f"{u.name}.{v.name}", extent(u) * extent(v))
+    mapping = {u: const(0), v: merged}
     # A loop without trips reads nothing.
-    apart = {u: both // extent(v), v: both % extent(v)} if as_int(extent(v)) != 0 else mapping
-    (new,) = free_vars(both)
+    parts = {u: merged // extent(v), v: merged % extent(v)} if as_int(extent(v)) != 0 else mapping
+    (new,) = free_vars(merged)
 
     def loops(variables: Vars) -> Vars:
         return tuple(new if x is v else x for x in variables if x is not u)
 
     stages = tuple(
         replace(
-            _with_blocks_at(s, mapping, apart),
+            _with_blocks_at(s, mapping, parts),
             iters=loops(s.iters),
             reduce=loops(s.reduce),
             stores=tuple(tuple(_moved(a, mapping) for a in c) for c in s.stores),
@@ -154,19 +156,20 @@ def _moved(access: Access, mapping: Substitution) -> Access:
     return replace(access, offset=substitute(access.offset, mapping))
 
 
-def _with_blocks_at(stage: GroupStage, mapping: Substitution, apart: Substitution) -> GroupStage:
-    """`stage` with accesses moved, and reads of earlier stages at the new iterators."""
-    done: dict[Scalar, Scalar] = {}
+def _with_blocks_at(stage: GroupStage, mapping: Substitution, parts: Substitution) -> GroupStage:
+    """Returns `stage` with its accesses moved, and its reads of earlier stages at the new
+    iterators."""
+    rebuilt: dict[Scalar, Scalar] = {}
     accesses: dict[Read, Access] = {}
     for old in walk(*stage.body):
-        new = done[old] = rebuild(old, done.__getitem__)
+        new = rebuilt[old] = rebuild(old, rebuilt.__getitem__)
         if isinstance(old, Read) and isinstance(new, Read):
             access = stage.accesses.get(old)
             if isinstance(new.source, StageRef):
                 at = tuple(substitute(i, mapping) for i in new.indices)
                 new = read_at(new, at, new.indirect)
-                done[old] = new
+                rebuilt[old] = new
             if access is not None:
-                beyond = guards_at(access.beyond, apart)
+                beyond = guards_at(access.beyond, parts)
                 accesses[new] = replace(_moved(access, mapping), beyond=beyond)
-    return replace(stage, body=tuple(done[s] for s in stage.body), accesses=accesses)
+    return replace(stage, body=tuple(rebuilt[s] for s in stage.body), accesses=accesses)

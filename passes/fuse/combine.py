@@ -1,4 +1,5 @@
-"""How stages of an expression read each other, once loops that choose formulas are unrolled.
+"""Classifies the reads between the stages of an expression, after unrolling loops that choose
+formulas.
 
 y[4*u + k] = f(k; m[0, u], ..., m[5, u])       each point u reads six elements, none twice
 """
@@ -12,8 +13,8 @@ from tcc.passes.fuse.unify_iterators import digits_of, linked_stages, radix_size
 
 
 def read_plainly(expr: Expr) -> bool:
-    """Whether stages read earlier ones element by element: windows overlap, and a unit would make
-    what it needs of its neighbours' again."""
+    """True where stages read earlier stages element by element. Windows overlap, so a tile would
+    recompute elements of its neighbours."""
     return all(
         as_int(index) is not None or digits_of(index, radix_size(formula)) is not None
         for source, at in stage_reads(linked_stages(expr))
@@ -22,36 +23,36 @@ def read_plainly(expr: Expr) -> bool:
 
 
 def combines_once(expr: Expr) -> bool:
-    """Whether the points of the last stage combine several elements of one other stage, which
-    together are all it has."""
+    """True where the points of the last stage combine several elements of the only other stage, and
+    read each of its elements once."""
     stages = linked_stages(expr)
     if len(stages) != 2:
         return False
     first, last = stages
-    found = {at for _, at in stage_reads(stages)}
-    made, used = (element_count(tuple(map(extent, s.stage.iters))) for s in (first, last))
-    return len(found) > 1 and used * len(found) is made
+    read_places = {at for _, at in stage_reads(stages)}
+    produced, points = (element_count(tuple(map(extent, s.stage.iters))) for s in (first, last))
+    return len(read_places) > 1 and points * len(read_places) is produced
 
 
 def chooses_matrices(expr: Expr) -> bool:
-    """Whether data chooses what some contraction multiplies, and only whole matrices: rows that are
-    chosen one by one are better copied side by side."""
-    chosen = [
+    """True where a contraction reads data-dependent operands, and only whole matrices: single rows
+    are better copied next to each other first."""
+    indirect_reads = [
         (stage, node)
         for stage in expr.stages
         if is_contraction(stage)
         for node in reads(stage)
         if node.indirect
     ]
-    return bool(chosen) and all(_is_matrix(stage, node) for stage, node in chosen)
+    return bool(indirect_reads) and all(_is_matrix(stage, node) for stage, node in indirect_reads)
 
 
 def _is_matrix(stage: Stage, node: Read) -> bool:
     positions = walk(*(scalar for _, scalar in node.indirect))
     at = free_vars(*(i for inner in positions if isinstance(inner, Read) for i in inner.indices))
     inside = set(free_vars(*node.indices)) - {v for v, _ in node.indirect}
-    both = (inside & {*stage.reduce}, inside & {*stage.iters})
-    return inside.isdisjoint(at) and all(map(_long, both))
+    matrix_loops = (inside & {*stage.reduce}, inside & {*stage.iters})
+    return inside.isdisjoint(at) and all(map(_long, matrix_loops))
 
 
 def _long(loops: set[Var]) -> bool:

@@ -1,12 +1,12 @@
-"""Joins the expressions of a group's nodes into one, and inlines what need not be stored.
+"""Joins the expressions of a group's nodes into one, and inlines stages that need not be stored.
 
     s[i]    = sum(k) x[i, k]                       s[i] = sum(k) x[i, k]
     t[i]    = s[i] * 0.5                   ->      y[i] = max(s[i] * 0.5, 0)
     y[i]    = max(t[i], 0)
 
-A stage without a reduction is substituted into its readers; it stays only where it is a result
-itself, or costly work that several stages or a product read and a unit can hold.  Iterators are
-numbered afresh, so equal groups give the same (interned) expression.
+A stage without a reduction is substituted into its readers. It stays where it is a result itself,
+or where its work is costly, several stages or a contraction read it, and a tile can hold it.
+Iterators are renumbered, so equal groups give the same (interned) expression.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -43,13 +43,14 @@ from tcc.schedule.nest import multiplied, weight
 
 
 def is_contraction(stage: Stage) -> bool:
-    """A sum of products of two reads that share only part of the loops."""
-    found = multiplied(stage)
-    return found is not None and len(reads(stage)) >= 2 and found.a is not found.b
+    """True where a stage is a sum of products of two different reads."""
+    factors = multiplied(stage)
+    return factors is not None and len(reads(stage)) >= 2 and factors.a is not factors.b
 
 
 def node_expr(node: Node) -> Expr | None:
-    """The tensor expression of a node, None where its op has none or a C function is better."""
+    """Returns the tensor expression of a node; None where its op has none or a C function is
+    better."""
     called = node.op.calls is not None and node.op.calls(_types(node), node.attrs)
     return None if called or node.op.expr is None else _own_expr(node)
 
@@ -59,11 +60,11 @@ def _types(node: Node) -> tuple[TensorType | None, ...]:
 
 
 def stored_type(type: TensorType) -> TensorType:
-    """Strings and lists are words that name them."""
+    """Returns the type in memory: strings and lists are 64-bit handles."""
     return TensorType(U64, type.shape) if type.dtype.is_handle else type
 
 
-@lru_cache(maxsize=4096)  # a group is composed again for every node that might join it
+@lru_cache(maxsize=4096)  # a group is composed for every node that might join it
 def _own_expr(node: Node) -> Expr:
     assert node.op.expr is not None
     return _expr(node.op.expr, _types(node), node.attrs, exact(node.attrs))
@@ -73,45 +74,49 @@ def _own_expr(node: Node) -> Expr:
 def _expr(
     build: Callable[..., Expr], types: tuple[TensorType | None, ...], attrs: Any, _: Hashable
 ) -> Expr:
-    """What `build` of an op gives; attributes may be equal that are not exactly so."""
+    """Returns the expression that `build` of an op gives. The last argument separates equal
+    attributes that are not identical, such as 0.0 and -0.0."""
     return build(types, attrs)
 
 
-# The expression of a node in a group, and where each of its operands comes from.
+# The expression of a node in a group, and the source of each of its operands.
 _Part: TypeAlias = "tuple[Expr, tuple[int | StageRef | None, ...]]"
 
 
 def compose(
     members: Sequence[Node], results: Sequence[Value], limits: FusionLimits = TYPICAL_LIMITS
 ) -> tuple[Expr, Values]:
-    """The expression that computes `results`, and its operands in order of first use.
+    """Returns the expression that computes `results`, and its operands in order of first use.
 
     `members` are in topological order and all have expressions.
     """
     parts: list[_Part] = []
-    made: dict[Value, StageRef] = {}
+    ref_of: dict[Value, StageRef] = {}
     operands: dict[Value, int] = {}
     first = 0
     for node in members:
         expr = _own_expr(node)
-        parts.append((expr, tuple(_source(v, made, operands) for v in node.inputs)))
+        parts.append((expr, tuple(_source(v, ref_of, operands) for v in node.inputs)))
         for value, ref in zip(node.outputs, expr.outputs, strict=True):
-            made[value] = StageRef(ref.stage + first, ref.component)
+            ref_of[value] = StageRef(ref.stage + first, ref.component)
         first += len(expr.stages)
-    outputs = tuple(made[v] for v in results)
-    simple, used = _composed(tuple(v.type for v in operands), tuple(parts), outputs, limits)
+    outputs = tuple(ref_of[v] for v in results)
+    simple, operand_numbers = _composed(
+        tuple(v.type for v in operands), tuple(parts), outputs, limits
+    )
     values = tuple(operands)
-    return simple, tuple(values[n] for n in used)
+    return simple, tuple(values[n] for n in operand_numbers)
 
 
-@lru_cache(maxsize=1024)  # equal layers, and groups that are looked at again
+@lru_cache(maxsize=1024)  # serves equal layers, and groups that several rules compose
 def _composed(
     params: tuple[TensorType, ...],
     parts: tuple[_Part, ...],
     outputs: tuple[StageRef, ...],
     limits: FusionLimits,
 ) -> tuple[Expr, tuple[int, ...]]:
-    """The expression of the parts together, simplified, and the operands that it reads."""
+    """Returns the expression of the joined parts, simplified, and the numbers of the operands that
+    it reads."""
     stages: list[Stage] = []
     for expr, sources in parts:
         first = len(stages)
@@ -120,14 +125,15 @@ def _composed(
     return _simplified(Expr(params, tuple(stages), outputs), limits)
 
 
-def _simplified(whole: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
-    """The expression with pointwise stages inlined, under canonical names, and its operands."""
-    hoisted = hoist_normalisers(whole)
-    composed, known = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
-    kept, used = drop_unused(inline_pointwise(composed, costly(composed, limits)))
-    if len(kept.stages) > 1 and too_large(kept, limits) is not None:
-        kept, used = drop_unused(inline_pointwise(composed))
-    return canonical(trim_reductions(kept)), tuple(known[n] for n in used)
+def _simplified(joined: Expr, limits: FusionLimits) -> tuple[Expr, tuple[int, ...]]:
+    """Returns the expression with pointwise stages inlined, under canonical names, and the numbers
+    of its operands."""
+    hoisted = hoist_normalisers(joined)
+    composed, read_operands = drop_unused(inline_pointwise(hoisted, _computing(hoisted)))
+    stored_form, operand_numbers = drop_unused(inline_pointwise(composed, costly(composed, limits)))
+    if len(stored_form.stages) > 1 and too_large(stored_form, limits) is not None:
+        stored_form, operand_numbers = drop_unused(inline_pointwise(composed))
+    return canonical(trim_reductions(stored_form)), tuple(read_operands[n] for n in operand_numbers)
 
 
 def _source(
@@ -141,7 +147,7 @@ def _source(
 def _renumbered(
     stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
-    """`stage` with sources of the composed expression, and reductions named by `prefix`."""
+    """Returns `stage` with sources of the composed expression, and reductions named by `prefix`."""
     named = _own_names(stage, prefix if stage.reduce or _bound(stage) else "")
 
     def composed(old: Source) -> Source:
@@ -156,7 +162,8 @@ def _renumbered(
 
 @lru_cache(maxsize=4096)
 def _own_names(stage: Stage, prefix: str) -> Stage:
-    """Iterators named alike in all stages: what is read element by element is inlined as it is."""
+    """Returns a stage whose result iterators have the same names in all stages, so that elementwise
+    reads are inlined without renaming."""
     inner = (*stage.reduce, *_bound(stage))
     mapping = {v: iterator(f"s.{n}", extent(v)) for n, v in enumerate(stage.iters)}
     mapping |= {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(inner)}
@@ -164,12 +171,12 @@ def _own_names(stage: Stage, prefix: str) -> Stage:
 
 
 def _bound(stage: Stage) -> Vars:
-    """The data-dependent indices of a stage, each once, in order of use."""
+    """Returns the data-dependent indices of a stage, each once, in order of use."""
     return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
 
 
 def _renamed(stage: Stage, mapping: Substitution) -> Stage:
-    """`stage` with iterators and data-dependent indices renamed, all at once."""
+    """Returns `stage` with iterators and data-dependent indices renamed simultaneously."""
     return replace(
         stage,
         iters=_vars(stage.iters, mapping),
@@ -186,15 +193,15 @@ def _vars(variables: Vars, mapping: Substitution) -> Vars:
 
 
 def _computing(expr: Expr) -> frozenset[int]:
-    """Stages that are more than a read elsewhere."""
+    """Returns the stages that do more than read another source."""
     return frozenset(
         n for n, s in enumerate(expr.stages) if not all(isinstance(b, Read) for b in s.body)
     )
 
 
 def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
-    """Stages whose work is too much to repeat in each of the reductions that read them, and results
-    that other results are made of."""
+    """Returns the stages that are too costly to repeat in each reduction that reads them, and
+    results from which other results are computed."""
     results = {out.stage for out in expr.outputs}
     readers: dict[int, list[Stage]] = {}
     for stage in expr.stages:
@@ -209,8 +216,12 @@ def costly(expr: Expr, limits: FusionLimits) -> frozenset[int]:
 
 
 def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -> bool:
-    """Factors of products are read one by one, so even a sum is better made in vectors before.
-    Anything else is, where to repeat it takes longer than a write and a read for each user."""
+    """True where a stage is better stored than repeated in its readers.
+
+    A contraction reads its factors element by element, so a stage with any work is better
+    vectorised before it. Another stage is stored where repeating it takes longer than a write and a
+    read for each reader.
+    """
     if stage.monoid is None and any(map(is_contraction, users)):
         return any(isinstance(s, Apply) for s in walk(*stage.body))
     reduced, count = any(s.monoid is not None for s in users), len(users)
@@ -218,13 +229,13 @@ def _worth_keeping(stage: Stage, users: Sequence[Stage], limits: FusionLimits) -
     return reduced and (count - 1) * weight(stage) > count * exchange
 
 
-def inline_pointwise(expr: Expr, kept: frozenset[int] = frozenset()) -> Expr:
-    """Substitutes stages without a reduction into the stages that read them, but for `kept`."""
+def inline_pointwise(expr: Expr, stored: frozenset[int] = frozenset()) -> Expr:
+    """Substitutes stages without a reduction into their readers, except for the stages `stored`."""
     stages: list[Stage] = []
 
     def inlined(node: Read) -> Scalar:
         source = node.source
-        if not isinstance(source, StageRef) or source.stage in kept:
+        if not isinstance(source, StageRef) or source.stage in stored:
             return node
         return _inlined(node, stages[source.stage], source.component)
 
@@ -243,8 +254,10 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
     def bind(scalar: Scalar) -> Scalar:
         if not isinstance(scalar, Read):
             return scalar
-        known, wanted = dict(scalar.indirect), free_vars(*scalar.indices)
-        extra = (pair for pair in node.indirect if pair[0] in wanted and pair[0] not in known)
+        own_indices, variables = dict(scalar.indirect), free_vars(*scalar.indices)
+        extra = (
+            pair for pair in node.indirect if pair[0] in variables and pair[0] not in own_indices
+        )
         bound = (*scalar.indirect, *extra)
         return read_at(scalar, scalar.indices, bound)
 
@@ -253,7 +266,8 @@ def _inlined(node: Read, stage: Stage, component: int) -> Scalar:
 
 
 def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
-    """A padded read of a computed value keeps its fill; a bound index keeps its arithmetic."""
+    """True where inlining keeps the value: a padded read keeps its fill, and a data-dependent index
+    its arithmetic."""
     inside = all(within(i, extent(v)) for i, v in zip(node.indices, stage.iters, strict=True))
     if node.fill is not None and not inside:
         return False
@@ -264,28 +278,30 @@ def _safe_to_inline(node: Read, stage: Stage, body: Scalar) -> bool:
 
 
 def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
-    """Without stages and operands that nothing reads; also the numbers of the operands kept."""
-    kept = sorted(above(expr, (o.stage for o in expr.outputs)))
-    stage_number = {old: new for new, old in enumerate(kept)}
-    used: dict[int, int] = {}
-    for number in kept:
+    """Returns the expression without stages and operands that nothing reads, and the numbers of the
+    remaining operands."""
+    stage_numbers = sorted(above(expr, (o.stage for o in expr.outputs)))
+    stage_number = {old: new for new, old in enumerate(stage_numbers)}
+    operand_place: dict[int, int] = {}
+    for number in stage_numbers:
         for node in reads(expr.stages[number]):
             if isinstance(node.source, int):
-                used.setdefault(node.source, len(used))
+                operand_place.setdefault(node.source, len(operand_place))
 
-    def moved(ref: StageRef) -> StageRef:
+    def renumbered_ref(ref: StageRef) -> StageRef:
         return StageRef(stage_number[ref.stage], ref.component)
 
     def renumbered(old: Source) -> Source:
-        return moved(old) if isinstance(old, StageRef) else used[old]
+        return renumbered_ref(old) if isinstance(old, StageRef) else operand_place[old]
 
-    stages = tuple(with_sources(expr.stages[n], renumbered) for n in kept)
-    params = tuple(expr.params[n] for n in used)
-    return Expr(params, stages, tuple(map(moved, expr.outputs))), tuple(used)
+    stages = tuple(with_sources(expr.stages[n], renumbered) for n in stage_numbers)
+    params = tuple(expr.params[n] for n in operand_place)
+    return Expr(params, stages, tuple(map(renumbered_ref, expr.outputs))), tuple(operand_place)
 
 
 def canonical(expr: Expr) -> Expr:
-    """Iterators and data-dependent indices named i0, i1, ... and t0, t1, ... in order of use."""
+    """Returns the expression with iterators i0, i1, ... and data-dependent indices t0, t1, ... in
+    order of use."""
     count = bound = 0
     stages = []
     for stage in expr.stages:
@@ -300,10 +316,10 @@ def canonical(expr: Expr) -> Expr:
     return replace(expr, stages=tuple(stages))
 
 
-@lru_cache(maxsize=1024)  # a group's forms are asked for again and again
+@lru_cache(maxsize=1024)  # prices and lowering compare a group's forms several times
 def side_by_side(expr: Expr) -> Expr:
-    """`expr` with each two neighbouring reductions as one that walk the same loops and read the
-    same elements; the second then is a component of the first."""
+    """Returns `expr` with each two neighbouring reductions over the same loops and elements as one
+    stage, of which the second reduction is a component."""
     stages = list(expr.stages)
     for n in range(len(stages) - 1):
         a, b = (_own_names(stage, "r") for stage in stages[n : n + 2])

@@ -1,5 +1,6 @@
-"""What may be one kernel on cores: operands are loaded evenly, and a thread has memory for what
-stages exchange."""
+"""Decides what may be one kernel on a CPU: operands are loaded at even distances, and the scratch
+of a thread holds what stages exchange.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from tcc.schedule.nest import (
 
 
 class CpuKernels(KernelModel):
-    """What passes may see of a core; prices need a `pricer`."""
+    """The passes' view of a core; prices need a `pricer`."""
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         self.core, self.pricer = core, pricer
@@ -54,7 +55,7 @@ class CpuKernels(KernelModel):
         return (f for f in self.forms(expr) if is_cpu_kernel(expr, tuple(constants), f))
 
     def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
-        """The core, once for each form of a kernel of `expr` that prices choose from."""
+        """Returns the core, once for each form of a kernel of `expr` among which prices choose."""
         if self.pricer is None:
             return (self.core,)
         forms = kernel_forms(expr, self.limits)
@@ -82,35 +83,35 @@ class CpuKernels(KernelModel):
         return self.pricer.price(group, schedule).seconds
 
 
-# A core with 512-bit vectors, for those who only want to see what a model becomes.
+# A core with 512-bit vectors, for inspection without a target.
 TYPICAL = CpuKernels(TYPICAL_CORE)
 
 
-@lru_cache(maxsize=4096)  # groups are cut and joined again in search of the cheapest
-def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], registers: CoreModel) -> bool:
-    """Whether a kernel of `expr`, with everything row-major, loads its contractions' operands
-    evenly and holds between its stages no more than a thread has memory for."""
+@lru_cache(maxsize=4096)  # the search for the cheapest kernels splits and joins groups repeatedly
+def is_cpu_kernel(expr: Expr, constants: tuple[bool, ...], core: CoreModel) -> bool:
+    """True where a kernel of `expr`, with everything row-major, loads its contractions' operands at
+    even distances and holds no more between its stages than fits a thread's scratch."""
     storage = row_major_storage(expr, constants)
     try:
-        group = build_group(expr, *storage, collapsed=False, limits=registers.limits)
+        group = build_group(expr, *storage, collapsed=False, limits=core.limits)
         if not all(map(loads_evenly, group.stages)):
             return False
         if not any(b.scope is MemorySpace.LOCAL for b in group.buffers):
             return True
-        built = build_group(expr, *storage, limits=registers.limits)
+        built = build_group(expr, *storage, limits=core.limits)
         if row_loop(built) is not None:
-            return strips_fit(built, choose(built, registers), registers)
-        return read_plainly(expr) and _scratch(built, registers) <= registers.limits.room
+            return strips_fit(built, choose(built, core), core)
+        return read_plainly(expr) and _scratch(built, core) <= core.limits.room
     except TccError:
         return False
 
 
-def _scratch(group: TileGroup, registers: CoreModel) -> float:
-    """Bytes of what a unit holds between its stages, results apart.
+def _scratch(group: TileGroup, core: CoreModel) -> float:
+    """Returns the bytes that a tile holds between its stages, results excluded.
 
-    Raises `InternalError` where the scratch is of no known size.
+    Raises `InternalError` for a scratch of symbolic size.
     """
-    schedule = choose(group, registers)
+    schedule = choose(group, core)
     resident = resident_values(group, schedule)
     if not lie_in_results(group, schedule, resident):
         return inf
@@ -119,7 +120,7 @@ def _scratch(group: TileGroup, registers: CoreModel) -> float:
 
 
 def loads_evenly(stage: GroupStage) -> bool:
-    """Whether a contraction multiplies elements as they lie, at even distances along every loop."""
+    """True where a contraction multiplies stored elements at even distances along every loop."""
     factors = contraction_factors(stage)
     if factors is None:
         return True
@@ -127,5 +128,5 @@ def loads_evenly(stage: GroupStage) -> bool:
         s.arg if of_bytes(stage) and isinstance(s, Cast) else s for s in (factors.a, factors.b)
     )
     if factors.a is not factors.b and not all(isinstance(s, Read) for s in loaded):
-        return False  # a factor is read once for every element it meets
+        return False  # a factor is computed again for every element that it is multiplied by
     return steps_evenly(stage)

@@ -1,9 +1,8 @@
 """The forms that one kernel may take, among which prices choose.
 
-s = softmax(q k^T) ; y = s v         ->   a unit holds whole rows of s
-                                     ->   a unit walks along them, a run at a time
-h = x / rms(x) ; y = h w             ->   a unit makes rows of y
-                                     ->   a unit makes some columns, and h again
+s = softmax(q k^T) ; y = s v         ->   a tile holds whole rows of s ->   a tile streams along
+them in K-blocks h = x / rms(x) ; y = h w             ->   a tile computes rows of y ->   a tile
+computes some columns, and repeats h
 """
 
 from dataclasses import replace
@@ -15,17 +14,19 @@ from tcc.schedule.limits import FusionLimits
 
 
 def kernel_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Limits under which `expr` becomes groups that differ, the held one first."""
-    held, walked = (replace(limits, walks=walks) for walks in (False, True))
-    if streamed(expr, walked) is None:
+    """Returns limits under which `expr` becomes different groups, the form that holds whole rows
+    first."""
+    holding, streaming = (replace(limits, walks=walks) for walks in (False, True))
+    if streamed(expr, streaming) is None:
         return repeating_forms(expr, limits)
-    if streamed(expr, held) is not None:
-        return (walked,)
-    return (*repeating_forms(expr, held), walked)
+    if streamed(expr, holding) is not None:
+        return (streaming,)
+    return (*repeating_forms(expr, holding), streaming)
 
 
 def repeating_forms(expr: Expr, limits: FusionLimits) -> tuple[FusionLimits, ...]:
-    """Limits under which units do no stage again, and, where the loops then differ, some."""
+    """Returns limits under which tiles repeat no stage, and, where the loops then differ, limits
+    under which they repeat some."""
     once, again = (replace(limits, repeats=repeats) for repeats in (False, True))
     differ = len(expr.stages) > 1 and shared_loops(expr, again) != shared_loops(expr, once)
     return (once, again) if differ else (once,)

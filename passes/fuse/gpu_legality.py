@@ -1,4 +1,4 @@
-"""What may be one kernel on a GPU: what becomes a block kernel that registers hold."""
+"""Decides what may be one kernel on a GPU: a block kernel whose blocks fit the registers."""
 
 from collections.abc import Sequence
 from math import inf
@@ -27,11 +27,11 @@ def is_gpu_kernel(
     profile: BlockProfile = TYPICAL_DEVICE,
     floats: DType = F32,
 ) -> bool:
-    """Whether one block kernel of `expr`, with everything row-major and f32 stored as `floats`, is
-    worth having."""
-    stored = stored_as(expr, floats)
-    forms = repeating_forms(stored, profile.limits)
-    return any(_is_block_kernel(stored, constants, profile, form) for form in forms)
+    """True where one block kernel of `expr`, with everything row-major and f32 stored as `floats`,
+    is worthwhile."""
+    stored_expr = stored_as(expr, floats)
+    forms = repeating_forms(stored_expr, profile.limits)
+    return any(_is_block_kernel(stored_expr, constants, profile, form) for form in forms)
 
 
 def _is_block_kernel(
@@ -45,7 +45,7 @@ def _is_block_kernel(
         group = build_group(expr, operands, results, limits=limits)
         best = ranked(group, profile)[0]
         body = walk_statements(lower_blocks(group, best.schedule).body)
-        # No join may turn a product of matrices into sums along lanes.
+        # No join may turn a matmul into sums along lanes.
         contractions = sum(isinstance(node, Contract) for node in body)
         return len(group.stages) == 1 or (
             read_plainly(expr)
@@ -57,8 +57,8 @@ def _is_block_kernel(
 
 
 def _multiplies_loads(stage: GroupStage) -> bool:
-    """Whether a sum of products multiplies elements as they lie, or what they are in another
-    type: anything else would be computed once for every block that it meets."""
+    """True where a contraction multiplies stored elements, or casts of them: another factor would
+    be computed once for every block that it is multiplied by."""
     factors = contraction_factors(stage)
     if factors is None:
         return True

@@ -1,11 +1,11 @@
-"""Takes the guards of fast algorithms out of a graph: direct sums become kernels that rarely run.
+"""Removes the guards of fast algorithms from a graph: direct sums become kernels that rarely run.
 
     %t = expression(%m)                              %y = expression(%m)
     %y = guarded(%t, %f, %x, %w) {direct}     ->     %z = relu(%y)
     %z = relu(%y)                                    where %f: %y = direct(%x, %w) ; %z = relu(%y)
 
-The graph that is partitioned has no guards: what follows a fast algorithm shares its kernel.  What
-repeats a group with direct sums stores the same values once more.
+The graph that is partitioned has no guards, so the nodes after a fast algorithm share its kernel.
+The kernels that repeat a group with direct sums overwrite the same values.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,16 +20,18 @@ from tcc.record import entity
 
 @entity
 class Guards:
-    """`graph` without its guards, the flags among its outputs; of each guarded value the flag, and
-    the node that computes it directly."""
+    """`graph` without its guards, the flags among its outputs; `flags` and `direct` give the flag
+    of each guarded value, and the node that computes it directly."""
 
     graph: Graph
     flags: Mapping[Value, Value]
     direct: Mapping[Value, Node]
 
-    def repeated(self, value: Value, results: Sequence[Value], stored: Collection[Value]) -> Graph:
-        """Returns what computes those `results` that follow from a guarded value, with direct sums,
-        from values that are `stored`."""
+    def repeated(
+        self, value: Value, results: Sequence[Value], stored_values: Collection[Value]
+    ) -> Graph:
+        """Returns the graph that computes, with direct sums, those `results` that depend on a
+        guarded value; it reads values that are `stored`."""
         nodes = [
             self.direct.get(node.outputs[0], node) if node.outputs else node
             for node in self.graph.nodes
@@ -43,30 +45,30 @@ class Guards:
         for node in reversed(nodes):
             if not needed.isdisjoint(node.outputs):
                 repeated.append(node)
-                needed.update(v for v in uses(node) if v not in stored or v in outputs)
-        read = {v for node in repeated for v in uses(node)}
-        constants = {v: h for v, h in self.graph.constants.items() if v in read}
+                needed.update(v for v in uses(node) if v not in stored_values or v in outputs)
+        operands = {v for node in repeated for v in uses(node)}
+        constants = {v: h for v, h in self.graph.constants.items() if v in operands}
         name, store = self.graph.name, self.graph.store
         return Graph(name, (), outputs, tuple(reversed(repeated)), constants, store)
 
 
 def split_guards(graph: Graph) -> Guards:
-    """Returns the guards of a graph; without any, the graph itself."""
+    """Returns the guards of a graph; the graph itself where it has none."""
     guarded = [node for node in graph.nodes if node.op.name == "guarded"]
     if not guarded:
         return Guards(graph, {}, {})
-    row, users, kept = OPS["expression"], graph.users(), graph.kept()
-    made = (node.outputs[0] for node in graph.nodes if len(node.outputs) == 1)
-    alone = {v for v in made if v not in kept and len(users.get(v, ())) == 1}
-    fast = {node.inputs[0]: node.outputs for node in guarded if node.inputs[0] in alone}
+    row, users, kept_values = OPS["expression"], graph.users(), graph.kept()
+    single_results = (node.outputs[0] for node in graph.nodes if len(node.outputs) == 1)
+    private = {v for v in single_results if v not in kept_values and len(users.get(v, ())) == 1}
+    fast = {node.inputs[0]: node.outputs for node in guarded if node.inputs[0] in private}
     nodes: list[Node] = []
     for node in graph.nodes:
         if node.op is not guarded[0].op:
             first = node.outputs[0] if node.outputs else None
             nodes.append(replace(node, outputs=fast[first]) if first in fast else node)
         elif node.inputs[0] not in fast:
-            same = row.attrs(_same(node.outputs[0].type))
-            nodes.append(Node(row, same, node.inputs[:1], node.outputs, node.loc))
+            identity = row.attrs(_identity(node.outputs[0].type))
+            nodes.append(Node(row, identity, node.inputs[:1], node.outputs, node.loc))
     flags = {node.outputs[0]: flag for node in guarded if (flag := node.inputs[1]) is not None}
     direct = {
         node.outputs[0]: Node(row, node.attrs, node.inputs[2:], node.outputs, node.loc)
@@ -76,7 +78,7 @@ def split_guards(graph: Graph) -> Guards:
     return Guards(replace(graph, nodes=tuple(nodes), outputs=outputs), flags, direct)
 
 
-def _same(form: TensorType) -> Expr:
+def _identity(form: TensorType) -> Expr:
     b = ExprBuilder(form)
     at = b.point(form)
     return b.finish(at, b.read(0, *at))

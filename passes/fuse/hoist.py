@@ -1,12 +1,12 @@
-"""Takes the total of weights out of a weighted sum.
+"""Moves the normaliser of weights out of a weighted sum.
 
     l[i]    = sum(k) e[i, k]                       l[i]    = sum(k) e[i, k]
     p[i, k] = e[i, k] * (1 / l[i])          ->     s[i, j] = sum(k) e[i, k] * v[k, j]
     o[i, j] = sum(k) p[i, k] * v[k, j]             o[i, j] = s[i, j] * (1 / l[i])
 
 Only weights exp(x - max x) that are divided by their own sum over the same loop qualify: the
-largest is 1 and the total at least that, so that nothing overflows or vanishes that did not before.
-It saves a pass over the weights, and the sums no longer wait for the total.
+largest weight is 1 and the sum at least 1, so no new overflow or underflow arises. The rewrite
+saves a pass over the weights, and the sums no longer wait for the normaliser.
 """
 
 from collections.abc import Sequence
@@ -30,20 +30,21 @@ from tcc.passes.fuse.rescale import unless_empty
 
 
 def hoist_normalisers(expr: Expr) -> Expr:
-    """`expr` with the totals of weights behind the sums; itself where there are none."""
+    """Returns `expr` with normalisers of weights applied after the sums; itself where there are
+    none."""
     number = 0
     while number < len(expr.stages):
         expr, number = _cleaned(expr, number)
-        found = _weighted(expr.stages, number)
-        if found is not None:
-            expr = _behind(expr, number, (), *found)
+        split = _weighted(expr.stages, number)
+        if split is not None:
+            expr = _behind(expr, number, (), *split)
             number += 1
         number += 1
     return expr
 
 
 def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar], ...]:
-    """The ways to see a stage as a sum of weights times something along one loop."""
+    """Returns the ways to see a stage as a sum of weights times another factor along one loop."""
     match stages[number]:
         case Stage(reduce=(_,), monoid="sum", body=(Apply(function="mul") as body,)):
             return _quotient(body)
@@ -51,7 +52,8 @@ def _weights(stages: Sequence[Stage], number: int) -> tuple[tuple[Scalar, Scalar
 
 
 def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | None:
-    """A sum's body without the total of its weights, and the factor that follows it instead."""
+    """Returns a sum's body without the normaliser of its weights, and the factor to apply after the
+    sum."""
     for weight, other in _weights(stages, number):
         over = stages[number].reduce[0]
         for part, factor in _quotient(_element(weight, stages)):
@@ -64,21 +66,27 @@ def _weighted(stages: Sequence[Stage], number: int) -> tuple[Scalar, Scalar] | N
 
 
 def _cleaned(expr: Expr, number: int) -> tuple[Expr, int]:
-    """With weights `select(is_nan(p), 0, p)` of a sum, p = e / sum e, as e that is 0 where it is
-    NaN, and their total (1 for none) behind the sum.  Also the new number of the stage."""
+    """Replaces weights `select(is_nan(p), 0, p)` of a sum, where p = e / sum e, by e that is 0
+    where it is NaN, and applies the normaliser (1 for an empty sum) after the sum. Returns the
+    expression and the new number of the stage."""
     stages = expr.stages
     for weight, other in _weights(stages, number):
         if not isinstance(weight, Read) or not isinstance(weight.source, StageRef):
             continue
-        made = stages[weight.source.stage]
+        producer = stages[weight.source.stage]
         over = [
             v
-            for v, index in zip(made.iters, weight.indices, strict=True)
+            for v, index in zip(producer.iters, weight.indices, strict=True)
             if var_of(index) is stages[number].reduce[0]
         ]
-        if made.monoid is not None or len(over) != 1 or weight.indirect or weight.fill is not None:
+        if (
+            producer.monoid is not None
+            or len(over) != 1
+            or weight.indirect
+            or weight.fill is not None
+        ):
             continue
-        share = _clean(made.body[weight.source.component], stages)
+        share = _clean(producer.body[weight.source.component], stages)
         for part, factor in () if share is None else _quotient(share):
             if _is_normaliser(factor, part, stages, over[0]) and _below_one(part, stages, over[0]):
                 clean = apply("select", apply("is_nan", part), literal(0, part.dtype), part)
@@ -94,17 +102,17 @@ def _with_clean(
     at = tuple(map(of_atom, iters))
     values, dtype = Stage(iters, (), None, (clean,)), clean.dtype
     rows = tuple(v for v in iters if v is not over)
-    total = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
+    sum_stage = Stage(rows, (over,), "sum", (read(StageRef(number), at, dtype),))
     row = tuple(i for i, v in zip(weight.indices, iters, strict=True) if v is not over)
-    whole, one = read(StageRef(number + 1), row, dtype), literal(1, dtype)
-    none = apply("eq", whole, literal(0, dtype))
-    factor = apply("select", none, one, apply("div", one, whole))
+    row_sum, one = read(StageRef(number + 1), row, dtype), literal(1, dtype)
+    none = apply("eq", row_sum, literal(0, dtype))
+    factor = apply("select", none, one, apply("div", one, row_sum))
     body = apply("mul", read(StageRef(number), weight.indices, dtype), other)
-    return _behind(expr, number, (values, total), body, factor)
+    return _behind(expr, number, (values, sum_stage), body, factor)
 
 
 def _clean(share: Scalar, stages: Sequence[Stage]) -> Scalar | None:
-    """x of `select(is_nan(x), 0, x)`; None for any other scalar."""
+    """Returns x of `select(is_nan(x), 0, x)`; None for any other scalar."""
     match share:
         case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
             value = _element(value, stages)
@@ -113,10 +121,10 @@ def _clean(share: Scalar, stages: Sequence[Stage]) -> Scalar | None:
 
 
 def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
-    """Whether `part` is exp(x - max x), the maximum over the loop `over`.
+    """True where `part` is exp(x - max x), the maximum over the loop `over`.
 
-    It is 1 somewhere along the loop then, or NaN wherever x is infinite like its maximum; so the
-    quotient by its total is NaN where the total is, and nowhere else.
+    It is then 1 somewhere along the loop, or NaN wherever x is infinite like its maximum; so its
+    quotient by its sum is NaN where the sum is, and nowhere else.
     """
     part = _element(part, stages)
     power = _element(part.args[0], stages) if isinstance(part, Apply) else part
@@ -127,7 +135,7 @@ def _below_one(part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
 
 
 def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
-    """What a read of a pointwise stage gives, as that stage computes it."""
+    """Returns the scalar that a pointwise stage computes for a read of it."""
     while isinstance(scalar, Read) and isinstance(scalar.source, StageRef):
         stage = stages[scalar.source.stage]
         if stage.monoid is not None or scalar.fill is not None or scalar.indirect:
@@ -138,7 +146,7 @@ def _element(scalar: Scalar, stages: Sequence[Stage]) -> Scalar:
 
 
 def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
-    """The ways to see `share` as a part times one over something."""
+    """Returns the ways to see `share` as a part times a reciprocal."""
     match share:
         case Apply(function="mul", args=(a, b)):
             return (a, b), (b, a)
@@ -148,36 +156,36 @@ def _quotient(share: Scalar) -> tuple[tuple[Scalar, Scalar], ...]:
 
 
 def _is_normaliser(factor: Scalar, part: Scalar, stages: Sequence[Stage], over: Var) -> bool:
-    """Whether `factor` is one over the sum of `part` over the loop `over`."""
+    """True where `factor` is one over the sum of `part` over the loop `over`."""
     match factor:
-        case Apply(function="div", args=(Const(value=1), total)):
-            return _reduces(total, part, stages, over, "sum")
+        case Apply(function="div", args=(Const(value=1), divisor)):
+            return _reduces(divisor, part, stages, over, "sum")
     return False
 
 
-def _reduces(total: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, monoid: str) -> bool:
-    """Whether `total` reads what reduces `part` over the loop `over`."""
-    if not isinstance(total, Read) or not isinstance(total.source, StageRef):
+def _reduces(result: Scalar, part: Scalar, stages: Sequence[Stage], over: Var, monoid: str) -> bool:
+    """True where `result` reads a stage that reduces `part` over the loop `over`."""
+    if not isinstance(result, Read) or not isinstance(result.source, StageRef):
         return False
-    stage = stages[total.source.stage]
-    if over in free_vars(*total.indices) or stage.monoid != monoid or len(stage.reduce) != 1:
+    stage = stages[result.source.stage]
+    if over in free_vars(*result.indices) or stage.monoid != monoid or len(stage.reduce) != 1:
         return False
     if extent(stage.reduce[0]) is not extent(over):
         return False
-    at = dict(zip(stage.iters, total.indices, strict=True))
+    at = dict(zip(stage.iters, result.indices, strict=True))
     at[stage.reduce[0]] = of_atom(over)
-    body = substitute_indices(stage.body[total.source.component], at)
+    body = substitute_indices(stage.body[result.source.component], at)
     return body is part or _element(body, stages) is _element(part, stages)
 
 
 def _behind(
     expr: Expr, number: int, before: tuple[Stage, ...], body: Scalar, factor: Scalar
 ) -> Expr:
-    """`expr` with the stages `before` in front of stage `number`, which gets `body`, and one behind
-    it, times `factor`, that takes its place for all readers."""
+    """Returns `expr` with the stages `before` inserted before stage `number`, which gets `body`,
+    and a stage after it that multiplies by `factor`, which all readers read instead."""
     stage, last = expr.stages[number], number + len(before)
-    own = read(StageRef(last), stage.at, body.dtype)
-    behind = Stage(stage.iters, (), None, (apply("mul", own, factor),))
+    weighted_sum = read(StageRef(last), stage.at, body.dtype)
+    behind = Stage(stage.iters, (), None, (apply("mul", weighted_sum, factor),))
 
-    whole = inserted(expr, number, *before, replace(stage, body=(body,)))
-    return replace(whole, stages=replaced(whole.stages, last + 1, behind))
+    extended = inserted(expr, number, *before, replace(stage, body=(body,)))
+    return replace(extended, stages=replaced(extended.stages, last + 1, behind))

@@ -1,10 +1,11 @@
-"""Unites kernels of a loop's body whose elements belong together: a trip then takes few launches.
+"""Merges kernels of a loop's body that are computed at the same points, so that an iteration has
+few launches.
 
     c' = f * c + i * g        kernel, stores c'
     h' = o * tanh(c')         kernel, stores h'      ->      one kernel that stores c' and h'
 
-A body runs many times, and a launch that all threads wait for is a large part of a short trip.
-Outside loops `partition` decides alone.
+A body runs many times, and a launch that all threads wait for is a large part of a short iteration.
+Outside of loops `partition` decides alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,10 +24,11 @@ def fuse_horizontally(
     constants: Collection[Value],
     model: KernelModel,
 ) -> tuple[Group, ...]:
-    """The groups of a loop's body, united where a unit has in hand what the other one needs.
+    """Returns the groups of a loop's body, merged where each tile computes the values that its
+    reader's tile needs.
 
-    A group joins the only one that reads its results; those of the body stay results.  `constants`
-    are those of the body and of the graphs around it.
+    A group joins the only group that reads its results; results of the body stay results.
+    `constants` are those of the body and of the graphs around it.
     """
     return _Fusion(graph, constants, model).run(groups)
 
@@ -39,49 +41,53 @@ class _Fusion:
 
     def run(self, groups: Sequence[Group]) -> tuple[Group, ...]:
         captured = set(chain.from_iterable(map(captures, self.graph.nodes)))
-        found: list[Group] = []
+        merged: list[Group] = []
         for group in reversed(groups):
             reader = None
             if captured.isdisjoint(self.results(group)):
-                reader = self.only_reader(group, found)
+                reader = self.only_reader(group, merged)
             if reader is not None and group.join is None and reader.join is None:
                 united = self.united(group, reader)
                 if self.is_one_kernel(united, (group, reader)):
-                    found[found.index(reader)] = united
+                    merged[merged.index(reader)] = united
                     continue
-            found.append(group)
-        return tuple(reversed(found))
+            merged.append(group)
+        return tuple(reversed(merged))
 
     def results(self, group: Group) -> Values:
         return group.results(self.graph, self.users)
 
     def only_reader(self, group: Group, groups: Sequence[Group]) -> Group | None:
-        """The group that alone reads the results of `group`."""
+        """Returns the group that alone reads the results of `group`; None for several or none."""
         reading = {n for v in self.results(group) for n in self.users.get(v, ())}
         readers = [g for g in groups if reading & set(g.members)]
         return readers[0] if len(readers) == 1 else None
 
     def united(self, group: Group, reader: Group) -> Group:
         members, anchors = (
-            sorted({*own, *others}, key=self.position.__getitem__)
-            for own, others in ((group.members, reader.members), (group.anchors, reader.anchors))
+            sorted({*first, *second}, key=self.position.__getitem__)
+            for first, second in ((group.members, reader.members), (group.anchors, reader.anchors))
         )
-        own = [v for v in self.results(group) if v in self.graph.outputs]
-        return Group(reader.sink, members, anchors, None, [*reader.extra, *own])
+        outputs = [v for v in self.results(group) if v in self.graph.outputs]
+        return Group(reader.sink, members, anchors, None, [*reader.extra, *outputs])
 
     def is_one_kernel(self, group: Group, parts: Sequence[Group]) -> bool:
-        """Whether all results of the group have one shape, a unit of it needs nothing that another
-        makes, and it is predicted to take no longer than its `parts`."""
+        """True where all results of the group have one shape, no tile needs values of another tile,
+        and the group is predicted to take no longer than its `parts`."""
         if any(classify(m).kind is NodeKind.OPAQUE for m in group.members):
             return False
         if len({v.type.shape for v in self.results(group)}) > 1:
             return False
         if not self.model.legal(*self.composed(group)):
             return False
-        whole, *apart = (self.model.alone(*self.composed(g)) for g in (group, *parts))
-        return whole is None or whole <= sum(seconds or 0.0 for seconds in apart)
+        merged_seconds, *part_seconds = (
+            self.model.alone(*self.composed(g)) for g in (group, *parts)
+        )
+        return merged_seconds is None or merged_seconds <= sum(
+            seconds or 0.0 for seconds in part_seconds
+        )
 
     def composed(self, group: Group) -> tuple[Expr, tuple[bool, ...]]:
-        """The expression of a group, and which of its operands are constants."""
+        """Returns the expression of a group, and which of its operands are constants."""
         expr, values = compose(group.members, self.results(group), self.model.limits)
         return expr, tuple(v in self.constants for v in values)

@@ -1,17 +1,17 @@
-"""Derives the online form of chained reductions: all of them in one walk along a loop.
+"""Derives the online form of chained reductions: all of them in one streaming loop.
 
-    m = max(j) s[j]                        for runs of j:  m' = max(m, max(run) s)
-    l = sum(j) exp(s[j] - m)        ->       l' = l * exp(m - m') + sum(run) exp(s - m')
-    o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(run) exp(s - m') * v
+    m = max(j) s[j]                        for K-blocks:  m' = max(m, max(block) s)
+    l = sum(j) exp(s[j] - m)        ->       l' = l * exp(m - m') + sum(block) exp(s - m')
+    o = sum(j) exp(s[j] - m) * v[j]          o' = o * exp(m - m') + sum(block) exp(s - m') * v
 
-The chain may hold stages that make values for each j (scores, exponentials): a unit then holds
-those of a run only.  A sum may join if its terms depend on one earlier maximum or minimum of the
-walk in such a way that `rescale` finds a factor, or on none.
+The chain may hold stages that compute values for each j (scores, exponentials): a tile then holds
+the values of one K-block only.  A sum may join if its terms depend on no earlier maximum or minimum
+of the loop, or on one for which `rescale` finds a factor.
 
-While nothing has been seen, the state is its identity, an infinity; terms take 0 for it then, so
-that runs that are masked throughout leave zeros, as terms of -inf do beside a finite maximum.  What
-comes after the streaming loop multiplies by the factor of no change: 1, or NaN where the final
-state is infinite, as in the split form.
+Before the first term, the state is its identity, an infinity. Terms read 0 in its place, so that
+blocks that are masked throughout give zeros, as terms of -inf do beside a finite maximum.  A reader
+after the streaming loop multiplies by the factor of no change: 1, or NaN where the final state is
+infinite, as in the split form.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,13 +39,13 @@ from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
 from tcc.record import record
 
-# The iterator that all stages of a streaming loop share; no other has such a name.
+# The name of the iterator that all stages of a streaming loop share; no other iterator has it.
 _LOOP = "stream"
 
 
 @record
 class Streamed:
-    """An expression whose stages in `walk.stages` share the loop `walk.loop`."""
+    """An expression whose stages in `stream.stages` share the loop `stream.loop`."""
 
     expr: Expr
     stream: StreamLoop
@@ -53,51 +53,55 @@ class Streamed:
 
 @lru_cache(maxsize=256)
 def derive(expr: Expr) -> Streamed | None:
-    """The online form of `expr`; None where its reductions do not allow it."""
+    """Returns the online form of `expr`; None where its reductions do not allow it."""
     for number, stage in enumerate(expr.stages):
         if stage.monoid != "sum" or len(stage.reduce) != 1 or len(stage.body) != 1:
             continue
         for source in _states_read(expr, number):
             loops = _unified(expr, number, source)
-            found = None if loops is None else _Derivation(expr, loops).run()
-            if found is not None:
-                return found
+            online = None if loops is None else _Derivation(expr, loops).run()
+            if online is not None:
+                return online
     return None
 
 
 def above(expr: Expr, roots: Iterable[int]) -> set[int]:
-    """The stages that `roots` are made of, themselves included."""
-    found = set(roots)
+    """Returns the stages that `roots` depend on, including `roots`."""
+    stages = set(roots)
     for number in range(len(expr.stages) - 1, -1, -1):
-        if number in found:
-            found.update(s.stage for _, s in reads_of_stages(*expr.stages[number].body))
-    return found
+        if number in stages:
+            stages.update(s.stage for _, s in reads_of_stages(*expr.stages[number].body))
+    return stages
 
 
 def _states_read(expr: Expr, number: int) -> list[int]:
-    """Earlier maxima and minima over a loop as long as that of the sum, which it is made of."""
-    (own,) = expr.stages[number].reduce
+    """Returns earlier maxima and minima on which a sum depends, over a loop of equal length."""
+    (loop,) = expr.stages[number].reduce
     return [
         n
         for n in sorted(above(expr, [number]) - {number})
         if expr.stages[n].monoid in ("max", "min")
         and len(expr.stages[n].reduce) == 1
-        and extent(expr.stages[n].reduce[0]) is extent(own)
+        and extent(expr.stages[n].reduce[0]) is extent(loop)
     ]
 
 
 def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
-    """For each stage that has it, the loop along which the reductions `seeds` run."""
+    """Returns the loop of each stage that runs along the loop of the reductions `seeds`; None where
+    the stages do not align."""
     loops = {n: expr.stages[n].reduce[0] for n in seeds}
     pending = [*seeds]
     while pending:
         number = pending.pop()
         for node, ref in reads_of_stages(*expr.stages[number].body):
             source = ref.stage
-            for own, index in zip(expr.stages[source].iters, node.indices, strict=True):
+            for result_loop, index in zip(expr.stages[source].iters, node.indices, strict=True):
                 if loops[number] not in free_vars(index):
                     continue
-                if var_of(index) is not loops[number] or loops.setdefault(source, own) is not own:
+                if (
+                    var_of(index) is not loops[number]
+                    or loops.setdefault(source, result_loop) is not result_loop
+                ):
                     return None
                 pending.append(source)
         pending += [n for n in _readers(expr, number, loops) if n not in pending]
@@ -105,45 +109,52 @@ def _unified(expr: Expr, *seeds: int) -> dict[int, Var] | None:
 
 
 def _readers(expr: Expr, number: int, loops: dict[int, Var]) -> list[int]:
-    """Reductions that read a stage of the streaming loop all along the loop; they come too."""
+    """Returns reductions that read a stage of the streaming loop along the whole loop; they join
+    the loop."""
     stage = expr.stages[number]
     if loops[number] not in stage.iters:
         return []
     at = stage.iters.index(loops[number])
-    found = []
+    joining = []
     for later, reader in enumerate(expr.stages):
         for node, source in reads_of_stages(*reader.body):
             var = var_of(node.indices[at]) if source.stage == number else None
             if var is not None and var in reader.reduce and later not in loops:
                 loops[later] = var
-                found.append(later)
-    return found
+                joining.append(later)
+    return joining
 
 
 class _Derivation:
-    """Checks that the stages with one of `loops` can be walked, and rewrites them."""
+    """Checks that the stages with one of `loops` can be streamed, and rewrites them."""
 
     def __init__(self, expr: Expr, loops: Mapping[int, Var]) -> None:
         self.expr, self.loops = expr, loops
         self.accumulators = [n for n, v in loops.items() if v in expr.stages[n].reduce]
         self.inside = sorted(loops)
         self.before = sorted(above(expr, self.inside).difference(loops))
-        self.found: dict[int, Rescale] = {}
-        self.clean: set[int] = set()  # sums that take 0 for NaN, where states are infinite too
+        self.rescales: dict[int, Rescale] = {}
+        self.clean: set[int] = set()  # sums that replace NaN by 0, for infinite states too
 
     def run(self) -> Streamed | None:
-        if not self._is_chain() or not all(map(self._follows, self.accumulators)) or not self.found:
+        if (
+            not self._is_chain()
+            or not all(map(self._follows, self.accumulators))
+            or not self.rescales
+        ):
             return None
         loop = iterator(_LOOP, extent(self.loops[self.inside[0]]))
         stages = [self._rewritten(n, s, loop) for n, s in enumerate(self.expr.stages)]
         stages, outputs = self._finished(stages)
-        rescales = tuple(self.found[n] for n in sorted(self.found))
-        own = StreamLoop(free_vars(loop)[0], tuple(self.before), tuple(self.inside), rescales)
-        return Streamed(Expr(self.expr.params, tuple(stages), outputs), own)
+        rescales = tuple(self.rescales[n] for n in sorted(self.rescales))
+        stream_loop = StreamLoop(
+            free_vars(loop)[0], tuple(self.before), tuple(self.inside), rescales
+        )
+        return Streamed(Expr(self.expr.params, tuple(stages), outputs), stream_loop)
 
     def _is_chain(self) -> bool:
-        """Whether nothing but the streaming loop needs values for each j, and nothing before needs
-        totals."""
+        """True where only the streaming loop reads values of each j, and no stage before the loop
+        reads its results."""
         for n in self.inside:
             stage = self.expr.stages[n]
             if n in self.accumulators and (len(stage.reduce) != 1 or stage.monoid is None):
@@ -159,7 +170,8 @@ class _Derivation:
         )
 
     def _terms(self, scalar: Scalar) -> Scalar:
-        """`scalar` with the pointwise stages of the streaming loop it reads put in."""
+        """Returns `scalar` with the bodies of the streaming loop's pointwise stages in place of
+        reads of them."""
 
         def leaf(node: Scalar) -> Scalar:
             if not isinstance(node, Read) or not isinstance(node.source, StageRef):
@@ -173,12 +185,12 @@ class _Derivation:
         return transform(scalar, leaf)
 
     def _follows(self, number: int) -> bool:
-        """Whether a reduction can go on when a total it depends on changes."""
+        """True where a reduction can be rescaled when an accumulator that it depends on changes."""
         stage = self.expr.stages[number]
         bodies = [self._terms(s) for s in stage.body]
-        if any(self._hides_total(source.stage) for _, source in reads_of_stages(*bodies)):
+        if any(self._hides_accumulator(source.stage) for _, source in reads_of_stages(*bodies)):
             return False
-        states = self._totals_of(bodies)
+        states = self._accumulators_of(bodies)
         if not states:
             return True
         ((state, of), *more) = states
@@ -186,20 +198,22 @@ class _Derivation:
         if more or stage.monoid != "sum" or len(bodies) != 1 or monoid not in ("max", "min"):
             return False
         factor = rescaling(bodies[0], state)
-        if factor is None or self._totals_of(map(self._terms, self.expr.stages[of].body)):
+        if factor is None or self._accumulators_of(map(self._terms, self.expr.stages[of].body)):
             return False
-        self.found[number] = Rescale(number, state, factor)
+        self.rescales[number] = Rescale(number, state, factor)
         if any(map(cleans, walk(bodies[0]))):
             self.clean.add(number)
         return True
 
-    def _totals_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
-        """The reads of totals in `bodies`, with the number of each total."""
-        found = ((node, source.stage) for node, source in reads_of_stages(*bodies))
-        return [(node, number) for node, number in found if number in self.accumulators]
+    def _accumulators_of(self, bodies: Iterable[Scalar]) -> list[tuple[Read, int]]:
+        """Returns the reads of accumulators in `bodies`, with the number of each accumulator's
+        stage."""
+        references = ((node, source.stage) for node, source in reads_of_stages(*bodies))
+        return [(node, number) for node, number in references if number in self.accumulators]
 
-    def _hides_total(self, number: int) -> bool:
-        """Whether a stage of the streaming loop, with sums of its own, reads totals."""
+    def _hides_accumulator(self, number: int) -> bool:
+        """True where a stage of the streaming loop that has its own reduction reads
+        accumulators."""
         if number not in self.loops or number in self.accumulators:
             return False
         return not above(self.expr, [number]).isdisjoint(self.accumulators)
@@ -207,13 +221,14 @@ class _Derivation:
     # ---- rewriting ----------------------------------------------------------------------------
 
     def _rewritten(self, number: int, stage: Stage, loop: Index) -> Stage:
-        """The stage with the loop under its common name, and terms that take 0 for no state."""
+        """Returns the stage with the loop under its common name, and with terms that read 0 for an
+        empty state."""
         if number not in self.loops:
             return stage
-        own, (new,) = self.loops[number], free_vars(loop)
-        states = {r.state.source for r in self.found.values()}
+        stage_loop, (new,) = self.loops[number], free_vars(loop)
+        states = {r.state.source for r in self.rescales.values()}
 
-        def known(node: Read) -> Scalar:
+        def or_zero(node: Read) -> Scalar:
             if node.source not in states:
                 return node
             assert isinstance(node.source, StageRef)
@@ -223,38 +238,38 @@ class _Derivation:
             return apply("select", apply("eq", node, none), literal(0, node.dtype), node)
 
         iters, reduce = (
-            tuple(new if v is own else v for v in loops) for loops in (stage.iters, stage.reduce)
+            tuple(new if v is stage_loop else v for v in loops)
+            for loops in (stage.iters, stage.reduce)
         )
-        body = substitute_all(stage.body, {own: loop})
-        return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), known)
+        body = substitute_all(stage.body, {stage_loop: loop})
+        return with_reads(replace(stage, iters=iters, reduce=reduce, body=body), or_zero)
 
     def _finished(self, stages: list[Stage]) -> tuple[list[Stage], tuple[StageRef, ...]]:
-        """Results and readers after the streaming loop see sums of infinite states as in the split
-        form."""
-
+        """Returns stages and outputs where results and readers after the streaming loop see sums of
+        infinite states as in the split form."""
         outputs = list(self.expr.outputs)
         for number, stage in enumerate(stages):
             if number not in self.loops:
                 stages[number] = with_reads(stage, self._final)
         for n, ref in enumerate(outputs):
-            if ref.stage in self.found:
-                own = stages[ref.stage]
-                value = self._final(read(ref, own.at, own.body[0].dtype))
-                stages.append(Stage(own.iters, (), None, (value,)))
+            if ref.stage in self.rescales:
+                sum_stage = stages[ref.stage]
+                value = self._final(read(ref, sum_stage.at, sum_stage.body[0].dtype))
+                stages.append(Stage(sum_stage.iters, (), None, (value,)))
                 outputs[n] = StageRef(len(stages) - 1)
         return stages, tuple(outputs)
 
     def _final(self, node: Read) -> Scalar:
-        """A sum after the streaming loop times the factor of no change."""
+        """Returns a sum after the streaming loop, times the factor of no change."""
         if not isinstance(node.source, StageRef) or node.source.stage in self.clean:
             return node
-        found = self.found.get(node.source.stage)
-        if found is None:
+        rescale = self.rescales.get(node.source.stage)
+        if rescale is None:
             return node
-        own = self.expr.stages[node.source.stage]
-        at = dict(zip(own.iters, node.indices, strict=True))
-        indices = tuple(substitute(i, at) for i in found.state.indices)
-        state = read(found.state.source, indices, found.state.dtype)
-        both: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
-        factor = unless_empty(self.loops[node.source.stage], replaced(found.factor, both))
+        sum_stage = self.expr.stages[node.source.stage]
+        at = dict(zip(sum_stage.iters, node.indices, strict=True))
+        indices = tuple(substitute(i, at) for i in rescale.state.indices)
+        state = read(rescale.state.source, indices, rescale.state.dtype)
+        state_twice: dict[Scalar, Scalar] = {argument(n, state.dtype): state for n in range(2)}
+        factor = unless_empty(self.loops[node.source.stage], replaced(rescale.factor, state_twice))
         return apply("mul", node, factor)

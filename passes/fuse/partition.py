@@ -3,23 +3,24 @@
     conv -> add(bias) -> relu -> conv        { conv, add, relu }  { conv }
     matmul -> reshape -> transpose -> matmul { matmul, reshape, transpose } { matmul }
 
-Going from the outputs up, a node joins the groups of its users if a kernel of it can be made
-(`_way`) and is predicted to take no longer than without the node (`_pays`):
+The nodes are visited from the outputs up. A node joins the groups of its users if a kernel of it
+can be built (`_way`) and is predicted to take no longer than without the node (`_pays`):
 
 * pointwise work joins pointwise work, the epilogue of an anchor, or the reductions that read it;
 * an anchor (a reduction or contraction) joins pointwise work that reads each of its elements once,
-  or an anchor that needs the rows of a unit (attention, a product and the normalisation of its
-  rows); pointwise work between them is stored too where others read it;
-* an index map joins every group that reads it, unless a product had better read it as stored;
-* what hands on whole matrices that data choose (the weights of an expert) joins the contraction
-  that multiplies them.
+  or an anchor that needs the rows of a tile (attention, a contraction and the normalisation of its
+  rows); pointwise work between them is stored too where other groups read it;
+* an index map joins every group that reads it, unless a contraction is better with its operand in
+  memory;
+* a copy of whole matrices at data-dependent indices (the weights of an expert) joins the
+  contraction that multiplies them.
 
-The price of a node apart is that of a kernel of its own, or what it adds to the kernel that it
-would be the end of.  A node that does not pay by itself may do so together with the anchor that it
-completes: then all nodes up to the anchor join, or the first of them where the others are cheaper
-as a kernel of their own.  Without prices every kernel that can be made is taken.
+Without a join, the price of a node is that of a kernel of its own, or the price that it adds to the
+kernel of its producers.  A node that does not pay alone may pay together with the anchor that it
+completes: then all nodes up to the anchor join, or only the first of them where the remaining nodes
+are cheaper as a kernel of their own.  Without prices every kernel that can be built is taken.
 
-A concatenation that `join` gives no kernel is a group of its own that nothing joins.
+A concatenation that has a `Join` is a group of its own that nothing joins.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -46,13 +47,13 @@ from tcc.record import record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
-# Nodes of a kernel: a bound of the effort, for every join looks at all of them, and of no profit:
-# no group of the models has half of it.
+# The most nodes of a kernel. It bounds the effort of a join, which reads all nodes of the group; no
+# group of the models has half as many.
 _MOST = 64
 
 
 class NodeKind(Enum):
-    """What a node is to the partition."""
+    """The role of a node in the partition."""
 
     OPAQUE = "opaque"  # no expression: calls, control flow
     MAP = "map"  # an index map: each result element is an operand element, or a number of its place
@@ -61,15 +62,15 @@ class NodeKind(Enum):
     CONTRACTION = "contraction"
 
 
-# The nodes that join a group together, the one that was asked about first; None for no join.
+# The nodes that join a group together, the node in question first; None for no join.
 _Way: TypeAlias = "list[Node] | None"
-# Work that sums.
+# The kinds of nodes that reduce.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
 @record
 class Traits:
-    """Of a node: its kind, and operations per element outside reductions."""
+    """The kind of a node, and its operations per element outside reductions."""
 
     kind: NodeKind
     weight: int
@@ -91,15 +92,16 @@ class Group:
         return self.anchors[0] if self.anchors else None
 
     def results(self, graph: Graph, users: dict[Value, list[Node]]) -> Values:
-        """The sink's outputs that something reads, and what else later kernels read."""
-        read = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
-        return (*read, *self.extra)
+        """Returns the sink's outputs that something reads, and the other values that later kernels
+        read."""
+        outputs = (v for v in self.sink.outputs if users.get(v) or v in graph.outputs)
+        return (*outputs, *self.extra)
 
 
 def partition(
     graph: Graph, model: KernelModel = TYPICAL, ends: Collection[Node] = ()
 ) -> tuple[Group, ...]:
-    """The groups in an order in which they can run; nodes without expression stand alone.
+    """Returns the groups in an order in which they can run; nodes without expression stand alone.
 
     `model.legal` has the last word on a join; the nodes `ends` stay alone.
     """
@@ -107,7 +109,7 @@ def partition(
 
 
 def _sizes(values: Sequence[Value | None]) -> set[Var]:
-    """The symbols in the sizes of values."""
+    """Returns the symbols in the sizes of values."""
     return set(free_vars(*(d for v in values if v is not None for d in v.type.shape)))
 
 
@@ -115,7 +117,7 @@ class _Partition:
     def __init__(self, graph: Graph, model: KernelModel, ends: Collection[Node]) -> None:
         self.graph, self.model, self.ends = graph, model, frozenset(ends)
         self.users = graph.users()
-        self.producers, self.kept = graph.producers(), graph.kept()
+        self.producers, self.kept_values = graph.producers(), graph.kept()
         self.position = {node: n for n, node in enumerate(graph.nodes)}
         self.traits = {node: classify(node) for node in graph.nodes}
         self.joins = find_joins(graph, seen_by_others(graph), model.limits.launch_bytes)
@@ -144,53 +146,53 @@ class _Partition:
         return tuple(reversed(order))
 
     def _needed(self, node: Node) -> bool:
-        """Whether anything that runs reads the node; nodes without outputs act by themselves, and
-        calls and bodies may give a size that others use."""
-        read = any(u in self.groups for u in self._readers(node))
+        """True where a later group reads the node, or the node acts by itself: it has no outputs,
+        or it is a call or a body that decides a size."""
+        is_read = any(u in self.groups for u in self._readers(node))
         gives = node.op.call or not _sizes(node.inputs) >= _sizes(node.outputs)
         acts = not node.outputs or (gives and Trait.OPAQUE in node.op.traits)
-        return bool(read or acts or self._is_kept(node))
+        return bool(is_read or acts or self._is_kept(node))
 
     def _readers(self, node: Node) -> dict[Node, None]:
         return dict.fromkeys(u for v in node.outputs for u in self.users.get(v, ()))
 
     def _is_kept(self, node: Node) -> bool:
-        return not self.kept.isdisjoint(node.outputs)
+        return not self.kept_values.isdisjoint(node.outputs)
 
     def _user_groups(self, node: Node) -> list[Group]:
-        """The groups that read the node, or none if it must be stored anyway."""
+        """Returns the groups that read the node; none if it must be stored anyway."""
         if self._is_kept(node):
             return []
-        found = self._reading(node)
-        alone = len(found) == 1 or self.traits[node].kind is NodeKind.MAP
-        return found if alone or self._may_repeat(node, found) else []
+        reading_groups = self._reading(node)
+        may_join = len(reading_groups) == 1 or self.traits[node].kind is NodeKind.MAP
+        return reading_groups if may_join or self._may_repeat(node, reading_groups) else []
 
     def _reading(self, node: Node) -> list[Group]:
-        """The groups that read the node."""
+        """Returns the groups that read the node."""
         return list(dict.fromkeys(g for u in self._readers(node) for g in self.groups.get(u, ())))
 
     def _may_repeat(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Whether several groups may do the node again: it prepares rows for their products, each
-        unit of which makes the whole factor in any case."""
+        """True where several groups may repeat the node: it prepares rows for their contractions,
+        each tile of which needs the whole factor in any case."""
         if self.traits[node].kind not in (NodeKind.POINTWISE, NodeKind.REDUCTION):
             return False
-        users = [u for u in self._readers(node) if u in self.groups]  # the others are not needed
+        users = [u for u in self._readers(node) if u in self.groups]  # other readers never run
         if all(len(self.groups[u]) > 1 and self.traits[u].kind is not NodeKind.MAP for u in users):
             return True
-        fed = [self._anchors_fed(node, g) for g in groups]
-        return all(f and all(map(self._weighted, f)) for f in fed)
+        readers = [self._anchors_fed(node, g) for g in groups]
+        return all(anchors and all(map(self._weighted, anchors)) for anchors in readers)
 
     def _first_of_several(self, node: Node) -> Group | None:
-        """The first to run of several groups that read the node."""
-        found = self._reading(node)
-        if self._is_kept(node) or len(found) < 2:
+        """Returns the first group to run of several groups that read the node."""
+        reading_groups = self._reading(node)
+        if self._is_kept(node) or len(reading_groups) < 2:
             return None
-        return min(found, key=lambda g: self.position[g.sink])
+        return min(reading_groups, key=lambda g: self.position[g.sink])
 
     def _joins_stored(self, node: Node, group: Group) -> bool:
-        """Whether pointwise work joins the first group that reads it, which then stores it for the
-        later ones: where a reduction reads its rows, and the product it completes, if it completes
-        one, comes too."""
+        """True where pointwise work joins the first group that reads it, which then stores it for
+        the later groups: a reduction of that group reads its rows, and the contraction that it
+        completes, if any, joins too."""
         if self.traits[node].kind is not NodeKind.POINTWISE or len(node.outputs) != 1:
             return False
         if not group.anchors or any(Trait.WINDOW in a.op.traits for a in group.anchors):
@@ -203,53 +205,56 @@ class _Partition:
             self.traits[last].kind is NodeKind.REDUCTION or Trait.WINDOW in last.op.traits
         ):
             return False
-        sound = self._sound(completed, group, stored=node.outputs)
-        return sound and self._taken([group], [completed], stored=node.outputs)
+        is_sound = self._sound(completed, group, extra=node.outputs)
+        return is_sound and self._taken([group], [completed], extra=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
-        """The node where it makes a factor from the results of an anchor that comes too, so that a
-        unit makes each row of the factor once.  Rows that data choose are better copied side by
-        side."""
-        return None if self._choosy(node) else self._completing(node, _ANCHORS, group)
+        """Returns the node where it computes a factor from the results of an anchor that joins too,
+        so that a tile computes each row of the factor once.
+
+        Data-dependent rows are better copied next to each other first.
+        """
+        return None if self._is_data_dependent(node) else self._completing(node, _ANCHORS, group)
 
     def _completing(self, node: Node, kinds: tuple[NodeKind, ...], group: Group) -> _Way:
-        """The node together with the anchor of `kinds` that it completes."""
+        """Returns the node together with the anchor of `kinds` that it completes."""
         chain = self._completed(node, kinds, group)
         if chain is None or not self._persists(chain[-1], group):
             return None
         return self._if_sound(chain, group)
 
     def _whole_or_streaming(self, node: Node, group: Group) -> _Way:
-        """The node, if need be together with the product that it completes: rows that a unit cannot
-        hold as they come from memory it may take a run at a time as it makes them."""
-        found = self._if_sound([node], group)
-        if found is None and not self.model.scratch:
+        """Returns the node, if need be together with the contraction that it completes: a tile that
+        cannot hold rows from memory may stream along rows that it computes, in K-blocks."""
+        way = self._if_sound([node], group)
+        if way is None and not self.model.scratch:
             return self._completing(node, (NodeKind.CONTRACTION,), group)
-        return found
+        return way
 
-    def _choosy(self, node: Node) -> bool:
-        """Whether data choose what the node reads."""
+    def _is_data_dependent(self, node: Node) -> bool:
+        """True where the node reads at data-dependent indices."""
         expr = node_expr(node)
         return expr is not None and any(r.indirect for s in expr.stages for r in reads(s))
 
-    def _choosing(self, node: Node, group: Group) -> _Way:
-        """The node where it hands on whole matrices that data choose, which products can read
-        where they lie."""
+    def _passing_matrices(self, node: Node, group: Group) -> _Way:
+        """Returns the node where it passes on whole matrices at data-dependent indices, which
+        contractions can read in place."""
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
-        joined = self._joined((node, *group.members), group)[0]
-        return self._if_sound([node], group) if chooses_matrices(joined) else None
+        kernel = self._joined((node, *group.members), group)[0]
+        return self._if_sound([node], group) if chooses_matrices(kernel) else None
 
     def _completed(
         self, node: Node, kinds: tuple[NodeKind, ...], group: Group
     ) -> list[Node] | None:
-        """The node, the anchor of `kinds` whose results it completes, and what lies between."""
+        """Returns the node, the anchor of `kinds` whose results it completes, and the nodes between
+        them."""
         chain = [node]
         for member in chain:
             for value in member.inputs:
                 source = self.producers.get(value) if value is not None else None
-                if source is None or source in chain or value in self.kept:
+                if source is None or source in chain or value in self.kept_values:
                     continue
                 if source in self.joins or source in self.ends:
                     continue
@@ -269,28 +274,29 @@ class _Partition:
             group.anchors.insert(0, node)
 
     def _joins(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Whether the node joins all of `groups`: kernels of it can be made, and are predicted to
-        take no longer than without it."""
+        """True where the node joins all of `groups`: kernels of it can be built, and are predicted
+        to take no longer than without it."""
         ways = [self._way(node, group) for group in groups]
-        found = [way for way in ways if way is not None]
-        if len(found) < len(ways):
+        possible_ways = [way for way in ways if way is not None]
+        if len(possible_ways) < len(ways):
             return False
-        return self._taken(groups, found) or self._joins_completing(node, groups)
+        return self._taken(groups, possible_ways) or self._joins_completing(node, groups)
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Whether a node that does not pay by itself does so with the anchor before it."""
+        """True where a node that does not pay alone pays together with the anchor before it."""
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])
         return chain is not None and self._taken(groups, [chain])
 
     def _taken(
-        self, groups: Sequence[Group], ways: Sequence[list[Node]], stored: Sequence[Value] = ()
+        self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Whether the groups with their `ways` pay; then the nodes of these will join them."""
-        if not self._pays(groups, ways, stored):
+        """True where the groups with their `ways` pay; the nodes of the ways are then promised to
+        the groups."""
+        if not self._pays(groups, ways, extra):
             return False
-        if len(groups) == 1 and not stored:
+        if len(groups) == 1 and not extra:
             ways = [self._first_of(ways[0], groups[0])]
         for way, group in zip(ways, groups, strict=True):
             for node in way[1:]:
@@ -298,12 +304,12 @@ class _Partition:
         return True
 
     def _promised(self, node: Node, groups: Sequence[Group]) -> bool:
-        """Whether the node was priced, and taken, as a part of all that joined `groups`."""
+        """True where the node was priced and accepted as a part of every join of `groups`."""
         return self.promises.get(node, set()) >= set(groups)
 
     def _way(self, node: Node, group: Group) -> _Way:
-        """What joins if the node does: itself, and what makes its join worth while; None where no
-        sound kernel holds it."""
+        """Returns the nodes that join if the node does: itself, and the nodes that make its join
+        worthwhile; None where no sound kernel holds it."""
         if (
             node in self.joins
             or group.join is not None
@@ -312,18 +318,18 @@ class _Partition:
             return None
         if len(group.members) >= _MOST:
             return None
-        own, sink = self.traits[node].kind, self.traits[group.sink].kind
-        if own is NodeKind.OPAQUE or sink is NodeKind.OPAQUE:
+        kind, sink_kind = self.traits[node].kind, self.traits[group.sink].kind
+        if kind is NodeKind.OPAQUE or sink_kind is NodeKind.OPAQUE:
             return None
-        if own in _ANCHORS:
+        if kind in _ANCHORS:
             return self._way_of_anchor(node, group)
         fed = self._anchors_fed(node, group)
-        if own is not NodeKind.MAP and any(
+        if kind is not NodeKind.MAP and any(
             self.traits[a].kind is NodeKind.CONTRACTION for a in fed
         ):
             if len(group.anchors) == 1 and combines_once(self._joined(group.members, group)[0]):
                 return self._if_sound([node], group)
-            return self._preparing(node, group) or self._choosing(node, group)
+            return self._preparing(node, group) or self._passing_matrices(node, group)
         return self._whole_or_streaming(node, group) if fed else self._if_sound([node], group)
 
     def _way_of_anchor(self, node: Node, group: Group) -> _Way:
@@ -335,27 +341,30 @@ class _Partition:
         return self._spreading(node, group)
 
     def _anchors_fed(self, node: Node, group: Group) -> list[Node]:
-        """The anchors that the node's results reach inside the group without passing another."""
+        """Returns the anchors that the node's results reach inside the group without passing
+        another anchor."""
         reached = set(node.outputs)
-        found = []
+        anchors = []
         for member in group.members:
             if reached & {v for v in member.inputs if v is not None}:
                 if member in group.anchors:
-                    found.append(member)
+                    anchors.append(member)
                 else:
                     reached.update(member.outputs)
-        return found
+        return anchors
 
     def _persists(self, node: Node, group: Group) -> bool:
-        """Whether an anchor may join others: rows stay in a unit from one to the next.  Of two
-        products with weights of their own each would wait for the other's, unless windows read
-        strips of rows."""
+        """True where an anchor may join other anchors: a tile keeps rows from one to the next.
+
+        Two contractions with constant weights do not join, as each would wait for the other's
+        weights, unless windows read strips of rows.
+        """
         anchors = (node, *group.anchors)
         weighted = sum(map(self._weighted, anchors))
         return weighted <= 1 or any(Trait.WINDOW in a.op.traits for a in anchors)
 
     def _weighted(self, node: Node) -> bool:
-        """Whether a node is a product by a constant."""
+        """True where a node is a contraction with a constant."""
         constant = any(v in self.graph.constants for v in node.inputs)
         return constant and self.traits[node].kind is NodeKind.CONTRACTION
 
@@ -364,14 +373,17 @@ class _Partition:
         return len(sizes) == 1
 
     def _spreading(self, node: Node, group: Group) -> _Way:
-        """The node where points of the sink are made of several elements of a product each, no two
-        of the same, and a node that makes a factor of the product from fewer elements comes too."""
+        """Returns the node where points of the sink combine several elements of a contraction each,
+        no element twice; the node that computes a factor of the contraction from fewer elements
+        joins too."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
         if not combines_once(self._joined((node, *group.members), group)[0]):
             return None
-        made = [self.producers[v] for v in node.inputs if v is not None and v in self.producers]
-        spread = [n for n in made if self.traits[n].kind is NodeKind.POINTWISE]
+        producers = [
+            self.producers[v] for v in node.inputs if v is not None and v in self.producers
+        ]
+        spread = [n for n in producers if self.traits[n].kind is NodeKind.POINTWISE]
         return self._if_sound([node, *spread], group) if len(spread) == 1 else None
 
     def _if_sound(self, nodes: list[Node], group: Group) -> _Way:
@@ -380,85 +392,96 @@ class _Partition:
     # ---- prices ---------------------------------------------------------------------------------
 
     def _pays(
-        self, groups: Sequence[Group], ways: Sequence[list[Node]], stored: Sequence[Value] = ()
+        self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
-        """Whether the groups with their `ways` are predicted to take no longer than without, where
-        the nodes of the longest way are kernels of their own or complete what makes their
-        operands; each with or without the anchor before it."""
-        if not stored and all(map(self._free, ways, groups)):
+        """True where the groups with their `ways` are predicted to take no longer than without.
+
+        Without a join, the nodes of the longest way are kernels of their own or complete their
+        producers. Both cases are priced with and without the anchor before the way.
+        """
+        if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)
-        both = [self._alone((*way, *group.members), group, stored) for way, group in pairs]
-        if None in both:
+        joined_prices = [self._alone((*way, *group.members), group, extra) for way, group in pairs]
+        if None in joined_prices:
             return True
-        joined = sum(x or 0.0 for x in both)
-        apart = sum(self._alone(g.members, g) or 0.0 for g in groups)
+        joined_seconds = sum(x or 0.0 for x in joined_prices)
+        group_seconds = sum(self._alone(g.members, g) or 0.0 for g in groups)
         way = max(ways, key=len)
         completed = (self._completed(way[-1], _ANCHORS, groups[0]) or [])[1:]
-        alone = len(groups) == 1 and not (stored and self._is_anchor(way[-1]))
-        before = completed if alone else []
+        may_extend = len(groups) == 1 and not (extra and self._is_anchor(way[-1]))
+        before = completed if may_extend else []
 
         def pays(joined: float) -> bool:
-            own = self._seconds_apart(way, before)
-            return all(joined <= (apart + each) * self.model.tolerance for each in own)
+            prices = self._seconds_apart(way, before)
+            return all(
+                joined <= (group_seconds + seconds) * self.model.tolerance for seconds in prices
+            )
 
-        return pays(joined) or any(map(pays, self._with_anchor_before(way, before, groups[0])))
+        return pays(joined_seconds) or any(
+            map(pays, self._with_anchor_before(way, before, groups[0]))
+        )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
-        """The nodes of a way that pays that had better join: all, or the first alone where a kernel
-        of the others is predicted to take less."""
+        """Returns the nodes of a way that are best joined: all, or the first of them where a kernel
+        of the remaining nodes is predicted to take less."""
         best = way
-        least = self._alone((*way, *group.members), group) or 0.0
-        least /= self.model.tolerance
-        for first, rest in ((way[:n], way[n:]) for n in range(1, len(way))):
-            ends = [n for n in rest if not self._readers(n).keys() <= set(rest)]
+        lowest = self._alone((*way, *group.members), group) or 0.0
+        lowest /= self.model.tolerance
+        for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
+            ends = [n for n in later if not self._readers(n).keys() <= set(later)]
             if len(ends) > 1 or not self._sound(first, group):
                 continue
-            seconds = (self._alone((*first, *group.members), group) or 0.0) + self._kernel(rest)
-            if seconds < least:
-                best, least = first, seconds
+            seconds = (self._alone((*first, *group.members), group) or 0.0) + self._kernel(later)
+            if seconds < lowest:
+                best, lowest = first, seconds
         return best
 
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
     ) -> Iterator[float]:
-        """Seconds that the anchor before an anchor leaves of a kernel with both, where that can be
-        made."""
-        made = [*way, *before]
-        if before and self._is_anchor(way[-1]) and self._sound(made, group):
-            yield (self._alone([*made, *group.members], group) or 0.0) - self._least(before)
+        """Yields the seconds of a kernel with both anchors minus those of the anchor `before`
+        alone, where that kernel can be built."""
+        nodes = [*way, *before]
+        if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
+            yield (self._alone([*nodes, *group.members], group) or 0.0) - self._fewest_seconds(
+                before
+            )
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
-        """Whether a join saves traffic and costs nothing: it repeats no work, and its stages
-        exchange nothing through a unit's scratch."""
+        """True where a join saves traffic and costs nothing: it repeats no work, and its stages
+        exchange nothing through a tile's scratch."""
         fed = self._anchors_fed(nodes[0], group)
         if not fed and all(self.traits[n].kind is NodeKind.MAP for n in nodes):
             return True
-        own, sink = (element_count(n.outputs[0].type.shape) for n in (nodes[0], group.sink))
-        if len(nodes) > 1 or fed or not nonnegative(own - sink):
+        elements, sink_elements = (
+            element_count(n.outputs[0].type.shape) for n in (nodes[0], group.sink)
+        )
+        if len(nodes) > 1 or fed or not nonnegative(elements - sink_elements):
             return False
         return not self.exchanges(*self._joined([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
-        """Seconds of the nodes in one kernel each, in one where that can be made, and beyond those
-        of the anchor `before` them in a kernel with it."""
+        """Yields the seconds of the nodes in a kernel each, in one kernel where that can be built,
+        and beyond those of the anchor `before` them in a kernel with it."""
         yield sum(self._kernel([n]) for n in nodes)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
-        made = [*nodes, *before]
+        extended = [*nodes, *before]
         if before and not self._is_anchor(nodes[-1]):
-            yield max(0.0, self._kernel(made) - self._kernel(before))
-        elif before and self.legal(*self._made_of(made)):
-            yield self._kernel(made) - self._least(before)
+            yield max(0.0, self._kernel(extended) - self._kernel(before))
+        elif before and self.legal(*self._made_of(extended)):
+            yield self._kernel(extended) - self._fewest_seconds(before)
 
     def _is_kernel(self, nodes: Sequence[Node]) -> bool:
-        """Whether the first to run of the nodes, which stands last, joins the others."""
-        *others, first = nodes
-        group = Group(nodes[0], others[::-1], [*filter(self._is_anchor, others)])
-        return not others or self._way(first, group) == [first]
+        """True where the first node to run, which stands last, joins the other nodes."""
+        *later, first = nodes
+        group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
+        return not later or self._way(first, group) == [first]
 
-    def _least(self, nodes: Sequence[Node]) -> float:
-        """Seconds of the nodes in one kernel each, or in one, whichever are less."""
+    def _fewest_seconds(self, nodes: Sequence[Node]) -> float:
+        """Returns the seconds of the nodes in a kernel each, or in one kernel, whichever
+        are less."""
         return min(sum(self._kernel([n]) for n in nodes), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
@@ -468,23 +491,24 @@ class _Partition:
         return self.seconds(*self._made_of(nodes)) or 0.0
 
     def _alone(
-        self, members: Sequence[Node], group: Group, stored: Sequence[Value] = ()
+        self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> float | None:
-        """Seconds of a kernel of `members` with the results of a group and what is `stored`."""
-        return self.seconds(*self._joined(members, group, stored))
+        """Returns the seconds of a kernel of `members` with the results of a group and the values
+        `stored`."""
+        return self.seconds(*self._joined(members, group, extra))
 
     def _joined(
-        self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()
+        self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> tuple[Expr, tuple[bool, ...]]:
-        """A kernel of the nodes with the results of a group and what is `stored`."""
-        return self._composed(nodes, (*group.results(self.graph, self.users), *stored))
+        """Returns a kernel of the nodes with the results of a group and `extra`."""
+        return self._composed(nodes, (*group.results(self.graph, self.users), *extra))
 
-    def _sound(self, nodes: Sequence[Node], group: Group, stored: Sequence[Value] = ()) -> bool:
-        """Whether the group joined by `nodes` has a structure that lowers well."""
+    def _sound(self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()) -> bool:
+        """True where the group joined by `nodes` has a structure that lowers well."""
         members = {*nodes, *group.members}
-        results = (*group.results(self.graph, self.users), *stored)
+        results = (*group.results(self.graph, self.users), *extra)
         expr, constants = self._composed(members, results)
-        # Copies of an index inside one another, as of reflections, may double with each.
+        # Nested index functions, such as reflections, may double an index with each level.
         if any(is_long(i) for s in expr.stages for node in reads(s) for i in node.indices):
             return False
         if not self.legal(expr, constants):
@@ -494,7 +518,8 @@ class _Partition:
         return self._gain(members, results) >= self._gain(group.members, results)
 
     def _gain(self, members: Collection[Node], results: Sequence[Value]) -> float:
-        """Cycles that the anchors of a kernel of `members` save by being in one."""
+        """Returns the cycles that the anchors of a kernel of `members` save by being in one
+        kernel."""
         if sum(map(self._is_anchor, members)) < 2:
             return 0.0
         return self.saved(*self._composed(members, results))
@@ -502,7 +527,8 @@ class _Partition:
     def _composed(
         self, nodes: Collection[Node], results: Sequence[Value]
     ) -> tuple[Expr, tuple[bool, ...]]:
-        """The expression of a kernel of `nodes`, and which of its operands are constants."""
+        """Returns the expression of a kernel of `nodes`, and which of its operands are
+        constants."""
         return self.composed(tuple(sorted({*nodes}, key=self.position.__getitem__)), tuple(results))
 
     def _compose(self, members: tuple[Node, ...], results: Values) -> tuple[Expr, tuple[bool, ...]]:
@@ -513,14 +539,14 @@ class _Partition:
         return self.model.gain(self._built(expr, constants))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:
-        """Whether stages of a kernel exchange values through a unit's scratch."""
+        """True where stages of a kernel exchange values through a tile's scratch."""
         built = self._built(expr, constants, collapsed=False)
         return any(b.scope is MemorySpace.LOCAL for b in built.buffers)
 
     def _built(
         self, expr: Expr, constants: tuple[bool, ...], *, collapsed: bool = True
     ) -> TileGroup:
-        """The group of a legal kernel, with everything row-major."""
+        """Returns the tile group of a legal kernel, with everything row-major."""
         storage, form = row_major_storage(expr, constants), self.model.form(expr, constants)
         return build_group(expr, *storage, collapsed=collapsed, limits=form)
 
@@ -529,18 +555,21 @@ class _Partition:
 
 
 def seen_by_others(graph: Graph) -> set[Value]:
-    """Values that more than kernels look at: the caller, bodies, calls and states.  Their types and
-    their storage, row-major, are what these take."""
-    seen = {*graph.inputs, *graph.outputs}
-    seen.update(v for pair in graph.aliases for v in pair)
+    """Returns the values that other users than kernels access: the caller, bodies, calls and
+    states.
+
+    These users fix the values' types and their storage, which is row-major.
+    """
+    visible = {*graph.inputs, *graph.outputs}
+    visible.update(v for pair in graph.aliases for v in pair)
     for node in graph.nodes:
         if classify(node).kind is NodeKind.OPAQUE:
-            seen.update((*uses(node), *node.outputs))
-    return seen
+            visible.update((*uses(node), *node.outputs))
+    return visible
 
 
 def classify(node: Node) -> Traits:
-    """The traits of a node, from its expression."""
+    """Returns the traits of a node, from its expression."""
     expr = node_expr(node)
     if expr is None or not node.outputs:
         return Traits(NodeKind.OPAQUE, 0)

@@ -1,10 +1,11 @@
-"""Loops of a product that the stages before it lack: each unit then does those stages again.
+"""Finds loops of a contraction that earlier stages lack: each tile then repeats these stages.
 
     m = sum(k) x[k] ; h[k] = x[k] - m ; y[n] = sum(k) h[k] * w[k, n]
-      ->  common (n): every unit of some columns makes all of h first
+      ->  common (n): every tile of some columns computes all of h first
 
-With few rows there is nothing else to give to several cores.  Otherwise the stages are a kernel of
-their own: a launch, its results through memory, and a pause of the stream of weights.
+With few rows, columns are the only work that several cores can share.  Otherwise the stages become
+a kernel of their own, which costs a launch, a store and load of its results, and a pause of the
+stream of weights.
 """
 
 from collections.abc import Collection, Sequence
@@ -14,8 +15,8 @@ from tcc.passes.fuse.unify_iterators import Shaped, common_loops, loops_at, stag
 
 
 def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
-    """The loops that may be parallel: those of every stage, and those that only stages before the
-    last ones lack, where units do these again.
+    """Returns the loops that may be parallel: those of every stage, and those that only stages
+    before the last ones lack, which tiles then repeat.
 
     `results` are the stages that are stored.
     """
@@ -27,7 +28,7 @@ def repeating_loops(stages: Sequence[Shaped], results: Collection[int]) -> Vars:
 def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) -> bool:
     lacking = [n for n, s in enumerate(stages) if var not in s.stage.iters]
     having = [n for n in range(len(stages)) if n not in lacking]
-    if any(var in s.chosen for s in stages):  # such a stage gives all that it chooses between
+    if any(var in s.unrolled_iters for s in stages):  # one body for each value: all are computed
         return False
     if not having or set(lacking) & set(results) or max(lacking, default=-1) > having[0]:
         return False
@@ -35,11 +36,12 @@ def _may_repeat(stages: Sequence[Shaped], var: Var, results: Collection[int]) ->
 
 
 def _reads_at(stages: Sequence[Shaped], number: int, var: Var) -> bool:
-    """Whether the stages that have the loop read the stage `number` at the point at hand."""
-    own = stages[number]
+    """True where the stages that have the loop read stage `number` at their own point of
+    the loop."""
+    source = stages[number]
     values = (
-        dict(zip(own.stage.iters, loops_at(own, at), strict=True))
+        dict(zip(source.stage.iters, loops_at(source, at), strict=True))
         for shaped, at in stage_reads(stages)
-        if shaped is own
+        if shaped is source
     )
     return all(v[var] is of_atom(var) for v in values)

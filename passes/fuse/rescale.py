@@ -1,10 +1,10 @@
-"""Finds how a sum follows when a value that its terms depend on changes.
+"""Finds the factor by which a sum changes when a value that its terms depend on changes.
 
     l = sum(j) exp(s[j] - m)      m -> m'      l' = l * exp(m - m')
     sum(j) exp(s[j] - m) * v[j]   m -> m'      the same factor
 
-A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor comes from rules
-of algebra on the scalar, never from the names of ops, and is then tried on numbers.
+A term f(x, m) qualifies where f(x, m') = f(x, m) * h(m, m') for all x.  The factor is derived by
+rules of algebra on the scalar, never from the names of ops, and is then tested on numbers.
 """
 
 from typing import Any
@@ -32,7 +32,8 @@ _TRIALS = 64
 
 
 def rescaling(term: Scalar, state: Read) -> Scalar | None:
-    """The factor h over `Arg(0)`, the state before, and `Arg(1)`, after; None where there is none.
+    """Returns the factor h over `Arg(0)`, the old state, and `Arg(1)`, the new state; None where
+    there is none.
 
     `term` and `state` are of one floating-point type.
     """
@@ -43,7 +44,7 @@ def rescaling(term: Scalar, state: Read) -> Scalar | None:
 
 
 def unless_empty(over: Var, factor: Scalar) -> Scalar:
-    """`factor` of a sum along `over`, or 0 where the loop is empty and totals give no factor."""
+    """Returns `factor` of a sum along `over`, or 0 where the loop is empty and has no factor."""
     if nonnegative(extent(over) - 1):
         return factor
     some = apply("lt", index_value(0, I64), index_value(extent(over), I64))
@@ -51,7 +52,7 @@ def unless_empty(over: Var, factor: Scalar) -> Scalar:
 
 
 def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
-    """What `scalar` is multiplied by when the state changes."""
+    """Returns the factor that multiplies `scalar` when the state changes."""
     if state not in walk(scalar):
         return literal(1, scalar.dtype)
     if not isinstance(scalar, Apply):
@@ -69,13 +70,13 @@ def _ratio(scalar: Scalar, state: Read) -> Scalar | None:
             inner = _ratio(scalar.args[2], state) if cleans(scalar) else None
             if inner is None or isinstance(inner, Const):
                 return inner
-            # With a state that is NaN, so are all values, and 0 stands for each.
+            # If the state is NaN, so are all values, and each is replaced by 0.
             return apply("select", apply("is_nan", inner), literal(0, inner.dtype), inner)
     return None
 
 
 def cleans(scalar: Scalar) -> bool:
-    """Whether `scalar` is 0 where a value is NaN, and that value elsewhere."""
+    """True where `scalar` is 0 where a value is NaN, and that value elsewhere."""
     match scalar:
         case Apply("select", (Apply("is_nan", (tested,)), Const(0), value)):
             return tested is value
@@ -83,7 +84,7 @@ def cleans(scalar: Scalar) -> bool:
 
 
 def _shift(scalar: Scalar, state: Read) -> Scalar | None:
-    """What is added to `scalar` when the state changes."""
+    """Returns the term that is added to `scalar` when the state changes."""
     if state not in walk(scalar):
         return literal(0, scalar.dtype)
     if scalar is state:
@@ -107,7 +108,7 @@ def _shift(scalar: Scalar, state: Read) -> Scalar | None:
 
 
 def _simple(function: str, a: Scalar, b: Scalar) -> Scalar:
-    """The function of both, without what does nothing."""
+    """Returns `function` of both operands, without an operand that is neutral."""
     nothing = literal(1 if function in ("mul", "div") else 0, a.dtype)
     if b is nothing:
         return a
@@ -123,7 +124,7 @@ def _negated(scalar: Scalar) -> Scalar:
 
 
 def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
-    """Whether the factor is right on random numbers, where terms are 0 for an infinite x too."""
+    """True where the factor is right on random numbers; terms must stay 0 for an infinite x."""
     leaves: list[Scalar] = [
         n for n in walk(term) if isinstance(n, Read | IndexValue) and n is not state
     ]
@@ -136,8 +137,8 @@ def _holds(term: Scalar, state: Read, factor: Scalar) -> bool:
     args += [_values(rng, leaf, n == 0) for n, leaf in enumerate(leaves)]
     typed = [a.astype(s.dtype.carrier) for a, s in zip(args, (state, state, *leaves), strict=True)]
     with np.errstate(all="ignore"):
-        old, new, moved = evaluate_scalars((before, after, factor), {}, typed)
-        want, got = np.broadcast_arrays(new, old * moved)
+        old, new, ratios = evaluate_scalars((before, after, factor), {}, typed)
+        want, got = np.broadcast_arrays(new, old * ratios)
         close = np.isclose(got, want, rtol=1e-3, atol=1e-6, equal_nan=True)
     return bool(close.all()) and bool(np.isfinite(want).any())
 

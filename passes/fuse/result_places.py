@@ -1,11 +1,12 @@
-"""Values of open size that wait for later stages in the memory of a result of their kernel.
+"""Places values of symbolic size that wait for later stages in the memory of their kernel's
+results.
 
     e[i, j] = exp(x[i, j] - m[i])        j below n
     s[i] = sum(j) e[i, j]                         e lies where y goes: its last reader replaces each
     y[i, j] = e[i, j] / s[i]                      element by one of y
 
-A value of known size lies in a unit's scratch, or in a result where the lowering sees that it can.
-Nothing else has memory for a value of open size, so its place is part of the kernel.
+A value of static size lies in a tile's scratch, or in a result where the lowering allows it. A
+value of symbolic size fits nowhere else, so its place is part of the kernel.
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ from tcc.passes.fuse.unify_iterators import Shaped, needs_memory, radix_size
 def result_places(
     linked: Sequence[Shaped], loops: Loops, outputs: Sequence[StageRef], dtypes: Sequence[DType]
 ) -> dict[int, int]:
-    """The number of the result in which a stage lies, for the stages of open size that can.
+    """Returns the number of the result in which each stage of symbolic size lies, for the stages
+    that fit.
 
-    `dtypes` are those of the stored results.  In one result, each value is replaced by the next,
-    element by element, and the last one stays.
+    `dtypes` are those of the stored results.  Within a result, the next stage replaces the values
+    of a stage element by element, and the last stage stays.
     """
-    found: dict[int, int] = {}
+    places: dict[int, int] = {}
     first: dict[int, int] = {}  # results by the stage that writes to them first
     for number in range(len(linked) - 1, -1, -1):
         ref = StageRef(number)
@@ -40,26 +42,26 @@ def result_places(
         if waits or ref in outputs:
             first = {stage: n for stage, n in first.items() if n != place} | {number: place}
         if waits:
-            found[number] = place
-    return found
+            places[number] = place
+    return places
 
 
 def is_open(linked: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """Whether a stage waits for later ones, and what a unit makes of it is of open size."""
+    """True where a stage waits for later stages, and a tile's part of it has symbolic size."""
     size = element_count(tuple(extent(v) for v in linked[number].axes if v not in common))
     return as_int(size) is None and needs_memory(linked, number, common)
 
 
 def _is_plain(shaped: Shaped, strip: Strip | None, dtype: DType) -> bool:
-    """Whether a stage makes one value of the type `dtype` at each point, once."""
-    (body, *rest) = shaped.stage.body
-    several = rest or shaped.places or strip is not None
+    """True where a stage computes one value of type `dtype` at each point, once."""
+    (body, *further) = shaped.stage.body
+    several = further or shaped.places or strip is not None
     return not several and shaped.stage.monoid is None and body.dtype is dtype
 
 
 def _replacing(linked: Sequence[Shaped], number: int) -> int:
-    """The last stage that reads a stage, where it reads only the element at its own point; -1 where
-    there is none."""
+    """Returns the last stage that reads a stage, where it reads only the element at its own point;
+    -1 where there is none."""
     readers = [
         (n, node)
         for n, shaped in enumerate(linked)
@@ -71,7 +73,7 @@ def _replacing(linked: Sequence[Shaped], number: int) -> int:
 
 
 def _is_same(linked: Sequence[Shaped], number: int, reader: int, node: Read) -> bool:
-    """Whether a read is of the element that the reader's own takes the place of."""
+    """True where a read is of the element that the reader's own element replaces."""
     logical = linked[reader].logical
     if node.indirect or node.indices != logical or len(logical) != len(linked[number].logical):
         return False

@@ -1,4 +1,4 @@
-"""Which stages a unit would have to hold, and whether it can."""
+"""Finds stages that a tile must hold but that do not fit its scratch."""
 
 from tcc.ir.expr import Expr
 from tcc.passes.fuse.result_places import result_places
@@ -9,7 +9,8 @@ from tcc.schedule.limits import FusionLimits
 
 
 def too_large(expr: Expr, limits: FusionLimits) -> int | None:
-    """The first stage that a unit cannot hold, nor walk along a run at a time."""
+    """Returns the first stage that a tile can neither hold nor stream along in K-blocks; None where
+    all fit."""
     if len(expr.stages) == 1 or streamed(expr, limits) is not None:
         return None
     linked = linked_stages(expr)

@@ -1,11 +1,11 @@
 """Finds the loop whose rows all stages of an expression can follow, window by window.
 
-    a[u, c]  for 58 rows u                      h: 8 rows a unit
+    a[u, c]  for 58 rows u                      h: 8 rows a tile
     b[h, c] = sum(r: 3) a[h + r - 1, c]   ->    b: rows h, as many     a: rows h - 1 .. h + 8
     y[h, d] = sum(c) b[h, c] * w[c, d]
 
-What a unit makes of a stage is then a strip of whole rows.  Neighbouring units make the rows that
-both need twice.
+A tile's part of a stage is then a strip of whole rows.  Two neighbouring tiles both compute the
+rows that both need.
 """
 
 from __future__ import annotations
@@ -23,26 +23,27 @@ from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages,
 from tcc.record import record
 from tcc.schedule.limits import FusionLimits
 
-# Elements on a side of a row beyond which what is outside is checked instead of stored.
+# The most padding elements that are stored at one end of a row; wider padding is checked instead.
 _WIDEST = 16
 
 
 @record
 class Loops:
-    """The loops that all stages share, and of each stage the strip that follows one of them."""
+    """The loops that all stages share, and the strip of each stage that follows one of
+    these loops."""
 
     common: Vars
     strips: tuple[Strip | None, ...]
 
     @staticmethod
     def plain(stages: Sequence[Shaped]) -> Loops:
-        """Without strips."""
+        """Returns the common loops of the stages, without strips."""
         return Loops(common_loops(stages), (None,) * len(stages))
 
 
 @record
-class _Reach:
-    """Rows `scale*i + low .. scale*i + high` of the loop `rows` for row i of the loop followed."""
+class _Rows:
+    """Rows `scale*i + low .. scale*i + high` of the loop `rows`, for row i of the followed loop."""
 
     rows: Var
     scale: int
@@ -60,73 +61,74 @@ class _Use:
     at: Indices
 
 
-@lru_cache(maxsize=512)  # of an expression that may be too large, and in each of its layouts
+@lru_cache(maxsize=512)  # shared by the check of the scratch, and by all layouts of an expression
 def shared_loops(expr: Expr, limits: FusionLimits) -> Loops:
-    """The loops of the linked stages of `expr`."""
+    """Returns the loops of the linked stages of `expr`."""
     stages = linked_stages(expr)
     plain = Loops.plain(stages)
     common = plain.common
     if len(stages) > 1:
         uses = _uses(stages)
-        stored = {out.stage for out in expr.outputs}
+        result_stages = {out.stage for out in expr.outputs}
         for loop in stages[-1].stage.iters:
-            strips = None if loop in common else _strips(stages, uses, stored, common, loop)
+            strips = None if loop in common else _strips(stages, uses, result_stages, common, loop)
             if strips is not None:
-                both = {*common, loop}
-                return Loops(tuple(v for v in stages[-1].stage.iters if v in both), strips)
+                loops = {*common, loop}
+                return Loops(tuple(v for v in stages[-1].stage.iters if v in loops), strips)
     if not limits.repeats:
         return plain
     return replace(plain, common=repeating_loops(stages, {out.stage for out in expr.outputs}))
 
 
 def _uses(stages: Sequence[Shaped]) -> Mapping[int, list[_Use]]:
-    found: dict[int, list[_Use]] = {}
+    uses_of: dict[int, list[_Use]] = {}
     for reader, shaped in enumerate(stages):
         for node, source in reads_of_stages(*shaped.stage.body):
             at = loops_at(stages[source.stage], node.indices)
-            found.setdefault(source.stage, []).append(_Use(reader, node, source.component, at))
-    return found
+            uses_of.setdefault(source.stage, []).append(_Use(reader, node, source.component, at))
+    return uses_of
 
 
 def _strips(
     stages: Sequence[Shaped],
     uses: Mapping[int, list[_Use]],
-    stored: set[int],
+    result_stages: set[int],
     common: Vars,
     loop: Var,
 ) -> tuple[Strip | None, ...] | None:
-    """The strip of every stage that others read; None unless all rows follow `loop`."""
+    """Returns the strip of every stage that other stages read; None unless all rows follow
+    `loop`."""
     last = len(stages) - 1
-    reaches = {last: _Reach(loop, 1, 0, 0)}
+    rows_of = {last: _Rows(loop, 1, 0, 0)}
     for number in range(last - 1, -1, -1):
-        reach = _reach(stages, number, uses.get(number, []), reaches)
-        plain = reach == _Reach(loop, 1, 0, 0)
-        if reach is None or (
-            not plain and (number in stored or loop in stages[number].stage.iters)
+        rows = _needed_rows(stages, number, uses.get(number, []), rows_of)
+        plain = rows == _Rows(loop, 1, 0, 0)
+        if rows is None or (
+            not plain and (number in result_stages or loop in stages[number].stage.iters)
         ):
             return None
-        reaches[number] = reach
-    if all((r.scale, r.low, r.high) == (1, 0, 0) for r in reaches.values()):
+        rows_of[number] = rows
+    if all((r.scale, r.low, r.high) == (1, 0, 0) for r in rows_of.values()):
         return None
-    if len({(r.rows, r) for r in reaches.values()}) != len({r.rows for r in reaches.values()}):
+    if len({(r.rows, r) for r in rows_of.values()}) != len({r.rows for r in rows_of.values()}):
         return None  # stages that share a loop would need different rows of it
     strips: list[Strip | None] = [None] * len(stages)
-    for number, reach in reaches.items():
+    for number, rows in rows_of.items():
         if number in uses:
-            strip = _strip(stages[number], uses[number], common, loop, reach)
-            if strip is None or stages[number].chosen:
+            strip = _strip(stages[number], uses[number], common, loop, rows)
+            if strip is None or stages[number].unrolled_iters:
                 return None
             strips[number] = strip
     return tuple(strips)
 
 
-def _reach(
-    stages: Sequence[Shaped], number: int, uses: Sequence[_Use], reaches: Mapping[int, _Reach]
-) -> _Reach | None:
-    """The rows of a stage that its readers need for a row of the loop followed."""
-    own: _Reach | None = None
+def _needed_rows(
+    stages: Sequence[Shaped], number: int, uses: Sequence[_Use], rows_of: Mapping[int, _Rows]
+) -> _Rows | None:
+    """Returns the rows of a stage that its readers need for a row of the followed loop."""
+    needed: _Rows | None = None
     for use in uses:
-        stage, reader = stages[number].stage, reaches[use.reader]
+        stage, reader = stages[number].stage, rows_of[use.reader]
         along = [
             (v, i) for v, i in zip(stage.iters, use.at, strict=True) if reader.rows in free_vars(i)
         ]
@@ -136,31 +138,33 @@ def _reach(
         linear = step_in(index, reader.rows)
         if linear is None or linear[0] < 1:
             return None
-        step, rest = linear
-        low, high = bounds(rest)
+        step, remainder = linear
+        low, high = bounds(remainder)
         if low is None or high is None:
             return None
-        if not set(free_vars(rest)) <= set(stages[use.reader].stage.reduce):
+        if not set(free_vars(remainder)) <= set(stages[use.reader].stage.reduce):
             return None
-        found = _Reach(var, step * reader.scale, step * reader.low + low, step * reader.high + high)
-        own = found if own is None else _both(own, found)
-        if own is None:
+        rows_read = _Rows(
+            var, step * reader.scale, step * reader.low + low, step * reader.high + high
+        )
+        needed = rows_read if needed is None else _union(needed, rows_read)
+        if needed is None:
             return None
-    if own is None and reaches[len(stages) - 1].rows in stages[number].stage.iters:
-        return reaches[len(stages) - 1]  # a result that no stage reads
-    return own
+    if needed is None and rows_of[len(stages) - 1].rows in stages[number].stage.iters:
+        return rows_of[len(stages) - 1]  # a result that no stage reads
+    return needed
 
 
-def _both(a: _Reach, b: _Reach) -> _Reach | None:
+def _union(a: _Rows, b: _Rows) -> _Rows | None:
     if (a.rows, a.scale) != (b.rows, b.scale):
         return None
     return replace(a, low=min(a.low, b.low), high=max(a.high, b.high))
 
 
 def _strip(
-    shaped: Shaped, uses: Sequence[_Use], common: Vars, loop: Var, reach: _Reach
+    shaped: Shaped, uses: Sequence[_Use], common: Vars, loop: Var, rows: _Rows
 ) -> Strip | None:
-    """The strip of a stage: wide enough that reads of it need no checks."""
+    """Returns the strip of a stage: wide enough that reads of it need no checks."""
     iters = shaped.stage.iters
     fills: list[bool | int | float | None] = [None] * len(shaped.stage.body)
     widths = {v: (0, 0) for v in iters}
@@ -189,10 +193,10 @@ def _strip(
         size = known_extent(var)
         if size is None:
             return None
-        if var is not reach.rows:
+        if var is not rows.rows:
             before, after = widths[var]
             row.append((before, size, after))
-    return Strip(loop, reach.rows, reach.scale, reach.low, reach.high, tuple(row), tuple(fills))
+    return Strip(loop, rows.rows, rows.scale, rows.low, rows.high, tuple(row), tuple(fills))
 
 
 def _widths(index: Index, size: Index) -> tuple[int, int] | None:

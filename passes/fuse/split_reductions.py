@@ -1,11 +1,11 @@
-"""Reductions in two steps: totals over whole tensors, so that all threads can take part, and
-windows, whose neighbours share what they reduce along the other axes.
+"""Reductions in two steps: reductions of whole tensors, in which all threads can then take part,
+and windows, whose neighbours share their reductions along the other axes.
 
     s = sum(i, k) f(x[i, k])         ->   p[i] = sum(k) f(x[i, k]) ; s = sum(i) p[i]
     s = sum(k: 1000) x[k]            ->   p[i: 50] = sum(k: 20) x[20*i + k] ; s = sum(i) p[i]
     y[i] = max(u, v) x[i + u, v]     ->   p[j] = max(v) x[j, v] ; y[i] = max(u) p[i + u]
 
-One thread would do all of a kernel whose stages share no loop.  The order of sums depends on sizes
+A single thread would run a kernel whose stages share no loop.  The order of sums depends on sizes
 and prices only.
 """
 
@@ -21,12 +21,12 @@ from tcc.passes.fuse.compose import canonical, is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 
-# The most parts of a total over one loop, for threads to share.
+# The most parts of a reduction over one loop, for threads to share.
 _MOST = 64
 
 
 def in_parts(expr: Expr) -> Iterator[Expr]:
-    """`expr` with its totals and windows taken in two steps: once for each loop whose elements
+    """Yields `expr` with its reductions and windows in two steps, once for each loop whose elements
     become parts."""
     expr = replace(expr, stages=tuple(map(_divided, expr.stages)))
     loops = max((len(s.reduce) for s in expr.stages if _has_parts(s)), default=0)
@@ -35,8 +35,8 @@ def in_parts(expr: Expr) -> Iterator[Expr]:
 
 
 def shares_no_loop(expr: Expr, limits: FusionLimits) -> bool:
-    """Whether units of several stages without a product have no loop to share, or windows of rows
-    alone."""
+    """True where tiles of several stages without a contraction have no common loop, or only windows
+    of rows."""
     if len(expr.stages) == 1 or any(map(is_contraction, expr.stages)):
         return False
     loops = shared_loops(expr, limits)
@@ -48,42 +48,44 @@ def _has_parts(stage: Stage) -> bool:
 
 
 def _divided(stage: Stage) -> Stage:
-    """A total over one loop as one over two, the outer as long as it can be for `_MOST`."""
+    """Returns a reduction over one loop as a reduction over two, the outer loop as long as `_MOST`
+    allows."""
     if len(stage.reduce) != 1 or trips(stage.iters) != 1 or is_contraction(stage):
         return stage
-    (whole,) = stage.reduce
+    (loop,) = stage.reduce
     count = trips(stage.reduce)
     parts = max((n for n in range(2, min(count, _MOST) + 1) if count % n == 0), default=0)
     if not parts:
         return stage
-    outer = iterator(whole.name, parts)
-    inner = iterator(f"{whole.name}.part", count // parts)
-    body = substitute_all(stage.body, {whole: outer * (count // parts) + inner})
+    outer = iterator(loop.name, parts)
+    inner = iterator(f"{loop.name}.part", count // parts)
+    body = substitute_all(stage.body, {loop: outer * (count // parts) + inner})
     return replace(stage, reduce=(*free_vars(outer), *free_vars(inner)), body=body)
 
 
 def _in_parts(expr: Expr, loop: int) -> Expr:
-    """`expr` with parts for each element of the loop number `loop` of a reduction, or its last."""
+    """Returns `expr` with parts for each element of the loop number `loop` of a reduction, modulo
+    the number of its loops."""
     stages: list[Stage] = []
-    number: list[int] = []  # where each stage of `expr` is now
+    number: list[int] = []  # the new number of each stage of `expr`
 
-    def moved(ref: StageRef) -> StageRef:
+    def renumbered_ref(ref: StageRef) -> StageRef:
         return replace(ref, stage=number[ref.stage])
 
     for stage in expr.stages:
-        stages += _steps(with_stages(stage, moved), loop, len(stages))
+        stages += _steps(with_stages(stage, renumbered_ref), loop, len(stages))
         number.append(len(stages) - 1)
-    return canonical(Expr(expr.params, tuple(stages), tuple(map(moved, expr.outputs))))
+    return canonical(Expr(expr.params, tuple(stages), tuple(map(renumbered_ref, expr.outputs))))
 
 
 def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
-    """A total or a window as parts, which are stage `number`, and their reduction; anything else as
-    it is."""
+    """Returns a reduction or a window as parts, which become stage `number`, and their reduction;
+    another stage unchanged."""
     if not _has_parts(stage):
         return (stage,)
     part = stage.reduce[loop % len(stage.reduce)]
-    rest = tuple(v for v in stage.reduce if v is not part)
-    parts = replace(stage, iters=(*stage.iters, part), reduce=rest)
+    inner_loops = tuple(v for v in stage.reduce if v is not part)
+    parts = replace(stage, iters=(*stage.iters, part), reduce=inner_loops)
     at = parts.at
     slid = [(n, v) for n, v in enumerate(stage.iters) if _slides(stage, v, part)]
     for n, along in slid[:1]:
@@ -93,16 +95,17 @@ def _steps(stage: Stage, loop: int, number: int) -> tuple[Stage, ...]:
         at = replaced(stage.at, n, of_atom(along) + of_atom(part))
     if not slid and (trips(stage.iters) != 1 or not trips(stage.reduce)):
         return (stage,)
-    held = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
-    return parts, replace(stage, reduce=(part,), body=tuple(held))
+    partial_results = (read(StageRef(number, n), at, s.dtype) for n, s in enumerate(stage.body))
+    return parts, replace(stage, reduce=(part,), body=tuple(partial_results))
 
 
 def _slides(stage: Stage, along: Var, part: Var) -> bool:
-    """Whether a stage reduces the same for a point as for the one before it, a part later."""
+    """True where a stage reduces the same elements for a point as for the point before it, one part
+    later."""
     later = {along: of_atom(along) + 1, part: of_atom(part) - 1}
     return substitute_all(stage.body, later) == stage.body
 
 
 def trips(loops: Vars) -> int:
-    """Trips of all loops together; 0 where one is open."""
+    """Returns the trips of all loops together; 0 where one is symbolic."""
     return prod(known_extent(v) or 0 for v in loops)

@@ -1,8 +1,8 @@
-"""Whether a group walks along a loop a run at a time, because units cannot hold all of it.
+"""Decides whether a group streams along a loop in K-blocks, because tiles cannot hold whole rows.
 
-A unit that holds whole rows computes every reduction once (the split form).  Rows of symbolic
-size, or of more bytes than a core's cache, are walked instead (the online form of `states`):
-nothing then grows with the length of the loop.
+A tile that holds whole rows computes every reduction once (the split form).  Rows of symbolic size,
+or of more bytes than a core's cache, are streamed instead (the online form of `online_reductions`):
+no buffer then grows with the length of the loop.
 """
 
 from collections.abc import Sequence
@@ -23,52 +23,53 @@ from tcc.schedule.nest import multiplied
 
 @lru_cache(maxsize=512)
 def streamed(expr: Expr, limits: FusionLimits) -> Streamed | None:
-    """The online form of `expr`, where it is wanted and there is one."""
+    """Returns the online form of `expr`, where streaming is favourable and possible; else None."""
     if len(expr.stages) == 1 or not _too_much(expr, limits):
         return None
-    found = derive(expr)
-    if found is None:
+    online = derive(expr)
+    if online is None:
         return None
-    found = _with_factors(found, limits)
-    return found if _fits(found, limits) else None
+    online = _with_factors(online, limits)
+    return online if _fits(online, limits) else None
 
 
-def resident_bytes(linked: Sequence[Shaped], number: int, cut: Vars) -> int | None:
-    """Bytes of a stage for one point of the loops in `cut`; None where they are open."""
+def resident_bytes(linked: Sequence[Shaped], number: int, fixed: Vars) -> int | None:
+    """Returns the bytes of a stage for one point of the loops `fixed`; None for a symbolic size."""
     stage = linked[number].stage
-    count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in cut)))
+    count = as_int(element_count(tuple(extent(v) for v in linked[number].axes if v not in fixed)))
     return None if count is None else count * max(s.dtype.bytes for s in stage.body)
 
 
 def _too_much(expr: Expr, limits: FusionLimits) -> bool:
     linked = linked_stages(expr)
     common = common_loops(linked)
-    total = 0
+    held_bytes = 0
     for number in range(len(linked)):
         away = needs_memory(linked, number, common)
         if away or linked[number].stage.monoid is not None:
             size = resident_bytes(linked, number, common)
             if size is None and away:
                 return True
-            total += size or 0
+            held_bytes += size or 0
     if limits.walks is not None:
         return limits.walks
     if common and any(map(_factors, expr.stages)):
         rows = (known_extent(v) or limits.stream_rows for v in _rows(linked, common))
-        total *= min(limits.stream_rows, max(rows))
-    if total > limits.room or _reads_long_rows(expr, limits):
+        held_bytes *= min(limits.stream_rows, max(rows))
+    if held_bytes > limits.room or _reads_long_rows(expr, limits):
         return True
     return any(_multiplies_rows(s, limits) for s in expr.stages)
 
 
 def _rows(linked: Sequence[Shaped], common: Vars) -> Vars:
-    """The common loops along which products read one factor again, else the innermost one."""
-    found: set[Var] = set()
+    """Returns the common loops along which matmuls read one factor again, else the innermost common
+    loop."""
+    row_loops: set[Var] = set()
     for shaped in linked:
         if factors := _factors(shaped.stage):
             a, b = (set(free_vars(*f.indices)) for f in factors)
-            found |= a ^ b
-    return tuple(v for v in common if v in found) or common[-1:]
+            row_loops |= a ^ b
+    return tuple(v for v in common if v in row_loops) or common[-1:]
 
 
 def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
@@ -81,9 +82,11 @@ def _reads_long_rows(expr: Expr, limits: FusionLimits) -> bool:
 
 
 def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
-    """Whether a product reads both factors along the sum: no loop of its result runs along memory,
-    and a unit that holds whole rows could not change that.  A few rows multiply as they lie, with
-    sums along the vectors."""
+    """True where a matmul reads both factors along the sum.
+
+    No loop of its result then runs along memory, and a tile that holds whole rows could not change
+    that.  A few rows are multiplied as stored, with sums along the vectors.
+    """
     factors, few = _factors(stage), limits.transposed_rows
     if not all(set(free_vars(f.indices[-1])) <= set(stage.reduce) for f in factors if f.indices):
         return False
@@ -91,48 +94,52 @@ def _multiplies_rows(stage: Stage, limits: FusionLimits) -> bool:
 
 
 def _own_points(stage: Stage, factor: Read, few: int) -> int:
-    """Elements of the result for each that the other factor gives alone."""
-    own = free_vars(*factor.indices)
-    others = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
-    alone = [v for v in stage.iters if v in own and v not in others]
-    return prod(known_extent(v) or few for v in alone)
+    """Returns the number of result elements for each element of the other factor: the product of
+    the loops that only `factor` has."""
+    factor_loops = free_vars(*factor.indices)
+    other_loops = free_vars(*(i for f in _factors(stage) if f is not factor for i in f.indices))
+    only_here = [v for v in stage.iters if v in factor_loops and v not in other_loops]
+    return prod(known_extent(v) or few for v in only_here)
 
 
 def _factors(stage: Stage) -> tuple[Read, ...]:
-    found = multiplied(stage)
-    if found is None:
+    pair = multiplied(stage)
+    if pair is None:
         return ()
-    a, b = uncast(found.a), uncast(found.b)
+    a, b = uncast(pair.a), uncast(pair.b)
     return (a, b) if isinstance(a, Read) and isinstance(b, Read) and a is not b else ()
 
 
-# ---- factors that a unit turns around ----------------------------------------------------------
+# ---- factors that a tile transposes --------------------------------------------------------------
 
 
-def _with_factors(found: Streamed, limits: FusionLimits) -> Streamed:
-    """With a copy, made once a unit, of factors of products along the streaming loop that lie along
-    the sum: rows of the copy then lie along the vectors, and the factor that is walked needs
-    none."""
-    loop = found.stream.loop
-    for number in found.stream.stages:
-        stage = found.expr.stages[number]
+def _with_factors(online: Streamed, limits: FusionLimits) -> Streamed:
+    """Adds copies, made once a tile, of factors of matmuls in the streaming loop that lie along the
+    sum: rows of a copy lie along the vectors, and the streamed factor then needs no copy."""
+    loop = online.stream.loop
+    for number in online.stream.stages:
+        stage = online.expr.stages[number]
         factors = _factors(stage)
         if loop in stage.iters and factors and _multiplies_rows(stage, limits):
-            still = [f for f in factors if loop not in free_vars(*f.indices)]
-            if len(still) == 1 and isinstance(still[0].source, int) and still[0].fill is None:
-                return _with_copy(found, number, still[0])
-    return found
+            stationary = [f for f in factors if loop not in free_vars(*f.indices)]
+            if (
+                len(stationary) == 1
+                and isinstance(stationary[0].source, int)
+                and stationary[0].fill is None
+            ):
+                return _with_copy(online, number, stationary[0])
+    return online
 
 
-def _with_copy(found: Streamed, number: int, factor: Read) -> Streamed:
-    stage = found.expr.stages[number]
-    used = tuple(v for v in stage.loops if v in free_vars(*factor.indices))
-    copy = Stage(used, (), None, (factor,))
-    at = tuple(map(of_atom, used))
-    mine = read(StageRef(-1), at, factor.dtype)
-    stages = list(found.expr.stages)
-    stages[number] = replace(stage, body=(replaced(stage.body[0], {factor: mine}),))
-    old = found.stream
+def _with_copy(online: Streamed, number: int, factor: Read) -> Streamed:
+    stage = online.expr.stages[number]
+    loops = tuple(v for v in stage.loops if v in free_vars(*factor.indices))
+    copy = Stage(loops, (), None, (factor,))
+    at = tuple(map(of_atom, loops))
+    copy_read = read(StageRef(-1), at, factor.dtype)
+    stages = list(online.expr.stages)
+    stages[number] = replace(stage, body=(replaced(stage.body[0], {factor: copy_read}),))
+    old = online.stream
     rescales = [
         Rescale(
             r.stage + 1, read_from(r.state, replace(r.total, stage=r.total.stage + 1)), r.factor
@@ -145,29 +152,29 @@ def _with_copy(found: Streamed, number: int, factor: Read) -> Streamed:
         tuple(n + 1 for n in old.stages),
         tuple(rescales),
     )
-    return Streamed(inserted(replace(found.expr, stages=tuple(stages)), 0, copy), stream)
+    return Streamed(inserted(replace(online.expr, stages=tuple(stages)), 0, copy), stream)
 
 
-# ---- what the lowering relies on ---------------------------------------------------------------
+# ---- conditions of the lowering ------------------------------------------------------------------
 
 
-def _fits(found: Streamed, limits: FusionLimits) -> bool:
-    """Whether states are rows of the common loops, and a run of the streaming loop is of known
-    size."""
-    loop = found.stream.loop
-    if any(_is_cut(stage, loop) for stage in found.expr.stages):
+def _fits(online: Streamed, limits: FusionLimits) -> bool:
+    """True where states are rows of the common loops, and a K-block of the streaming loop has a
+    static size that fits the scratch."""
+    loop = online.stream.loop
+    if any(_is_cut(stage, loop) for stage in online.expr.stages):
         return False
-    linked = linked_stages(found.expr)
+    linked = linked_stages(online.expr)
     common = common_loops(linked)
-    for rescale in found.stream.rescales:
+    for rescale in online.stream.rescales:
         state = rescale.total.stage
         if not set(linked[state].stage.iters) <= set(common):
             return False
         if needs_memory(linked, state, common):
             return False
-    cut = (*common, loop)
+    fixed = (*common, loop)
     resident = [
-        resident_bytes(linked, n, cut)
+        resident_bytes(linked, n, fixed)
         for n in range(len(linked))
         if needs_memory(linked, n, common)
     ]
@@ -175,7 +182,7 @@ def _fits(found: Streamed, limits: FusionLimits) -> bool:
 
 
 def _is_cut(stage: Stage, loop: Var) -> bool:
-    """Whether anything reads at a quotient or a power of the loop."""
+    """True where a stage reads at a quotient or a power of the loop."""
     return any(
         loop in free_vars(index) and linear_in(index, loop) is None
         for node in reads(stage)

@@ -1,10 +1,10 @@
-"""Gives an expression storage: expression and layouts in, tile group out.
+"""Gives an expression storage: from an expression and layouts to a tile group.
 
     y[i, j] = max(x[j, i], 0)   with x row-major [8, 4]
       ->  y@(8*i + j) = max(x@(4*j + i), 0)
 
 Requires stages that read each other only at plain iterators (`compose` establishes it).
-Establishes unified iterators, flat offsets, guards wherever an index is not proved inside.
+Establishes unified iterators, flat offsets, and guards wherever an index is not proved inside.
 """
 
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 @record
 class Storage:
-    """Where an operand or result lies: its layout over its logical shape."""
+    """The storage of an operand or result: its layout over its logical shape."""
 
     dtype: DType
     shape: Indices
@@ -64,8 +64,9 @@ def build_group(
     collapsed: bool = True,
     limits: FusionLimits = TYPICAL_LIMITS,
 ) -> TileGroup:
-    """The tile group of `expr`; buffers are the operands in order, the results, then locals."""
-    return _finished(_apart(expr, tuple(operands), tuple(results), limits), collapsed)
+    """Returns the tile group of `expr`; buffers are the operands in order, the results, then
+    locals."""
+    return _finished(_uncollapsed(expr, tuple(operands), tuple(results), limits), collapsed)
 
 
 @lru_cache(1024)
@@ -73,11 +74,11 @@ def _finished(group: TileGroup, collapsed: bool) -> TileGroup:
     return _with_sizes(collapse(group) if collapsed else group)
 
 
-@lru_cache(1024)  # forms and knobs that differ often make equal groups
-def _apart(
+@lru_cache(1024)  # different forms and knobs often give equal groups
+def _uncollapsed(
     expr: Expr, operands: tuple[Storage, ...], results: tuple[Storage, ...], limits: FusionLimits
 ) -> TileGroup:
-    """The group with all its loops, without its sizes."""
+    """Returns the group with all its loops, before they are collapsed, and without its sizes."""
     expr = side_by_side(expr) if limits.beside else expr
     online = streamed(expr, limits)
     stream = None if online is None else online.stream
@@ -85,13 +86,13 @@ def _apart(
     linked = linked_stages(expr)
     loops = shared_loops(expr, limits) if stream is None else Loops.plain(linked)
     common = loops.common
-    cut = common if stream is None else (*common, stream.loop)
+    tile_loops = common if stream is None else (*common, stream.loop)
     buffers = [
         GroupBuffer(s.dtype, element_count(s.layout.sizes), scope, s.constant)
         for storages, scope in ((operands, MemorySpace.INPUT), (results, MemorySpace.OUTPUT))
         for s in storages
     ]
-    resident: dict[int, Kept | InResult] = {}
+    resident: dict[int, InScratch | InResult] = {}
     stages = []
     for number, shaped in enumerate(linked):
         stage = shaped.stage
@@ -101,11 +102,13 @@ def _apart(
         if number in places:
             result = places[number]
             resident[number] = InResult(len(buffers), shaped, results[result].layout)
-            whole = buffers[len(operands) + result]
-            local = replace(whole, scope=MemorySpace.LOCAL, place=len(operands) + result)
+            result_buffer = buffers[len(operands) + result]
+            local = replace(result_buffer, scope=MemorySpace.LOCAL, place=len(operands) + result)
             buffers.append(local)
         elif strip is not None or needs_memory(linked, number, common):
-            resident[number] = _kept(buffers, shaped, cut, strip, _widest(stage, placed, buffers))
+            resident[number] = _in_scratch(
+                buffers, shaped, tile_loops, strip, _widest(stage, placed, buffers)
+            )
         stores: list[tuple[Access, ...]] = []
         for component in range(len(stage.body)):
             targets = [
@@ -116,20 +119,26 @@ def _apart(
             if number in resident:
                 targets.append(resident[number].access(component, _resident_at(shaped, component)))
             stores.append(tuple(targets))
-        kept = resident[number].strip if number in resident else None
+        scratch_strip = resident[number].strip if number in resident else None
         grouped = GroupStage(
-            stage.iters, stage.reduce, stage.monoid, stage.body, placed, tuple(stores), kept
+            stage.iters,
+            stage.reduce,
+            stage.monoid,
+            stage.body,
+            placed,
+            tuple(stores),
+            scratch_strip,
         )
         stages.append(grouped)
     return order_loops(TileGroup(tuple(buffers), tuple(stages), common, (), stream))
 
 
-# ---- values that a unit holds in its scratch memory ----------------------------------------------
+# ---- values that a tile holds in its scratch -----------------------------------------------------
 
 
 @record
 class InResult:
-    """A stage in the memory of a result: the local buffer that stands for it, and the layout of the
+    """A stage that lies in the memory of a result: the local buffer for it, and the layout of the
     result."""
 
     buffer: int
@@ -141,7 +150,7 @@ class InResult:
         return None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Where the element at values `at` of the stage's iterators lies."""
+        """Returns the place of the element at values `at` of the stage's iterators."""
         values = dict(zip(self.shaped.axes, at, strict=True))
         logical = tuple(substitute(index, values) for index in self.shaped.logical)
         return Access(self.buffer, flat(place(self.layout, logical), self.layout.sizes))
@@ -150,31 +159,38 @@ class InResult:
 def _placed(
     expr: Expr, results: Sequence[Storage], limits: FusionLimits
 ) -> tuple[Expr, Mapping[int, int]]:
-    """The expression, and by stages of open size the results in which they lie.  Readers make a
-    pointwise stage again that has no place among results of these types."""
+    """Returns the expression, and the results in which its stages of symbolic size lie.
+
+    A pointwise stage without a place is inlined, so that its readers recompute it.
+    """
     if not limits.reuses_results:
         return expr, {}
     linked, loops = linked_stages(expr), shared_loops(expr, limits)
     placed = result_places(linked, loops, expr.outputs, [s.dtype for s in results])
     stages = range(len(linked))
-    kept = frozenset(n for n in stages if n in placed or not is_open(linked, n, loops.common))
-    inlined = inline_pointwise(expr, kept)
-    if len(kept) == len(linked) or inlined == expr:
+    stored_stages = frozenset(
+        n for n in stages if n in placed or not is_open(linked, n, loops.common)
+    )
+    inlined = inline_pointwise(expr, stored_stages)
+    if len(stored_stages) == len(linked) or inlined == expr:
         return expr, placed
-    small, used = drop_unused(inlined)
+    small, operand_numbers = drop_unused(inlined)
 
     def numbered(source: Source) -> Source:
-        return source if isinstance(source, StageRef) else used[source]
+        return source if isinstance(source, StageRef) else operand_numbers[source]
 
     again = tuple(with_sources(stage, numbered) for stage in small.stages)
     return _placed(replace(small, params=expr.params, stages=again), results, limits)
 
 
 @record
-class Kept:
-    """A stage in a unit's scratch: the buffer of each component, and the iterators of its result
-    (those that the unit runs over itself) in the order in which elements lie, with their sizes and
-    the elements stored before the first."""
+class InScratch:
+    """A stage in a tile's scratch.
+
+    `buffers` has a buffer for each component. `order` are the iterators of the result over which
+    the tile itself loops, in order of storage; `sizes` are their sizes, and `before` the elements
+    stored before the first.
+    """
 
     buffers: tuple[int, ...]
     order: tuple[int, ...]
@@ -183,26 +199,29 @@ class Kept:
     strip: Strip | None
 
     def access(self, component: int, at: Indices) -> Access:
-        """Where the element at values `at` of the result's iterators lies."""
+        """Returns the place of the element at values `at` of the result's iterators."""
         indices = [at[n] + first for n, first in zip(self.order, self.before, strict=True)]
         offset = flat(tuple(indices), self.sizes)
         if self.strip is None:
             return Access(self.buffers[component], offset)
-        others = (i for n, i in enumerate(at) if n not in self.order)
-        return Access(self.buffers[component], offset, along=free_vars(*others))
+        fixed_indices = (i for n, i in enumerate(at) if n not in self.order)
+        return Access(self.buffers[component], offset, along=free_vars(*fixed_indices))
 
 
-def _kept(
+def _in_scratch(
     buffers: list[GroupBuffer],
     shaped: Shaped,
-    cut: Vars,
+    tile_loops: Vars,
     strip: Strip | None,
     widest: Access | None,
-) -> Kept:
-    """Row by row where rows follow a loop, and as the widest operand lies; else in the order of the
-    iterators."""
+) -> InScratch:
+    """Adds the buffers of a stage in scratch.
+
+    A strip lies row by row, its inner axes in the order of the widest operand; another stage lies
+    in the order of its iterators.
+    """
     iters = shaped.axes
-    order = [n for n, v in enumerate(iters) if v not in cut]
+    order = [n for n, v in enumerate(iters) if v not in tile_loops]
     sizes = {n: extent(iters[n]) for n in order}
     before = dict.fromkeys(order, 0)
     if strip is not None:
@@ -215,19 +234,19 @@ def _kept(
         before = {order[0]: 0, **{n: axes[n][0] for n in inner}}
     size = element_count(tuple(sizes[n] for n in order))
     if as_int(size) is None:
-        raise InternalError("a value held in a unit's scratch must have a static size")
+        raise InternalError("a value held in a tile's scratch must have a static size")
     numbers: list[int] = []
     for scalar in shaped.stage.body:
-        if not numbers or not shaped.chosen:
+        if not numbers or not shaped.unrolled_iters:
             buffers.append(GroupBuffer(scalar.dtype, size, MemorySpace.LOCAL))
         numbers.append(len(buffers) - 1)
     places = tuple(sizes[n] for n in order), tuple(before[n] for n in order)
-    return Kept(tuple(numbers), tuple(order), *places, strip)
+    return InScratch(tuple(numbers), tuple(order), *places, strip)
 
 
 def _resident_at(shaped: Shaped, component: int) -> Indices:
-    """The iterators of what a body gives an element of."""
-    if shaped.chosen:
+    """Returns the indices of the element that a component of the body computes."""
+    if shaped.unrolled_iters:
         return axes_at(shaped, shaped.places[component])
     return shaped.stage.at
 
@@ -235,7 +254,7 @@ def _resident_at(shaped: Shaped, component: int) -> Indices:
 def _widest(
     stage: Stage, accesses: Mapping[Read, Access], buffers: Sequence[GroupBuffer]
 ) -> Access | None:
-    """The access of what is computed that varies with most loops of the stage."""
+    """Returns the access to a computed value that varies with most loops of the stage."""
     loops = {*stage.loops}
     moving = [a for a in accesses.values() if not buffers[a.buffer].constant]
     return max(moving, default=None, key=lambda a: len(loops & {*free_vars(a.offset)}))
@@ -248,9 +267,9 @@ def _read_access(
     node: Read,
     operands: Sequence[Storage],
     stages: Sequence[Shaped],
-    resident: Mapping[int, Kept | InResult],
+    resident: Mapping[int, InScratch | InResult],
 ) -> Access | None:
-    """Where a read finds its element; None if it is the block just computed."""
+    """Returns the place that a read accesses; None for the block that was just computed."""
     source = node.source
     if isinstance(source, int):
         return _access(source, node, operands[source])
@@ -260,26 +279,30 @@ def _read_access(
     at = axes_at(shaped, node.indices)
     place = resident[source.stage].access(source.component, at)
     if resident[source.stage].strip is not None:
-        return place  # what is outside is stored
+        return place  # a strip stores its padding
     shape = tuple(map(radix_size, shaped.logical))
     return replace(place, guards=tuple(_logical_guards(node, shape)))
 
 
-@lru_cache(1 << 14)  # forms and sizes of one kernel have most reads in common
+@lru_cache(1 << 14)  # the forms and sizes of one kernel share most reads
 def _access(source: int, node: Read, storage: Storage) -> Access:
     guards = _logical_guards(node, storage.shape)
-    own = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
-    stored = place(storage.layout, node.indices)
+    is_private = all(within(node.indices[a], storage.shape[a]) for a in storage.layout.shared)
+    position = place(storage.layout, node.indices)
     beyond: tuple[Guard, ...] = ()
-    if own and _fills_agree(node, storage) and all(map(within, stored, storage.layout.sizes)):
+    if (
+        is_private
+        and _fills_agree(node, storage)
+        and all(map(within, position, storage.layout.sizes))
+    ):
         beyond = () if node.fill else tuple(g for g in guards if as_int(g.extent) is None)
         guards = []
-    offset = flat(stored, storage.layout.sizes)
+    offset = flat(position, storage.layout.sizes)
     return Access(source, offset, tuple(guards), beyond=beyond)
 
 
 def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
-    """The bounds that are not proved.  Data-dependent indices are never taken on trust."""
+    """Returns the bounds that are not proved.  Data-dependent indices are always guarded."""
     loose = {v for v, _ in node.indirect}
     return [
         Guard(i, n)
@@ -289,7 +312,7 @@ def _logical_guards(node: Read, shape: Indices) -> list[Guard]:
 
 
 def _fills_agree(node: Read, storage: Storage) -> bool:
-    """Whether storage outside the elements holds what the read wants to see there."""
+    """True where the storage outside of the elements holds the fill of the read."""
     return (
         node.fill is not None
         and storage.layout.fill is not None
@@ -298,7 +321,8 @@ def _fills_agree(node: Read, storage: Storage) -> bool:
 
 
 def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Access:
-    """Where a component goes; an unrolled stage may compute elements beyond the end."""
+    """Returns the place of a component; an unrolled stage may compute elements beyond the end,
+    which a guard drops."""
     at = shaped.places[component] if shaped.places else shaped.logical
     beyond = zip(at, storage.shape, strict=True) if shaped.places else ()
     guards = tuple(Guard(i, n) for i, n in beyond if not within(i, n))
@@ -306,7 +330,7 @@ def _store(buffer: int, shaped: Shaped, component: int, storage: Storage) -> Acc
 
 
 def _with_sizes(group: TileGroup) -> TileGroup:
-    found: dict[Var, None] = {}
+    symbols: dict[Var, None] = {}
     for stage in group.stages:
         indices = [extent(v) for v in stage.loops]
         for access in stage.accesses.values():
@@ -315,12 +339,12 @@ def _with_sizes(group: TileGroup) -> TileGroup:
         indices += [a.offset for a in stage.written]
         indices += [i for a in stage.written for g in a.guards for i in (g.index, g.extent)]
         indices += index_values(*stage.body)
-        found.update(dict.fromkeys(v for v in free_vars(*indices) if v.extent is None))
-    return replace(group, sizes=tuple(found))
+        symbols.update(dict.fromkeys(v for v in free_vars(*indices) if v.extent is None))
+    return replace(group, sizes=tuple(symbols))
 
 
 def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Storage], list[Storage]]:
-    """Storage of operands and results before their layouts are chosen."""
+    """Returns the storage of operands and results before their layouts are chosen."""
     operands = [
         Storage(t.dtype, t.shape, row_major(t.shape), constant)
         for t, constant in zip(expr.params, constants, strict=True)
@@ -330,7 +354,7 @@ def row_major_storage(expr: Expr, constants: Sequence[bool]) -> tuple[list[Stora
 
 
 def steps_evenly(stage: GroupStage) -> bool:
-    """Whether elements that a stage loads lie at even distances along every loop."""
+    """True where the elements that a stage loads lie at even distances along every loop."""
     loops = stage.loops
     return all(
         linear_in(access.offset, var) is not None

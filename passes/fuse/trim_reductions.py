@@ -1,4 +1,5 @@
-"""Reductions lose the terms that are the identity of their monoid at every point of the results.
+"""Removes terms from reductions that are the identity of their monoid at every point of the
+results.
 
     y[o] = sum(k: 0..1280) x[o + k - 1 | fill 0], x of 7, o: 0..2
     m[i] = max(k: 0..64) select(k < i + 2, x[i, k], -inf), i: 0..8
@@ -7,9 +8,9 @@
     m[i] = max(k: 0..9) select(k < i + 2, x[i, k], -inf)
 
 A term is known to be the identity where one of its reads leaves the source and gives its fill, or
-where one of its comparisons of indices has one outcome, if the term is the identity then whatever
-else it reads.  Requires nothing.  Establishes that reads which stay inside have no fill, in the
-stages that lost terms.
+where one of its comparisons of indices has a fixed outcome, if the term is then the identity for
+all other values that it reads.  Requires nothing.  Establishes that reads which stay inside have no
+fill, in the stages that lost terms.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,12 +35,12 @@ from tcc.ir.index.prove import inside
 from tcc.ir.types import BOOL
 from tcc.passes.derive.rules.neutral import folded
 
-# The first value of an iterator and the one after the last.
+# The first value of an iterator, and the value after its last.
 _Range: TypeAlias = tuple[int, int]
 
 
 def trim_reductions(expr: Expr) -> Expr:
-    """`expr` with shorter reductions where terms are known to change nothing."""
+    """Returns `expr` with shorter reductions where terms are known to change nothing."""
     stages = tuple(_trimmed(stage, expr) for stage in expr.stages)
     return expr if stages == expr.stages else replace(expr, stages=stages)
 
@@ -52,15 +53,15 @@ def _trimmed(stage: Stage, expr: Expr) -> Stage:
         first, end = _live(stage, var, size, expr)
         if end - first < size:
             short = iterator(var.name, end - first)
-            moved = {var: short + first}
-            cut = tuple(free_vars(short)[0] if v is var else v for v in stage.reduce)
-            body = substitute_all(stage.body, moved)
-            stage = _without_fills(replace(stage, reduce=cut, body=body), expr)
+            shifted = {var: short + first}
+            reduce = tuple(free_vars(short)[0] if v is var else v for v in stage.reduce)
+            body = substitute_all(stage.body, shifted)
+            stage = _without_fills(replace(stage, reduce=reduce, body=body), expr)
     return stage
 
 
 def _without_fills(stage: Stage, expr: Expr) -> Stage:
-    """`stage` with no fill in reads that stay inside."""
+    """Returns `stage` with no fill in reads that stay inside."""
 
     def plain(node: Read) -> Scalar:
         axes = zip(node.indices, _shape(node, expr), strict=True)
@@ -84,15 +85,15 @@ def _shape(node: Read, expr: Expr) -> Indices:
 
 
 def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
-    """The values of `var` of which some term may not be the identity."""
+    """Returns the values of `var` for which some term may not be the identity."""
     assert stage.monoid is not None
     identity = MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
     ranges = []
-    for body, wanted in zip(stage.body, identity, strict=True):
+    for body, neutral in zip(stage.body, identity, strict=True):
         first, end = 0, size
-        for known, value, (low, high) in _facts(body, var, size, expr):
-            if (first < low or high < end) and folded((body,), {known: value}, computes=True) == (
-                wanted,
+        for scalar, value, (low, high) in _facts(body, var, size, expr):
+            if (first < low or high < end) and folded((body,), {scalar: value}, computes=True) == (
+                neutral,
             ):
                 first, end = max(first, low), min(end, high)
         ranges.append((first, max(first, end)))
@@ -100,27 +101,28 @@ def _live(stage: Stage, var: Var, size: int, expr: Expr) -> _Range:
 
 
 def _facts(body: Scalar, var: Var, size: int, expr: Expr) -> Iterator[tuple[Scalar, Const, _Range]]:
-    """Scalars of `body`, values of theirs, and ranges of `var` outside of which they have these."""
+    """Yields scalars of `body` with a constant, and the range of `var` outside of which the scalar
+    is that constant."""
     for node in walk(body):
         match node:
             case Read() if node.fill is not None:
                 axes = zip(node.indices, _shape(node, expr), strict=True)
-                held = [i for index, dim in axes for i in (index, dim - 1 - index)]
-                yield node, literal(node.fill, node.dtype), _within(held, var, size)
+                bounds_of_read = [i for index, dim in axes for i in (index, dim - 1 - index)]
+                yield node, literal(node.fill, node.dtype), _within(bounds_of_read, var, size)
             case Apply():
                 for outcome in (True, False):
                     if limits := held_where(node, not outcome):
                         yield node, literal(outcome, BOOL), _within(limits, var, size)
 
 
-def _within(held: Sequence[Index], var: Var, size: int) -> _Range:
-    """The values of `var` at which all of `held` may be 0 or more."""
+def _within(indices: Sequence[Index], var: Var, size: int) -> _Range:
+    """Returns the values of `var` at which all `indices` may be 0 or more."""
     first, end = 0, size
-    for index in held:
+    for index in indices:
         linear = step_in(index, var)
-        most = None if linear is None else bounds(linear[1])[1]
-        if linear is not None and most is not None and linear[0] > 0:
-            first = max(first, -(most // linear[0]))
-        elif linear is not None and most is not None and linear[0] < 0:
-            end = min(end, most // -linear[0] + 1)
+        highest = None if linear is None else bounds(linear[1])[1]
+        if linear is not None and highest is not None and linear[0] > 0:
+            first = max(first, -(highest // linear[0]))
+        elif linear is not None and highest is not None and linear[0] < 0:
+            end = min(end, highest // -linear[0] + 1)
     return first, end

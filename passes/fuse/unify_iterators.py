@@ -3,8 +3,8 @@
     s[i] = sum(k) x[i, k]                            s[u, v] = sum(k) x[64*u + v, k]
     y[u, v] = exp(s[64*u + v])            ->         y[u, v] = exp(s[u, v])
 
-Requires nothing of the stages.  What cannot be linked stays as it is: the value then goes through
-the unit's scratch (`tcc.passes.fuse.structure`).
+Requires nothing of the stages.  A stage that cannot be linked stays as it is: its value then goes
+through the tile's scratch (`tcc.passes.fuse.structure`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
 from tcc.record import record
 
-# An index that no iterator follows.
+# The index of an axis along which no iterator is shared.
 _LOOSE = const(0)
 
 
@@ -47,26 +47,27 @@ _LOOSE = const(0)
 class Shaped:
     """A stage, and the logical index of its result as functions of its iterators.
 
-    They differ from the iterators themselves once an iterator was split.  An unrolled stage has an
-    index for each of its bodies in `places` too: all give elements of one result.  Where other
-    stages read it, `chosen` are the iterators of the result that its bodies are for the values of.
+    They differ from the iterators themselves once an iterator was split.  An unrolled stage also
+    has an index for each of its bodies in `places`: all bodies give elements of one result.  Where
+    other stages read it, `unrolled_iters` are the iterators of the result whose values the bodies
+    enumerate.
     """
 
     stage: Stage
     logical: Indices
     places: tuple[Indices, ...] = ()
-    chosen: Vars = ()
+    unrolled_iters: Vars = ()
 
     @property
     def axes(self) -> Vars:
         """The iterators of the result."""
-        return (*self.chosen, *self.stage.iters)
+        return (*self.unrolled_iters, *self.stage.iters)
 
 
-# The same composition is asked about by every rule that may refuse it, and then lowered.
+# Every rule that may refuse a composition links it, and so does its lowering.
 @lru_cache(maxsize=512)
 def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
-    """The stages with loops that run over the same things linked."""
+    """Returns the stages with corresponding loops linked."""
     stages = read_inside(expr)
     inner = {source.stage for s in stages for _, source in reads_of_stages(*s.body)}
     return link_stages(
@@ -78,29 +79,31 @@ def linked_stages(expr: Expr) -> tuple[Shaped, ...]:
 
 
 def _chosen_stage(stage: Stage) -> Shaped:
-    """A stage that others read, unrolled where its bodies are for the values of some iterators."""
+    """Returns a stage that other stages read, unrolled where its bodies enumerate the values of
+    some iterators."""
     shaped = shaped_stage(stage)
     split = unroll(shaped.stage, shaped.logical)
     if split is None:
         return shaped
     logical: list[Index] = []
-    chosen: list[Var] = []
+    unrolled_iters: list[Var] = []
     for formula, places in zip(shaped.logical, zip(*split.places, strict=True), strict=True):
         var = var_of(formula)
         if all(p is places[0] for p in places):
             logical.append(places[0])
         elif var is not None and all(as_int(p) is not None for p in places):
             logical.append(formula)
-            chosen.append(var)
+            unrolled_iters.append(var)
         else:
             return shaped
-    return Shaped(split.stage, tuple(logical), split.places, tuple(chosen))
+    return Shaped(split.stage, tuple(logical), split.places, tuple(unrolled_iters))
 
 
 def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
-    """`stage` without loops of one trip; with `unrolled`, without those that choose formulas."""
-    unit = {v: const(0) for v in stage.loops if known_extent(v) == 1}
-    shaped = _substituted(Shaped(stage, stage.at), unit, dict.fromkeys(unit, ()))
+    """Returns `stage` without loops of one trip; with `unrolled`, also without loops that choose
+    formulas."""
+    single_trips = {v: const(0) for v in stage.loops if known_extent(v) == 1}
+    shaped = _substituted(Shaped(stage, stage.at), single_trips, dict.fromkeys(single_trips, ()))
     split = unroll(shaped.stage, shaped.logical) if unrolled else None
     if split is None:
         return shaped
@@ -108,56 +111,60 @@ def shaped_stage(stage: Stage, *, unrolled: bool = False) -> Shaped:
 
 
 def link_stages(stages: tuple[Shaped, ...]) -> tuple[Shaped, ...]:
-    """Makes readers and the stages they read loop over the same iterators, last stage first.
+    """Makes readers and their producers loop over the same iterators, last stage first.
 
-    A reshape between them shows as quotients and remainders in the read; the loop they cut is then
-    split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
+    A reshape between them appears as quotients and remainders in the read; the loop that they
+    divide is then split in two: `s[i // 64, i % 64]` becomes `s[u, v]` with `i = 64*u + v`.
     """
     linked: list[Shaped] = []
     for shaped in stages:
-        linked.append(_split_alike(_split_own(shaped), linked))
+        linked.append(_split_as_producer(_split_own(shaped), linked))
     for number in range(len(stages) - 1, -1, -1):
         reader = _first_reader(linked, number)
         if reader is None and number < len(stages) - 1:
-            reader = _beside(linked[number], linked[-1])
+            reader = _as_last_result(linked[number], linked[-1])
         if reader is not None:
             linked[number] = _follow(linked[number], reader)
     return tuple(linked)
 
 
-def _beside(shaped: Shaped, last: Shaped) -> Indices | None:
-    """A result that no stage reads loops as the last one does, where it has the same shape."""
+def _as_last_result(shaped: Shaped, last: Shaped) -> Indices | None:
+    """Returns the indices of the last stage for a result that no stage reads, where it has the same
+    shape; else None."""
     sizes = [tuple(map(radix_size, s.logical)) for s in (shaped, last)]
     return last.logical if sizes[0] == sizes[1] else None
 
 
 def _first_reader(stages: Sequence[Shaped], number: int) -> Indices | None:
-    """The first later read at iterators alone, else the first at all: a product that sums over one
-    axis still walks the others one to one.  Indices that a reduction runs over are left out."""
+    """Returns the first later read at iterators alone, else the first read: a contraction that sums
+    over one axis still loops over the other axes one to one.  Indices that a reduction runs over
+    are left out."""
     partial = None
     for shaped in stages[number + 1 :]:
         for node, source in reads_of_stages(*shaped.stage.body):
             if source.stage == number:
-                own = set(shaped.stage.iters)
-                if own.issuperset(free_vars(*node.indices)):
+                reader_iters = set(shaped.stage.iters)
+                if reader_iters.issuperset(free_vars(*node.indices)):
                     return node.indices
                 if partial is None:
-                    partial = tuple(i if set(free_vars(i)) <= own else _LOOSE for i in node.indices)
+                    partial = tuple(
+                        i if set(free_vars(i)) <= reader_iters else _LOOSE for i in node.indices
+                    )
     return partial
 
 
 def _split_own(shaped: Shaped) -> Shaped:
-    """Splits loops of a stage that its reads cut into quotient and rest."""
-    while (cut := _find_cut(shaped.stage)) is not None:
-        shaped = _split(shaped, *cut)
+    """Splits loops of a stage that its reads divide into quotient and remainder."""
+    while (division := _find_cut(shaped.stage)) is not None:
+        shaped = _split(shaped, *division)
     return shaped
 
 
-def _split_alike(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
-    """Splits loops of a stage that walk an axis of an earlier one whose own loop was cut, so that
-    both have one loop for each part: heads that share their keys, in groups."""
-    while (cut := _find_shared_cut(shaped.stage, earlier)) is not None:
-        shaped = _split(shaped, *cut)
+def _split_as_producer(shaped: Shaped, earlier: Sequence[Shaped]) -> Shaped:
+    """Splits a loop of a stage as the producer's loop over the same axis was split. Example: query
+    heads grouped by key head."""
+    while (division := _find_shared_cut(shaped.stage, earlier)) is not None:
+        shaped = _split(shaped, *division)
     return shaped
 
 
@@ -186,7 +193,7 @@ def _find_cut(stage: Stage) -> tuple[Var, int] | None:
                 cuts.append((by, var))
     if not cuts:
         return None
-    by, var = min(cuts, key=lambda cut: (cut[0], cut[1].name))
+    by, var = min(cuts, key=lambda division: (division[0], division[1].name))
     return var, by
 
 
@@ -198,43 +205,44 @@ def _split(shaped: Shaped, var: Var, by: int) -> Shaped:
 
 def _substituted(shaped: Shaped, mapping: Substitution, loops: Mapping[Var, Vars]) -> Shaped:
     stage = shaped.stage
-    iters, reduce, chosen = (
+    iters, reduce, unrolled_iters = (
         tuple(new for v in old for new in loops.get(v, (v,)))
-        for old in (stage.iters, stage.reduce, shaped.chosen)
+        for old in (stage.iters, stage.reduce, shaped.unrolled_iters)
     )
     body = substitute_all(stage.body, mapping)
     logical, *places = (
         tuple(substitute(i, mapping) for i in at) for at in (shaped.logical, *shaped.places)
     )
-    moved = replace(stage, iters=iters, reduce=reduce, body=body)
-    return Shaped(moved, logical, tuple(places), chosen)
+    substituted = replace(stage, iters=iters, reduce=reduce, body=body)
+    return Shaped(substituted, logical, tuple(places), unrolled_iters)
 
 
 def _follow(shaped: Shaped, at: Indices) -> Shaped:
     """Gives a stage the iterators of the read `at`, where an index is a mixed-radix number of
-    iterators of the reader that no other index uses; other iterators stay its own."""
+    iterators of the reader that no other index uses; other iterators stay."""
     mapping: dict[Var, Index] = {}
     loops: dict[Var, Vars] = {}
-    taken: set[Var] = set()
+    used_digits: set[Var] = set()
     for formula, index in zip(shaped.logical, at, strict=True):
-        own = free_vars(formula)
-        digits = digits_of(index, radix_size(formula)) if own else None
-        if digits is None or taken & set(digits):
+        formula_vars = free_vars(formula)
+        digits = digits_of(index, radix_size(formula)) if formula_vars else None
+        if digits is None or used_digits & set(digits):
             continue
-        if len(own) == 1:
-            mapping[own[0]], loops[own[0]] = index, digits
-        elif tuple(map(extent, own)) == tuple(map(extent, digits)):
-            mapping.update(zip(own, map(of_atom, digits), strict=True))
-            loops.update(zip(own, ((d,) for d in digits), strict=True))
+        if len(formula_vars) == 1:
+            mapping[formula_vars[0]], loops[formula_vars[0]] = index, digits
+        elif tuple(map(extent, formula_vars)) == tuple(map(extent, digits)):
+            mapping.update(zip(formula_vars, map(of_atom, digits), strict=True))
+            loops.update(zip(formula_vars, ((d,) for d in digits), strict=True))
         else:
             continue
-        taken.update(digits)
+        used_digits.update(digits)
     return _substituted(shaped, mapping, loops)
 
 
 @lru_cache(1 << 14)
 def digits_of(index: Index, size: Index) -> Vars | None:
-    """The variables of a mixed-radix number that takes every value below `size`, largest first."""
+    """Returns the variables of a mixed-radix number that takes every value below `size`, largest
+    first; None for another index."""
     variables = sorted(free_vars(index), key=lambda v: -(as_int(coefficient(index, v)) or 0))
     step = const(1)
     for var in reversed(variables):
@@ -245,13 +253,13 @@ def digits_of(index: Index, size: Index) -> Vars | None:
 
 
 def coefficient(index: Index, var: Var) -> Index:
-    """What `var` is multiplied by in `index`; 0 where that is not linear."""
+    """Returns the coefficient of `var` in `index`; 0 where `index` is not linear in `var`."""
     linear = linear_in(index, var)
     return const(0) if linear is None else linear[0]
 
 
 def common_loops(stages: Sequence[Shaped]) -> Vars:
-    """Iterators of every stage at which stages read each other one to one."""
+    """Returns the iterators of every stage at which stages read each other one to one."""
     shared = set(stages[0].stage.iters)
     for shaped in stages[1:]:
         shared &= set(shaped.stage.iters)
@@ -262,7 +270,7 @@ def common_loops(stages: Sequence[Shaped]) -> Vars:
 
 
 def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
-    """The stages that later ones read, with the logical index of each such read."""
+    """Returns the stages that later stages read, with the logical index of each read."""
     return [
         (stages[source.stage], node.indices)
         for shaped in stages
@@ -271,50 +279,53 @@ def stage_reads(stages: Sequence[Shaped]) -> list[tuple[Shaped, Indices]]:
 
 
 def loops_at(shaped: Shaped, logical: Indices) -> Indices:
-    """The values of a stage's iterators at a logical index of its result."""
-    return axes_at(shaped, logical)[len(shaped.chosen) :]
+    """Returns the values of a stage's iterators at a logical index of its result."""
+    return axes_at(shaped, logical)[len(shaped.unrolled_iters) :]
 
 
 def axes_at(shaped: Shaped, logical: Indices) -> Indices:
-    """The values of the iterators of a stage's result at a logical index of it."""
-    found = _values_at(shaped.logical, logical)
-    return tuple(found[v] for v in shaped.axes)
+    """Returns the values of the iterators of a stage's result at a logical index."""
+    values = _values_at(shaped.logical, logical)
+    return tuple(values[v] for v in shaped.axes)
 
 
 @lru_cache(1 << 14)
 def _values_at(formulas: Indices, logical: Indices) -> Substitution:
-    found: dict[Var, Index] = {}
+    values: dict[Var, Index] = {}
     for index, formula in zip(logical, formulas, strict=True):
-        own = free_vars(formula)
-        if len(own) == 1:
-            found[own[0]] = index
+        formula_vars = free_vars(formula)
+        if len(formula_vars) == 1:
+            values[formula_vars[0]] = index
             continue
-        rest = index
+        quotient = index
         for var in reversed(digits_of(formula, radix_size(formula)) or ()):
-            found[var] = rest % extent(var)
-            rest = rest // extent(var)
-    return found
+            values[var] = quotient % extent(var)
+            quotient = quotient // extent(var)
+    return values
 
 
 @lru_cache(1 << 14)
 def radix_size(formula: Index) -> Index:
-    """How many values a mixed-radix number of iterators takes."""
+    """Returns the number of values of a mixed-radix number of iterators."""
     return element_count(tuple(extent(v) for v in free_vars(formula)))
 
 
 def needs_memory(stages: Sequence[Shaped], number: int, common: Vars) -> bool:
-    """Whether a later stage reads this one anywhere but at the point it was just computed."""
-    own = stages[number]
-    read_at = [at for shaped, at in stage_reads(stages) if shaped is own]
+    """True where a later stage reads this stage anywhere except at the point that was just
+    computed."""
+    producer = stages[number]
+    read_at = [at for shaped, at in stage_reads(stages) if shaped is producer]
     if not read_at:
         return False
-    if own.chosen:  # no block holds what several bodies give
+    if producer.unrolled_iters:  # no block holds the results of several bodies
         return True
-    away = any(loops_at(own, at) != own.stage.at or _outside(own, at) for at in read_at)
-    return away or set(own.stage.iters) != set(common)
+    away = any(
+        loops_at(producer, at) != producer.stage.at or _outside(producer, at) for at in read_at
+    )
+    return away or set(producer.stage.iters) != set(common)
 
 
 def _outside(shaped: Shaped, logical: Indices) -> bool:
-    """Whether an index may lie beyond an axis of one element, which has no loop to tell."""
+    """True where an index may lie beyond an axis of one element, which has no loop."""
     places = zip(logical, shaped.logical, strict=True)
     return any(not free_vars(formula) and not within(i, const(1)) for i, formula in places)

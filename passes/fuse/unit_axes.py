@@ -1,9 +1,9 @@
-"""Reads of stages beyond axes of one element or none, which have no loop that could tell.
+"""Reads of stages beyond axes of one element or none, which have no loop.
 
     s[i: 0..1] = ...    y[j] = s[j - 1 | fill 0]    ->    y[j] = j - 1 == 0 ? s[0] : 0
 
-Of what has no elements all reads are the fill.  Requires nothing.  Establishes that every read of a
-stage is inside its axes of one element, and that none that has a fill is of no elements.
+All reads of a stage without elements give the fill.  Requires nothing.  Establishes that every read
+of a stage is inside its axes of one element, and that no read with a fill is of an empty stage.
 """
 
 from tcc.ir.expr import Expr, Stage, known_extent, with_reads
@@ -13,8 +13,8 @@ from tcc.ir.types import I64, element_count
 
 
 def read_inside(expr: Expr) -> tuple[Stage, ...]:
-    """The stages of `expr`, with the fill chosen by comparison where an axis has one element, and
-    in the place of reads where it has none."""
+    """Returns the stages of `expr`, with a comparison that selects the fill where an axis has one
+    element, and with the fill in place of reads where an axis has none."""
 
     def inside(node: Read) -> Scalar:
         if isinstance(node.source, StageRef):
@@ -43,8 +43,8 @@ def _inside(node: Read, source: Stage) -> Scalar:
     at: list[Index] = list(node.indices)
     for axis in beyond:
         at[axis] = const(0)
-    found: Scalar = read_at(node, tuple(at), node.indirect)
+    value: Scalar = read_at(node, tuple(at), node.indirect)
     for axis in beyond:
         first = apply("eq", index_value(node.indices[axis], I64), literal(0, I64))
-        found = apply("select", first, found, literal(node.fill, node.dtype))
-    return found
+        value = apply("select", first, value, literal(node.fill, node.dtype))
+    return value

@@ -3,8 +3,8 @@
     y[j] = select(j % 2 == 0, x[j // 2], -x[j // 2])     j: 0..5
       ->  y[2*u] = x[u] ; y[2*u + 1] = -x[u] if 2*u + 1 < 5      u: 0..3
 
-Such a stage becomes one with several results for a point, which share what they compute.  Requires
-a stage without a reduction.  What cannot be unrolled stays as it is: then each point chooses.
+The stage becomes one with several results for a point, which share common work.  Requires a stage
+without a reduction.  A stage that cannot be unrolled stays as it is: each point then chooses.
 """
 
 from dataclasses import field, replace
@@ -59,17 +59,20 @@ class Unrolled:
 
 @lru_cache(maxsize=64)
 def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
-    """`stage` without the loops that decide its conditions; None where there are none, or too many
-    formulas.  `logical` is the index of the stage's result."""
+    """Returns `stage` without the loops that decide its conditions; None where there are none, or
+    too many formulas.
+
+    `logical` is the index of the stage's result.
+    """
     if stage.monoid is not None or len(stage.body) != 1:
         return None
     conditions = _conditions(stage.body[0])
     if not conditions:
         return None
-    cut = _cut(stage, conditions)
-    if cut is None:
+    split = _split_loops(stage, conditions)
+    if split is None:
         return None
-    stage, digits = cut
+    stage, digits = split
     at = tuple(substitute(i, digits) for i in logical)
     deciding = free_vars(*(i for c in _conditions(stage.body[0]) for i in _decided(c)))
     loops = tuple(v for v in stage.iters if v in deciding)
@@ -82,22 +85,23 @@ def unroll(stage: Stage, logical: Indices) -> Unrolled | None:
         mapping = {v: const(n) for v, n in zip(loops, values, strict=True)}
         bodies.append(_Choice(mapping, varying).of(stage.body[0]))
         places.append(tuple(substitute(i, mapping) for i in at))
-    rest = tuple(v for v in stage.iters if v not in loops)
-    return Unrolled(replace(stage, iters=rest, body=tuple(bodies)), tuple(places))
+    other_loops = tuple(v for v in stage.iters if v not in loops)
+    return Unrolled(replace(stage, iters=other_loops, body=tuple(bodies)), tuple(places))
 
 
 # ---- conditions ---------------------------------------------------------------------------------
 
 
 def _conditions(root: Scalar) -> list[Apply]:
-    """The conditions that only depend on where the point lies."""
+    """Returns the conditions that depend only on the position of the point."""
     selects = (s for s in walk(root) if isinstance(s, Apply) and s.function == "select")
-    found = dict.fromkeys(s.args[0] for s in selects)
-    return [c for c in found if isinstance(c, Apply) and _decided(c)]
+    tests = dict.fromkeys(s.args[0] for s in selects)
+    return [c for c in tests if isinstance(c, Apply) and _decided(c)]
 
 
 def _decided(condition: Apply) -> Indices:
-    """The index that `condition` says is a number, as a tuple; empty for other conditions."""
+    """Returns the index that `condition` compares with a number, as a tuple; empty for other
+    conditions."""
     if condition.function != "eq":
         return ()
     left, right = condition.args
@@ -107,9 +111,9 @@ def _decided(condition: Apply) -> Indices:
 # ---- loops cut into digits ----------------------------------------------------------------------
 
 
-def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
-    """`stage` with the loops that conditions look at in parts cut into those parts, and those
-    loops in terms of the new ones."""
+def _split_loops(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | None:
+    """Returns `stage` with loops split into the digits that conditions test, and the split loops in
+    terms of the new loops."""
     looked_at = [i for c in conditions for i in _decided(c)]
     parted = free_vars(*(i for i in looked_at if var_of(i) is None))
     mapping: dict[Var, Index] = {}
@@ -131,7 +135,7 @@ def _cut(stage: Stage, conditions: list[Apply]) -> tuple[Stage, Substitution] | 
 
 
 def _digits(var: Var, steps: list[int]) -> list[Index]:
-    """Iterators for the parts of `var` between `steps`, the largest first."""
+    """Returns iterators for the parts of `var` between `steps`, the largest first."""
     sizes: list[Index] = [ceildiv(extent(var), steps[-1])]
     bounds = [1, *steps]
     sizes += (const(b // a) for a, b in reversed(list(pairwise(bounds))))
@@ -139,22 +143,22 @@ def _digits(var: Var, steps: list[int]) -> list[Index]:
 
 
 def _steps(atom: object, var: Var) -> tuple[int, ...]:
-    """The distances at which a quotient or remainder of `var` alone changes or starts anew."""
+    """Returns the distances at which a quotient or remainder of `var` alone changes or wraps."""
     if not isinstance(atom, Quotient | Remainder) or free_vars(atom.num) != (var,):
         return ()
     by = as_int(atom.den)
-    unit = _unit(atom.num, var)
-    return () if by is None or unit is None else (unit * by,)
+    span = _constant_span(atom.num, var)
+    return () if by is None or span is None else (span * by,)
 
 
-def _unit(index: Index, var: Var) -> int | None:
-    """How far `var` goes while `index`, a quotient of it, stays."""
+def _constant_span(index: Index, var: Var) -> int | None:
+    """Returns the distance along `var` over which `index`, a quotient of `var`, is constant."""
     if var_of(index) is var:
         return 1
     inner = [a for a in atoms(index) if isinstance(a, Quotient)]
     for atom in inner:
         by = as_int(atom.den)
-        below = _unit(atom.num, var)
+        below = _constant_span(atom.num, var)
         if by is not None and below is not None:
             return by * below
     return None
@@ -164,17 +168,19 @@ def _unit(index: Index, var: Var) -> int | None:
 
 
 def _varying(root: Scalar, loops: set[Var]) -> frozenset[Scalar]:
-    """What below `root` depends on `loops`."""
-    found: set[Scalar] = set()
+    """Returns the scalars under `root` that depend on `loops`."""
+    varying: set[Scalar] = set()
     for node in walk(root):
-        own: Indices = ()
+        indices: Indices = ()
         if isinstance(node, Read):
-            own = node.indices
+            indices = node.indices
         elif isinstance(node, IndexValue):
-            own = (node.index,)
-        if any(c in found for c in children(node)) or any(loops & {*free_vars(i)} for i in own):
-            found.add(node)
-    return frozenset(found)
+            indices = (node.index,)
+        if any(c in varying for c in children(node)) or any(
+            loops & {*free_vars(i)} for i in indices
+        ):
+            varying.add(node)
+    return frozenset(varying)
 
 
 @entity
@@ -183,22 +189,22 @@ class _Choice:
 
     mapping: Substitution
     varying: frozenset[Scalar]
-    known: dict[Scalar, Scalar] = field(default_factory=dict)
+    formula_of: dict[Scalar, Scalar] = field(default_factory=dict)
 
     def of(self, node: Scalar) -> Scalar:
         if node not in self.varying:
             return node
-        if node not in self.known:
-            self.known[node] = self._made(node)
-        return self.known[node]
+        if node not in self.formula_of:
+            self.formula_of[node] = self._simplified(node)
+        return self.formula_of[node]
 
-    def _made(self, node: Scalar) -> Scalar:
+    def _simplified(self, node: Scalar) -> Scalar:
         while isinstance(node, Apply) and node.function == "select":
             condition = node.args[0]
-            taken = self._decide(condition) if isinstance(condition, Apply) else None
-            if taken is None:
+            outcome = self._decide(condition) if isinstance(condition, Apply) else None
+            if outcome is None:
                 break
-            node = node.args[1] if taken else node.args[2]
+            node = node.args[1] if outcome else node.args[2]
             if node not in self.varying:
                 return node
         match node:
