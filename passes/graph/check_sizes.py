@@ -1,10 +1,10 @@
-"""Sizes that only a run knows are looked at before anything relies on them.
+"""Checks sizes that are known at run time only before anything relies on them.
 
     %y = pad(%x : f32[n], edge)    ->    require(max(n, 1), n) ; %y = pad(%x, edge)
 
-Establishes that sizes of results that could be negative are not, as behind a window larger than its
-image; that an axis has elements where a node repeats some of them or chooses among them; and that
-an operand is as long as the indices into it along the axes that they do not count along.
+Establishes that sizes of results are not negative, as for a window larger than its image; that an
+axis has elements where a node repeats some of them or chooses among them; and that an operand is as
+long as the indices into it along the axes that the indices do not count along.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,22 @@ from tcc.ir.types import element_count
 from tcc.ops import OPS
 from tcc.ops.sizes import RequireAttrs
 
-# The size that an axis needs, the one that it has, and why.
+# The size that an axis needs, the size that it has, and the reason.
 _Demand: TypeAlias = tuple[Index, Index, str]
 _CHOOSING = frozenset({"arg_max", "arg_min"})
 
 
 def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Adds what `node` demands of sizes; whether it demanded any.
+    """Adds the demands of `node` on sizes; returns whether there are any.
 
     Raises `UserError` where no run could meet a demand.
     """
     demands = (*_of_results(node, inputs), *_of_axes(node, inputs), *_of_reach(node, inputs))
-    return any([demand(b, *each) for each in demands])
+    return any([demand(b, *args) for args in demands])
 
 
 def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
-    """Demands that an axis has the size it needs; whether only the run knows."""
+    """Demands that an axis has the size it needs; returns whether only the run can tell."""
     if needed is extent:
         return False
     b.add(OPS["require"], [], RequireAttrs(needed, extent, reason))
@@ -41,8 +41,8 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
 
 
 def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Sizes of results that no operand has yet are none below zero."""
-    if bodies(node):  # these check their own
+    """Yields demands that sizes of results that no operand has are not negative."""
+    if bodies(node):  # bodies check their own sizes
         return
     had = {dim for v in inputs if v is not None for dim in v.type.shape}
     for dim in dict.fromkeys(dim for v in node.outputs for dim in v.type.shape if dim not in had):
@@ -51,9 +51,9 @@ def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
 
 
 def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """The axes that `node` takes elements of have some."""
+    """Yields demands that axes are not empty where `node` takes elements of them."""
     taking = "choose" if node.op.name in _CHOOSING else "repeat"
-    for extent, results in _taken(node, inputs):
+    for extent, results in _axes_read(node, inputs):
         needed = maximum(extent, minimum(results, 1))
         if needed is not extent and as_int(needed - extent) is not None:
             raise UserError(
@@ -64,9 +64,9 @@ def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
         yield needed, extent, f"an axis without elements has none to {taking}"
 
 
-def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
-    """The extent of each axis whose elements are repeated or chosen from, and how many results
-    need them."""
+def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
+    """Yields the extent of each axis whose elements are repeated or selected, and the number of
+    results that need an element."""
     x = inputs[0] if inputs else None
     if x is None:
         return
@@ -77,8 +77,8 @@ def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
         case "pad" if node.attrs.mode != "constant":
             ends = zip(x.type.shape, node.attrs.before, node.attrs.after, strict=True)
             for dim, before, after in ends:
-                kept = dim + minimum(before, 0) + minimum(after, 0)
-                yield kept, maximum(before, 0) + maximum(after, 0)
+                inner = dim + minimum(before, 0) + minimum(after, 0)
+                yield inner, maximum(before, 0) + maximum(after, 0)
         case "resize":
             for dim, size in zip(x.type.shape, node.attrs.sizes, strict=True):
                 if dim is not size:
@@ -88,7 +88,8 @@ def _taken(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
 
 
 def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """An operand is as long as its indices along the axes that they do not count along."""
+    """Yields demands that an operand is as long as its indices along the axes that they do not
+    count along."""
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
         return
     pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)

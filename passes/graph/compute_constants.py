@@ -1,18 +1,18 @@
-"""Constants that follow from the places of their elements are computed, not read.
+"""Replaces constants that follow from the places of their elements by formulas.
 
     %y = gather(%x, [[0,0,1],[0,1,2],[1,2,3],..])    y[i, j] = x[max(min(i + j - 1, n - 1), 0)]
     %y = add(%x, [[0, -inf], [0, 0]])                y[i, j] = x[i, j] + select(j < i + 1, 0, -inf)
 
-As data, indices hide from a kernel in which order it reads, and masks what it may leave out; both
-cost loads.  `index_forms` finds the formulas.  Where an index becomes an expression, a read at
-places that data choose becomes an ordinary one.  Constants that are values themselves (masks,
-positions) are computed where the node is predicted to take no more time then; a number that a
-condition chooses is a literal, for what it is decides which terms of a sum matter.  Factors of
+Indices as data hide from a kernel in which order it reads, masks as data hide which terms do not
+count, and both cost loads.  `index_forms` finds the formulas.  Where an index becomes an
+expression, a data-dependent read becomes an ordinary read.  Constants that are values themselves
+(masks, positions) are computed where the node is then predicted to take no more time; a number that
+a condition selects becomes a literal, as its value decides which terms of a sum count.  Factors of
 contractions, operands of windows, parts of concatenations without a kernel and updates of states
 stay as they are.
 
-Requires checks of indices in their place.  Establishes that no node reads at places that a constant
-with a formula chooses.
+Requires checks of indices in their place.  Establishes that no node reads at data-dependent places
+that a constant with a formula decides.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -70,19 +70,22 @@ from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import multiplied
 
-# Places at which a scalar of constants is evaluated, by elements of these constants.
+# The most places at which a scalar of constants is evaluated, per element of the constants.
 _PLACES = 4
-# Elements by which most arrays without a formula are told.
+# The number of first elements that rule out most arrays without a formula.
 _FIRST = 1 << 12
-# The formula of a scalar that reads these arrays, by their identity.
-_Known: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
+# The formula of a scalar, by the scalar and the identities of the arrays that it reads.
+_Formulas: TypeAlias = dict[tuple[Scalar, tuple[int, ...]], Scalar | None]
 # Whole numbers up to this size are exact in f32.
 _EXACT = 1 << 24
 
 
 def compute_constants(graph: Graph, model: KernelModel) -> Graph:
-    """`graph` with expressions for nodes whose constants follow from the places of their elements;
-    itself where there is none.  `model` gives the prices of nodes."""
+    """Returns `graph` with expressions for nodes whose constants follow from the places of their
+    elements; itself where there are none.
+
+    `model` gives the prices of nodes.
+    """
     fixed: set[Node] = set()
     for part in walk_graphs(graph):
         updated = {result for result, _ in part.aliases}
@@ -94,7 +97,7 @@ def compute_constants(graph: Graph, model: KernelModel) -> Graph:
 def _visit(
     fixed: Collection[Node],
     model: KernelModel,
-    known: _Known,
+    formulas: _Formulas,
     b: GraphBuilder,
     node: Node,
     inputs: Inputs,
@@ -112,26 +115,26 @@ def _visit(
     }
     if not arrays:
         return None
-    forms = _Forms(expr, arrays, known)
+    forms = _Forms(expr, arrays, formulas)
     formed = forms.expr()
     if formed.stages == expr.stages:
         return None
-    new, used = drop_unused(formed)
+    new, numbers = drop_unused(formed)
     row = OPS["expression"]
     if not forms.streams:
-        read_still = tuple(inputs[n] for n in used)
-        made = Node(row, row.attrs(new), read_still, node.outputs, node.loc)
-        saves = _saves(replace(node, inputs=inputs), made, b, model)
-        return b.add(row, read_still, made.attrs) if saves else None
+        read_still = tuple(inputs[n] for n in numbers)
+        expression_node = Node(row, row.attrs(new), read_still, node.outputs, node.loc)
+        saves = _saves(replace(node, inputs=inputs), expression_node, b, model)
+        return b.add(row, read_still, expression_node.attrs) if saves else None
     extended = list(inputs)
     for source, repeated in forms.extended:
         extended += express(b, repeated, extended[source])
-    return b.add(row, [extended[n] for n in used], row.attrs(new))
+    return b.add(row, [extended[n] for n in numbers], row.attrs(new))
 
 
 def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
-    """Whether a kernel of `new` is predicted to take no more time than one of `old`, which needs
-    the constant beside; so it is where there are no prices."""
+    """True where a kernel of `new` is predicted to take no more time than a kernel of `old`, which
+    reads the constant; also True without prices."""
     seconds = []
     for node in (old, new):
         expr, operands = compose([node], node.outputs, model.limits)
@@ -146,36 +149,36 @@ def _saves(old: Node, new: Node, b: GraphBuilder, model: KernelModel) -> bool:
 class _Forms:
     """The expression of a node with formulas in place of its constants.
 
-    `streams` tells whether a read is at places that no data choose any more.  `extended` are
-    operands beyond those of the node: each is an expression of the operand of this number.
+    `streams` tells whether a data-dependent read became an ordinary read.  `extended` are operands
+    beyond those of the node: the number of an operand, and an expression of it.
     """
 
-    def __init__(self, expr: Expr, arrays: Mapping[int, Array], known: _Known) -> None:
-        """`known` are formulas of scalars of the same arrays, to which those found are added."""
-        self._expr, self._arrays, self._known = expr, arrays, known
-        self._done: dict[Scalar, Scalar] = {}
+    def __init__(self, expr: Expr, arrays: Mapping[int, Array], formulas: _Formulas) -> None:
+        """`formulas` caches the formulas of scalars of the same arrays."""
+        self._expr, self._arrays, self._formulas = expr, arrays, formulas
+        self._formed_of: dict[Scalar, Scalar] = {}
         self._pure: dict[Scalar, bool] = {}
         self._params = list(expr.params)
         self.extended: list[tuple[int, Expr]] = []
         self.streams = False
 
     def expr(self) -> Expr:
-        """The whole expression."""
+        """Returns the whole expression."""
         stages = tuple(map(self._stage, self._expr.stages))
         return Expr(tuple(self._params), stages, self._expr.outputs)
 
     def _stage(self, stage: Stage) -> Stage:
         factors = multiplied(stage) if stage.reduce else None
         if factors is not None:
-            kept = (s for s in (factors.a, factors.b) if isinstance(uncast(s), Read))
-            self._done.update((s, s) for s in kept if self._is_pure(s))
+            plain_factors = (s for s in (factors.a, factors.b) if isinstance(uncast(s), Read))
+            self._formed_of.update((s, s) for s in plain_factors if self._is_pure(s))
         return replace(stage, body=tuple(map(self._formed, stage.body)))
 
     def _formed(self, scalar: Scalar) -> Scalar:
-        if scalar not in self._done:
+        if scalar not in self._formed_of:
             form = self._form(scalar) if self._is_pure(scalar) else None
-            self._done[scalar] = form or self._rebuilt(scalar)
-        return self._done[scalar]
+            self._formed_of[scalar] = form or self._rebuilt(scalar)
+        return self._formed_of[scalar]
 
     def _rebuilt(self, scalar: Scalar) -> Scalar:
         match scalar:
@@ -183,20 +186,20 @@ class _Forms:
                 literals = (self._number(v) or self._formed(v) for v in values)
                 return apply("select", self._formed(test), *literals)
             case Read(indirect=(_, *_)):
-                return self._read(scalar)
+                return self._formed_read(scalar)
             case Read(dtype=dtype) if dtype in (I32, I64):
                 return self._number(scalar) or scalar
             case _:
                 return _as_index(rebuild(scalar, self._formed))
 
-    def _read(self, scalar: Read) -> Scalar:
-        """A read at places that data chose."""
-        kept: list[tuple[Var, Scalar]] = []
+    def _formed_read(self, scalar: Read) -> Scalar:
+        """Returns a data-dependent read, with formulas for its indices where they have one."""
+        indirect: list[tuple[Var, Scalar]] = []
         source, at = scalar.source, scalar.indices
-        for var, chosen in scalar.indirect:
-            form = self._index_form(chosen) if self._is_pure(chosen) else None
+        for var, data_index in scalar.indirect:
+            form = self._index_form(data_index) if self._is_pure(data_index) else None
             if form is None:
-                kept.append((var, self._formed(chosen)))
+                indirect.append((var, self._formed(data_index)))
                 continue
             self.streams = True
             axis = next((n for n, i in enumerate(at) if var_of(i) is var), None)
@@ -205,14 +208,14 @@ class _Forms:
                 at = tuple(substitute(i, {var: form.plain - (first or 0)}) for i in at)
             else:
                 at = tuple(substitute(i, {var: form.index}) for i in at)
-        inside = not kept and all(
+        inside = not indirect and all(
             within(i, n) for i, n in zip(at, self._type(source).shape, strict=True)
         )
         fill = None if inside else scalar.fill
-        return read(source, at, scalar.dtype, fill=fill, indirect=tuple(kept))
+        return read(source, at, scalar.dtype, fill=fill, indirect=tuple(indirect))
 
     def _number(self, scalar: Scalar) -> Scalar | None:
-        """The only element of a constant."""
+        """Returns the only element of a constant as a literal; None for another scalar."""
         if not isinstance(scalar, Read) or not isinstance(scalar.source, int):
             return None
         array = self._arrays.get(scalar.source)
@@ -223,13 +226,13 @@ class _Forms:
     def _type(self, source: Source) -> TensorType:
         if isinstance(source, StageRef):
             return self._expr.stages[source.stage].types[source.component]
-        found = self._params[source]
-        assert found is not None
-        return found
+        param = self._params[source]
+        assert param is not None
+        return param
 
     def _extended(self, source: int, axis: int, form: IndexForm) -> int:
-        """The number of an operand that repeats elements of `source` beyond the ends of an axis, so
-        that the places at which it is read lie at even distances."""
+        """Returns the number of an operand that repeats elements of `source` beyond the ends of an
+        axis, so that the places at which it is read lie at even distances."""
         low, high = bounds(form.plain)
         assert low is not None
         assert high is not None
@@ -244,55 +247,61 @@ class _Forms:
         return len(self._expr.params) + self.extended.index(pair)
 
     def _is_pure(self, scalar: Scalar) -> bool:
-        """Whether a scalar is made of constants at places that iterators of known extent choose."""
+        """True where a scalar consists of constants at places that iterators of numeric extent
+        select."""
         for node in walk(scalar):
             if node not in self._pure:
                 ends = (v.extent for i in indices_in(node) for v in free_vars(i))
-                own = not isinstance(node, Read) or node.source in self._arrays
-                still = all(e is not None and as_int(e) is not None for e in ends)
-                self._pure[node] = own and still and all(self._pure[c] for c in children(node))
+                constant = not isinstance(node, Read) or node.source in self._arrays
+                static = all(e is not None and as_int(e) is not None for e in ends)
+                self._pure[node] = (
+                    constant and static and all(self._pure[c] for c in children(node))
+                )
         return self._pure[scalar]
 
     def _form(self, scalar: Scalar) -> Scalar | None:
-        """The formula of a scalar of constants; None where it has none."""
+        """Returns the formula of a scalar of constants; None where it has none."""
         dtype = scalar.dtype
         if not (dtype in (BOOL, I32, I64) or (dtype.is_float and not dtype.is_narrow)):
             return None
         sources = self._sources(scalar)
         key = scalar, tuple(id(self._arrays[n]) for n in sources)
-        if key not in self._known:
+        if key not in self._formulas:
             few = self._values(scalar, sources, _FIRST) if dtype.is_float else None
             plausible = few is None or _may_have_form(few[0])
-            found = self._values(scalar, sources) if plausible else None
-            self._known[key] = None if found is None else _form_of(*found, dtype)
-        return self._known[key]
+            values = self._values(scalar, sources) if plausible else None
+            self._formulas[key] = None if values is None else _form_of(*values, dtype)
+        return self._formulas[key]
 
     def _index_form(self, scalar: Scalar) -> IndexForm | None:
-        found = self._values(scalar, self._sources(scalar))
-        return None if found is None else index_form(*found)
+        values = self._values(scalar, self._sources(scalar))
+        return None if values is None else index_form(*values)
 
     def _sources(self, scalar: Scalar) -> list[int]:
-        """The operands that a scalar reads."""
-        found = (n.source for n in walk(scalar) if isinstance(n, Read))
-        return [n for n in dict.fromkeys(found) if isinstance(n, int)]
+        """Returns the operands that a scalar reads."""
+        sources = (n.source for n in walk(scalar) if isinstance(n, Read))
+        return [n for n in dict.fromkeys(sources) if isinstance(n, int)]
 
     def _values(
-        self, scalar: Scalar, sources: Sequence[int], most: int | None = None
+        self, scalar: Scalar, sources: Sequence[int], limit: int | None = None
     ) -> tuple[Array, Indices] | None:
-        """The values of a scalar of constants, with an axis for each of its iterators: all, or the
-        first of each axis, about `most`.  None where it reads no constant, has many more values
-        than these have elements, or has none at some places."""
+        """Returns the values of a scalar of constants, with an axis for each of its iterators: all
+        values, or the first of each axis, about `limit` values.
+
+        None where it reads no constant, has many more values than the constants have elements, or
+        is undefined at some places.
+        """
         nodes = walk(scalar)
         bound = {v for n in nodes if isinstance(n, Read) for v, _ in n.indirect}
-        used = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
-        iters = tuple(v for v in dict.fromkeys(used) if v not in bound)
+        variables = (v for n in nodes for i in indices_in(n) for v in free_vars(i))
+        iters = tuple(v for v in dict.fromkeys(variables) if v not in bound)
         sizes = [known_extent(v) or 0 for v in iters]
         most_places = _PLACES * sum(self._arrays[n].size for n in sources)
         if not iters or not 0 < prod(sizes) <= most_places:
             return None
         at = tuple(map(of_atom, iters))
-        if most is not None:
-            room = ceil(most ** (1 / len(iters)))
+        if limit is not None:
+            room = ceil(limit ** (1 / len(iters)))
             short = [iterator(v.name, min(n, room)) for v, n in zip(iters, sizes, strict=True)]
             scalar = substitute_indices(scalar, dict(zip(iters, short, strict=True)))
             iters = tuple(free_vars(*short))
@@ -309,18 +318,18 @@ def _form_of(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     if dtype is BOOL:
         return condition_form(values, at)
     if dtype.is_integer:
-        return _whole(values, at, dtype)
-    return _two_valued(values, at, dtype) or _whole(values, at, dtype)
+        return _integer_index(values, at, dtype)
+    return _two_valued(values, at, dtype) or _integer_index(values, at, dtype)
 
 
 def _may_have_form(values: Array) -> bool:
-    """Whether numbers are of two kinds, or whole."""
-    with np.errstate(invalid="ignore"):  # of infinities
+    """True where numbers have two distinct values, or are integers."""
+    with np.errstate(invalid="ignore"):  # infinities have no remainder
         return len(np.unique(values)) <= 2 or bool((values % 1 == 0).all())
 
 
 def _as_index(scalar: Scalar) -> Scalar:
-    """A sum or product of indices as one index."""
+    """Returns a sum or product of indices as one index."""
     if not isinstance(scalar, Apply) or scalar.dtype not in (I32, I64):
         return scalar
     index = index_of(scalar)
@@ -328,7 +337,7 @@ def _as_index(scalar: Scalar) -> Scalar:
 
 
 def _repeats(form: IndexForm) -> bool:
-    """Whether an index has ends, and is the same at many places of evenly spaced ones."""
+    """True where an index has ends, and several places share one index value."""
     loops = free_vars(form.plain)
     low, high = bounds(form.plain)
     even = all(step_in(form.plain, v) is not None for v in loops)
@@ -338,7 +347,7 @@ def _repeats(form: IndexForm) -> bool:
 
 
 def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    """A choice between the two numbers that `values` are."""
+    """Returns a selection between the two distinct numbers of `values`; None for other values."""
     bits = values.view(f"u{values.itemsize}")
     if np.isnan(values).any():
         return None
@@ -353,8 +362,9 @@ def _two_valued(values: Array, at: Indices, dtype: DType) -> Scalar | None:
     return apply("select", test, literal(one, dtype), literal(other, dtype))
 
 
-def _whole(values: Array, at: Indices, dtype: DType) -> Scalar | None:
-    """The index that whole numbers are, which are not all equal."""
+def _integer_index(values: Array, at: Indices, dtype: DType) -> Scalar | None:
+    """Returns the index that equals the integers `values`; None for other values, or where all are
+    equal."""
     if values.dtype.kind == "f":
         if not (np.abs(values) <= _EXACT).all() or (values % 1 != 0).any():
             return None

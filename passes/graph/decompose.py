@@ -1,17 +1,17 @@
-"""Replaces ops by simpler ones.
+"""Replaces ops by simpler ops.
 
     %y = conv_transpose(%x, %w) {strides=(2, 2)}     %a = conv(%x, %w')      ; 4 channels for each
                                                      %b, %c = reshape, transpose
                                                      %y = reshape(%c)        ; one in every 2 x 2
 
-Row `decompose` of the op table says what an op becomes.  A transposed convolution with constant
-weights becomes convolutions without inserted zeros: with stride s each output o of an axis lies
-in the residue (o + before) mod s and depends on every s-th element of the kernel only, so a
-convolution computes residues as channels, and an index map interleaves them.  Where the stride does
-not divide the kernel, the first residues have an element more than the others: these are
-convolutions of their own, for zeros in their place would make NaN of infinities.  Requires folded
-constants.  Establishes that no conv_transpose with constant weights and dilation 1 is left, but for
-those that later passes want whole.
+Row `decompose` of the op table gives the replacement of an op.  A transposed convolution with
+constant weights becomes convolutions without inserted zeros. With stride s, each output o of an
+axis lies in the residue (o + before) mod s and depends on every s-th element of the kernel only; so
+a convolution computes residues as channels, and an index map interleaves them.  Where the stride
+does not divide the kernel, the first residues have one element more than the other residues: they
+become convolutions of their own, as zeros in place of the missing elements would turn infinities
+into NaN.  Requires folded constants.  Establishes that no conv_transpose with constant weights and
+dilation 1 is left, except for nodes that later passes want whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,32 +34,32 @@ from tcc.record import record
 
 
 def decompose_transposed(graph: Graph, *, whole: Callable[[Node], bool] | None = None) -> Graph:
-    """`graph` with transposed convolutions as convolutions, where weights are constant and the node
-    is not to stay `whole`."""
+    """Returns `graph` with transposed convolutions as convolutions, where weights are constant and
+    `whole` does not keep the node."""
     return rewritten(graph, partial(_transposed, whole=whole))
 
 
 def is_derived(node: Node) -> bool:
-    """Whether phases of a transposed convolution are loops that a search finds: in one group, with
-    a stride, of sizes that are known, and with phases of as many taps each."""
+    """True where phases of a transposed convolution are loops that a search finds: in one group,
+    with a stride, of numeric sizes, and with equally many taps in all phases."""
     return _is_regular(node, (F32, F64)) and not any(k % s for k, s in _sizes(node))
 
 
 def may_take_forms(node: Node) -> bool:
-    """Whether a search or a bilinear form may compute all phases of a transposed convolution."""
+    """True where a search or a bilinear form may compute all phases of a transposed convolution."""
     return is_derived(node) or _is_regular(node, (F32,))
 
 
 def _is_regular(node: Node, dtypes: Sequence[DType]) -> bool:
     (y,), attrs = node.outputs, node.attrs
-    known = all(as_int(n) is not None for n in y.type.shape[2:])
-    reached = all(k >= s for k, s in _sizes(node))
+    is_static = all(as_int(n) is not None for n in y.type.shape[2:])
+    covers_stride = all(k >= s for k, s in _sizes(node))
     strided = attrs.group == 1 and max(attrs.strides) > 1
-    return y.type.dtype in dtypes and known and reached and strided
+    return y.type.dtype in dtypes and is_static and covers_stride and strided
 
 
 def _sizes(node: Node) -> list[tuple[int, int]]:
-    """The taps and the stride along each axis."""
+    """Returns the taps and the stride along each axis."""
     weights = node.inputs[1]
     assert weights is not None
     taps = (as_int(n) or 0 for n in weights.type.shape[2:])
@@ -69,11 +69,11 @@ def _sizes(node: Node) -> list[tuple[int, int]]:
 # ---- transposed convolutions --------------------------------------------------------------------
 
 
-_MOST_FILTERS = 1 << 22  # elements of sub-kernels with their zeros
+_MOST_FILTERS = 1 << 22  # elements of sub-kernels, including their zeros
 
 
 class _Span(NamedTuple):
-    """Residues `first` up to `end`, each of `taps` inputs."""
+    """Residues `first` up to `end`, each computed from `taps` inputs."""
 
     first: int
     end: int
@@ -84,8 +84,9 @@ class _Span(NamedTuple):
 class _Axis:
     """One spatial axis.
 
-    Output o is element (o + skip) % stride of what position (o + skip) // stride computes from
-    `taps` inputs; `before` and `after` are the convolution's padding, which may be negative.
+    Output o is element (o + skip) % stride of the elements that position (o + skip) // stride
+    computes from `taps` inputs; `before` and `after` are the convolution's padding, which may be
+    negative.
     """
 
     stride: int
@@ -97,12 +98,13 @@ class _Axis:
 
     @property
     def spans(self) -> tuple[_Span, ...]:
-        """Neighbouring residues with as many taps each; none of residues without."""
-        rest = self.kernel % self.stride
-        longer = _Span(0, rest or self.stride, self.taps)
-        if not rest or self.taps == 1:
-            return (longer,)
-        return longer, _Span(rest, self.stride, self.taps - 1)
+        """Ranges of neighbouring residues with equally many taps; residues without taps are in no
+        range."""
+        longer_residues = self.kernel % self.stride
+        first_span = _Span(0, longer_residues or self.stride, self.taps)
+        if not longer_residues or self.taps == 1:
+            return (first_span,)
+        return first_span, _Span(longer_residues, self.stride, self.taps - 1)
 
 
 def _axis(kernel: int, stride: int, before: int, after: int, extra: int) -> _Axis:
@@ -133,8 +135,11 @@ def phases(
     weights: Array,
     shift: Array | None,
 ) -> Value | None:
-    """Adds a transposed convolution's phases, by the arrays of its weights and of its bias, if that
-    is constant; None where there are too many, or none."""
+    """Adds the phases of a transposed convolution, and returns its result; None where they are too
+    many, or where there is no result.
+
+    `weights` is the array of its weights, and `shift` that of its bias if it is constant.
+    """
     x, source, bias = operands
     if set(attrs.dilations) != {1}:
         return None
@@ -152,7 +157,7 @@ def phases(
     (y,) = OPS["conv_transpose"].infer([None if v is None else v.type for v in operands], attrs)
     if len(axes) < len(ends) or 0 in (y.static_shape or ()):
         return None
-    constant = None if _thin(axes) else shift
+    constant = None if _has_empty_residues(axes) else shift
     sizes = [a.taps for a in axes], [a.stride for a in axes]
     parts = _Parts(b, axes, split_kernels(weights, *sizes, attrs.group), constant)
     value = parts.residues(x, source)
@@ -165,16 +170,17 @@ def phases(
     return value
 
 
-def _thin(axes: Sequence[_Axis]) -> bool:
-    """Whether residues are left that no element of the kernel reaches."""
+def _has_empty_residues(axes: Sequence[_Axis]) -> bool:
+    """True where no element of the kernel reaches some residue."""
     return any(a.spans[-1].end < a.stride for a in axes)
 
 
 @record
 class _Parts:
-    """The convolutions of one node: of the residues that have as many taps along every axis.
+    """The convolutions of one node, one for all residues with equally many taps along every axis.
 
-    `kernels` are those of `_split_kernels`; `bias` is what the convolutions add, if anything.
+    `kernels` are those of `split_kernels`; `bias` is the constant that the convolutions add, if
+    any.
     """
 
     b: GraphBuilder
@@ -183,7 +189,8 @@ class _Parts:
     bias: Array | None
 
     def residues(self, x: Value, source: Value) -> Value | None:
-        """[n, group, residues..., channel, positions...]; None where no element may be left."""
+        """Returns [n, group, residues..., channel, positions...]; None where no element may be
+        left."""
         every = product(*(a.spans for a in self.axes))
         parts = all_known(self._part(x, source, spans) for spans in every)
         if parts is None:
@@ -191,26 +198,27 @@ class _Parts:
         for at in range(len(self.axes) - 1, -1, -1):
             count = len(self.axes[at].spans)
             groups = (parts[n : n + count] for n in range(0, len(parts), count))
-            parts = tuple(self._joined(group, at) for group in groups)
+            parts = tuple(self._all_residues(group, at) for group in groups)
         return parts[0]
 
-    def _joined(self, parts: Sequence[Value], at: int) -> Value:
-        """All residues of axis `at`: zeros for those that the kernel does not reach."""
+    def _all_residues(self, parts: Sequence[Value], at: int) -> Value:
+        """Returns all residues of axis `at`: zeros for residues that the kernel does not reach."""
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:
             value = emit(self.b, "concat", *parts, axis=2 + at)
         missing = axis.stride - axis.spans[-1].end
         if missing:
             none = [const(0)] * value.type.rank
-            rest = [*none]
-            rest[2 + at] = const(missing)
+            after = [*none]
+            after[2 + at] = const(missing)
             value = emit(
-                self.b, "pad", value, before=tuple(none), after=tuple(rest), mode="constant"
+                self.b, "pad", value, before=tuple(none), after=tuple(after), mode="constant"
             )
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
-        """[n, group, residues of the spans..., channel, positions...]."""
+        """Returns [n, group, residues of the spans..., channel, positions...]; None where no
+        element is left."""
         b, rank, group = self.b, len(self.axes), self.kernels.shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
         axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
@@ -219,13 +227,13 @@ class _Parts:
             return None
         residues = [slice(s.first, s.end) for s in spans]
         taps = [slice(n, None) for n in late]
-        own = self.kernels[(slice(None), *residues, slice(None), slice(None), *taps)]
-        array = np.ascontiguousarray(own).reshape(-1, *own.shape[rank + 2 :])
+        kernel = self.kernels[(slice(None), *residues, slice(None), slice(None), *taps)]
+        array = np.ascontiguousarray(kernel).reshape(-1, *kernel.shape[rank + 2 :])
         operands = [cropped, b.constant(array, source.name, source.type.dtype)]
         if self.bias is not None:
-            count = prod(own.shape[1 : rank + 1])
-            each = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
-            operands.append(b.constant(each.reshape(-1), "bias", source.type.dtype))
+            count = prod(kernel.shape[1 : rank + 1])
+            repeated_bias = np.repeat(self.bias.reshape(group, 1, -1), count, axis=1)
+            operands.append(b.constant(repeated_bias.reshape(-1), "bias", source.type.dtype))
         value = emit(
             b,
             "conv",
@@ -237,12 +245,12 @@ class _Parts:
             group=group,
         )
         n, _, *image = value.type.shape
-        shape = (n, *map(const, own.shape[: rank + 2]), *image)
+        shape = (n, *map(const, kernel.shape[: rank + 2]), *image)
         return emit(b, "reshape", value, shape=shape)
 
 
 def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
-    """`x` without the elements that padding by a negative number drops.
+    """Returns `x` without the elements that a negative padding drops.
 
     None where no element may be left.
     """
@@ -253,11 +261,11 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     image = [n - p - q for n, p, q in zip(x.type.shape[2:], starts, ends, strict=True)]
     if any((bounds(n)[0] or 0) < 1 for n in image):
         return None
-    return _cut(b, x, starts, (*x.type.shape[:2], *image))
+    return _sliced(b, x, starts, (*x.type.shape[:2], *image))
 
 
-def _cut(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
-    """The part of an image that begins at `starts`."""
+def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
+    """Returns the part of an image that begins at `starts`."""
     first = (const(0), const(0), *map(const, starts))
     return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
 
@@ -265,8 +273,8 @@ def _cut(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Va
 def split_kernels(
     weights: Array, taps: Sequence[int], strides: Sequence[int], groups: int
 ) -> Array:
-    """Filters [group, residues..., channel, inputs of a group, taps...] of kernels
-    [group * input, channel, kernel...]: sub-kernels are reversed, short ones begin with zeros."""
+    """Returns filters [group, residues..., channel, inputs of a group, taps...] for kernels [group
+    * input, channel, kernel...]: sub-kernels are reversed, and short ones begin with zeros."""
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
     pairs = list(zip(taps, strides, strict=True))
     full = [(0, t * s - k) for (t, s), k in zip(pairs, weights.shape[2:], strict=True)]
@@ -277,11 +285,12 @@ def split_kernels(
 
 
 def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis]) -> Value:
-    """[n, group, residues..., channel, positions...] as [n, group * channel, outputs...]."""
+    """Returns [n, group, residues..., channel, positions...] as [n, group * channel,
+    outputs...]."""
     rank, n = len(axes), value.type.shape[0]
     image = value.type.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]
-    whole = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
+    full_shape = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
     value = emit(b, "transpose", value, perm=(0, 1, 2 + rank, *order))
-    value = emit(b, "reshape", value, shape=whole)
-    return value if whole == y.shape else _cut(b, value, [a.skip for a in axes], y.shape)
+    value = emit(b, "reshape", value, shape=full_shape)
+    return value if full_shape == y.shape else _sliced(b, value, [a.skip for a in axes], y.shape)

@@ -1,4 +1,4 @@
-"""Nodes that passes add, by the name of their op.
+"""Adds nodes by the name of their op.
 
 emit(b, "reshape", %x, shape=(2, 3))      %y = reshape(%x) {shape=(2, 3)}
 """
@@ -11,13 +11,13 @@ from tcc.ops import OPS
 
 
 def emit(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: Any) -> Value:
-    """The one result of a new node; `attrs` are the fields of its op's attributes."""
+    """Adds a node and returns its only result; `attrs` are the fields of its op's attributes."""
     row = OPS[op]
-    (made,) = b.add(row, inputs, row.attrs(**attrs))
-    return made
+    (result,) = b.add(row, inputs, row.attrs(**attrs))
+    return result
 
 
 def express(b: GraphBuilder, expr: Expr, *inputs: Value | None) -> Values:
-    """The results of a new node that is an expression of operands."""
+    """Adds a node that is an expression of operands, and returns its results."""
     row = OPS["expression"]
     return b.add(row, inputs, row.attrs(expr))

@@ -1,10 +1,9 @@
-"""Gives symbols of a graph's inputs a size: the graph of one bucket; or a typical size.
+"""Gives symbols of a graph's inputs a size, for the graph of one bucket, or a typical size.
 
     graph(%x : f32[n,seq]) { ... }   with seq = 64   ->   graph(%x : f32[n,64]) { ... }
 
-Requires nothing.  Establishes a graph without these symbols, or where these count as their typical
-sizes, in bodies and attributes too; every type is inferred anew.  Constants are those of the same
-store.
+Requires nothing.  Establishes a graph without these symbols, or with new typical sizes for them, in
+bodies and attributes too; every type is inferred again.  Constants stay in the same store.
 """
 
 from collections.abc import Mapping
@@ -19,7 +18,7 @@ Sizes = Mapping[str, int]
 
 
 def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
-    """`graph` with each symbol named in `sizes` replaced by its size.
+    """Returns `graph` with each symbol named in `sizes` replaced by its size.
 
     Raises UserError for a name that is no symbolic size of an input, and for sizes that the model
     excludes.
@@ -28,7 +27,7 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     try:
         return settle_sizes(with_sizes(graph, bound))
     except InternalError as error:
-        if not isinstance(error.__cause__, ValueError):  # not of a node that refuses its operands
+        if not isinstance(error.__cause__, ValueError):  # no node refused its operands
             raise
         equal = ", or those that have to be equal one name with --input" if len(sizes) > 1 else ""
         raise UserError(
@@ -40,7 +39,7 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def with_typical(graph: Graph, sizes: Sizes) -> Graph:
-    """`graph` with each symbol named in `sizes` counted as its size wherever prices are compared.
+    """Returns `graph` with the sizes of `sizes` as the typical sizes of its symbols, for prices.
 
     Raises UserError for a name that is no symbolic size of an input, and for a size out of range.
     """
@@ -52,7 +51,8 @@ def with_typical(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
-    """The symbols of the inputs with these names, which `flag` gives their sizes."""
+    """Returns the symbols of the inputs with the names in `sizes`, with their sizes; `flag` is the
+    option for messages."""
     symbols = input_symbols(graph)
     for name, size in sizes.items():
         where = f"{flag} {name}={size}"
@@ -67,11 +67,11 @@ def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
 
 
 def input_symbols(graph: Graph) -> dict[str, Var]:
-    """The symbols that are the size of a dimension of some input, by name."""
+    """Returns the symbols that are the size of a dimension of some input, by name."""
     dims = (dim for value in graph.inputs for dim in value.type.shape)
-    alone = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
-    used = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))
-    return {v.name: v for v in used if v.name in alone}
+    plain = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
+    symbols = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))
+    return {v.name: v for v in symbols if v.name in plain}
 
 
 def _check_size(var: Var, size: int, where: str) -> None:

@@ -1,12 +1,13 @@
-"""Evaluates what does not depend on the inputs.
+"""Evaluates nodes that do not depend on the inputs.
 
     %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
 
-Requires nothing.  Establishes that no node is left whose operands are all constant, in bodies too,
-except opaque ones, ones that widen large constants of narrow types, ones whose results are much
-larger than their operands (a broadcast weight is cheaper to read than to store) or all together
-much larger than the model's constants, large ones whose reference is slow, ones of much work for
-few results (a pooling window of 2^30), and ones the reference refuses, which are left to the run.
+Requires nothing.  Establishes that every node whose operands are all constant is folded, in bodies
+too. Exceptions are opaque nodes, nodes that widen large constants of narrow types, nodes whose
+results are much larger than their operands (a broadcast weight is cheaper to read than to store) or
+together much larger than the model's constants, large nodes whose reference is slow, nodes of much
+work for few results (a pooling window of 2^30), and nodes whose values the reference refuses, which
+fail at run time.
 """
 
 from collections.abc import Sequence
@@ -21,24 +22,24 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
 from tcc.record import field_names
 
-# Results of at most this many bytes are always stored; larger ones if they grow by no more than
-# this factor over their operands (i8 weights become f32) and their reference is made of NumPy's
-# own loops: those of windows, and of `_SLOW` ops, go element by element.
+# Results of at most _SMALL bytes are always stored. Larger results are stored if they take at most
+# _GROWTH times the bytes of their operands (i8 weights become f32) and their reference runs in
+# NumPy's own loops: the references of windows and of `_SLOW` ops go element by element.
 _SMALL = 1 << 20
 _GROWTH = 4
-# All results of more than _TINY bytes together take so many times what the constants do, and _SPARE
-# bytes: a chain of nodes that each grow a little grows without an end.
+# All results of more than _TINY bytes together take at most _TOTAL times the bytes of the constants
+# and _SPARE bytes: a chain of nodes that each grow a little would grow without limit.
 _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
-# Narrow constants of at least so many elements stay as they are.
+# Narrow constants of at least _LARGE elements stay as they are.
 _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 _FAST = FAST | Trait.REDUCTION | Trait.CONTRACTION
-# Ops that read nothing of their operand but its type.
+# Ops that read only the type of their operand.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """`graph` with every node evaluated that has constant operands."""
+    """Returns `graph` with every node evaluated that has constant operands."""
     room = _SPARE + _TOTAL * constant_bytes(graph)
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -59,10 +60,10 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
         return None
     if _symbolic(node.attrs) or _widens(node, inputs):
         return None
-    given = [None if v is None else v.type for v in inputs]
-    if is_laborious(node.op, given, node.attrs):
+    operand_types = [None if v is None else v.type for v in inputs]
+    if is_laborious(node.op, operand_types, node.attrs):
         return None
-    types = node.op.infer(given, node.attrs)
+    types = node.op.infer(operand_types, node.attrs)
     results = _evaluate(node, arrays) if _worth_storing(node.op, types, arrays, room) else None
     if results is None:
         return None
@@ -74,15 +75,15 @@ def _folded(b: GraphBuilder, node: Node, inputs: Inputs, room: int) -> Replaceme
 
 
 def _widens(node: Node, inputs: Inputs) -> bool:
-    """Whether a large constant is narrow so as to be read as that."""
+    """True where a node widens a large constant that is stored in a narrow type."""
     narrow = [v.type for v in inputs if v is not None and v.type.dtype.is_narrow]
-    kept = all(v.type.dtype.is_narrow for v in node.outputs)
-    return not kept and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
+    stays_narrow = all(v.type.dtype.is_narrow for v in node.outputs)
+    return not stays_narrow and any((as_int(element_count(t.shape)) or 0) >= _LARGE for t in narrow)
 
 
 def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
-    """The results, or None where the reference refuses values (an index outside its axis) or needs
-    more memory than there is."""
+    """Returns the results, or None where the reference refuses values (an index outside its axis)
+    or needs more memory than there is."""
     try:
         with np.errstate(all="ignore"):
             return node.op.reference(arrays, node.attrs)
@@ -99,14 +100,14 @@ def _operand(b: GraphBuilder, node: Node, value: Value) -> Array | None:
 
 
 def _stored_bytes(types: Sequence[TensorType]) -> int | None:
-    """What arrays of these types take; None where a size is open."""
+    """Returns the bytes of arrays of these types; None for a symbolic size."""
     if any(t.static_shape is None for t in types):
         return None
     return sum(element_count(t.shape).const * int(t.dtype.carrier.itemsize) for t in types)
 
 
 def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room: int) -> bool:
-    """Whether the results' sizes are known and no burden."""
+    """True where the results have numeric sizes and are small enough to store."""
     size = _stored_bytes(types)
     if size is None or size > max(room, _TINY):
         return False
@@ -117,7 +118,7 @@ def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room
 
 
 def _symbolic(item: Any) -> bool:
-    """Whether a size symbol occurs in attributes."""
+    """True where a size symbol occurs in attributes."""
     if isinstance(item, Index):
         return bool(free_vars(item))
     if isinstance(item, tuple):

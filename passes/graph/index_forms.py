@@ -1,14 +1,14 @@
-"""Finds the formula of an array that follows from the places of its elements.
+"""Finds the formula of an array whose elements follow from their places.
 
     [0, 0, 0, 1, 2, 3, 3]                    max(min(i - 2, 3), 0)
     [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
     [[T, F, F], [T, T, F], [T, T, T]]        j < i + 1
 
 Integers are tried as a sum over the axes of multiples of an axis' digits (quotients and remainders
-of the position), as such a sum clipped to the least and the largest element, and as its remainder.
-Truth values are tried as one run along an axis, whose ends are such integers.  Candidates come from
-the differences between neighbours; each is compared with all elements, so what is returned is
-exact.  The work is linear in the elements, apart from sorting the differences.
+of the position), as this sum clipped to the least and the largest element, and as its remainder.
+Truth values are tried as one interval along an axis, whose ends are such integers.  Candidates come
+from the differences between neighbours; each is compared with all elements, so the result is exact.
+The work is linear in the elements, apart from sorting the differences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +25,12 @@ from tcc.ir.op import Array
 from tcc.ir.types import I32, I64, integer_limits
 from tcc.record import record
 
-# Elements that are compared at once.
+# The number of elements that are compared at once.
 _PIECE = 1 << 20
 
 
 class Ends(Enum):
-    """What an index does beyond the least and the greatest element."""
+    """The behaviour of an index beyond the least and the largest element."""
 
     OPEN = "goes on"
     CLIPPED = "stays there"
@@ -39,7 +39,7 @@ class Ends(Enum):
 
 @record
 class IndexForm:
-    """A sum of multiples of digits, and its ends beyond `low` and `high`."""
+    """A sum of multiples of digits, and its behaviour beyond `low` and `high`."""
 
     plain: Index
     ends: Ends
@@ -47,7 +47,7 @@ class IndexForm:
     high: int
 
     def at(self, plain: Index) -> Index:
-        """The index where the sum is `plain`."""
+        """Returns the index where the sum is `plain`."""
         match self.ends:
             case Ends.OPEN:
                 return plain
@@ -63,7 +63,7 @@ class IndexForm:
 
 
 def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
-    """The form over the iterators `at`, one for each axis, that the integers `values` have; None
+    """Returns the form of the integers `values` over the iterators `at`, one for each axis; None
     where none is found."""
     if not values.size:
         return None
@@ -74,16 +74,16 @@ def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
 
 
 def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
-    """The comparisons of indices over the iterators `at`, one for each axis, that the truth values
-    `mask` are, as few as possible; None where none are found, or all values are equal."""
-    kept = [n for n in range(mask.ndim) if not bool((mask == np.take(mask, [0], n)).all())]
-    small = mask[tuple(slice(None) if n in kept else 0 for n in range(mask.ndim))]
-    along = [at[n] for n in kept]
-    for axis, value in product(reversed(range(len(kept))), (True, False)):
-        others = [index for n, index in enumerate(along) if n != axis]
-        runs = _runs(np.moveaxis(small, axis, -1) == value, others)
-        edges = (_edges(along[axis], *run, small.shape[axis]) for run in runs)
-        exact = [each for each in edges if _holds(each, small == value, along)]
+    """Returns the fewest comparisons of indices over the iterators `at`, one for each axis, that
+    give the truth values `mask`; None where none are found, or all values are equal."""
+    varying = [n for n in range(mask.ndim) if not bool((mask == np.take(mask, [0], n)).all())]
+    small = mask[tuple(slice(None) if n in varying else 0 for n in range(mask.ndim))]
+    along = [at[n] for n in varying]
+    for axis, value in product(reversed(range(len(varying))), (True, False)):
+        other_iterators = [index for n, index in enumerate(along) if n != axis]
+        intervals = _intervals(np.moveaxis(small, axis, -1) == value, other_iterators)
+        edges = (_edges(along[axis], *interval, small.shape[axis]) for interval in intervals)
+        exact = [edge_pair for edge_pair in edges if _holds(edge_pair, small == value, along)]
         if exact:
             tests = [_test(edge, value) for edge in min(exact, key=len)]
             return reduce(partial(apply, "and" if value else "or"), tests)
@@ -99,8 +99,8 @@ def _gives(index: Index, values: Array, at: Sequence[Index]) -> bool:
 
 
 def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[str, Any]]]:
-    """Parts of an array along its first axis, and for each its iterators as arrays that vary along
-    their own axes: what is computed of a part takes little memory."""
+    """Yields parts of an array along its first axis, each with its iterators as arrays that vary
+    along their own axes: computations on a part take little memory."""
     rows = max(1, _PIECE * len(values) // max(1, values.size)) if values.ndim else 1
     for first in range(0, len(values) if values.ndim else 1, rows):
         part = values[first : first + rows] if values.ndim else values
@@ -116,13 +116,13 @@ def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[st
 
 
 def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> Index:
-    """A sum of multiples of digits that has the most frequent differences of `values`, as far as
-    these lie strictly between `low` and `high`, and one of its elements."""
-    total = const(0)
+    """Returns a sum of multiples of digits that has the most frequent differences of `values`, as
+    far as these lie strictly between `low` and `high`, and that equals one element."""
+    index_sum = const(0)
     for axis, index in enumerate(at):
-        for apart, radix, step in _digits(np.moveaxis(values, axis, -1), low, high):
-            digit = index // apart
-            total = total + step * (digit % radix if radix else digit)
+        for weight, radix, step in _digits(np.moveaxis(values, axis, -1), low, high):
+            digit = index // weight
+            index_sum = index_sum + step * (digit % radix if radix else digit)
     inside = np.flatnonzero((values > low) & (values < high))
     place = np.unravel_index(int(inside[0]) if inside.size else 0, values.shape)
     grid = {
@@ -130,13 +130,13 @@ def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> I
         for index, n in zip(at, place, strict=True)
         if (var := var_of(index)) is not None
     }
-    return total + (int(values[place]) - int(evaluate(total, grid)))
+    return index_sum + (int(values[place]) - int(evaluate(index_sum, grid)))
 
 
 def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """For each digit of the position along the last axis, lowest first: the weight of the digit,
-    its radix (0: no end) and the difference that one more of it makes."""
-    apart = 1
+    """Yields for each digit of the position along the last axis, lowest first, its weight, its
+    radix (0: unlimited) and the difference that one more of it makes."""
+    weight = 1
     while lines.shape[-1] > 1:
         steps = np.diff(lines, axis=-1)
         inside = (lines > low) & (lines < high)
@@ -144,22 +144,22 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
         if not plain.any():
             plain = np.ones(plain.shape, np.bool_)
         kinds, counts = np.unique(steps[plain], return_counts=True)
-        # Within a digit of radix 2 half of the steps are the same, about.
+        # Within a digit of radix 2 about half of the steps are equal.
         frequent = [int(kinds[n]) for n in np.argsort(-counts, kind="stable")[:2]]
         radices = [_radix(plain & (steps != step)) for step in frequent]
         step, radix = next(
             (pair for pair in zip(frequent, radices, strict=True) if pair[1] != 1),
             (frequent[0], 0),
         )
-        yield apart, radix, step
+        yield weight, radix, step
         if not radix:
             return
-        lines, apart = lines[..., ::radix], apart * radix
+        lines, weight = lines[..., ::radix], weight * radix
 
 
 def _radix(odd: Array) -> int:
-    """The largest radix of a digit whose last values are at the places `odd` along the last axis; 0
-    where there are none."""
+    """Returns the largest radix of a digit whose last values are at the places `odd` along the last
+    axis; 0 where there are none."""
     (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
 
@@ -169,17 +169,20 @@ def _radix(odd: Array) -> int:
 
 @record
 class _Edge:
-    """Where a run along an iterator starts or, if it is the `upper` edge, stops."""
+    """The start of an interval along an iterator, or its end if `upper`."""
 
     along: Index
     place: Index
     upper: bool
 
 
-def _runs(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
-    """Candidates for where the only run of each line along the last axis starts and stops; nothing
-    where a line has several.  Empty runs are at either end, those before the first other one and
-    those behind it alike."""
+def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
+    """Yields candidates for the start and end of the only interval of each line along the last
+    axis; nothing where a line has several.
+
+    Empty intervals lie at either end, uniformly before the first nonempty interval and uniformly
+    after it.
+    """
     size = inside.shape[-1]
     count = inside.sum(axis=-1)
     start, stop = inside.argmax(axis=-1), size - inside[..., ::-1].argmax(axis=-1)
@@ -194,13 +197,13 @@ def _runs(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
 
 
 def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
-    """Those of `start <= index < stop` that do not hold everywhere."""
-    found = []
+    """Returns the conditions of `start <= index < stop` that do not hold everywhere."""
+    edges = []
     if _exceeds(start, 0):
-        found.append(_Edge(index, start, False))
+        edges.append(_Edge(index, start, False))
     if _exceeds(-stop, -size):
-        found.append(_Edge(index, stop, True))
-    return tuple(found)
+        edges.append(_Edge(index, stop, True))
+    return tuple(edges)
 
 
 def _exceeds(index: Index, limit: int) -> bool:
@@ -209,25 +212,26 @@ def _exceeds(index: Index, limit: int) -> bool:
 
 
 def _test(edge: _Edge, value: bool) -> Scalar:
-    """Whether the iterator is on the inner side of an edge, or not if `value` is false."""
+    """Returns the condition that the iterator is on the inner side of an edge, negated if `value`
+    is false."""
     dtype = I32 if _is_short(edge.along) and _is_short(edge.place) else I64
     function = "lt" if edge.upper == value else "ge"
     return apply(function, index_value(edge.along, dtype), index_value(edge.place, dtype))
 
 
 def _is_short(index: Index) -> bool:
-    (low, high), (least, most) = bounds(index), integer_limits(I32)
-    return low is not None and high is not None and least <= low and high <= most
+    (low, high), (lowest, highest) = bounds(index), integer_limits(I32)
+    return low is not None and high is not None and lowest <= low and high <= highest
 
 
 def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:
-    """Whether the places within all of `edges`, at least one, are those `inside`."""
+    """True where there are edges and the places within all of them are the places `inside`."""
     return bool(edges) and all(_bounds(edges, *piece) for piece in _pieces(inside, at))
 
 
 def _bounds(edges: Sequence[_Edge], inside: Array, grid: Mapping[str, Any]) -> bool:
-    found = np.ones(inside.shape, np.bool_)
+    within = np.ones(inside.shape, np.bool_)
     for edge in edges:
         beyond = evaluate(edge.along - edge.place, grid)
-        found = found & (beyond < 0 if edge.upper else beyond >= 0)
-    return bool((found == inside).all())
+        within = within & (beyond < 0 if edge.upper else beyond >= 0)
+    return bool((within == inside).all())

@@ -1,6 +1,6 @@
-"""The least and the largest element that an integer value can have, as far as the graph tells.
+"""Bounds of the elements of integer values, as far as the graph tells.
 
-%i = clip(%k, 0, 511) ; %e = expand(%i)      ->      %e lies within 0 and 511, whatever %k is
+%i = clip(%k, 0, 511) ; %e = expand(%i)      ->      %e lies within 0 and 511, for every %k
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tcc.ir.types import integer_limits
 
 Bounds: TypeAlias = tuple[int, int]
 
-# Ops whose results hold elements of their first operand, or of several, and no others.
+# Ops whose results hold only elements of their first operand, or of several operands.
 _COPIES = frozenset(
     "reshape transpose expand slice tile split identity depth_to_space space_to_depth "
     "reverse_sequence gather gather_elements gather_nd".split()
@@ -22,35 +22,38 @@ _DEPTH = 64  # nodes on the way from a value to a constant
 
 
 def integer_bounds(
-    b: GraphBuilder, value: Value, found: dict[Value, Bounds], depth: int = _DEPTH
+    b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: int = _DEPTH
 ) -> Bounds:
-    """The least and the largest element of `value`, of an integer type or bool; the limits of its
-    type where the graph tells no more.  `found` keeps results between calls."""
-    if value not in found:
-        found[value] = _bounds(b, value, found, depth)
-    return found[value]
+    """Returns the least and the largest element of `value`, of an integer type or bool; the limits
+    of its type where the graph tells no more.
+
+    `cache` keeps results between calls.
+    """
+    if value not in cache:
+        cache[value] = _bounds(b, value, cache, depth)
+    return cache[value]
 
 
-def _bounds(b: GraphBuilder, value: Value, found: dict[Value, Bounds], depth: int) -> Bounds:
+def _bounds(b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: int) -> Bounds:
     limits = integer_limits(value.type.dtype)
-    array, made = b.array(value), b.producer(value)
+    array, producer = b.array(value), b.producer(value)
     if array is not None and array.size:
         return int(array.min()), int(array.max())
-    if made is None or made.op.name not in _KNOWN or depth == 0:
+    if producer is None or producer.op.name not in _KNOWN or depth == 0:
         return limits
-    given = [
-        integer_bounds(b, v, found, depth - 1) if v and v.type.dtype.is_integer else None
-        for v in made.inputs
+    operand_bounds = [
+        integer_bounds(b, v, cache, depth - 1) if v and v.type.dtype.is_integer else None
+        for v in producer.inputs
     ]
-    low, high = _result(made.op.name, given, limits)
+    low, high = _result(producer.op.name, operand_bounds, limits)
     return (low, high) if limits[0] <= low and high <= limits[1] else limits
 
 
-def _result(op: str, given: Sequence[Bounds | None], limits: Bounds) -> Bounds:
-    """Bounds of an op's results; those of operands are None where these are absent or no
-    integers."""
-    known = [limits if bounds is None else bounds for bounds in given]
-    lows, highs = zip(*known, strict=True)
+def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) -> Bounds:
+    """Returns the bounds of an op's results; the bounds of an absent or non-integer operand are
+    None."""
+    ranges = [limits if bounds is None else bounds for bounds in operand_bounds]
+    lows, highs = zip(*ranges, strict=True)
     match op:
         case "min":
             return min(lows), min(highs)
@@ -62,9 +65,9 @@ def _result(op: str, given: Sequence[Bounds | None], limits: Bounds) -> Bounds:
             first = op == "where"  # behind the condition
             return min(lows[first:]), max(highs[first:])
         case "clip":
-            least, most = (*given[1:], None, None)[:2]
-            lowest, largest = least or limits[:1] * 2, most or limits[1:] * 2
-            low, high = map(max, known[0], lowest)
+            low_bounds, high_bounds = (*operand_bounds[1:], None, None)[:2]
+            lowest, largest = low_bounds or limits[:1] * 2, high_bounds or limits[1:] * 2
+            low, high = map(max, ranges[0], lowest)
             return min(low, largest[0]), min(high, largest[1])
         case _:
-            return known[0]
+            return ranges[0]

@@ -1,11 +1,11 @@
-"""Builds concatenations on those that join part of the same values.
+"""Builds concatenations on earlier concatenations of part of the same values.
 
     %d = concat(%a, %b)                       %d = concat(%a, %b)
     %e = concat(%a, %b, %c)                   %e = concat(%d, %c)
 
-So every value is joined once, and has one place in memory where kernels store into joined values.
-Requires nothing.  Establishes that no concatenation holds all operands of an earlier one on the
-same axis side by side.
+Every value is then concatenated once, and has one place in memory where kernels store directly into
+concatenated values. Requires nothing.  Establishes that no concatenation has all operands of an
+earlier one on the same axis next to each other.
 """
 
 from collections.abc import Sequence
@@ -20,43 +20,45 @@ _Operands: TypeAlias = tuple[Value | None, ...]
 
 
 @entity
-class _Known:
+class _Concat:
     axis: int
     operands: _Operands
     result: Value
 
 
 def nest_concats(graph: Graph) -> Graph:
-    """`graph` with concatenations nested; itself where none are."""
+    """Returns `graph` with concatenations nested; itself where none are."""
     nodes: list[Node] = []
-    known: list[_Known] = []
+    concats: list[_Concat] = []
     for old in graph.nodes:
         node = with_bodies(old, nest_concats)
         if node.op.name == "concat":
-            forms = _nested(node.attrs.axis, node.inputs, known)
-            known += (_Known(node.attrs.axis, form, node.outputs[0]) for form in forms)
+            forms = _nested(node.attrs.axis, node.inputs, concats)
+            concats += (_Concat(node.attrs.axis, form, node.outputs[0]) for form in forms)
             node = node if len(forms) == 1 else replace(node, inputs=forms[-1])
         nodes.append(node)
-    same = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
-    return graph if same else replace(graph, nodes=tuple(nodes))
+    is_unchanged = all(a is b for a, b in zip(nodes, graph.nodes, strict=True))
+    return graph if is_unchanged else replace(graph, nodes=tuple(nodes))
 
 
-def _nested(axis: int, operands: _Operands, known: Sequence[_Known]) -> list[_Operands]:
-    """`operands`, and what becomes of them as runs that are joined already become one value."""
+def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[_Operands]:
+    """Returns `operands`, and the shorter lists of operands as sequences that an earlier
+    concatenation has become one value."""
     forms = [operands]
-    while (found := _longest_run(axis, forms[-1], known)) is not None:
-        at, other = found
+    while (match := _longest_sequence(axis, forms[-1], concats)) is not None:
+        at, other = match
         old = forms[-1]
         forms.append((*old[:at], other.result, *old[at + len(other.operands) :]))
     return forms
 
 
-def _longest_run(
-    axis: int, operands: _Operands, known: Sequence[_Known]
-) -> tuple[int, _Known] | None:
-    """Where the operands of an earlier concatenation stand side by side, and which that is."""
-    best: tuple[int, _Known] | None = None
-    for other in known:
+def _longest_sequence(
+    axis: int, operands: _Operands, concats: Sequence[_Concat]
+) -> tuple[int, _Concat] | None:
+    """Returns the position of the longest sequence of operands that an earlier concatenation has,
+    and that concatenation."""
+    best: tuple[int, _Concat] | None = None
+    for other in concats:
         length = len(other.operands)
         if other.axis != axis or not 2 <= length < len(operands):
             continue

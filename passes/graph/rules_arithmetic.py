@@ -1,4 +1,4 @@
-"""Rules for arithmetic with constants, and for control flow whose way is known."""
+"""Rules for arithmetic with constants, and for control flow with a constant condition."""
 
 import numpy as np
 from tcc.ir.expr import ExprBuilder
@@ -10,12 +10,13 @@ from tcc.ir.types import BF16, F32
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
 
-# Powers that a few products give.
+# The largest exponent that products replace.
 _MOST_PRODUCTS = 3
 
 
 def _operand(site: Site, number: int) -> Value | None:
-    """Operand `number` if it has the type of the result: no broadcast is lost with the other."""
+    """Returns operand `number` if it has the type of the result, so that dropping the other operand
+    loses no broadcast."""
     value = site.inputs[number]
     return value if value is not None and result_types(site) == (value.type,) else None
 
@@ -24,13 +25,14 @@ def _operand(site: Site, number: int) -> Value | None:
 
 
 def _is_zero(array: Array, negative: bool) -> bool:
-    """All zeros; those of floats all of the sign that adding them changes nothing."""
+    """True where all elements are zero; float zeros need the sign whose addition changes
+    nothing."""
     signs = array.dtype.kind != "f" or (np.signbit(array) == negative).all()
     return bool(not array.any() and signs)
 
 
 def _neutral(site: Site) -> Value | None:
-    """The operand of x + 0, x - 0, x * 1, x / 1 that is the result."""
+    """Returns the operand of x + 0, x - 0, x * 1, x / 1 that equals the result."""
     name = site.node.op.name
     if name not in ("add", "sub", "mul", "div"):
         return None
@@ -51,8 +53,8 @@ def _neutral(site: Site) -> Value | None:
 
 
 def _reciprocal(site: Site) -> Value | None:
-    """A product with the reciprocals of a constant divisor if all are exact: powers of two, normal
-    both ways."""
+    """Returns a product with the reciprocals of a constant divisor if all are exact: powers of two,
+    normal in both directions."""
     if site.node.op.name != "div":
         return None
     divisor = site.array(1)
@@ -71,7 +73,7 @@ def _reciprocal(site: Site) -> Value | None:
 
 
 def _small_power(site: Site) -> Value | None:
-    """Products where a constant exponent is 1 to 3, the same everywhere, of floats."""
+    """Returns products for a constant exponent of 1 to 3, uniform over all elements, of floats."""
     if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
         return None
     exponent, base = site.array(1), _operand(site, 0)
@@ -89,14 +91,14 @@ def _small_power(site: Site) -> Value | None:
 # ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
-def _alone(site: Site) -> Value | None:
-    """The one operand of an op that combines any number of them."""
+def _single_operand(site: Site) -> Value | None:
+    """Returns the only operand of an op that combines any number of operands."""
     many = site.node.op.name in ("sum", "max", "min", "mean")
     return first_operand(site) if many and len(site.inputs) == 1 else None
 
 
 def _undone(site: Site) -> Value | None:
-    """x of neg(neg(x)) and not(not(x))."""
+    """Returns x of neg(neg(x)) and not(not(x))."""
     before = same_before(site, "neg", "not", "bitwise_not")
     return None if before is None else before.inputs[0]
 
@@ -105,7 +107,8 @@ def _undone(site: Site) -> Value | None:
 
 
 def _without_nan(site: Site) -> Replacement:
-    """where(is_nan(x), constant, x) as an expression: the kernel then knows the constant."""
+    """Returns where(is_nan(x), constant, x) as an expression, so that the kernel knows the
+    constant."""
     if site.node.op.name != "where" or site.inputs[2] is None:
         return None
     test, value, array = site.producer(0), _operand(site, 2), site.array(1)
@@ -124,21 +127,22 @@ def _without_nan(site: Site) -> Replacement:
 
 
 def _known_if(site: Site) -> Replacement:
-    """The branch that is taken, if it gives the very types that the node promises.
+    """Returns the results of the branch that a constant condition selects, if their types are those
+    of the node.
 
-    Results that it does not compute itself get nodes of their own, because they may be outputs of
-    the model too.
+    Results that the branch does not compute itself get nodes of their own, because they may be
+    outputs of the model too.
     """
     condition = site.array(0) if site.node.op.name == "if" else None
     if condition is None:
         return None
-    taken: Graph = site.node.attrs.then if condition.all() else site.node.attrs.otherwise
-    if [v.type for v in taken.outputs] != [v.type for v in site.node.outputs]:
+    branch: Graph = site.node.attrs.then if condition.all() else site.node.attrs.otherwise
+    if [v.type for v in branch.outputs] != [v.type for v in site.node.outputs]:
         return None
-    own = {v for node in taken.nodes for v in node.outputs}
+    computed = {v for node in branch.nodes for v in node.outputs}
     results: list[Value] = []
-    for value, inner in zip(inlined(site.builder, taken), taken.outputs, strict=True):
-        if inner not in own or value in results:
+    for value, inner in zip(inlined(site.builder, branch), branch.outputs, strict=True):
+        if inner not in computed or value in results:
             value = emit(site.builder, "identity", value)
         results.append(value)
     return results
@@ -148,7 +152,7 @@ ARITHMETIC = (
     Rule("neutral constant", _neutral),
     Rule("exact reciprocal", _reciprocal),
     Rule("small power", _small_power),
-    Rule("one operand", _alone),
+    Rule("one operand", _single_operand),
     Rule("undone", _undone),
     Rule("constant instead of NaN", _without_nan),
     Rule("if with a constant", _known_if),

@@ -1,4 +1,4 @@
-"""Rules for functions of what is computed around them."""
+"""Rules for functions, by the nodes around them."""
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
@@ -9,13 +9,13 @@ from tcc.ops.formula import fn
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.rules_movement import result_types
 
-# Factors and divisors between which a product rounds as a quotient does, but for half a unit.
+# The range of divisors whose quotient may become a product: it differs by half an ULP more.
 _LEAST, _MOST = 2.0**-10, 2.0**10
 
 
 def _one_plus_erf(site: Site) -> Replacement:
-    """erf(x / c) + 1, as GELU is written, as an expression: the kernel then knows the constants and
-    has code for the sum, which needs erf to an absolute error only."""
+    """Returns erf(x / c) + 1, part of GELU, as an expression: the kernel then knows the constants
+    and uses its code for the sum, which needs erf to an absolute error only."""
     if site.node.op.name != "add" or result_types(site)[0].dtype is not F32:
         return None
     for number in (0, 1):
@@ -35,9 +35,12 @@ def _one_plus_erf(site: Site) -> Replacement:
 
 
 def _scaled(site: Site, inner: Node) -> tuple[Value, float]:
-    """The operand of erf, without the number that it is multiplied or divided by where there is
-    one, and that as a factor: a product is at most one and a half units from the quotient, which
-    erf makes no larger."""
+    """Returns the operand of erf without its constant factor or divisor, and that number as a
+    factor.
+
+    The product is at most one and a half ULP from the quotient, and erf does not increase the
+    difference.
+    """
     (value,) = inner.inputs
     assert value is not None
     before = site.builder.producer(value)

@@ -1,4 +1,6 @@
-"""Rules for ops that copy elements: what moves nothing goes, what moves twice moves once."""
+"""Rules for ops that copy elements: copies that move nothing are dropped, and two copies become
+one.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,13 +17,13 @@ from tcc.passes.graph.emit import emit
 
 
 def result_types(site: Site) -> tuple[TensorType, ...]:
-    """The types of the node's results for its inputs in the new graph."""
+    """Returns the types of the node's results for its inputs in the new graph."""
     types = [None if v is None else v.type for v in site.inputs]
     return site.node.op.infer(types, site.node.attrs)
 
 
 def first_operand(site: Site) -> Value:
-    """Operand 0, which the op requires."""
+    """Returns operand 0, which the op requires."""
     value = site.inputs[0]
     assert value is not None
     return value
@@ -32,7 +34,7 @@ def _constants(values: Sequence[Index]) -> tuple[int | None, ...]:
 
 
 def _same_shape(site: Site) -> Value | None:
-    """Operand 0 if it has the type of the one result."""
+    """Returns operand 0 if it has the type of the only result."""
     value = first_operand(site)
     types = result_types(site)
     return value if types == (value.type,) else None
@@ -52,14 +54,14 @@ def _moves_nothing(site: Site) -> Value | None:
         case "concat":
             return first_operand(site) if len(site.inputs) == 1 else None
         case "tile":
-            ones = all(n == 1 for n in _constants(attrs.repeats))
-            return first_operand(site) if ones else None
+            is_single = all(n == 1 for n in _constants(attrs.repeats))
+            return first_operand(site) if is_single else None
         case "slice":
-            whole = all(n == 0 for n in _constants(attrs.starts)) and set(attrs.steps) <= {1}
-            return _same_shape(site) if whole else None
+            is_whole = all(n == 0 for n in _constants(attrs.starts)) and set(attrs.steps) <= {1}
+            return _same_shape(site) if is_whole else None
         case "pad":
-            none = all(n == 0 for n in _constants((*attrs.before, *attrs.after)))
-            return first_operand(site) if none else None
+            is_empty = all(n == 0 for n in _constants((*attrs.before, *attrs.after)))
+            return first_operand(site) if is_empty else None
         case "depth_to_space" | "space_to_depth":
             return first_operand(site) if attrs.blocksize == 1 else None
     return None
@@ -69,7 +71,7 @@ def _moves_nothing(site: Site) -> Value | None:
 
 
 def same_before(site: Site, *ops: str) -> Node | None:
-    """What makes operand 0 of a node of one of `ops`, if it is of the same op."""
+    """Returns the producer of operand 0 of a node of one of `ops`, if it is of the same op."""
     before = site.producer(0) if site.node.op.name in ops else None
     return before if before and before.op is site.node.op else None
 
@@ -90,20 +92,20 @@ def _double_transpose(site: Site) -> Value | None:
 
 
 def _unit_transpose(site: Site) -> Value | None:
-    """A reshape where only axes of one element change places."""
+    """Returns a reshape where a transpose moves only axes of one element."""
     if site.node.op.name != "transpose":
         return None
     x, perm = first_operand(site), site.node.attrs.perm
     shape = tuple(x.type.shape[p] for p in perm)
-    moved = [p for p in perm if x.type.shape[p] is not const(1)]
-    return emit(site.builder, "reshape", x, shape=shape) if moved == sorted(moved) else None
+    long_axes = [p for p in perm if x.type.shape[p] is not const(1)]
+    return emit(site.builder, "reshape", x, shape=shape) if long_axes == sorted(long_axes) else None
 
 
 # ---- zeros before a convolution -----------------------------------------------------------------
 
 
 def _padded_conv(site: Site) -> Replacement:
-    """A convolution that pads the image itself."""
+    """Returns a convolution that pads the image itself."""
     if site.node.op.name != "conv":
         return None
     pad = site.producer(0)
@@ -133,15 +135,15 @@ def _zero_fill(site: Site, pad: Any) -> bool:
 
 
 def _reaching_taps(site: Site) -> Replacement:
-    """A convolution without the taps whose places are zeros around the image in every window."""
+    """Returns a convolution without the taps that read only padding in every window."""
     if site.node.op.name != "conv":
         return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
     sizes = (first_operand(site).type.shape[2:], attrs.before, attrs.after)
-    known = all_known(all_known(map(as_int, each)) for each in sizes)
-    if matrix is None or weights is None or known is None or not np.isfinite(weights).all():
+    static_sizes = all_known(all_known(map(as_int, sizes_of)) for sizes_of in sizes)
+    if matrix is None or weights is None or static_sizes is None or not np.isfinite(weights).all():
         return None  # infinity times zero is NaN
-    image, low, high = known
+    image, low, high = static_sizes
     kernel, dilations = weights.shape[2:], attrs.dilations
     taps = list(map(reaching_taps, image, kernel, attrs.strides, low, high, dilations))
     before = [n - tap.start * d for n, tap, d in zip(low, taps, dilations, strict=True)]
@@ -150,17 +152,18 @@ def _reaching_taps(site: Site) -> Replacement:
     if taps == list(map(range, kernel)) or not all(taps) or min(*before, *after) < 0:
         return None
     parts: tuple[Any, ...] = tuple(slice(tap.start, tap.stop) for tap in taps)
-    kept = weights[(..., *parts)]
-    b, moved = site.builder, replace(attrs, before=tuple(before), after=tuple(after))
-    fewer = b.constant(kept, matrix.name, matrix.type.dtype, b.sources(matrix))
-    return b.add(site.node.op, [first_operand(site), fewer, *bias], moved)
+    reduced_weights = weights[(..., *parts)]
+    b, new_attrs = site.builder, replace(attrs, before=tuple(before), after=tuple(after))
+    fewer = b.constant(reduced_weights, matrix.name, matrix.type.dtype, b.sources(matrix))
+    return b.add(site.node.op, [first_operand(site), fewer, *bias], new_attrs)
 
 
 # ---- scatters of rows --------------------------------------------------------------------------
 
 
 def _scattered_rows(site: Site) -> Value | None:
-    """A scatter along the first axis whose indices are the same for all elements of a row."""
+    """Returns a scatter of rows for a scatter along the first axis whose indices are equal for all
+    elements of a row."""
     if site.node.op.name != "scatter_elements" or site.node.attrs.axis:
         return None
     repeat, (x, indices, updates) = site.producer(1), site.inputs
@@ -181,14 +184,15 @@ def _scattered_rows(site: Site) -> Value | None:
 
 
 def _known_where(site: Site) -> Value | None:
-    """The branch of `where` that a constant condition takes everywhere, if it has the shape."""
+    """Returns the branch of `where` that a uniform constant condition selects, if it has the shape
+    of the result."""
     if site.node.op.name != "where":
         return None
     condition = site.array(0)
     if condition is None or not condition.size or condition.all() != condition.any():
         return None
-    chosen = site.inputs[1 if condition.all() else 2]
-    return chosen if chosen is not None and result_types(site) == (chosen.type,) else None
+    branch = site.inputs[1 if condition.all() else 2]
+    return branch if branch is not None and result_types(site) == (branch.type,) else None
 
 
 MOVEMENT = (

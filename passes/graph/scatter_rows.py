@@ -1,11 +1,11 @@
-"""Scatters read rows of a table where they lie.
+"""Fuses gathers of rows into scatters, which then read the rows of a table directly.
 
     %r = gather(%table, %ids) {axis=0} ; %y = scatter_nd(%x, %i, %r)
       ->   %y = scatter_rows(%x, %i, %table, %ids)
 
 An embedding bag written as Gather and ScatterND then needs no memory for its rows.  Requires
 nothing.  Establishes that no `scatter_nd` outside of bodies reads a gather along the first axis, or
-a reshape of one, that nothing else reads.
+a reshape of a gather, that nothing else reads.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from tcc.passes.graph.emit import emit
 
 
 def scatter_rows(graph: Graph) -> Graph:
-    """`graph` with gathers in its scatters; itself where there is none to join."""
+    """Returns `graph` with gathers fused into its scatters; itself where there are none."""
     if not any(node.op.name == "scatter_nd" for node in graph.nodes):
         return graph
     readers = Counter(value for node in graph.nodes for value in uses(node))
@@ -27,7 +27,7 @@ def scatter_rows(graph: Graph) -> Graph:
     producers = graph.producers()
 
     def read_once(value: Value | None) -> bool:
-        """Whether one node reads `value`, and one node each value that it is a reshape of."""
+        """True where one node reads `value`, and one node each value that it is a reshape of."""
         if value is None or readers[value] != 1:
             return False
         node = producers.get(value)
@@ -54,7 +54,8 @@ def _visit(
 
 
 def _gather(b: GraphBuilder, value: Value | None) -> Node | None:
-    """The gather along the first axis that gives `value`, or of which it is a reshape."""
+    """Returns the gather along the first axis that computes `value`, directly or through
+    reshapes."""
     node = None if value is None else b.producer(value)
     if node is not None and node.op.name == "reshape":
         return _gather(b, node.inputs[0])

@@ -1,10 +1,10 @@
-"""The few largest elements of a row, without sorting it.
+"""Finds the few largest elements of a row without sorting it.
 
     %v, %i = top_k(%x) {k=2}   ->   m0, i0 = argmax(j) x[j] ;  m1, i1 = argmax(j) x[j], j no i0
 
-Gates of experts take the best one to eight of few.  A target without the function of the host that
-sorts rows has these as reductions.  Requires nothing.  Establishes that no top_k of at most eight
-largest is left; equal elements keep their order, and NaN comes first.
+Gates of experts select the best one to eight of few elements.  A target without host functions
+computes them as reductions.  Requires nothing.  Establishes that no top_k of at most eight largest
+elements is left; equal elements keep their order, and NaN comes first.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ _FEW = 8
 
 
 def small_top_k(graph: Graph) -> Graph:
-    """`graph` with reductions in place of `top_k` of a few; itself where there is none."""
+    """Returns `graph` with reductions in place of `top_k` of few elements; itself where there is
+    none."""
     return rewritten(graph, _visit)
 
 
@@ -49,16 +50,16 @@ def _expr(x: TensorType, axis: int, count: int) -> Expr:
         place = index_value(j, I64)
         terms: list[Scalar] = [b.read(0, *at[:axis], j, *at[axis:]), place]
         for earlier in best:
-            taken = apply("eq", place, b.read(_place(earlier), *at))
-            terms = [choose(taken, e, t) for e, t in zip(none, terms, strict=True)]
+            is_taken = apply("eq", place, b.read(_place(earlier), *at))
+            terms = [choose(is_taken, e, t) for e, t in zip(none, terms, strict=True)]
         best.append(b.stage(at, *terms, over=(j,), monoid="argmax"))
 
-    def joined(parts: Sequence[StageRef]) -> StageRef:
+    def concatenated(parts: Sequence[StageRef]) -> StageRef:
         at = b.iters(*before, count, *after)
-        rest = replaced(at, axis)
-        return b.stage(at, chosen(at[axis], [b.read(s, *rest) for s in parts]))
+        line = replaced(at, axis)
+        return b.stage(at, chosen(at[axis], [b.read(s, *line) for s in parts]))
 
-    return b.done(joined(best), joined([*map(_place, best)]))
+    return b.done(concatenated(best), concatenated([*map(_place, best)]))
 
 
 def _place(best: StageRef) -> StageRef:

@@ -7,9 +7,10 @@
       return %present }                                  return %present } alias %present = %past
 
 Requires nothing.  Establishes a must-alias for each pair: the run writes the new value to the
-caller's own array of the input.  Memory that is updated in place cannot grow, so both have one
-type.  Where the model's output is the input with rows appended, the input gets the output's type:
-the caller hands an array with room for the new rows, whose front holds the old ones.
+caller's own array of the input.  Memory that is updated in place cannot grow, so input and output
+have one type.  Where the model's output is the input with rows appended, the input gets the
+output's type: the caller passes an array with room for the new rows, whose front holds the old
+rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +31,7 @@ _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 @record
 class Appended:
-    """A run writes `rows` behind the old rows of input `name`, along `axis`."""
+    """A run writes `rows` rows after the old rows of input `name`, along `axis`."""
 
     name: str
     axis: int
@@ -38,10 +39,10 @@ class Appended:
 
 
 def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
-    """`graph` with the aliases of `pairs` (input name, output name).
+    """Returns `graph` with the aliases of `pairs` (input name, output name).
 
     An input to which the model appends rows gets the type of the output.  Raises `UserError` for an
-    unknown name, one that is used twice, or types that differ otherwise.
+    unknown name, a name that is used twice, or types that differ otherwise.
     """
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
@@ -55,15 +56,16 @@ def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
 
 
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
-    """The states of a bound graph to which a run appends rows, in the order of the aliases."""
+    """Returns the states of a bound graph to which a run appends rows, in the order of the
+    aliases."""
     producers = graph.producers()
-    found = []
+    states = []
     for result, source in graph.aliases:
         node = producers.get(result)
         if node is not None and node.op.name == "update_slice" and node.inputs[0] is source:
             rows = source.type.shape[node.attrs.axis] - node.attrs.start
-            found.append(Appended(source.name, node.attrs.axis, rows))
-    return tuple(found)
+            states.append(Appended(source.name, node.attrs.axis, rows))
+    return tuple(states)
 
 
 def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
@@ -78,12 +80,12 @@ def _named(values: Sequence[Value], name: str, pair: str, kind: str) -> Value:
 
 
 def _check_free(result: Value, source: Value, aliases: Sequence[tuple[Value, Value]]) -> None:
-    for other, taken in aliases:
-        if other is result or taken is source:
+    for other, other_source in aliases:
+        if other is result or other_source is source:
             raise UserError(
                 "a state is given twice",
                 where=f"--state {source.name}={result.name}",
-                why=f"{other.name} updates {taken.name} already",
+                why=f"{other.name} updates {other_source.name} already",
             )
 
 
@@ -106,22 +108,23 @@ def _check_types(result: Value, source: Value) -> None:
 
 
 def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
-    """`graph` with an input in place of `past` that has room for `present`, and that input."""
+    """Returns `graph` with an input in place of `past` that has room for `present`, and
+    that input."""
     concat = _appending(graph, past, present)
     axis, size = concat.attrs.axis, past.type.shape
     room = Value(past.name, present.type)
     front = Value(_unused(graph, f"{past.name}.front"), past.type)
-    whole = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
-    nodes = [Node(OPS["slice"], whole, (room,), (front,), concat.loc)]
+    front_attrs = SliceAttrs((const(0),) * len(size), (1,) * len(size), size)
+    nodes = [Node(OPS["slice"], front_attrs, (room,), (front,), concat.loc)]
     for node in substituted(graph, {past: front}).nodes:
         if present not in node.outputs:
             nodes.append(node)
             continue
         new = node.inputs[1]
         if len(node.inputs) > 2:
-            joined = _joined(graph, node)
-            nodes.append(joined)
-            new = joined.outputs[0]
+            new_rows = _new_rows(graph, node)
+            nodes.append(new_rows)
+            new = new_rows.outputs[0]
         attrs = UpdateSliceAttrs(axis, size[axis])
         nodes.append(Node(OPS["update_slice"], attrs, (room, new), (present,), node.loc))
     inputs = tuple(room if v is past else v for v in graph.inputs)
@@ -129,7 +132,7 @@ def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]
 
 
 def _appending(graph: Graph, past: Value, present: Value) -> Node:
-    """The concat that makes `present` of `past` and rows behind it."""
+    """Returns the concat that appends rows to `past` to compute `present`."""
     node = graph.producers().get(present)
     if node is not None and node.op.name == "concat" and node.inputs[0] is past:
         pairs = zip(past.type.shape, present.type.shape, strict=True)
@@ -147,8 +150,8 @@ def _appending(graph: Graph, past: Value, present: Value) -> Node:
     )
 
 
-def _joined(graph: Graph, concat: Node) -> Node:
-    """The operands of `concat` behind the first, as one value."""
+def _new_rows(graph: Graph, concat: Node) -> Node:
+    """Returns a concat of the operands of `concat` after the first."""
     inputs = concat.inputs[1:]
     attrs = ConcatAttrs(concat.attrs.axis)
     (form,) = concat.op.infer([None if v is None else v.type for v in inputs], attrs)
@@ -167,7 +170,8 @@ def _unused(graph: Graph, name: str) -> str:
 
 
 def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
-    """Whether `value` is an update of `past` after which nothing reads what it overwrote."""
+    """True where `value` is an update of `past` after which nothing reads the overwritten
+    elements."""
     if past in placed.graph.outputs:
         return False
     updated = False
@@ -187,7 +191,7 @@ def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
 
 
 def _readers_stay_before(update: Node, users: Mapping[Value, Sequence[Node]]) -> bool:
-    """Whether the other readers of the updated value take nothing but rows before the update."""
+    """True where the other readers of the updated value read only rows before the update."""
     past = update.inputs[0]
     if update.op.name != "update_slice" or past is None:
         return False

@@ -1,13 +1,13 @@
-"""What follows from one index alone is computed at compile time and read from a table.
+"""Computes functions of a single index at compile time, and reads them from a table.
 
     place[o] = clamp(floor((o + 0.5) / 2 - 0.5), 0, 63) ;  x[i, place[o]]        o < 128
       ->  x[i, table[o]]        table: 128 constants
 
-Resampling, windows and counts of pooled elements make such places and weights, again for every
-element of the axes beside theirs.  A load takes as long as two operations.
+Resampling, windows and counts of pooled elements compute places and weights of this kind, again for
+every element of the other axes.  A load takes as long as two operations.
 
-Requires layouts.  Establishes kernels that compute nothing longer of one index of known range,
-where its table is small.
+Requires layouts.  Establishes kernels that compute no longer function of one index of numeric
+range, where its table is small.
 """
 
 from collections.abc import Iterator
@@ -35,13 +35,16 @@ from tcc.known import all_known
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.schedule.limits import FusionLimits
 
-# Operations that a load takes as long as.
+# The number of operations that take as long as a load.
 _LOAD = 2
 
 
 def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
-    """`placed` whose kernels read tables of what they would compute of one index; tables of more
-    than `limits.launch_bytes` would take longer to come than a launch."""
+    """Returns `placed` whose kernels read tables of functions of one index.
+
+    A table of more than `limits.launch_bytes` would take longer to load than a launch, and is not
+    built.
+    """
     tables = _Tables(placed, limits)
     steps = placed.with_kernels(tables.of_kernel)
     if not tables.constants:
@@ -51,74 +54,74 @@ def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
 
 
 class _Tables:
-    """The tables of a graph, each content once."""
+    """The tables of a graph, one for each distinct content."""
 
     def __init__(self, placed: Placed, limits: FusionLimits) -> None:
         self.constants: dict[Value, Handle] = {}
-        self._store, self._most = placed.graph.store, limits.launch_bytes
-        self._found: dict[Handle, Value] = {}
-        taken = {value.name for value in walk_values(placed.graph)}
-        self._names = (name for n in count() if (name := f"table.{n}") not in taken)
+        self._store, self._max_bytes = placed.graph.store, limits.launch_bytes
+        self._table_of: dict[Handle, Value] = {}
+        used_names = {value.name for value in walk_values(placed.graph)}
+        self._names = (name for n in count() if (name := f"table.{n}") not in used_names)
 
     def of_kernel(self, kernel: Kernel) -> Kernel:
         operands = list(kernel.operands)
         stages = tuple(self._of_stage(stage, operands) for stage in kernel.expr.stages)
         if len(operands) == len(kernel.operands):
             return kernel
-        added = (value.type for value in operands[len(kernel.operands) :])
-        expr = Expr((*kernel.expr.params, *added), stages, kernel.expr.outputs)
+        table_types = (value.type for value in operands[len(kernel.operands) :])
+        expr = Expr((*kernel.expr.params, *table_types), stages, kernel.expr.outputs)
         return replace(kernel, expr=expr, operands=tuple(operands))
 
     def _of_stage(self, stage: Stage, operands: list[Value]) -> Stage:
-        """`stage` on tables, which are added to its kernel's `operands`."""
-        known: dict[Scalar, Scalar] = {}
+        """Returns `stage` with reads of tables, which are added to its kernel's `operands`."""
+        table_reads: dict[Scalar, Scalar] = {}
         for scalar, var in _of_one_index(stage):
             size = known_extent(var)
-            if size is None or size * scalar.dtype.bytes > self._most:
+            if size is None or size * scalar.dtype.bytes > self._max_bytes:
                 continue
             table = self._table(scalar, var, size)
             if table not in operands:
                 operands.append(table)
-            known[scalar] = read(operands.index(table), (of_atom(var),), scalar.dtype)
-        if not known:
+            table_reads[scalar] = read(operands.index(table), (of_atom(var),), scalar.dtype)
+        if not table_reads:
             return stage
-        return replace(stage, body=tuple(replaced(scalar, known) for scalar in stage.body))
+        return replace(stage, body=tuple(replaced(scalar, table_reads) for scalar in stage.body))
 
     def _table(self, scalar: Scalar, var: Var, size: int) -> Value:
-        """A constant of the `size` values of `scalar` along `var`."""
+        """Returns a constant of the `size` values of `scalar` along `var`."""
         with np.errstate(all="ignore"):
             (values,) = evaluate_scalars((scalar,), {var.name: np.arange(size)}, ())
         handle = self._store.put(values, scalar.dtype)
-        if handle not in self._found:
+        if handle not in self._table_of:
             value = Value(next(self._names), TensorType(scalar.dtype, (const(size),)))
-            self._found[handle] = value
+            self._table_of[handle] = value
             self.constants[value] = handle
-        return self._found[handle]
+        return self._table_of[handle]
 
 
 def _of_one_index(stage: Stage) -> Iterator[tuple[Scalar, Var]]:
-    """The largest scalars of `stage` that follow from one index, beside which there are others, and
-    take longer than a load."""
+    """Yields the largest scalars of `stage` that depend on one index of several and take longer
+    than a load."""
     indices: dict[Scalar, frozenset[Var] | None] = {}
     for scalar in walk(*stage.body):
         indices[scalar] = _indices(scalar, indices)
-    seen: set[Scalar] = set()
-    left = list(stage.body)
-    while left:
-        scalar = left.pop()
-        if scalar in seen:
+    visited: set[Scalar] = set()
+    pending = list(stage.body)
+    while pending:
+        scalar = pending.pop()
+        if scalar in visited:
             continue
-        seen.add(scalar)
+        visited.add(scalar)
         var = next(iter(indices[scalar] or ()), None)
-        known = var in stage.loops and len(stage.loops) > 1
-        if var is not None and len(indices[scalar] or ()) == 1 and known and _is_long(scalar):
+        is_loop = var in stage.loops and len(stage.loops) > 1
+        if var is not None and len(indices[scalar] or ()) == 1 and is_loop and _is_long(scalar):
             yield scalar, var
         else:
-            left.extend(children(scalar))
+            pending.extend(children(scalar))
 
 
 def _indices(scalar: Scalar, inner: dict[Scalar, frozenset[Var] | None]) -> frozenset[Var] | None:
-    """The loops and sizes from which `scalar` follows; None where it depends on data."""
+    """Returns the loops and sizes on which `scalar` depends; None where it depends on data."""
     match scalar:
         case Const():
             return frozenset()

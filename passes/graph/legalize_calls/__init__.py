@@ -1,4 +1,4 @@
-"""Functions of the host as expressions: `legalize_calls`."""
+"""Host functions as expressions: `legalize_calls`."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -39,8 +39,11 @@ SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacem
 
 
 def legalize_calls(graph: Graph, cheapest: Cheapest = lambda forms: 0) -> Graph:
-    """`graph` with expressions for what else functions of the host would compute; itself where
-    there is nothing of that.  `cheapest` chooses between several forms of a node."""
+    """Returns `graph` with expressions for nodes that other targets compute by host functions;
+    itself where there are none.
+
+    `cheapest` chooses between several forms of a node.
+    """
     return rewritten(graph, partial(_visit, cheapest=cheapest))
 
 

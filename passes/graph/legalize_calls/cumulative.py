@@ -1,8 +1,8 @@
 """Running sums and products of long lines.
 
-    y[i] = sum(k <= i) x[k]   ->   within its block of 64, and of all blocks before it
+    y[i] = sum(k <= i) x[k]   ->   the sum within its block of 64, and of all blocks before it
 
-Requires nothing.  Establishes that nothing is left that the function `running` computes.
+Requires nothing.  Establishes that no op of the function `running` is left.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _COMBINATIONS = {
 
 
 def express_running(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """The running totals of operand 0 as an expression."""
+    """Returns the running totals of operand 0 as an expression."""
     (x,) = inputs
     assert x is not None
     return express(b, _expr(x.type, node.attrs, _COMBINATIONS[node.op.name]), x)
@@ -38,15 +38,15 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
-        """Where the element of a number lies."""
+        """Returns the place of the element with a number."""
         return size - 1 - number if attrs.reverse else number
 
     def term(at: Indices, number: Index) -> Scalar:
-        where = (*at[:axis], place(number), *at[axis:])
-        return wide(b.read(0, *where, fill=combination.identity))
+        position = (*at[:axis], place(number), *at[axis:])
+        return wide(b.read(0, *position, fill=combination.identity))
 
     totals = Totals(b, lines, size, term, combination)
     at = b.point(x)
     line = replaced(at, axis)
-    found = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
-    return b.finish(at, cast(found, x.dtype))
+    running = (totals.before if attrs.exclusive else totals.up_to)(line, place(at[axis]))
+    return b.finish(at, cast(running, x.dtype))

@@ -1,9 +1,9 @@
-"""Running totals by blocks, as stages: what stands before an element of a line.
+"""Running totals by blocks, as stages: the total of the elements before an element of a line.
 
     x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     up to i: within + before
 
-Totals within blocks of 64 are made by brute force, those of whole blocks in the same way again: 64
-times the work of one walk along the line, but no element waits for the one before it.
+Totals within blocks of 64 are computed by brute force, and totals of whole blocks in the same way
+again: 64 times the work of one pass along the line, but no element waits for the element before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,13 @@ from tcc.ir.types import I64
 from tcc.ops.formula import choose
 from tcc.record import record
 
-# Elements of a block, and of a line whose totals are made by brute force.
+# Elements of a block, and the most elements of a line whose totals are computed by brute force.
 BLOCK, DIRECT = 64, 512
-# A line of open length is cut into blocks, and these into blocks, as one of so many elements is.
+# A line of symbolic length is divided into blocks of blocks as a line of _TYPICAL elements is.
 _TYPICAL = 1 << 20
 
-# The element of a line, by the line's place and the number in it; the identity beyond its end.
+# Returns the element of a line, by the line's place and the element's number; the identity beyond
+# the end.
 Term = Callable[[Indices, Index], Scalar]
 
 
@@ -34,7 +35,7 @@ class Combination:
 
 
 class Totals:
-    """Stages that give, for lines of `count` elements at places in `lines`, their totals."""
+    """Stages that compute totals for lines of `count` elements at places in `lines`."""
 
     def __init__(
         self,
@@ -45,7 +46,7 @@ class Totals:
         combination: Combination,
         typical: int = _TYPICAL,
     ) -> None:
-        """`typical` is the length that a count counts as which is open."""
+        """`typical` is the length that counts in place of a symbolic `count`."""
         self.b, self.lines, self.count = b, tuple(lines), count
         self.combination = combination
         self.within: StageRef | None = None
@@ -55,26 +56,27 @@ class Totals:
             return
         blocks = ceildiv(count, BLOCK)
         self.within = self._within(blocks, term)
-        self.outer = Totals(b, lines, blocks, self._whole, combination, -(-typical // BLOCK))
+        self.outer = Totals(b, lines, blocks, self._of_block, combination, -(-typical // BLOCK))
 
     def before(self, at: Indices, number: Index) -> Scalar:
-        """The total of the elements before `number`, which is inside the line."""
+        """Returns the total of the elements before `number`, which is inside the line."""
         return self._through(at, number, 1, self.combination.identity)
 
     def up_to(self, at: Indices, number: Index) -> Scalar:
-        """The total of the elements up to `number` and of it."""
+        """Returns the total of the elements up to and including `number`."""
         return self._through(at, number, 0)
 
     def _through(self, at: Indices, number: Index, back: int, fill: int | None = None) -> Scalar:
-        """The total through so many elements before `number`; `fill` where none is before it."""
+        """Returns the total up to the element `back` places before `number`; `fill` where there is
+        none."""
         if self.within is None:
             return self.b.read(self.direct, *at, number - back, fill=fill)
-        block, each = number // BLOCK, number % BLOCK - back
-        inside = self.b.read(self.within, *at, block, each, fill=fill)
+        block, place = number // BLOCK, number % BLOCK - back
+        inside = self.b.read(self.within, *at, block, place, fill=fill)
         return apply(self.combination.function, self.outer.before(at, block), inside)
 
-    def _whole(self, at: Indices, number: Index) -> Scalar:
-        """The total of a block."""
+    def _of_block(self, at: Indices, number: Index) -> Scalar:
+        """Returns the total of a block."""
         assert self.within is not None
         last, fill = BLOCK - 1, self.combination.identity
         return self.b.read(self.within, *at, number, last, fill=fill)

@@ -1,12 +1,12 @@
-"""Scatters without stores at places that data decide: each element finds the updates of its place.
+"""Scatters without stores at data-dependent places: each element finds the updates of its place.
 
     direct    y[i] = x[i] + sum(j) (place[j] == i ? update[j] : 0)
     sorted    y[i] = x[i] + the total of neighbours in the order of their places, see `segments`
 
 The direct form compares every update with every place, so it is for few updates or few places;
-where both forms are open, the cheaper one is taken.  No two tiles write to one place and sums have
-a fixed order, so that results do not depend on the order of tiles.  Of several updates of one place
-the last one wins.  An index outside its axis is the model's fault, and its update is dropped.
+where both forms are possible, the cheaper form is taken.  No two tiles write to one place and sums
+have a fixed order, so results do not depend on the order of tiles.  The last of several updates of
+one place wins.  An index outside its axis is the model's fault, and its update is dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,18 +25,19 @@ from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
 from tcc.record import record
 
-# The number of the cheapest of several graphs that compute the same.
+# Returns the number of the cheapest of several graphs that compute the same.
 Cheapest = Callable[[Sequence[Graph]], int]
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
-# Updates or places of a line up to which all of both may be compared: a bound on work, not a price.
-# An element is compared no more often than the longest bisection of the sorted form has steps.
+# The most updates or places of a line for which the direct form is possible: a bound on work, not a
+# price. An element is compared no more often than the longest bisection of the sorted form.
 _FEW = steps(MOST)
 
 
 @record
 class Scatter:
-    """Updates along `axis` of `x`; each line along the axis has places of its own if `by_line`."""
+    """Updates along `axis` of `x`; with `by_line`, each line along the axis has places of
+    its own."""
 
     x: TensorType
     updates: TensorType
@@ -53,18 +54,18 @@ class Scatter:
         return self.updates.shape[self.axis]
 
     @property
-    def others(self) -> tuple[Index, ...]:
+    def other_sizes(self) -> tuple[Index, ...]:
         """The sizes of the other axes of the updates."""
         return replaced(self.updates.shape, self.axis)
 
     @property
     def lines(self) -> tuple[Index, ...]:
-        return self.others if self.by_line else ()
+        return self.other_sizes if self.by_line else ()
 
     @property
-    def rest(self) -> tuple[Index, ...]:
-        """The axes of an update: all of these have one place."""
-        return () if self.by_line else self.others
+    def update_axes(self) -> tuple[Index, ...]:
+        """The axes of an update whose elements all have one place."""
+        return () if self.by_line else self.other_sizes
 
     @property
     def monoid(self) -> str:
@@ -78,23 +79,24 @@ class Scatter:
 
     @property
     def dtype(self) -> DType:
-        """The type to combine in: integers wrap at the end as they would at every step."""
-        own = self.x.dtype
-        short = own.kind in (DTypeKind.INT, DTypeKind.UINT) and own.bits < 32
-        return I32 if short else widened(own)
+        """The type in which values are combined: integers wrap at the end as they would at every
+        step."""
+        operand_type = self.x.dtype
+        short = operand_type.kind in (DTypeKind.INT, DTypeKind.UINT) and operand_type.bits < 32
+        return I32 if short else widened(operand_type)
 
-    def line(self, others: Indices) -> Indices:
-        return others if self.by_line else ()
+    def line(self, position: Indices) -> Indices:
+        return position if self.by_line else ()
 
-    def at(self, others: Indices, number: Index) -> Indices:
-        """Where the updates have the element `number` along the axis."""
-        return (*others[: self.axis], number, *others[self.axis :])
+    def at(self, position: Indices, number: Index) -> Indices:
+        """Returns the place of the updates' element `number` along the axis."""
+        return (*position[: self.axis], number, *position[self.axis :])
 
 
 def express_scatter_elements(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Operand 0 with single elements replaced or combined; None where its type has no such
+    """Returns operand 0 with single elements replaced or combined; None where its type has no such
     combination."""
     x, indices, updates, *_ = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
@@ -107,17 +109,18 @@ def express_scatter_elements(
 def express_scatter_nd(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Operand 0 with slices replaced or combined; None where its type has no such combination."""
+    """Returns operand 0 with slices replaced or combined; None where its type has no such
+    combination."""
     x, indices, updates, *rows_of_table = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
         return None
-    for chosen in rows_of_table:
-        updates = emit(b, "gather", updates, chosen, axis=0)
+    for row_indices in rows_of_table:
+        updates = emit(b, "gather", updates, row_indices, axis=0)
     tuples, depth = indices.type.rank - 1, as_int(indices.type.shape[-1])
-    count, sizes, rest = (
+    count, sizes, row_shape = (
         element_count(indices.type.shape[:-1]), x.type.shape[:depth], x.type.shape[depth:],
     )  # fmt: skip
-    rows = emit(b, "reshape", x, shape=(element_count(sizes), *rest))
+    rows = emit(b, "reshape", x, shape=(element_count(sizes), *row_shape))
     slices = emit(b, "reshape", updates, shape=(count, *updates.type.shape[tuples:]))
     flat = emit(b, "reshape", indices, shape=(count, const(len(sizes))))
     (places,) = express(b, _places_of_tuples(flat.type, sizes), flat)
@@ -134,7 +137,8 @@ def _has_no_sums(x: Value, node: Node) -> bool:
 
 
 def _places_along(indices: TensorType, s: Scatter) -> Expr:
-    """The places in an axis that indices name, line by line; for those outside, behind the last."""
+    """Returns the places in an axis that indices name, line by line; an index outside gives the
+    place after the last."""
     b = ExprBuilder(indices)
     (*line, number), size = b.iters(*s.lines, s.count), s.rows
     place = wrapped(b.read(0, *s.at(tuple(line), number)), size)
@@ -142,8 +146,8 @@ def _places_along(indices: TensorType, s: Scatter) -> Expr:
 
 
 def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
-    """The row-major places in `sizes` that tuples of indices name; behind the last one for those
-    outside."""
+    """Returns the row-major places in `sizes` that tuples of indices name; a tuple outside gives
+    the place after the last."""
     b = ExprBuilder(tuples)
     (number,) = b.iters(tuples.shape[0])
     place: Scalar = literal(0, I64)
@@ -163,18 +167,18 @@ def _scattered(
 ) -> Value:
     few = any((as_int(size) or _FEW + 1) <= _FEW for size in (s.rows, s.count))
     forms = (_directly, _by_order) if few else (_by_order,)
-    taken = 0
+    choice = 0
     if len(forms) > 1:
-        taken = cheapest([_alone(form, s, places.type) for form in forms])
-    return forms[taken](b, s, x, places, updates)
+        choice = cheapest([_single_form(form, s, places.type) for form in forms])
+    return forms[choice](b, s, x, places, updates)
 
 
-def _alone(
+def _single_form(
     form: Callable[[GraphBuilder, Scatter, Value, Value, Value], Value],
     s: Scatter,
     places: TensorType,
 ) -> Graph:
-    """A graph of one form."""
+    """Returns a graph of one form."""
     b = GraphBuilder("scatter")
     operands = (("x", s.x), ("places", places), ("updates", s.updates))
     return b.finish([form(b, s, *(b.input(name, type_) for name, type_ in operands))])
@@ -189,32 +193,32 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     reduces = s.reduction != "none"
     at = b.point(s.x) if reduces or s.by_line else b.iters(s.rows)
     (number,) = b.iters(s.count)
-    others = replaced(at, s.axis)
+    position = replaced(at, s.axis)
     # The updates may end before x does along other axes: no place is below zero.
-    meant = apply("eq", b.read(1, *s.line(others), number, fill=-1), index_value(at[s.axis], I64))
+    meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
     if reduces:
-        update = cast(b.read(2, *s.at(others, number), fill=0), s.dtype)
+        update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
         term = choose(meant, update, s.identity)
-        total = b.stage(at, term, over=(number,), monoid=s.monoid)
+        combination = b.stage(at, term, over=(number,), monoid=s.monoid)
         at = b.point(s.x)
-        return _combined(b, s, at, b.read(total, *at))
+        return _combined(b, s, at, b.read(combination, *at))
     last = b.stage(at, choose(meant, index_value(number, I64), -1), over=(number,), monoid="max")
     at = b.point(s.x)
     return _replaced_by(b, s, at, b.read(last, *(at if s.by_line else at[:1])))
 
 
 def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
-    """x with the total of its updates."""
+    """Returns x combined with the total of its updates."""
     old = cast(b.read(0, *at), s.dtype)
-    both: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
+    combined: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
     if s.reduction == "add":
-        # minus zero plus nothing stays minus zero
-        both = choose(apply("eq", new, literal(0, s.dtype)), old, both)
-    return b.finish(at, cast(both, s.x.dtype))
+        # Adding no updates keeps minus zero.
+        combined = choose(apply("eq", new, literal(0, s.dtype)), old, combined)
+    return b.finish(at, cast(combined, s.x.dtype))
 
 
 def _replaced_by(b: ExprBuilder, s: Scatter, at: Indices, number: Scalar) -> Expr:
-    """x with updates, whose numbers are negative where there is none, in its stead."""
+    """Returns x with updates in place of its elements; a negative number stands for no update."""
     update = cast(_update(b, s, 2, replaced(at, s.axis), number), s.x.dtype)
     return b.finish(at, choose(number >= 0, update, b.read(0, *at)))
 
@@ -233,26 +237,27 @@ def _by_order(b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Val
 
 
 def _segment(b: ExprBuilder, s: Scatter, at: Indices) -> tuple[Scalar, Scalar]:
-    """Where the items of a place begin, and where they end."""
+    """Returns the first item of a place, and the item after its last."""
     line, row = s.line(replaced(at, s.axis)), at[s.axis]
     return b.read(3, *line, row, fill=0), b.read(3, *line, row + 1, fill=0)
 
 
 def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar) -> Scalar:
-    """The number of the update at a place of the order."""
+    """Returns the number of the update at a place of the order."""
     at, binding = b.position(clamped(place, s.count), s.count)
-    found = b.read(items, *line, at, fill=0, indirect=(binding,))
-    return apply("mod", found, index_value(s.count, I64))
+    item = b.read(items, *line, at, fill=0, indirect=(binding,))
+    return apply("mod", item, index_value(s.count, I64))
 
 
-def _update(b: ExprBuilder, s: Scatter, updates: int, others: Indices, number: Scalar) -> Scalar:
-    """The element of the update of a number, in the type to combine in."""
+def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
+    """Returns the element of an update, by the update's number, in the type in which values are
+    combined."""
     at, binding = b.position(clamped(number, s.count), s.count)
-    return cast(b.read(updates, *s.at(others, at), fill=0, indirect=(binding,)), s.dtype)
+    return cast(b.read(updates, *s.at(position, at), fill=0, indirect=(binding,)), s.dtype)
 
 
 def _last_of(s: Scatter, *operands: TensorType) -> Expr:
-    """x with the last update of each place in its stead."""
+    """Returns x with the last update of each place in place of its element."""
     b = ExprBuilder(*operands)
     at = b.point(s.x)
     begin, end = _segment(b, s, at)
@@ -261,30 +266,30 @@ def _last_of(s: Scatter, *operands: TensorType) -> Expr:
 
 
 def _level(s: Scatter, *below: TensorType) -> Expr:
-    """The totals `[*lines, nodes, *rest]` of `FAN` neighbours each of a level; of the updates in
-    order, which are two operands."""
+    """Returns the totals `[*lines, nodes, *update_axes]` of `FAN` neighbours each of a level; for
+    the lowest level, of the items and updates, in the order of the items."""
     b, rank = ExprBuilder(*below), len(s.lines)
     size = below[0].shape[rank] if len(below) == 1 else s.count
-    at = b.iters(*s.lines, ceildiv(size, FAN), *s.rest)
-    line, rest = at[:rank], at[rank + 1 :]
+    at = b.iters(*s.lines, ceildiv(size, FAN), *s.update_axes)
+    line, update_position = at[:rank], at[rank + 1 :]
     (child,) = b.iters(FAN)
     place = at[rank] * FAN + child
     if len(below) == 1:
-        value: Scalar = b.read(0, *line, place, *rest, fill=s.identity.value)
+        value: Scalar = b.read(0, *line, place, *update_position, fill=s.identity.value)
     else:
         number = _number(b, s, 0, line, index_value(place, I64))
         inside_ = index_value(place, I64) < size
-        value = choose(inside_, _update(b, s, 1, (*line, *rest), number), s.identity)
+        value = choose(inside_, _update(b, s, 1, (*line, *update_position), number), s.identity)
     return b.finish(at, value, over=(child,), monoid=s.monoid)
 
 
 def _totals(s: Scatter, *operands: TensorType) -> Expr:
-    """x with the totals of neighbours from each level: at both ends of the items of a place, at
-    most `FAN` nodes that have no parent within; of the last level all that are within."""
+    """Returns x with the totals of neighbours from each level: at both ends of the items of a
+    place, at most `FAN` nodes whose parent is not within; on the last level all nodes within."""
     b, parts = ExprBuilder(*operands), []
     for level, nodes in enumerate((operands[1], *operands[4:])):
         at = b.point(s.x)
-        others = replaced(at, s.axis)
+        position = replaced(at, s.axis)
         begin, end = _segment(b, s, at)
         for _ in range(level):
             begin = _parent(begin) + 1
@@ -295,17 +300,17 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
         place, meant = _within(number, begin, end, top)
         if level:
             node, binding = b.position(clamped(place, size), size)
-            where = (*s.line(others), node, *(() if s.by_line else others))
-            value: Scalar = b.read(3 + level, *where, fill=0, indirect=(binding,))
+            node_position = (*s.line(position), node, *(() if s.by_line else position))
+            value: Scalar = b.read(3 + level, *node_position, fill=0, indirect=(binding,))
         else:
-            value = _update(b, s, 2, others, _number(b, s, 1, s.line(others), place))
+            value = _update(b, s, 2, position, _number(b, s, 1, s.line(position), place))
         term = choose(meant, value, s.identity)
         parts.append(b.stage(at, term, over=(number,), monoid=s.monoid))
     at = b.point(s.x)
-    total: Scalar = b.read(parts[0], *at)
+    combination: Scalar = b.read(parts[0], *at)
     for part in parts[1:]:
-        total = apply(_MONOIDS[s.reduction][1], total, b.read(part, *at))
-    return _combined(b, s, at, total)
+        combination = apply(_MONOIDS[s.reduction][1], combination, b.read(part, *at))
+    return _combined(b, s, at, combination)
 
 
 def _parent(node: Scalar) -> Scalar:
@@ -313,12 +318,12 @@ def _parent(node: Scalar) -> Scalar:
 
 
 def _within(number: Index, begin: Scalar, end: Scalar, top: bool) -> tuple[Scalar, Scalar]:
-    """A node of the siblings of the first and the last from `begin` to `end - 1`, or of all nodes,
-    and whether it is one of these."""
+    """Returns a node among the siblings of the first and the last node from `begin` to `end - 1`,
+    or among all nodes, and whether it lies within."""
     place: Scalar = index_value(number, I64)
     counts: Scalar = literal(True, BOOL)
     if not top:
-        first, last, left = _parent(begin), _parent(end), place < FAN
-        place = choose(left, first, last) * FAN + index_value(number % FAN, I64)
-        counts = left | (first < last)
+        first, last, is_first = _parent(begin), _parent(end), place < FAN
+        place = choose(is_first, first, last) * FAN + index_value(number % FAN, I64)
+        counts = is_first | (first < last)
     return place, counts & (place >= begin) & (place < end)

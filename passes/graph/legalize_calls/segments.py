@@ -1,7 +1,7 @@
-"""Updates in the order of their places, and the levels of the trees that combine neighbours.
+"""Orders updates by their places, and combines neighbours in a tree.
 
-Totals of 8, 64, ... neighbours are stored; the total of a place is that of at most 16 of them from
-each level, however many updates it has.
+Totals of 8, 64, ... neighbours are stored; the total of a place combines at most 16 of them from
+each level, for any number of updates.
 """
 
 from tcc.ir.graph import GraphBuilder, Value
@@ -10,14 +10,15 @@ from tcc.ops.data.sorting import MOST, merged_runs, most, steps
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 
-# Neighbours that a level of the tree combines.
+# The number of neighbours that a level of the tree combines.
 FAN = 8
-# Bisections of so many steps more share a kernel.
+# The number of bisection steps that share a kernel.
 _STEPS = 8
 
 
 def sort_items(b: GraphBuilder, items: Value) -> Value:
-    """Items, all different, in ascending order along the last axis.
+    """Adds kernels that sort items, all different, in ascending order along the last axis; returns
+    the sorted items.
 
     An axis of symbolic size is merged as often as its largest size needs.
     """
@@ -32,7 +33,8 @@ def sort_items(b: GraphBuilder, items: Value) -> Value:
 
 
 def levels(count: Index) -> int:
-    """Levels of the tree above the updates: the last has at most `FAN` nodes."""
+    """Returns the number of levels of the tree above the updates: the last has at most
+    `FAN` nodes."""
     number, size = 0, most(count)
     while size > FAN:
         number, size = number + 1, -(-size // FAN)

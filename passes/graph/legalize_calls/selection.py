@@ -1,7 +1,8 @@
-"""Elements that fulfil a condition, in order: how many stand before each says where it goes.
+"""Selects the elements that fulfil a condition, in order: the count of selected elements before
+each gives its place.
 
     flag = 0 1 1 0 1     total = 3, read by the host: it is a size from here on
-    place[r] = the r-th one: the block with so many before it, then the element in the block
+    place[r] = the r-th one: the block with r selected elements before it, then the element in it
 
 Requires nothing.  Establishes that no `non_zero` and no `compress` is left, scalars aside.
 """
@@ -26,7 +27,7 @@ _COUNT = Combination("sum", "add", 0)
 
 
 def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    """The indices of elements of operand 0 that are not zero; None for a scalar."""
+    """Returns the indices of elements of operand 0 that are not zero; None for a scalar."""
     (x,) = inputs
     assert x is not None
     if x.type.rank == 0:
@@ -36,7 +37,7 @@ def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement
 
 
 def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """The slices of operand 0 for which operand 1 is true."""
+    """Returns the slices of operand 0 for which operand 1 is true."""
     x, condition = inputs
     assert x is not None
     assert condition is not None
@@ -52,26 +53,29 @@ def _flat(b: GraphBuilder, x: Value) -> Value:
 
 
 def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
-    """Where the first `count` elements of a vector are not zero; how many these are is bound to
-    the size that the node binds."""
-    within, before, total = express(b, _counts(flags.type, count), flags)
-    b.add(OPS["bind_size"], [total], BindSizeAttrs(node.attrs.size, 0))
-    (found,) = express(b, _found(within.type, before.type, node.attrs.size), within, before)
-    return found
+    """Returns the places of the nonzero elements among the first `count` elements of a vector, and
+    binds their number to the size that the node binds."""
+    within, before, count_selected = express(b, _counts(flags.type, count), flags)
+    b.add(OPS["bind_size"], [count_selected], BindSizeAttrs(node.attrs.size, 0))
+    (places,) = express(
+        b, _selected_places(within.type, before.type, node.attrs.size), within, before
+    )
+    return places
 
 
 def _counts(flags: TensorType, count: Index) -> Expr:
-    """How many are set: up to each element within its block, before each block, and in all."""
+    """Returns the numbers of selected elements: up to each element within its block, before each
+    block, and in all."""
     b = ExprBuilder(flags)
 
     def term(_at: Indices, number: Index) -> Scalar:
         flag = b.read(0, number, fill=0)
-        found = flag if flag.dtype is BOOL else apply("ne", flag, literal(0, flag.dtype))
-        known, given = as_int(count), as_int(flags.shape[0])
-        if known is None or given is None or given > known:
+        is_selected = flag if flag.dtype is BOOL else apply("ne", flag, literal(0, flag.dtype))
+        static_count, length = as_int(count), as_int(flags.shape[0])
+        if static_count is None or length is None or length > static_count:
             inside = apply("lt", index_value(number, I64), index_value(count, I64))
-            found = apply("and", found, inside)
-        return cast(found, I64)
+            is_selected = apply("and", is_selected, inside)
+        return cast(is_selected, I64)
 
     blocks = ceildiv(count, BLOCK)
     block, number = b.iters(blocks, BLOCK)
@@ -92,28 +96,30 @@ def _counts(flags: TensorType, count: Index) -> Expr:
     return b.done(within, before, everything)
 
 
-def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
-    """The places of all that are set: `size` of them."""
+def _selected_places(within: TensorType, before: TensorType, size: Index) -> Expr:
+    """Returns the places of all `size` selected elements."""
     b = ExprBuilder(within, before)
     blocks = before.shape[0]
 
     def many(condition: Scalar) -> Scalar:
         return cast(condition, I64)
 
-    # blocks that begin before the one after it: the last of these holds it
+    # The element lies in the last block that has at most `rank` selected elements before it.
     (rank,) = b.iters(size)
     (block,) = b.iters(blocks)
     begun = apply("le", b.read(1, block), index_value(rank, I64))
     begun_blocks = b.sum((rank,), many(begun), over=(block,))
 
     (rank,) = b.iters(size)
-    (each,) = b.iters(BLOCK)
-    held = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
-    at, binding = b.position(clamped(held, blocks), blocks)
+    (number,) = b.iters(BLOCK)
+    block_of = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
+    at, binding = b.position(clamped(block_of, blocks), blocks)
     fill = guard(blocks)
-    left = apply("sub", index_value(rank, I64), b.read(1, at, fill=fill, indirect=(binding,)))
-    passed = apply("le", b.read(0, at, each, fill=fill, indirect=(binding,)), left)
-    inside = b.sum((rank,), many(passed), over=(each,))
+    offset_in_block = apply(
+        "sub", index_value(rank, I64), b.read(1, at, fill=fill, indirect=(binding,))
+    )
+    passed = apply("le", b.read(0, at, number, fill=fill, indirect=(binding,)), offset_in_block)
+    inside = b.sum((rank,), many(passed), over=(number,))
 
     (rank,) = b.iters(size)
     first = apply("sub", b.read(begun_blocks, rank), literal(1, I64))
@@ -122,20 +128,20 @@ def _found(within: TensorType, before: TensorType, size: Index) -> Expr:
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
-    """Row-major places in `shape` as a column of indices each."""
+    """Returns row-major places in `shape` as a column of indices each."""
     b = ExprBuilder(places)
-    axis, each = b.iters(len(shape), places.shape[0])
-    place = b.read(0, each)
+    axis, place_number = b.iters(len(shape), places.shape[0])
+    place = b.read(0, place_number)
     stride = const(1)
     parts: list[Scalar] = []
     for size in reversed(shape):
         part = place if stride is const(1) else apply("div", place, index_value(stride, I64))
-        parts.insert(0, part if len(parts) + 1 == len(shape) else _rest(part, size))
+        parts.insert(0, part if len(parts) + 1 == len(shape) else _remainder(part, size))
         stride = stride * size
-    return b.finish((axis, each), chosen(axis, parts))
+    return b.finish((axis, place_number), chosen(axis, parts))
 
 
-def _rest(value: Scalar, size: Index) -> Scalar:
+def _remainder(value: Scalar, size: Index) -> Scalar:
     return apply("mod", value, index_value(size, I64))
 
 
@@ -144,6 +150,6 @@ def _slices(x: TensorType, places: TensorType, axis: int) -> Expr:
     shape = replaced(x.shape, axis, places.shape[0])
     at = b.iters(*shape)
     size = x.shape[axis]
-    where, binding = b.position(clamped(b.read(1, at[axis]), size), size)
-    source = replaced(at, axis, where)
+    position, binding = b.position(clamped(b.read(1, at[axis]), size), size)
+    source = replaced(at, axis, position)
     return b.finish(at, b.read(0, *source, fill=guard(size), indirect=(binding,)))

@@ -1,9 +1,11 @@
-"""The best of a line in order without sorting it: a rank is how many elements stand before.
+"""Finds the best elements of a line in order without sorting it: a rank is the number of elements
+before an element.
 
     rank[i] = sum(j) (x[j] before x[i] ? 1 : 0)     place[r] = the i of rank r
 
-That is work of the square of the line.  Where few of many are wanted, the best of blocks are found
-first, and the best of these.  Equal elements keep their order; NaN is the largest of all.
+The work grows with the square of the line.  Where few of many elements are requested, the best of
+each block are found first, and the best of these candidates then.  Equal elements keep their order;
+NaN is larger than every number.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,18 +24,18 @@ from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 from tcc.record import record
 
-# Elements of a block, and how many times as many as are wanted of it make it pay.
+# Elements of a block; blocks pay where they have at least _PAYS times the requested elements.
 _BLOCK, _PAYS = 1024, 8
 
 
 def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """The best elements of operand 0 along an axis, and where they stand."""
+    """Returns the best elements of operand 0 along an axis, and their places."""
     (x,) = inputs
     assert x is not None
     attrs: TopKAttrs = node.attrs
     extent = x.type.shape[attrs.axis]
-    least, most = bounds(extent)[0], bounds(attrs.k)[1]
-    if most is None or least is None or least < most:
+    fewest, largest_k = bounds(extent)[0], bounds(attrs.k)[1]
+    if largest_k is None or fewest is None or fewest < largest_k:
         reason = "there are no more elements along the axis"
         demand(b, minimum(attrs.k, extent), attrs.k, reason)
     return express(b, _Ranking(x.type, attrs).expr(), x)
@@ -45,10 +47,10 @@ Field = Callable[[Where, Index], Scalar]
 
 @record
 class _Items:
-    """What is ranked in every line: `count` elements.
+    """The `count` elements of every line that are ranked.
 
-    `place` of a number is where its element stands along the operand's axis, `there` whether there
-    is one: numbers may lie beyond the count.
+    `place` of a number is the place of its element along the operand's axis, `there` whether there
+    is such an element: numbers may lie beyond the count.
     """
 
     count: Index
@@ -65,9 +67,9 @@ class _Ranking:
         self.b = ExprBuilder(x)
 
     def expr(self) -> Expr:
-        """The values, and their places."""
+        """Returns the values, and their places."""
         b, axis, k = self.b, self.axis, self.attrs.k
-        items = _Items(self.size, _number, self._given, self._inside)
+        items = _Items(self.size, _number, self._operand_element, self._inside)
         while self._shrinks(items.count):
             items = self._best_of_blocks(items)
             if as_int(items.count) is None:
@@ -82,24 +84,24 @@ class _Ranking:
 
     # ---- the operand ----------------------------------------------------------------------------
 
-    def _given(self, line: Where, number: Index) -> Scalar:
+    def _operand_element(self, line: Where, number: Index) -> Scalar:
         return self.b.read(0, *line[: self.axis], number, *line[self.axis :], fill=0)
 
     def _inside(self, _line: Where, number: Index) -> Scalar:
         return apply("lt", _number((), number), index_value(self.size, I64))
 
     def _at(self, line: Where, place: Scalar) -> Scalar:
-        """The element at a place that data decide."""
+        """Returns the element at a data-dependent place."""
         at, binding = self.b.position(clamped(place, self.size), self.size)
-        where = (*line[: self.axis], at, *line[self.axis :])
-        return self.b.read(0, *where, fill=0, indirect=(binding,))
+        position = (*line[: self.axis], at, *line[self.axis :])
+        return self.b.read(0, *position, fill=0, indirect=(binding,))
 
     # ---- ranks ----------------------------------------------------------------------------------
 
     def _shrinks(self, count: Index) -> bool:
-        """Whether the best of blocks are few beside all."""
-        known, k = as_int(count), as_int(self.attrs.k)
-        return k is not None and k * _PAYS <= _BLOCK and (known is None or known > 2 * _BLOCK)
+        """True where the best of all blocks are few relative to all elements."""
+        size, k = as_int(count), as_int(self.attrs.k)
+        return k is not None and k * _PAYS <= _BLOCK and (size is None or size > 2 * _BLOCK)
 
     def _best_of_blocks(self, items: _Items) -> _Items:
         k, b = self.attrs.k, self.b
@@ -121,20 +123,20 @@ class _Ranking:
         return _Items(blocks * k, place, of(values, 0), there)
 
     def _best(self, items: _Items, blocks: Where, size: Index, k: Index) -> StageRef:
-        """The places of the best `k` of each line's `size` items, or of those of each of its
-        `blocks`, from the best on; negative where there are fewer."""
+        """Returns the places of the best `k` of each line's `size` items, or of the items of each
+        of its `blocks`, the best first; negative where there are fewer."""
         ranks = self._ranks(items, blocks, size)
         b = self.b
         (*at, rank) = b.iters(*self.lines, *blocks, k)
-        (each,) = b.iters(size)
-        line, number = self._numbered(tuple(at), blocks, each)
-        held = apply("eq", b.read(ranks, *at, each), index_value(rank, I32))
-        held = apply("and", held, items.there(line, number))
-        place = choose(held, items.place(line, number), -1)
-        return b.stage((*at, rank), place, over=(each,), monoid="max")
+        (element,) = b.iters(size)
+        line, number = self._numbered(tuple(at), blocks, element)
+        has_rank = apply("eq", b.read(ranks, *at, element), index_value(rank, I32))
+        has_rank = apply("and", has_rank, items.there(line, number))
+        place = choose(has_rank, items.place(line, number), -1)
+        return b.stage((*at, rank), place, over=(element,), monoid="max")
 
     def _ranks(self, items: _Items, blocks: Where, size: Index) -> StageRef:
-        """How many stand before each."""
+        """Returns the number of elements before each element."""
         b = self.b
         (*at, mine) = b.iters(*self.lines, *blocks, size)
         (other,) = b.iters(size)
@@ -145,14 +147,14 @@ class _Ranking:
         counts = apply("and", before, items.there(line, another))
         return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
-    def _numbered(self, at: Where, blocks: Where, each: Index) -> tuple[Where, Index]:
-        """The line, and the number in it of an element of a block."""
+    def _numbered(self, at: Where, blocks: Where, element: Index) -> tuple[Where, Index]:
+        """Returns the line, and the number in it, of an element of a block."""
         if not blocks:
-            return at, each
-        return at[:-1], at[-1] * _BLOCK + each
+            return at, element
+        return at[:-1], at[-1] * _BLOCK + element
 
     def _before(self, one: Scalar, other: Scalar, earlier: Scalar) -> Scalar:
-        """Whether `one` stands before `other`: it is better, or equal and `earlier`."""
+        """True where `one` stands before `other`: it is better, or equal and `earlier`."""
         better = apply("gt" if self.attrs.largest else "lt", one, other)
         equal = apply("eq", one, other)
         if one.dtype.is_float:
