@@ -1,18 +1,17 @@
-"""Products of dequantised bytes and floats of a byte are products of these, scaled once.
+"""Replaces matmuls of dequantised 8-bit values by matmuls of the 8-bit values, scaled once.
 
     matmul(dequantize(%a, sa, za), dequantize(%b, sb, zb))
       ->  mul(cast(matmul_integer(%a, %b, za, zb)), sa * sb)         scales by tensor or by column
 
-    matmul(dequantize(%a, sa), dequantize(%b, sb))                 floats of a byte
+    matmul(dequantize(%a, sa), dequantize(%b, sb))                 8-bit floats
       ->  mul(matmul_levels(%a, %b), sa * sb)
 
-The sums of integers are exact where those of scaled floats are rounded, and so are the products
-of the floats.  Weights stay bytes, and matrix units
-multiply them twice as fast as halves; so this is for targets that have such units, or instructions
-for words of bytes.
+The sums of integers are exact where sums of scaled floats are rounded, and the products of 8-bit
+floats are exact too.  Weights stay 8-bit, and matrix units multiply them twice as fast as 16-bit
+floats; so this pass is for targets with such units, or with instructions for words of bytes.
 
-Requires nothing; constants must not be folded yet, which would leave floats of the weights.
-Establishes that no matmul or gemm is left whose factors are such bytes.
+Requires nothing; constants must not be folded yet, as folding would leave floats of the weights.
+Establishes that no matmul or gemm of two such 8-bit factors is left.
 """
 
 from dataclasses import replace
@@ -28,16 +27,16 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
 from tcc.record import record
 
-# Products of bytes that 32 bits hold the sum of, whatever they are.
+# The number of products of bytes whose sum fits 32 bits for all bytes.
 _LONGEST = (1 << 31) // (255 * 255) - 1
-# Channels of a group that a convolution of bytes needs.
+# The fewest channels of a group for a convolution of bytes.
 _LEAST = 3
 
 
 @record
 class _Bytes:
-    """A factor: bytes, their scale and zero point, and the axis along which these run (None: one
-    for all)."""
+    """A factor: 8-bit values, their scale and zero point, and the axis along which scale and zero
+    point run (None: one for all)."""
 
     value: Value
     scale: Value
@@ -46,13 +45,15 @@ class _Bytes:
 
 
 def int8_matmuls(graph: Graph) -> Graph:
-    """`graph` with products of dequantised bytes as products of bytes; itself without any."""
+    """Returns `graph` with matmuls of 8-bit values for matmuls of dequantised ones; itself without
+    any."""
     return rewritten(graph, _visit)
 
 
 def int8_weight_matmuls(graph: Graph) -> Graph:
-    """The same where `zero_points` has a form for processors that multiply words of bytes, in
-    convolutions too: with constant weights, and with factors whose rows lie in order."""
+    """Returns `graph` with the matmuls and convolutions of 8-bit values for which `zero_points` has
+    a form on processors that multiply words of bytes: those with constant weights, and those whose
+    second factor has its rows in memory order."""
     return rewritten(graph, partial(_visit, weights=True))
 
 
@@ -63,64 +64,65 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool = False) -
         case "conv":
             return _conv(b, node, inputs) if weights else None
         case "matmul" if inputs[0] is not None and inputs[1] is not None:
-            left, right = _bytes(b, inputs[0]), _bytes(b, inputs[1])
-            found = _matmul(b, node, left, right, weights)
-            return None if found is None else [found]
+            lhs, rhs = _bytes(b, inputs[0]), _bytes(b, inputs[1])
+            product_value = _matmul(b, node, lhs, rhs, weights)
+            return None if product_value is None else [product_value]
     return None
 
 
 def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    x, w, *rest = inputs
+    x, w, *biases = inputs
     attrs = node.attrs
     if x is None or w is None or not isinstance(attrs, ConvAttrs):
         return None
-    left, right = _bytes(b, x), _bytes(b, w)
-    if left is None or right is None or left.axis is not None or right.axis not in (None, 0):
+    lhs, rhs = _bytes(b, x), _bytes(b, w)
+    if lhs is None or rhs is None or lhs.axis is not None or rhs.axis not in (None, 0):
         return None
-    if not {left.value.type.dtype, right.value.type.dtype} <= {I8, U8}:
+    if not {lhs.value.type.dtype, rhs.value.type.dtype} <= {I8, U8}:
         return None
     depth = as_int(element_count(w.type.shape[1:]))
-    # Channels of few others fill no words.
+    # Too few channels do not fill words of bytes.
     few = (as_int(w.type.shape[1]) or 0) < _LEAST
-    if few or depth is None or depth > _LONGEST or not _admitted(b, node, left, right):
+    if few or depth is None or depth > _LONGEST or not _admitted(b, node, lhs, rhs):
         return None
-    sums = conv_integer(b, attrs, left.value, right.value, left.zero, right.zero)
+    sums = conv_integer(b, attrs, lhs.value, rhs.value, lhs.zero, rhs.zero)
     sums = emit(b, "cast", sums, to=F32)
-    scale = channels(b, emit(b, "mul", left.scale, right.scale), sums)
-    found = emit(b, "mul", sums, scale)
-    if rest and rest[0] is not None:
-        found = emit(b, "add", found, channels(b, rest[0], sums))
-    return [found]
+    scale = channels(b, emit(b, "mul", lhs.scale, rhs.scale), sums)
+    result = emit(b, "mul", sums, scale)
+    if biases and biases[0] is not None:
+        result = emit(b, "add", result, channels(b, biases[0], sums))
+    return [result]
 
 
-def _admitted(b: GraphBuilder, node: Node, left: _Bytes, right: _Bytes) -> bool:
-    return admits(b, node, left.zero, right.value, right.zero)
+def _admitted(b: GraphBuilder, node: Node, lhs: _Bytes, rhs: _Bytes) -> bool:
+    return admits(b, node, lhs.zero, rhs.value, rhs.zero)
 
 
 def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replacement:
     attrs = node.attrs
     if not isinstance(attrs, GemmAttrs) or attrs.alpha != 1 or attrs.beta != 1:
         return None
-    x, w, *rest = inputs
+    x, w, *biases = inputs
     if x is None or w is None:
         return None
-    left, right = _bytes(b, x), _bytes(b, w)
-    left = _transposed(b, left) if attrs.trans_a else left
-    right = _transposed(b, right) if attrs.trans_b else right
-    found = _matmul(b, node, left, right, weights)
-    if found is None:
+    lhs, rhs = _bytes(b, x), _bytes(b, w)
+    lhs = _transposed(b, lhs) if attrs.trans_a else lhs
+    rhs = _transposed(b, rhs) if attrs.trans_b else rhs
+    result = _matmul(b, node, lhs, rhs, weights)
+    if result is None:
         return None
-    shift = rest[0] if rest else None
-    return [found if shift is None else emit(b, "add", found, shift)]
+    shift = biases[0] if biases else None
+    return [result if shift is None else emit(b, "add", result, shift)]
 
 
 def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
-    """The bytes that `value` is made of, seen through a transposition of two axes."""
-    found = dequantized(b, value)
-    if found is None:
+    """Returns the 8-bit values from which `value` is dequantised, directly or through a
+    transposition of two axes."""
+    dequantisation = dequantized(b, value)
+    if dequantisation is None:
         return None
-    node, transposed = found
-    x, scale, *rest = node.inputs
+    node, transposed = dequantisation
+    x, scale, *zeros = node.inputs
     if x is None or scale is None or node.attrs.block_size:
         return None
     if scale.type.dtype is not F32 or value.type.dtype is not F32:
@@ -128,50 +130,50 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
     if x.type.dtype not in (I8, U8, *FLOAT8) or scale.type.rank > 1:
         return None
     one = scale.type.rank == 0 or scale.type.static_shape == (1,)
-    bytes_ = _Bytes(x, scale, rest[0] if rest else None, None if one else node.attrs.axis)
+    bytes_ = _Bytes(x, scale, zeros[0] if zeros else None, None if one else node.attrs.axis)
     return _transposed(b, bytes_) if transposed else bytes_
 
 
-def _transposed(b: GraphBuilder, found: _Bytes | None) -> _Bytes | None:
-    """The bytes of the transposed matrix."""
-    if found is None or found.value.type.rank != 2:
+def _transposed(b: GraphBuilder, factor: _Bytes | None) -> _Bytes | None:
+    """Returns the factor of the transposed matrix."""
+    if factor is None or factor.value.type.rank != 2:
         return None
-    array = b.array(found.value)
-    old = found.value
+    array = b.array(factor.value)
+    old = factor.value
     if array is not None:
         value = b.constant(array.T.copy(), old.name, old.type.dtype, b.sources(old))
     else:
         value = emit(b, "transpose", old, perm=(1, 0))
-    return replace(found, value=value, axis=None if found.axis is None else 1 - found.axis)
+    return replace(factor, value=value, axis=None if factor.axis is None else 1 - factor.axis)
 
 
 def _matmul(
-    b: GraphBuilder, node: Node, left: _Bytes | None, right: _Bytes | None, weights: bool
+    b: GraphBuilder, node: Node, lhs: _Bytes | None, rhs: _Bytes | None, weights: bool
 ) -> Value | None:
-    if left is None or right is None or left.axis is not None:
+    if lhs is None or rhs is None or lhs.axis is not None:
         return None
-    rank = right.value.type.rank
-    length = as_int(left.value.type.shape[-1]) if left.value.type.rank > 1 else None
-    if rank < 2 or length is None or length > _LONGEST or right.axis not in (None, rank - 1):
+    rank = rhs.value.type.rank
+    length = as_int(lhs.value.type.shape[-1]) if lhs.value.type.rank > 1 else None
+    if rank < 2 or length is None or length > _LONGEST or rhs.axis not in (None, rank - 1):
         return None
-    if weights and not _admitted(b, node, left, right):
+    if weights and not _admitted(b, node, lhs, rhs):
         return None
-    wide = _sums(b, left, right)
-    scale = None if wide is None else emit(b, "mul", left.scale, right.scale)
+    wide = _sums(b, lhs, rhs)
+    scale = None if wide is None else emit(b, "mul", lhs.scale, rhs.scale)
     return None if scale is None else emit(b, "mul", wide, scale)
 
 
-def _sums(b: GraphBuilder, left: _Bytes, right: _Bytes) -> Value | None:
-    """The sums of products without scales, as f32."""
-    kinds = {f.value.type.dtype for f in (left, right)}
+def _sums(b: GraphBuilder, lhs: _Bytes, rhs: _Bytes) -> Value | None:
+    """Returns the sums of products without scales, as f32."""
+    kinds = {f.value.type.dtype for f in (lhs, rhs)}
     if kinds <= {I8, U8}:
-        sums = emit(b, "matmul_integer", left.value, right.value, left.zero, right.zero)
+        sums = emit(b, "matmul_integer", lhs.value, rhs.value, lhs.zero, rhs.zero)
         return emit(b, "cast", sums, to=F32)
-    if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (left, right)):
+    if len(kinds) > 1 or not all(_is_zero(b, f.zero) for f in (lhs, rhs)):
         return None
-    if right.value.type.rank != 2:
+    if rhs.value.type.rank != 2:
         return None
-    return emit(b, "matmul_levels", left.value, right.value)
+    return emit(b, "matmul_levels", lhs.value, rhs.value)
 
 
 def _is_zero(b: GraphBuilder, value: Value | None) -> bool:

@@ -1,4 +1,4 @@
-"""What values are stored as between kernels, where less than f32 is asked for.
+"""Stores values between kernels in narrower types than f32, where the user asks for it.
 
     kernel { y = sum(k) x[i, k] * w[k, j] }           --precision bf16 on a CPU that multiplies bf16
       ->  x, w in bf16;  y = sum(k) f32(x[i, k]) * f32(w[k, j])
@@ -9,13 +9,14 @@
     kernel { s = norm(x);  y = sum(k) s[i, k] * w[k, j] }
       ->  s in bf16, w in bf16, in the kernel
 
-Requires layouts.  Establishes casts where kernels read and write, and where their stages exchange
-what products of pairs read; all arithmetic stays f32.  Inputs, outputs and what C functions and
-control flow see keep their types.  Weights are what contractions multiply.  Activations are stored
-in bf16 where that lets a contraction multiply pairs of bf16 at once, whether kernels exchange them
-or the stages of one; elsewhere the conversions would cost more than the bytes, for activations of
-small batches stay in the caches.  So would those of a weight that a run uses often: without pairs,
-it stays f32, and so exact, as do the tables of embeddings, of which a run reads few rows.
+Requires layouts.  Establishes casts where kernels read and write, and where contractions of pairs
+read values that stages exchange; all arithmetic stays f32.  Inputs, outputs, and operands of C
+functions and control flow keep their types.  Weights are the constants that contractions multiply.
+Activations are stored in bf16 where a contraction can then multiply pairs of bf16 at once, for
+values between kernels and between the stages of one kernel. Elsewhere the conversions would cost
+more than the bytes, as activations of small batches stay in the caches.  A weight that a run uses
+often would cost conversions too: without pairs, it stays f32, and so exact. Tables of embeddings
+stay f32 as well, as a run reads few of their rows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,16 +64,19 @@ from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
 from tcc.record import record
 from tcc.schedule.nest import multiplied
 
-# Constants of fewer elements stay as they are unless a product of pairs needs them.
+# Constants of fewer elements stay as they are unless a contraction of pairs needs them.
 _LARGE = 1 << 14
 
 
 @record
 class Precision:
-    """`floats` is what floats may be stored as (f32, bf16, f16); `bits` the width of quantised
-    weights, 0 for none; `pairs` whether the processor multiplies pairs of bf16; `uses` how often
-    a run may use a weight that is narrow without pairs (`schedule.cpu.narrow_storage.most_uses`);
-    `everywhere` whether all that kernels exchange is narrow."""
+    """The narrow types that values may have.
+
+    `floats` is the storage type of floats (f32, bf16, f16); `bits` the width of quantised weights,
+    0 for none; `pairs` tells whether the processor multiplies pairs of bf16; `uses` is the largest
+    number of uses of a weight in a run for which it is narrow without pairs
+    (`schedule.cpu.narrow_storage.most_uses`); `everywhere` makes all values between kernels narrow.
+    """
 
     floats: DType = F32
     bits: int = 0
@@ -86,9 +90,10 @@ FULL = Precision()
 
 @record
 class _Stored:
-    """What takes an operand's place: `values`, and a read of the operand in terms of them.
+    """The replacement of an operand: `values`, and a function that computes a read of the operand
+    from them.
 
-    `value_of` gets the read and the number of the first of the values.
+    `value_of` takes the read and the number of the first of the values.
     """
 
     values: Values
@@ -97,7 +102,7 @@ class _Stored:
 
 @record
 class _Matmul:
-    """A sum of products of two reads, `weight` being a constant's."""
+    """A sum of products of two scalars, of which `weight` reads a constant."""
 
     kernel: Kernel
     stage: Stage
@@ -114,7 +119,7 @@ def narrowed(
     precision: Precision,
     constants: Mapping[Value, Graph],
 ) -> Placed:
-    """`placed` with values stored as `precision` says; itself where that is f32.
+    """Returns `placed` with values stored in the types of `precision`; itself where these are f32.
 
     `constants` are those of the graph and the graphs around it.
     """
@@ -132,24 +137,26 @@ class _Narrowing:
     ) -> None:
         self.placed, self.precision, self.constants = placed, precision, constants
         self.kernels = placed.kernels
-        self.made: dict[Value, Handle] = {}
+        self.new_constants: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
         self.types: dict[Value, str] = {}
         self.floats: dict[Value, _Stored | None] = {}
         self.levels: dict[tuple[Value, int], _Stored | None] = {}
         matmuls = {k: tuple(_matmuls(k, constants)) for k in self.kernels}
         self.quantized = {
-            p: stored
+            p: quantised
             for k in self.kernels
             for p in matmuls[k]
-            if (stored := self._quantized(p)) is not None
+            if (quantised := self._quantized(p)) is not None
         }
         self.matmuls = {
-            k: [p for p in found if p not in self.quantized and not _batched(p)]
-            for k, found in matmuls.items()
+            k: [p for p in matmuls_of if p not in self.quantized and not _batched(p)]
+            for k, matmuls_of in matmuls.items()
         }
         self.activations = self._activations()
-        self.weights = dict.fromkeys(p.constant for found in matmuls.values() for p in found)
+        self.weights = dict.fromkeys(
+            p.constant for matmuls_of in matmuls.values() for p in matmuls_of
+        )
 
     def run(self) -> Placed:
         narrow = {
@@ -157,80 +164,91 @@ class _Narrowing:
             for v in self.activations
         }
         steps = self.placed.with_kernels(lambda kernel: self._kernel(kernel, narrow))
-        layouts = {narrow.get(v, v): where for v, where in self.placed.layouts.items()}
+        layouts = {narrow.get(v, v): layout for v, layout in self.placed.layouts.items()}
         wholes = {narrow.get(v, v): narrow.get(w, w) for v, w in self.placed.wholes.items()}
         graph = self.placed.graph
-        graph = replace(graph, constants={**graph.constants, **self.made})
+        graph = replace(graph, constants={**graph.constants, **self.new_constants})
         types = {v: self.types.get(v, v.type.dtype.name) for v in self.weights}
         return Placed(graph, steps, layouts, wholes, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
-        replaced: dict[Value, _Stored] = {
+        replacements: dict[Value, _Stored] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
         weights = {p.constant for p in self.matmuls.get(kernel, ()) if self._pays(p)}
         for value in kernel.operands:
             if value in weights and value in self.constants:
-                stored = self._float_weight(kernel, value)
-                replaced |= {} if stored is None else {value: stored}
-        replaced |= {p.constant: s for p, s in self.quantized.items() if p.kernel is kernel}
+                replacement = self._float_weight(kernel, value)
+                replacements |= {} if replacement is None else {value: replacement}
+        replacements |= {p.constant: s for p, s in self.quantized.items() if p.kernel is kernel}
         results = tuple(narrow.get(v, v) for v in kernel.results)
         inside = self._rounded(kernel)
-        if not replaced and results == kernel.results and inside is kernel:
+        if not replacements and results == kernel.results and inside is kernel:
             return kernel
-        return _rewritten(inside, replaced, results)
+        return _rewritten(inside, replacements, results)
 
     # ---- activations --------------------------------------------------------------------------
 
     def _activations(self) -> set[Value]:
-        """Values to store narrow: those that a product of pairs reads, and what shares their
-        storage; or all."""
+        """Returns the values to store narrow: those that a contraction of pairs reads, and the
+        values that share their storage; or all values between kernels."""
         everywhere = self.precision.everywhere
         if not everywhere and (self.precision.floats is not BF16 or not self.precision.pairs):
             return set()
         results = {v for k in self.kernels for v in k.results} | {*self.placed.wholes.values()}
-        able = results - seen_by_others(self.placed.graph)
-        able = {v for v in able if v.type.dtype is F32}
+        candidates = results - seen_by_others(self.placed.graph)
+        candidates = {v for v in candidates if v.type.dtype is F32}
         for kernel in self.kernels:
-            able -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
-            able -= _summed(kernel) if everywhere else set()
+            candidates -= {v for _, node, v in operand_reads(kernel) if not _exact(node)}
+            candidates -= _summed(kernel) if everywhere else set()
         paired = (
-            _paired_with(p, self.placed.layouts) for found in self.matmuls.values() for p in found
+            _paired_with(p, self.placed.layouts)
+            for matmuls_of in self.matmuls.values()
+            for p in matmuls_of
         )
-        wanted = set(able) if everywhere else {v for v in paired if isinstance(v, Value)} & able
-        # A whole and its parts are one storage: of one type, narrow only if all of them can be.
+        narrow = (
+            set(candidates)
+            if everywhere
+            else {v for v in paired if isinstance(v, Value)} & candidates
+        )
+        # A whole and its parts share one storage and one type: narrow only if all of them can be.
         for shared in _storages(self.placed.wholes):
-            if not shared <= able:
-                wanted -= shared
-            elif shared & wanted:
-                wanted |= shared
-        return wanted
+            if not shared <= candidates:
+                narrow -= shared
+            elif shared & narrow:
+                narrow |= shared
+        return narrow
 
     def _paired(self, matmul: _Matmul) -> bool:
         with_ = _paired_with(matmul, self.placed.layouts)
         return with_ in self.activations or (isinstance(with_, StageRef) and self._exchanges())
 
     def _exchanges(self) -> bool:
-        """Whether what stages exchange is rounded for products of pairs."""
+        """True where values that stages exchange are rounded for contractions of pairs."""
         narrow = self.precision.floats is BF16 and self.precision.pairs
         return narrow and not self.precision.everywhere
 
     def _rounded(self, kernel: Kernel) -> Kernel:
-        """`kernel` with what its stages exchange in bf16 where products of pairs read it."""
+        """Returns `kernel` with values between its stages in bf16 where contractions of pairs read
+        them."""
         numbers = {stage: n for n, stage in enumerate(kernel.expr.stages)}
-        wanted: dict[StageRef, frozenset[int]] = {}
+        readers_of: dict[StageRef, frozenset[int]] = {}
         for matmul in self.matmuls.get(kernel, ()) if self._exchanges() else ():
             source = _paired_with(matmul, self.placed.layouts)
             if isinstance(source, StageRef):
-                readers = wanted.get(source, frozenset())
-                wanted[source] = readers | {numbers[matmul.stage]}
-        return replace(kernel, expr=with_rounded(kernel.expr, wanted, BF16)) if wanted else kernel
+                readers = readers_of.get(source, frozenset())
+                readers_of[source] = readers | {numbers[matmul.stage]}
+        return (
+            replace(kernel, expr=with_rounded(kernel.expr, readers_of, BF16))
+            if readers_of
+            else kernel
+        )
 
     # ---- weights ------------------------------------------------------------------------------
 
     def _pays(self, matmul: _Matmul) -> bool:
-        """Whether a narrow weight makes a product faster: by pairs, or because so few results use
-        it that reading it takes longer than widening it again and again."""
+        """True where a narrow weight makes a contraction faster: by pairs, or because so few
+        results use it that reading it takes longer than repeated widening."""
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
     def _float_weight(self, kernel: Kernel, value: Value) -> _Stored | None:
@@ -253,7 +271,7 @@ class _Narrowing:
         return self.floats[value]
 
     def _quantized(self, matmul: _Matmul) -> _Stored | None:
-        """The weight of a matrix product as levels and scales."""
+        """Returns the weight of a matmul as levels and scales; None where it stays."""
         value, axis = matmul.constant, _summed_axis(matmul)
         count = as_int(element_count(value.type.shape)) or 0
         times = sum(v is value for _, _, v in operand_reads(matmul.kernel))
@@ -266,12 +284,12 @@ class _Narrowing:
     def _levels(self, value: Value, axis: int) -> _Stored | None:
         array = self._array(value)
         length = array.shape[axis]
-        # An odd number of rows does not fill bytes.
+        # Levels of an odd number of rows do not fill bytes.
         bits = 8 if length % 2 else self.precision.bits
-        found = quantized(array, axis, bits)
-        if found is None:
+        quantisation = quantized(array, axis, bits)
+        if quantisation is None:
             return None
-        levels, scales = found
+        levels, scales = quantisation
         packed = nibbles(levels, axis) if bits == 4 else levels
         values = (self._constant(value, packed, I8), self._constant(value, scales, BF16))
         size = group_size(length)
@@ -295,8 +313,8 @@ class _Narrowing:
             for name in store.sources(other)[:1] if len(store.sources(other)) == 1 else ():
                 first.setdefault(name, other)
         parts = [_bits_sum(store.get(first[name])) for name in sources if name in first]
-        moved = len(sources) == 1 or sum(parts) == _bits_sum(store.get(handle))
-        self.rounded.append(Rounded(sources, type, operands, moved))
+        is_reordering = len(sources) == 1 or sum(parts) == _bits_sum(store.get(handle))
+        self.rounded.append(Rounded(sources, type, operands, is_reordering))
 
     def _array(self, value: Value) -> Array:
         array = self.constants[value].constant(value)
@@ -306,7 +324,7 @@ class _Narrowing:
     def _constant(self, source: Value, array: Array, dtype: DType) -> Value:
         shape = tuple(map(const, array.shape))
         value = Value(f"{source.name}.{dtype.name}", TensorType(dtype, shape))
-        self.made[value] = self.placed.graph.store.put(array, dtype)
+        self.new_constants[value] = self.placed.graph.store.put(array, dtype)
         return value
 
 
@@ -323,13 +341,13 @@ def _in_floats(value: Value) -> _Stored:
 
 
 def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
-    """The level that belongs to a read of the weight."""
+    """Returns the level that belongs to a read of the weight."""
     if bits == 8:
         return read(first, node.indices, I8)
     at = node.indices[axis]
-    both = cast(read(first, _at(node.indices, axis, at // 2), I8), I32)
-    # The wanted half goes to the top, and back with its sign.
-    raised = apply("shift_left", both, index_value(28 - 4 * (at % 2), I32))
+    byte = cast(read(first, _at(node.indices, axis, at // 2), I8), I32)
+    # The selected half is shifted to the top, and back with its sign.
+    raised = apply("shift_left", byte, index_value(28 - 4 * (at % 2), I32))
     return apply("shift_right", raised, literal(28, I32))
 
 
@@ -337,22 +355,24 @@ def _at(indices: Indices, axis: int, index: Index) -> Indices:
     return (*indices[:axis], index, *indices[axis + 1 :])
 
 
-def _rewritten(kernel: Kernel, replaced: Mapping[Value, _Stored], results: Values) -> Kernel:
-    """`kernel` with operands replaced, and results cast to the types of `results`."""
+def _rewritten(kernel: Kernel, replacements: Mapping[Value, _Stored], results: Values) -> Kernel:
+    """Returns `kernel` with operands replaced, and results cast to the types of `results`."""
     values: list[Value] = []
     first: list[int] = []
     for value in kernel.operands:
         first.append(len(values))
-        values += replaced[value].values if value in replaced else (value,)
+        values += replacements[value].values if value in replacements else (value,)
 
-    def moved(node: Read) -> Scalar:
+    def narrow_read(node: Read) -> Scalar:
         if not isinstance(node.source, int):
             return node
         number = first[node.source]
-        stored = replaced.get(kernel.operands[node.source])
-        return read_from(node, number) if stored is None else stored.value_of(node, number)
+        replacement = replacements.get(kernel.operands[node.source])
+        return (
+            read_from(node, number) if replacement is None else replacement.value_of(node, number)
+        )
 
-    stages = tuple(with_reads(s, moved) for s in kernel.expr.stages)
+    stages = tuple(with_reads(s, narrow_read) for s in kernel.expr.stages)
     params = tuple(v.type for v in values)
     rounded = cast_results(
         Expr(params, stages, kernel.expr.outputs), [v.type.dtype for v in results]
@@ -361,8 +381,11 @@ def _rewritten(kernel: Kernel, replaced: Mapping[Value, _Stored], results: Value
 
 
 def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
-    """`expr` with results of these types.  They are rounded when they are stored: in the stage that
-    computes them if nothing else reads it and it sums nothing up, else in a stage of their own."""
+    """Returns `expr` with results of the types `dtypes`.
+
+    A result is rounded where it is stored: in its own stage if nothing else reads the result and
+    the stage has no reduction, else in an additional stage.
+    """
     stages, outputs = list(expr.stages), list(expr.outputs)
     read_again = {r.source for s in stages for r in reads(s)}
     for number, dtype in enumerate(dtypes):
@@ -381,11 +404,12 @@ def cast_results(expr: Expr, dtypes: Sequence[DType]) -> Expr:
 
 
 def _bits_sum(array: Array) -> int:
-    """A sum over the elements' bits: equal for arrays with the same elements in any order."""
+    """Returns a sum over the elements' bits, which is equal for arrays with the same elements in
+    any order."""
     return int(np.ascontiguousarray(array).view(np.uint8).sum(dtype=np.uint64))
 
 
-# ---- questions ----------------------------------------------------------------------------------
+# ---- properties of kernels -----------------------------------------------------------------------
 
 
 def _operand(kernel: Kernel, node: Read) -> Value:
@@ -394,19 +418,19 @@ def _operand(kernel: Kernel, node: Read) -> Value:
 
 
 def _summed(kernel: Kernel) -> set[Value]:
-    """The operands whose elements are summed as they are: parts of sums among them, whose rounding
-    would be that of all their terms."""
-    found = operand_reads(kernel)
-    return {v for stage, node, v in found if stage.monoid == "sum" and node in stage.body}
+    """Returns the operands whose elements are summed directly, including partial sums: rounding one
+    would add an error as large as the rounding of all its terms."""
+    accesses = operand_reads(kernel)
+    return {v for stage, node, v in accesses if stage.monoid == "sum" and node in stage.body}
 
 
 def _matmuls(kernel: Kernel, constants: Mapping[Value, Graph]) -> Iterator[_Matmul]:
-    """The stages that sum products of something and a constant's elements, in f32."""
+    """Yields the stages that sum products of a scalar and a constant's elements, in f32."""
     for stage in kernel.expr.stages:
-        found = multiplied(stage)
-        if found is None or stage.body[0].dtype is not F32:
+        factors = multiplied(stage)
+        if factors is None or stage.body[0].dtype is not F32:
             continue
-        a, b = found.a, found.b
+        a, b = factors.a, factors.b
         if _is_weight(a, kernel, constants):
             yield _Matmul(kernel, stage, b, a)
         elif _is_weight(b, kernel, constants):
@@ -420,13 +444,13 @@ def _is_weight(factor: Scalar, kernel: Kernel, constants: Mapping[Value, Graph])
 
 
 def _storages(wholes: Mapping[Value, Value]) -> list[set[Value]]:
-    """Each whole that is no part itself, with its parts and theirs."""
-    found: dict[Value, set[Value]] = {}
-    for part, whole in wholes.items():
-        while whole in wholes:
-            whole = wholes[whole]
-        found.setdefault(whole, {whole}).add(part)
-    return list(found.values())
+    """Returns a set for each whole that is no part itself, with its parts and their parts."""
+    storage_of: dict[Value, set[Value]] = {}
+    for part, root in wholes.items():
+        while root in wholes:
+            root = wholes[root]
+        storage_of.setdefault(root, {root}).add(part)
+    return list(storage_of.values())
 
 
 def _long_loops(stage: Stage) -> list[Var]:
@@ -434,25 +458,29 @@ def _long_loops(stage: Stage) -> list[Var]:
 
 
 def _uses(matmul: _Matmul) -> int:
-    """How many results of a run use an element of the weight; loops of symbolic size may be
-    short."""
+    """Returns the number of results of a run that use an element of the weight; a loop of symbolic
+    size counts as one trip."""
     moving = {v for index in matmul.weight.indices for v in free_vars(index)}
     sizes = (known_extent(v) or 1 for v in matmul.stage.iters if v not in moving)
     return prod(sizes)
 
 
 def _batched(matmul: _Matmul) -> bool:
-    """Whether a loop of the result runs along an axis of both factors, as in products of
-    transformed filters: rounding these would lose more than the policy for them allows."""
-    others = [n for n in walk(matmul.other) if isinstance(n, Read)]
-    ours = {var_of(index) for node in others for index in node.indices}
+    """True where a loop of the result runs along an axis of both factors, as in products of
+    transformed filters: rounding their factors would lose more than the error policy for them
+    allows."""
+    other_reads = [n for n in walk(matmul.other) if isinstance(n, Read)]
+    ours = {var_of(index) for node in other_reads for index in node.indices}
     theirs = {var_of(index) for index in matmul.weight.indices}
     return any(v in ours & theirs and known_extent(v) != 1 for v in matmul.stage.iters)
 
 
 def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | StageRef | None:
-    """The value, or the stage's result, whose neighbours along a sum could be multiplied in pairs,
-    if there is one: they lie side by side, and the weight has a loop of its own for the lanes."""
+    """Returns the value, or the stage's result, whose neighbours along a sum could be multiplied in
+    pairs; None where there is none.
+
+    The neighbours are adjacent in memory, and the weight has a loop of its own for the lanes.
+    """
     other, weight = matmul.other, matmul.weight
     if not isinstance(other, Read) or other.indirect or not _exact(other):
         return None
@@ -460,11 +488,11 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
     if isinstance(other.source, StageRef):
         source = other.source
         sizes = (extent(v) for v in matmul.kernel.expr.stages[source.stage].iters)
-        where = row_major(tuple(sizes))
+        layout = row_major(tuple(sizes))
     else:
         source = _operand(matmul.kernel, other)
-        where = layouts.get(source) or row_major(source.type.shape)
-    place = offset(where, other.indices)
+        layout = layouts.get(source) or row_major(source.type.shape)
+    place = offset(layout, other.indices)
     inner = [v for v in _long_loops(matmul.stage) if _side_by_side(place, v)]
     if not inner or var_of(weight.indices[_axis_of(weight, inner[0])]) is not inner[0]:
         return None
@@ -474,32 +502,34 @@ def _paired_with(matmul: _Matmul, layouts: Mapping[Value, Layout]) -> Value | St
 
 
 def _side_by_side(place: Index, var: Var) -> bool:
-    """Whether each even step along a loop and the next one are neighbours."""
+    """True where each even step along a loop and the next step are neighbours."""
     pair = 2 * iterator("pair", ceildiv(extent(var), 2))
     return substitute(place, {var: pair + 1}) - substitute(place, {var: pair}) is const(1)
 
 
 def _axis_of(node: Read, var: Var) -> int:
-    """The first axis that moves with `var`, the last one if none does."""
+    """Returns the first axis that depends on `var`; the last axis if none does."""
     moving = (n for n, index in enumerate(node.indices) if var in free_vars(index))
     return next(moving, len(node.indices) - 1)
 
 
 def _summed_axis(matmul: _Matmul) -> int | None:
-    """The axis of a matrix along which it is summed, None where the weight is no matrix: the
-    windows of images are not, for what rounding them costs is large and what it saves little."""
+    """Returns the axis of a matrix along which it is summed; None where the weight is no matrix.
+
+    The windows of images are no matrices: rounding them costs much accuracy and saves little.
+    """
     loops = _long_loops(matmul.stage)
     shape = matmul.constant.type.shape
     if len(loops) != 1 or matmul.constant.type.dtype is not F32 or matmul.weight.fill is not None:
         return None
     if sum(as_int(n) != 1 for n in shape) != 2 or (len(shape) > 2 and _uses(matmul) > 1):
-        return None  # a window of one place is a matrix only if there is one place to put it
+        return None  # a 1 x 1 window counts as a matrix only where the image has one place
     axis = _axis_of(matmul.weight, loops[0])
     return axis if var_of(matmul.weight.indices[axis]) is loops[0] else None
 
 
 def _exact(node: Read) -> bool:
-    """Whether bf16 and f16 hold what a read sees outside the extent."""
+    """True where bf16 and f16 hold the fill that a read gives outside the extent."""
     if node.fill is None:
         return True
     fill = np.asarray([node.fill], np.float32)

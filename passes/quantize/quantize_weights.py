@@ -1,9 +1,10 @@
-"""Weights in fewer bits: floats rounded, or small integers with a scale for each group.
+"""Stores weights in fewer bits: as rounded floats, or as small integers with a scale for each
+group.
 
     w f32[768, 3072]   ->   levels i8[768, 3072], scales bf16[24, 3072]     w[k, j] ~ levels * scale
 
-Groups run along one axis.  Four-bit levels lie two to a byte, the earlier one in the low half.
-Scales are rounded before the levels are chosen, so that their rounding adds no error of its own.
+Groups run along one axis.  Two four-bit levels share a byte, the earlier level in the low half.
+Scales are rounded before the levels are computed, so that their rounding adds no error of its own.
 """
 
 import numpy as np
@@ -13,17 +14,18 @@ from tcc.ir.types import BF16, DTYPES, F16, DType
 from tcc.ops.shapes import replaced
 from tcc.options import WEIGHTS
 
-# The elements that share a scale, best first; a length that none divides is one group.
+# The numbers of elements that may share a scale, best first; a length that none divides is one
+# group.
 _GROUPS = (32, 16)
 
 
 def group_size(length: int) -> int:
-    """How many neighbours along an axis of `length` share a scale."""
+    """Returns the number of neighbours along an axis of `length` that share a scale."""
     return next((g for g in _GROUPS if length % g == 0), length)
 
 
 def rounded(array: Array, dtype: DType) -> Array | None:
-    """`array` (f32) rounded to nearest even in bf16 or f16, in the type's NumPy carrier.
+    """Returns `array` (f32) rounded to nearest even in bf16 or f16, in the type's NumPy carrier.
 
     None where a finite value would become infinite.
     """
@@ -34,10 +36,11 @@ def rounded(array: Array, dtype: DType) -> Array | None:
 
 
 def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
-    """Levels (i8, shape of `array`) and scales (bf16 in f32, one for each group along `axis`).
+    """Returns levels (i8, shape of `array`) and scales (bf16 in f32, one for each group along
+    `axis`).
 
     A group's largest magnitude becomes the end of the levels' range: +-127, or for four bits -8,
-    the scale then having the other sign.  None where a value is not finite.
+    where the scale has the other sign.  None where a value is not finite.
     """
     if not np.isfinite(array).all():
         return None
@@ -53,24 +56,25 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
     scales = _away_from_zero(scales.astype(np.float32))
     divisors = np.where(scales == 0, np.float32(1), scales)
     levels = np.rint(parts / np.expand_dims(divisors, axis + 1))
-    least, most = (-8, 7) if bits == 4 else (-127, 127)
-    return np.clip(levels, least, most).astype(np.int8).reshape(array.shape), scales
+    lowest, highest = (-8, 7) if bits == 4 else (-127, 127)
+    return np.clip(levels, lowest, highest).astype(np.int8).reshape(array.shape), scales
 
 
 def as_stored(array: Array, type: str, axis: int) -> Array:
-    """What `array` (f32) means once it is stored in `type`, with groups of integers along `axis`;
-    as it is where it cannot be."""
+    """Returns the value of `array` (f32) after it is stored in `type`, with groups of integers
+    along `axis`; `array` itself where it cannot be stored so."""
     if type not in WEIGHTS:
         narrow = rounded(array, DTYPES[type])
         return array if narrow is None else narrow.astype(np.float32)
     axis %= array.ndim
-    found = quantized(array, axis, WEIGHTS[type])
-    if found is None:
+    quantisation = quantized(array, axis, WEIGHTS[type])
+    if quantisation is None:
         return array
-    return found[0] * found[1].repeat(group_size(array.shape[axis]), axis)
+    return quantisation[0] * quantisation[1].repeat(group_size(array.shape[axis]), axis)
 
 
 def _away_from_zero(values: Array) -> Array:
-    """The nearest bf16 of no smaller magnitude: the largest weight of a group stays in range."""
+    """Returns the nearest bf16 of no smaller magnitude, so that the largest weight of a group stays
+    in range."""
     bits = values.view(np.uint32)
     return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)

@@ -1,11 +1,12 @@
-"""Quantising what sums of products give multiplies by the scale's inverse.
+"""Quantises results of contractions by multiplying by the inverse of the scale.
 
     quantize_linear(relu(add(mul(cast(%sums), %s), %bias)), %y, %z)
       ->  cast(add(round(relu(add(mul(cast(%sums), %s * (1 / %y)), %bias * (1 / %y)))), %z))
 
-The rounding of sums is not defined, and quotient and product differ by no more than one rounding of
-a float, a hundred thousandth of a level; but a division takes as long as all else.  What is no sum
-is divided, as the operator says.  Constants must not be folded yet.
+The rounding of sums is not specified, and quotient and product differ by at most one rounding of a
+float, a hundred thousandth of a level; but a division takes as long as all other operations.  A
+value that is no result of a contraction is divided, as the operator says.  Constants must not be
+folded yet.
 """
 
 import numpy as np
@@ -17,13 +18,14 @@ from tcc.ops.algebra.quantize import QuantizeAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import levels
 
-# What may lie between sums and levels, and how much of it.
+# The ops that may stand between a contraction and its quantisation, and the most of them.
 _POINTWISE = frozenset("add sub mul cast relu clip min max leaky_relu reshape".split())
 _FAR = 8
 
 
 def requantize(graph: Graph) -> Graph:
-    """`graph` with quotients behind sums of products as products; itself without any."""
+    """Returns `graph` with products in place of quotients after contractions; itself
+    without any."""
     return rewritten(graph, _visit)
 
 
@@ -50,23 +52,24 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
 
 
 def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
-    """`x` times a positive number, multiplied into constants where there are any."""
+    """Returns `x` times a positive number, which is multiplied into constants where there
+    are any."""
     producer = b.producer(x)
     if producer is not None and producer.op.name == "relu" and producer.inputs[0] is not None:
         return emit(b, "relu", _scaled(b, producer.inputs[0], factor))
     if producer is not None and producer.op.name in ("add", "mul"):
-        left, right = producer.inputs
-        assert left is not None
-        assert right is not None
-        if _is_constant(b, right) and producer.op.name == "mul":
-            return emit(b, "mul", left, emit(b, "mul", right, factor))
-        if _is_constant(b, right):
-            return emit(b, "add", _scaled(b, left, factor), emit(b, "mul", right, factor))
+        lhs, rhs = producer.inputs
+        assert lhs is not None
+        assert rhs is not None
+        if _is_constant(b, rhs) and producer.op.name == "mul":
+            return emit(b, "mul", lhs, emit(b, "mul", rhs, factor))
+        if _is_constant(b, rhs):
+            return emit(b, "add", _scaled(b, lhs, factor), emit(b, "mul", rhs, factor))
     return emit(b, "mul", x, factor)
 
 
 def _is_constant(b: GraphBuilder, value: Value) -> bool:
-    """Whether a value is made of constants alone."""
+    """True where a value is computed from constants alone."""
     if b.array(value) is not None:
         return True
     producer = b.producer(value)
@@ -75,13 +78,13 @@ def _is_constant(b: GraphBuilder, value: Value) -> bool:
     )
 
 
-def _of_sums(b: GraphBuilder, value: Value, most: int) -> bool:
-    """Whether a value is computed point by point from sums of products."""
+def _of_sums(b: GraphBuilder, value: Value, limit: int) -> bool:
+    """True where a value is computed from a contraction by at most `limit` pointwise ops."""
     producer = b.producer(value)
-    if producer is None or not most:
+    if producer is None or not limit:
         return False
     if Trait.CONTRACTION in producer.op.traits:
         return True
     if producer.op.name not in _POINTWISE:
         return False
-    return any(v is not None and _of_sums(b, v, most - 1) for v in producer.inputs)
+    return any(v is not None and _of_sums(b, v, limit - 1) for v in producer.inputs)

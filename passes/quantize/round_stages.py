@@ -1,7 +1,7 @@
-"""Results of stages that products of pairs read, rounded where they are made.
+"""Rounds results of stages, where they are computed, for contractions of pairs that read them.
 
-s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j]
-  ->  s[i, k] = bf16(x[i, k] * r[i]) ;  y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
+s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j] ->  s[i, k] = bf16(x[i, k] * r[i]) ;
+y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
 """
 
 from collections.abc import Mapping
@@ -13,48 +13,51 @@ from tcc.ir.index import free_vars
 from tcc.ir.types import DType
 
 
-def with_rounded(expr: Expr, wanted: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
-    """`expr` with results of stages rounded to `dtype` for the stages `wanted` of each, which read
-    them in their own type.  All others read them as they were."""
-    for ref in sorted(wanted, key=lambda r: (r.stage, r.component), reverse=True):
-        expr = _rounded(expr, ref, wanted[ref], dtype)
+def with_rounded(expr: Expr, readers_of: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
+    """Returns `expr` with results of stages rounded to `dtype` for the readers `readers_of` of
+    each, which convert them back to their own type.
+
+    All other readers read the result without rounding.
+    """
+    for ref in sorted(readers_of, key=lambda r: (r.stage, r.component), reverse=True):
+        expr = _rounded(expr, ref, readers_of[ref], dtype)
     return expr
 
 
 def rounding_stage(source: Stage, ref: StageRef, dtype: DType) -> Stage:
-    """A stage that rounds the component `ref` of the stage `source`."""
+    """Returns a stage that rounds the component `ref` of the stage `source`."""
     builder = ExprBuilder()
     at = builder.iters(*(extent(v) for v in source.iters))
-    own = source.body[ref.component].dtype
+    dtype_before = source.body[ref.component].dtype
     iters = tuple(free_vars(i)[0] for i in at)
-    return Stage(iters, (), None, (cast(read(ref, at, own), dtype),))
+    return Stage(iters, (), None, (cast(read(ref, at, dtype_before), dtype),))
 
 
-def _rounded(expr: Expr, ref: StageRef, wanted: frozenset[int], dtype: DType) -> Expr:
+def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype: DType) -> Expr:
     source = expr.stages[ref.stage]
     readers = {n for n, s in enumerate(expr.stages) if any(r.source == ref for r in reads(s))}
-    if source.monoid is None and readers == wanted and ref not in expr.outputs:
+    if source.monoid is None and readers == rounding_readers and ref not in expr.outputs:
         body = list(source.body)
         body[ref.component] = cast(body[ref.component], dtype)
         stages = list(expr.stages)
         stages[ref.stage] = replace(source, body=tuple(body))
-        for number in wanted:
+        for number in rounding_readers:
             stages[number] = _reading(stages[number], ref, ref, dtype)
         return replace(expr, stages=tuple(stages))
     narrow = StageRef(ref.stage + 1)
-    whole = inserted(expr, narrow.stage, rounding_stage(source, ref, dtype))
-    stages = list(whole.stages)
-    for number in wanted:
+    extended = inserted(expr, narrow.stage, rounding_stage(source, ref, dtype))
+    stages = list(extended.stages)
+    for number in rounding_readers:
         stages[number + 1] = _reading(stages[number + 1], ref, narrow, dtype)
-    return replace(whole, stages=tuple(stages))
+    return replace(extended, stages=tuple(stages))
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:
-    """`stage` with its reads of `ref` from `narrow`, in the type that they have."""
+    """Returns `stage` with its reads of `ref` from `narrow`, converted to the type of `ref`."""
 
-    def moved(node: Read) -> Scalar:
+    def from_narrow(node: Read) -> Scalar:
         if node.source != ref:
             return node
         return cast(read_from(node, narrow, dtype), node.dtype)
 
-    return with_reads(stage, moved)
+    return with_reads(stage, from_narrow)

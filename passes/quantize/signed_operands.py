@@ -1,14 +1,16 @@
-"""Sums of products of bytes less their zero points, as what matrix units multiply: signed bytes.
+"""Rewrites sums of products of bytes less their zero points for matrix units, which multiply signed
+bytes.
 
     sum(k) (a[i, k] - za) * (b[k, j] - zb)              a u8, b constant
       ->  sum(k) a'[i, k] * b'[k, j]  +  oa * (B[j] + K*ob)  +  ob * A[i]
           a' = a - 128, oa = 128 - za, and b', ob likewise; A and B sums of a' and b' along k
 
-Integers wrap, so all of it is exact.  Weights that fit signed bytes after their zero point is taken
-off have no offset, which is most of them: then B is a constant, and A is not needed.  Otherwise
-sums of what is no constant are kernels of their own, which read it once.
+Integers wrap, so all of it is exact.  Most weights fit signed bytes after their zero point is
+subtracted, and then have no offset: B is a constant, and A is not needed.  Otherwise the sums of a
+factor that is no constant are a kernel of their own, which reads the factor once.
 
-Requires layouts.  Establishes factors that are casts from i8 where kernels of such can be made.
+Requires layouts.  Establishes factors that are casts from i8 where kernels of such factors can be
+lowered.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,31 +47,33 @@ from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.record import record
 from tcc.schedule.nest import multiplied
 
-# Half the range of a byte: what makes an unsigned one signed.
+# Half the range of a byte: the difference of an unsigned byte and its signed form.
 _HALF = 128
 
 
 def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
-    """`placed` with products of bytes as products of signed bytes, where `lowers` says that the
-    kernel can be made."""
+    """Returns `placed` with contractions of bytes as contractions of signed bytes, where `lowers`
+    says that the kernel can be lowered."""
     steps: list[ProgramStep] = []
     constants, layouts = dict(placed.graph.constants), dict(placed.layouts)
     for step in placed.steps:
         work = None if step.kernel is None else _Rewriting(placed, step.kernel)
-        if work is None or not work.run() or not lowers((made := work.kernel()).expr):
+        if work is None or not work.run() or not lowers((kernel := work.kernel()).expr):
             steps.append(step)
             continue
-        steps += (ProgramStep(each) for each in work.sums)
-        steps.append(ProgramStep(made))
+        steps += (ProgramStep(sum_kernel) for sum_kernel in work.sums)
+        steps.append(ProgramStep(kernel))
         constants |= work.constants
-        layouts |= {v: row_major(v.type.shape) for each in work.sums for v in each.results}
+        layouts |= {
+            v: row_major(v.type.shape) for sum_kernel in work.sums for v in sum_kernel.results
+        }
     graph = replace(placed.graph, constants=constants)
     return replace(placed, graph=graph, steps=tuple(steps), layouts=layouts)
 
 
 @record
 class _Factor:
-    """The operand read by `node`, an i8 or u8, less `zero` (None is 0), in i32."""
+    """The operand read by `node`, an i8 or u8, minus `zero` (None is 0), in i32."""
 
     node: Read
     zero: Scalar | None
@@ -84,7 +88,7 @@ class _Signed:
 
 
 class _Rewriting:
-    """One kernel being rewritten: its stages, the operands it gets, and what they are made of."""
+    """A kernel being rewritten: its stages, its operands, and the sources of the new operands."""
 
     def __init__(self, placed: Placed, old: Kernel) -> None:
         self.placed, self.old = placed, old
@@ -95,17 +99,17 @@ class _Rewriting:
         self.sums: list[Kernel] = []
 
     def run(self) -> bool:
-        """Whether the kernel has products of bytes; they are rewritten."""
-        found = [n for n, s in enumerate(self.stages) if _factors(s) is not None]
-        for number in found:
+        """Rewrites the kernel's contractions of bytes; returns whether there are any."""
+        contractions = [n for n, s in enumerate(self.stages) if _factors(s) is not None]
+        for number in contractions:
             self._rewrite(number)
-        return bool(found)
+        return bool(contractions)
 
     def kernel(self) -> Kernel:
         params = tuple(v.type for v in self.operands)
         expr = Expr(params, tuple(self.stages), tuple(self.outputs))
-        made = _without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
-        return replace(made, expr=canonical(made.expr))
+        rewritten = _without_unread(replace(self.old, expr=expr, operands=tuple(self.operands)))
+        return replace(rewritten, expr=canonical(rewritten.expr))
 
     # ---- one product ----------------------------------------------------------------------------
 
@@ -114,22 +118,22 @@ class _Rewriting:
         factors = _factors(stage)
         assert factors is not None
         a, b = map(self._signed, factors)
-        product = apply("mul", cast(a.value, I32), cast(b.value, I32))
-        self.stages[number] = replace(stage, body=(product,))
-        rest = self._rest(stage, a, b)
-        if rest is not None:
-            self._add(number, stage, rest)
+        signed_product = apply("mul", cast(a.value, I32), cast(b.value, I32))
+        self.stages[number] = replace(stage, body=(signed_product,))
+        correction = self._correction(stage, a, b)
+        if correction is not None:
+            self._add(number, stage, correction)
 
     def _signed(self, factor: _Factor) -> _Signed:
-        """A factor as signed bytes and an offset, constants without one if that is possible."""
+        """Returns a factor as signed bytes and an offset; constants have no offset if possible."""
         node, zero = factor.node, factor.zero
         assert isinstance(node.source, int)
         array = self._array(node)
         if array is not None and array.size:
             point = self._point(node, array, zero)
-            moved = None if point is None else signed_bytes(array, point)
-            if moved is not None:
-                return _Signed(self._constant(node, moved), None)
+            signed = None if point is None else signed_bytes(array, point)
+            if signed is not None:
+                return _Signed(self._constant(node, signed), None)
             if node.dtype is U8:
                 halved = (array.astype(np.int32) - _HALF).astype(np.int8)
                 return _Signed(self._constant(node, halved), _difference(_HALF, zero))
@@ -139,7 +143,8 @@ class _Rewriting:
         return _Signed(node, None if zero is None else _difference(0, zero))
 
     def _point(self, node: Read, array: Array, zero: Scalar | None) -> Array | None:
-        """The zero point of a constant as an array that spreads to it; None where it is none."""
+        """Returns the zero point of a constant as an array that broadcasts to it; None where it is
+        no constant."""
         if zero is None:
             return np.zeros((), np.int32)
         inner = zero.arg if isinstance(zero, Cast) else zero
@@ -154,57 +159,58 @@ class _Rewriting:
         shape = [-1 if n == along[0] else 1 for n in range(array.ndim)]
         return point.astype(np.int32).reshape(shape)
 
-    def _rest(self, stage: Stage, a: _Signed, b: _Signed) -> Scalar | None:
-        """What the offsets add to the sum of products; None for nothing."""
-        found: Scalar | None = None
+    def _correction(self, stage: Stage, a: _Signed, b: _Signed) -> Scalar | None:
+        """Returns the terms that the offsets add to the sum of products; None for none."""
+        correction: Scalar | None = None
         for one, other in ((a, b), (b, a)):
             if one.offset is None:
                 continue
-            total = self._total(stage, other.value)
+            other_sum = self._sum_of(stage, other.value)
             if one is a and b.offset is not None:
                 count = index_value(element_count(tuple(map(extent, stage.reduce))), I32)
-                total = apply("add", total, apply("mul", count, b.offset))
-            term = apply("mul", one.offset, total)
-            found = term if found is None else apply("add", found, term)
-        return found
+                other_sum = apply("add", other_sum, apply("mul", count, b.offset))
+            term = apply("mul", one.offset, other_sum)
+            correction = term if correction is None else apply("add", correction, term)
+        return correction
 
-    def _total(self, stage: Stage, factor: Scalar) -> Scalar:
-        """The sum of a factor: a constant if it is one, else made by a kernel."""
+    def _sum_of(self, stage: Stage, factor: Scalar) -> Scalar:
+        """Returns the sum of a factor: a constant if the factor is one, else the result of a new
+        kernel."""
         (node,) = (n for n in walk(factor) if isinstance(n, Read))
         assert isinstance(node.source, int)
         source = self.operands[node.source]
-        own = tuple(v for v in stage.iters if any(v in free_vars(i) for i in node.indices))
+        iters = tuple(v for v in stage.iters if any(v in free_vars(i) for i in node.indices))
         term = cast(transform(factor, lambda n: _of_first(n) if n is node else n), I32)
         expr = canonical(
-            Expr((source.type,), (Stage(own, stage.reduce, "sum", (term,)),), (StageRef(0),))
+            Expr((source.type,), (Stage(iters, stage.reduce, "sum", (term,)),), (StageRef(0),))
         )
-        (made,) = expr.types
+        (sum_type,) = expr.types
         array = self._array(node)
         if array is not None:
             (sums,) = evaluate_expr(expr, [array])
-            value = self._new_constant(Value(f"{source.name}.sum", made), np.asarray(sums))
+            value = self._new_constant(Value(f"{source.name}.sum", sum_type), np.asarray(sums))
         else:
-            value = Value(f"{source.name}.sum", made)
+            value = Value(f"{source.name}.sum", sum_type)
             loc = f"{self.old.loc} (sums of {source.name})"
             self.sums.append(Kernel(expr, (source,), (value,), loc))
-        return read(self._operand(value), tuple(map(of_atom, own)), I32)
+        return read(self._operand(value), tuple(map(of_atom, iters)), I32)
 
-    def _add(self, number: int, stage: Stage, rest: Scalar) -> None:
-        """Adds `rest` to what is read of a stage, and to what of it is a result."""
+    def _add(self, number: int, stage: Stage, correction: Scalar) -> None:
+        """Adds `correction` to all reads of a stage, and to its results of the kernel."""
         ref = StageRef(number)
 
-        def added(node: Read) -> Scalar:
+        def with_correction(node: Read) -> Scalar:
             if node.source != ref:
                 return node
             here = dict(zip(stage.iters, node.indices, strict=True))
-            return apply("add", node, substitute_indices(rest, here))
+            return apply("add", node, substitute_indices(correction, here))
 
         for later in range(number + 1, len(self.stages)):
             old = self.stages[later]
-            self.stages[later] = with_reads(old, added)
+            self.stages[later] = with_reads(old, with_correction)
         if ref in self.outputs:
-            total = apply("add", read(ref, stage.at, I32), rest)
-            self.stages.append(Stage(stage.iters, (), None, (total,)))
+            corrected = apply("add", read(ref, stage.at, I32), correction)
+            self.stages.append(Stage(stage.iters, (), None, (corrected,)))
             last = StageRef(len(self.stages) - 1)
             self.outputs = [last if o == ref else o for o in self.outputs]
 
@@ -218,7 +224,7 @@ class _Rewriting:
         return self.placed.graph.constant(value) if value in self.placed.graph.constants else None
 
     def _constant(self, node: Read, array: Array) -> Read:
-        """A read of signed bytes in place of the operand that `node` reads."""
+        """Returns a read of signed bytes in place of the operand that `node` reads."""
         assert isinstance(node.source, int)
         old = self.operands[node.source]
         value = Value(f"{old.name}.i8", TensorType(I8, old.type.shape))
@@ -238,12 +244,12 @@ class _Rewriting:
 
 
 def _factors(stage: Stage) -> tuple[_Factor, _Factor] | None:
-    """The factors of a sum of products of bytes less zero points, if matrix units need it to be
-    another one."""
-    found = multiplied(stage)
-    if found is None or stage.body[0].dtype is not I32 or found.a is found.b:
+    """Returns the factors of a sum of products of bytes minus zero points, if matrix units need
+    another form."""
+    pair = multiplied(stage)
+    if pair is None or stage.body[0].dtype is not I32 or pair.a is pair.b:
         return None
-    a, b = _factor(stage, found.a), _factor(stage, found.b)
+    a, b = _factor(stage, pair.a), _factor(stage, pair.b)
     if a is None or b is None:
         return None
     signed = all(f.zero is None and f.node.dtype is I8 for f in (a, b))
@@ -273,7 +279,7 @@ def _is_operand(node: Read) -> bool:
 
 
 def _of_first(node: Scalar) -> Scalar:
-    """A read of the first operand in place of one of another."""
+    """Returns a read of the first operand in place of a read of another."""
     assert isinstance(node, Read)
     return read(0, node.indices, node.dtype)
 
@@ -283,14 +289,14 @@ def _difference(value: int, zero: Scalar | None) -> Scalar:
 
 
 def _without_unread(kernel: Kernel) -> Kernel:
-    """`kernel` without the operands that no stage reads, the others in their order."""
+    """Returns `kernel` without the operands that no stage reads; the others keep their order."""
     sources = {r.source for s in kernel.expr.stages for r in reads(s)}
-    kept = sorted(source for source in sources if isinstance(source, int))
-    numbers = {old: new for new, old in enumerate(kept)}
+    read_operands = sorted(source for source in sources if isinstance(source, int))
+    numbers = {old: new for new, old in enumerate(read_operands)}
 
-    def moved(source: Source) -> Source:
+    def renumbered(source: Source) -> Source:
         return numbers[source] if isinstance(source, int) else source
 
-    stages = tuple(with_sources(s, moved) for s in kernel.expr.stages)
-    expr = Expr(tuple(kernel.expr.params[n] for n in kept), stages, kernel.expr.outputs)
-    return replace(kernel, expr=expr, operands=tuple(kernel.operands[n] for n in kept))
+    stages = tuple(with_sources(s, renumbered) for s in kernel.expr.stages)
+    expr = Expr(tuple(kernel.expr.params[n] for n in read_operands), stages, kernel.expr.outputs)
+    return replace(kernel, expr=expr, operands=tuple(kernel.operands[n] for n in read_operands))

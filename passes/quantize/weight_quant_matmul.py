@@ -1,14 +1,14 @@
-"""Products with dequantised constants read the narrow levels themselves.
+"""Replaces matmuls with dequantised constants by matmuls that read the narrow levels themselves.
 
     matmul(%x, dequantize(%w : u4[k,n], %s[k/32,n], %z))
       ->  matmul_levels(%x, %levels : i8[k/2,n], %s, %z)          two levels to a byte
 
     matmul(%x, dequantize(%w : f8e4m3fn[k,n], %s[n]))  ->  mul(matmul_levels(%x, %w), %s)
 
-Large constants of narrow types stay as small as they were given, in the layout that products read:
-levels of 4 bits lie two to a byte along the sum.  A scale for each result, or one for all, comes
-after the sum.  Requires that large narrow constants are not folded to floats.  Establishes that
-they are multiplied as such where their blocks run along the sum.
+Large constants of narrow types keep their size, in the layout that matmuls read: two levels of 4
+bits share a byte along the sum.  A scale for each result, or one for all, is applied after the sum.
+Requires that large narrow constants are not folded to floats.  Establishes that they are multiplied
+in their narrow types where their blocks run along the sum.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import dequantized
 from tcc.record import record
 
-# Constants of fewer elements are folded to floats, as all others are.
+# Constants of fewer elements are folded to floats, like constants of other types.
 _LARGE = 1 << 14
 
 
@@ -34,7 +34,7 @@ class _Levels:
     """A constant matrix (k, n) before it is scaled.
 
     `scale` and `zero` are matrices: of one element, of one for each position along `axis`, or of
-    one for each `block` along it and each position along the other.  `source` is what it was.
+    one for each `block` along it and each position along the other axis.  `source` is the constant.
     """
 
     array: Array
@@ -47,7 +47,7 @@ class _Levels:
 
 
 def weight_quant_matmuls(graph: Graph) -> Graph:
-    """`graph` with products of levels; itself without any."""
+    """Returns `graph` with matmuls of levels; itself without any."""
     return rewritten(graph, _visit)
 
 
@@ -65,27 +65,27 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         levels = _transposed(levels)
     if levels is None or not _along_sum(levels):
         return None
-    found = _matmul(b, x, levels)
+    product_value = _matmul(b, x, levels)
     bias = inputs[2] if len(inputs) > 2 else None
-    return [found if bias is None else emit(b, "add", found, bias)]
+    return [product_value if bias is None else emit(b, "add", product_value, bias)]
 
 
 def _along_sum(levels: _Levels) -> bool:
-    """Whether blocks run along the sum, or scales are of columns."""
+    """True where blocks run along the sum, or scales belong to columns."""
     if levels.block:
         return levels.axis == 0
     return levels.axis == 1 or levels.scale.size == 1
 
 
 def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
-    """The levels that `value` is made of, seen through a transposition."""
-    found = dequantized(b, value)
-    if found is None:
+    """Returns the levels from which `value` is dequantised, directly or through a transposition."""
+    dequantisation = dequantized(b, value)
+    if dequantisation is None:
         return None
-    node, transposed = found
+    node, transposed = dequantisation
     attrs = node.attrs
-    x, scale, *rest = node.inputs
-    point = rest[0] if rest else None
+    x, scale, *zeros = node.inputs
+    point = zeros[0] if zeros else None
     if x is None or scale is None or value.type.dtype is not F32:
         return None
     dtype = x.type.dtype
@@ -107,17 +107,17 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
-    """Of the scales as a matrix."""
+    """Returns the shape of the scales as a matrix."""
     if attrs.block_size:
         return tuple(scales.shape)
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
 
 
-def _transposed(found: _Levels) -> _Levels:
-    """Those of the transposed matrix."""
-    zero = None if found.zero is None else found.zero.T
-    turned = replace(found, array=found.array.T, scale=found.scale.T, zero=zero)
-    return replace(turned, axis=1 - found.axis)
+def _transposed(levels: _Levels) -> _Levels:
+    """Returns the levels of the transposed matrix."""
+    zero = None if levels.zero is None else levels.zero.T
+    transposed = replace(levels, array=levels.array.T, scale=levels.scale.T, zero=zero)
+    return replace(transposed, axis=1 - levels.axis)
 
 
 def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
@@ -140,19 +140,19 @@ def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
 
 
 def _stored(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
-    """The levels as they are stored, their zero points, their type and bits."""
+    """Returns the levels in their storage form, their zero points, their type and bits."""
     if levels.dtype.is_float:
-        # Each value of the float of four bits is one of the larger type.
+        # The larger type holds every value of the 4-bit float.
         dtype = F8E4M3FN if levels.dtype is F4E2M1 else levels.dtype
         return np.ascontiguousarray(levels.array), None, dtype, 8
-    whole, zero = levels.array.astype(np.int16), levels.zero
+    integers, zero = levels.array.astype(np.int16), levels.zero
     if zero is not None:
-        common = whole - np.int16(zero.reshape(-1)[0])
+        common = integers - np.int16(zero.reshape(-1)[0])
         if (zero == zero.reshape(-1)[0]).all() and common.min() >= -8 and common.max() <= 7:
-            whole, zero = common, None
-    if whole.max() > 7:  # unsigned: both are moved into the range of signed ones
-        moved = np.zeros(levels.scale.shape, np.int16) if zero is None else zero.astype(np.int16)
-        whole, zero = whole - 8, moved - 8
-    narrow = np.ascontiguousarray(whole.astype(np.int8))
+            integers, zero = common, None
+    if integers.max() > 7:  # unsigned: levels and zero points move into the signed range
+        zeros = np.zeros(levels.scale.shape, np.int16) if zero is None else zero.astype(np.int16)
+        integers, zero = integers - 8, zeros - 8
+    narrow = np.ascontiguousarray(integers.astype(np.int8))
     halves = narrow.shape[0] % 2 == 0
     return (nibbles(narrow, 0), zero, I8, 4) if halves else (narrow, zero, I8, 8)
