@@ -1,12 +1,12 @@
-"""Rows ordered by the matrix that data choose for them, as tensor expressions.
+"""Rows ordered by the matrices that data select for them, as tensor expressions.
 
     matrix of each row    2 0 2 1 0 2        tiles of 2 rows     | 1 4 | 3 . | 0 2 | 5 . | . . |
                                              matrix of each tile    0     1     2     2     2
 
-A counting sort without writes to places that data choose: rows count the earlier rows of their
-group, groups begin at a tile of their own, and a place finds its row by the counts.  Rows keep
-their order inside a group, so results are the same bits on every device.  Counts of many rows are
-made a chunk at a time, so that no row looks at all others.
+A counting sort without writes to data-dependent places: each row counts the earlier rows of its
+group, each group begins at a tile of its own, and each place finds its row by the counts.  Rows
+keep their order inside a group, so results are bitwise equal on every device.  Counts of many rows
+are computed chunk by chunk, so that no row reads all other rows.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,14 @@ from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
 from tcc.record import record
 
-# Rows that are compared with each other at once, where there are more than so many.
+# The rows of a chunk, which are compared with each other, and the most rows that form one chunk.
 _CHUNK, _MANY = 256, 2048
 
 
 @record
 class Grouping:
-    """The elements of an `index` choose among `matrices`; tiles are of `tile` rows of one group."""
+    """Rows in groups: the elements of an `index` select among `matrices`; a tile has `tile` rows of
+    one group."""
 
     index: TensorType
     matrices: Index
@@ -38,7 +39,8 @@ class Grouping:
 
     @property
     def tiles(self) -> Index:
-        """As many as are needed at worst: each group that has rows may leave its last one open."""
+        """The largest number of tiles that may be needed: the last tile of each nonempty group may
+        be partly empty."""
         groups = minimum(self.matrices, self.rows)
         return (self.rows + groups * (self.tile - 1)) // self.tile
 
@@ -48,9 +50,9 @@ class Grouping:
 
     @property
     def chunk(self) -> Index:
-        """Rows that are compared with each other."""
-        most = bounds(self.rows)[1]
-        return self.rows if most is not None and most <= _MANY else const(_CHUNK)
+        """The rows that are compared with each other."""
+        largest = bounds(self.rows)[1]
+        return self.rows if largest is not None and largest <= _MANY else const(_CHUNK)
 
     @property
     def chunks(self) -> Index:
@@ -58,8 +60,9 @@ class Grouping:
 
 
 def places(grouping: Grouping) -> Expr:
-    """Of the index tensor as a vector: the place of each row, the matrix of each tile, the first
-    tile of each group, and the rows `[chunks, matrices]` of a group through the end of a chunk.
+    """Returns the expression that orders the index tensor, given as a vector: the place of each
+    row, the matrix of each tile, the first tile of each group, and the rows `[chunks, matrices]` of
+    a group through the end of a chunk.
 
     All are i32.  Rows of a group are in order.
     """
@@ -87,8 +90,8 @@ def places(grouping: Grouping) -> Expr:
 
     r, j = b.iters(g.rows, g.chunk)
     other = r // g.chunk * g.chunk + j
-    same = fn("eq", b.read(group, other, fill=-1), b.read(group, r))
-    ahead = apply("and", _less(other, r), same)
+    in_same_group = fn("eq", b.read(group, other, fill=-1), b.read(group, r))
+    ahead = apply("and", _less(other, r), in_same_group)
     rank = b.sum((r,), _one_if(ahead), over=(j,))
     (r,) = b.iters(g.rows)
     start = fn("mul", _of(b, g, first, b.read(group, r)), g.tile)
@@ -100,7 +103,8 @@ def places(grouping: Grouping) -> Expr:
 
 
 def rows(grouping: Grouping) -> Expr:
-    """The row of each place, i32, of what `places` gives; a place without one names some row."""
+    """Returns the expression of the row of each place, i32, from the results of `places`; a place
+    without a row gives an arbitrary row."""
     g = grouping
     b = ExprBuilder(
         TensorType(I32, (g.rows,)),
@@ -110,8 +114,8 @@ def rows(grouping: Grouping) -> Expr:
     )
     if as_int(g.chunks) == 1:
         p, r = b.iters(g.places, g.rows)
-        found = fn("eq", b.read(0, r), index_value(p, I32))
-        return b.finish((p,), choose(found, index_value(r, I32), 0), over=(r,), monoid="max")
+        names_place = fn("eq", b.read(0, r), index_value(p, I32))
+        return b.finish((p,), choose(names_place, index_value(r, I32), 0), over=(r,), monoid="max")
     p, c = b.iters(g.places, g.chunks)
     matrix = b.read(1, p // g.tile)
     number = fn("sub", index_value(p, I32), fn("mul", _of(b, g, 2, matrix), g.tile))
@@ -122,12 +126,12 @@ def rows(grouping: Grouping) -> Expr:
     position, binding = b.position(at, g.chunks)
     place = b.read(0, position * g.chunk + j, fill=-1, indirect=(binding,))
     row = fn("add", fn("mul", at, index_value(g.chunk, I32)), index_value(j, I32))
-    found = choose(fn("eq", place, index_value(p, I32)), row, 0)
-    return b.finish((p,), found, over=(j,), monoid="max")
+    names_place = choose(fn("eq", place, index_value(p, I32)), row, 0)
+    return b.finish((p,), names_place, over=(j,), monoid="max")
 
 
 def _of(b: ExprBuilder, g: Grouping, source: Source, matrix: Scalar, *before: Index) -> Scalar:
-    """What is known of a group; nothing before the first chunk."""
+    """Returns an element of `source` for a group; 0 before the first chunk."""
     at, binding = b.position(matrix, g.matrices)
     return b.read(source, *before, at, fill=0, indirect=(binding,))
 
@@ -141,10 +145,11 @@ def _one_if(condition: Scalar) -> Scalar:
 
 
 def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Expr:
-    """`[tiles, tile, n]` of the row each place names: operands (rows, row of each place).
+    """Returns the expression of `[tiles, tile, n]`, the row of each place; operands are the rows,
+    and the row of each place.
 
-    `rows` is of shape `[*lead, ..., n]` with axes of extent one between, and `lead` broadcasts to
-    the shape of the index tensor.
+    `rows` has shape `[*lead, ..., n]` with axes of extent one between, and `lead` broadcasts to the
+    shape of the index tensor.
     """
     b = ExprBuilder(rows, TensorType(I32, (grouping.tiles * grouping.tile,)))
     depth = element_count(rows.shape[len(lead) :])
@@ -156,14 +161,14 @@ def to_tiles(grouping: Grouping, rows: TensorType, lead: Sequence[Index]) -> Exp
 
 
 def from_tiles(grouping: Grouping, tiles: TensorType, shape: Sequence[Index]) -> Expr:
-    """A tensor of `shape` of the rows in tiles, one after the other: operands (tiles `[tiles, tile,
-    n]`, place of each row)."""
+    """Returns the expression of a tensor of `shape` from rows in tiles, one row after the other;
+    operands are the tiles `[tiles, tile, n]`, and the place of each row."""
     b = ExprBuilder(tiles, TensorType(I32, (grouping.rows,)))
     at = b.iters(*shape)
     linear, depth = linearise(at, shape), tiles.shape[2]
     places = grouping.tiles * grouping.tile
     place, binding = b.position(b.read(1, linear // depth), places)
-    found = b.read(
+    element = b.read(
         0, place // grouping.tile, place % grouping.tile, linear % depth, indirect=(binding,)
     )
-    return b.finish(at, found)
+    return b.finish(at, element)

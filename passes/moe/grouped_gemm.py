@@ -1,13 +1,14 @@
-"""Products whose matrices data choose, row by row, become products of tiles of rows that agree.
+"""Replaces matmuls whose matrices data select row by row by matmuls of tiles of rows with one
+matrix.
 
     %m = gather(%w[E, k, n], %i[T, 2])         %place, %row, %matrix = expression(%i)
     %y = matmul(%x[T, 1, 1, k], %m)       ->   %a = expression(%x, %row)         ; rows side by side
     %z = relu(%y)                              %t = relu(matmul(%a, gather(%w, %matrix)))
                                                %z = expression(%t, %place)
 
-A tile reads its matrix once for all its rows.  What follows point by point, and products of the
-same index, stay in tiles; only what else reads them brings the rows back, in their own order.
-Requires nothing.  Establishes that such products are by tiles where that is predicted to gain.
+A tile reads its matrix once for all its rows.  Pointwise work after the matmul, and matmuls by the
+same index, stay in tiles; other readers get the rows back, in their own order. Requires nothing.
+Establishes that these matmuls work on tiles where the prediction is faster.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ from tcc.record import entity, record
 @record
 class GroupedMatmul:
     """Rows `[*lead, 1, k]` times the matrices `[k, n]`, of all `matrices`, that an index tensor
-    chooses; `swapped`: the matrices are `[n, k]`, and turned around.
+    selects; with `swapped`, the matrices are `[n, k]` and transposed.
 
     The shape of `index` is that of all rows; `lead` broadcasts to it.
     """
@@ -44,13 +45,14 @@ class GroupedMatmul:
         return self.rows.shape[:-2]
 
 
-# The rows of a tile for a product; None: as it is.
+# Returns the rows of a tile for a matmul; None for a matmul that stays.
 TileOf = Callable[[GroupedMatmul], int | None]
 
 
 @entity
 class Order:
-    """How the rows of an index tensor are grouped, and what says so: see `places`."""
+    """The order of the rows of an index tensor in groups, and the values that give it: see
+    `places`."""
 
     index: Value
     grouping: Grouping
@@ -61,7 +63,7 @@ class Order:
 
 @entity
 class _Tiled:
-    """`tiles` are `[tiles, tile, n]`: the rows of a value whose axis `axis` is n."""
+    """`tiles` are `[tiles, tile, n]`: the rows of a value whose axis `axis` has n elements."""
 
     tiles: Value
     order: Order
@@ -69,8 +71,8 @@ class _Tiled:
 
 
 @entity
-class _Chosen:
-    """A value is `source[index]`, its last two axes exchanged if `swapped`."""
+class _Selection:
+    """The value `source[index]`, its last two axes exchanged if `swapped`."""
 
     source: Value
     index: Value
@@ -79,8 +81,10 @@ class _Chosen:
 
 
 def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
-    """`graph` with products by tiles where `tile_of` says of how many rows; with `checks` of the
-    indices, which no gather is left to read."""
+    """Returns `graph` with matmuls on tiles where `tile_of` gives their rows.
+
+    `checks` also adds the checks of the indices, as no gather is left to carry them.
+    """
     if not any(node.op.name == "gather" for node in graph.nodes):
         return graph
     return rewritten(graph, _Grouper(tile_of, checks).visit)
@@ -89,17 +93,22 @@ def group_gemms(graph: Graph, tile_of: TileOf, checks: bool = False) -> Graph:
 def tiled_matmul(
     b: GraphBuilder, order: Order, tiles: Value, matrices: Value, swapped: bool
 ) -> Value:
-    """Adds the product `[tiles, tile, n]` of tiles of rows with the matrices of their tiles."""
-    own = emit(b, "gather", matrices, order.matrix, axis=0)
-    return emit(b, "matmul", tiles, emit(b, "transpose", own, perm=(0, 2, 1)) if swapped else own)
+    """Adds the matmul `[tiles, tile, n]` of tiles of rows and the matrices of the tiles."""
+    tile_matrices = emit(b, "gather", matrices, order.matrix, axis=0)
+    return emit(
+        b,
+        "matmul",
+        tiles,
+        emit(b, "transpose", tile_matrices, perm=(0, 2, 1)) if swapped else tile_matrices,
+    )
 
 
 def ordered(b: GraphBuilder, index: Value, grouping: Grouping) -> Order:
-    """Adds what orders the rows of an index tensor."""
+    """Adds the nodes that order the rows of an index tensor."""
     flat = emit(b, "reshape", index, shape=(grouping.rows,))
-    found = express(b, places(grouping), flat)
-    (row,) = express(b, rows(grouping), *found)
-    place, matrix = found[:2]
+    tables = express(b, places(grouping), flat)
+    (row,) = express(b, rows(grouping), *tables)
+    place, matrix = tables[:2]
     return Order(index, grouping, place, row, matrix)
 
 
@@ -115,7 +124,7 @@ def rows_of_tiles(b: GraphBuilder, order: Order, tiles: Value, shape: Sequence[I
 
 @entity
 class _Grouper:
-    """Rewrites nodes in order; what is known of values is known of the new graph's."""
+    """Rewrites nodes in order; `tiled` and `orders` describe values of the new graph."""
 
     tile_of: TileOf
     checks: bool
@@ -125,15 +134,15 @@ class _Grouper:
     def visit(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         if node.op.name == "matmul":
             return self._matmul(b, node, inputs)
-        known = next((self.tiled[v] for v in inputs if v in self.tiled), None)
-        if known is None:
+        tiled = next((self.tiled[v] for v in inputs if v in self.tiled), None)
+        if tiled is None:
             return None
         if node.op.name == "reshape":
-            return self._reshaped(b, node, known)
+            return self._reshaped(b, node, tiled)
         if node.op.name in ("split", "slice"):
-            return self._cut(b, node, known)
+            return self._cut(b, node, tiled)
         if Trait.ELEMENTWISE in node.op.traits and len(node.outputs) == 1:
-            return self._pointwise(b, node, inputs, known)
+            return self._pointwise(b, node, inputs, tiled)
         return None
 
     # ---- products
@@ -141,54 +150,55 @@ class _Grouper:
     def _matmul(self, b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
         a, c = inputs
         for x, matrix, transposed in ((a, c, False), (c, a, True)):
-            chosen = _chosen(b, matrix)
-            if x is None or chosen is None or chosen.source.type.rank != 3 or x.type.rank < 2:
+            selection = _selection(b, matrix)
+            if x is None or selection is None or selection.source.type.rank != 3 or x.type.rank < 2:
                 continue
-            alone = as_int(x.type.shape[-1 if transposed else -2]) == 1
-            if alone and broadcasts_to(x.type.shape[:-2], chosen.index.type.shape):
-                return self._regrouped(b, node, x, chosen, transposed)
+            is_one_row = as_int(x.type.shape[-1 if transposed else -2]) == 1
+            if is_one_row and broadcasts_to(x.type.shape[:-2], selection.index.type.shape):
+                return self._regrouped(b, node, x, selection, transposed)
         return None
 
     def _regrouped(
-        self, b: GraphBuilder, node: Node, x: Value, chosen: _Chosen, transposed: bool
+        self, b: GraphBuilder, node: Node, x: Value, selection: _Selection, transposed: bool
     ) -> Replacement:
         lead = x.type.shape[:-2]
         depth = x.type.shape[-2 if transposed else -1]
         plain = TensorType(x.type.dtype, (*lead, const(1), depth))
-        swapped = chosen.swapped != transposed
-        known = self.tiled.get(x)
-        if known is not None and known.order.index is chosen.index:
-            order, tiles = known.order, known.tiles
+        swapped = selection.swapped != transposed
+        tiled = self.tiled.get(x)
+        if tiled is not None and tiled.order.index is selection.index:
+            order, tiles = tiled.order, tiled.tiles
         else:
-            matmul = GroupedMatmul(plain, chosen.source.type, chosen.index.type, swapped)
-            found = self._order(b, matmul, chosen)
-            if found is None:
+            matmul = GroupedMatmul(plain, selection.source.type, selection.index.type, swapped)
+            new_order = self._order(b, matmul, selection)
+            if new_order is None:
                 return None
-            order = found
+            order = new_order
             tiles = rows_to_tiles(b, order, x, lead)
-        made = tiled_matmul(b, order, tiles, chosen.source, swapped)
+        product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
         rank = node.outputs[0].type.rank
-        return [self._shown(b, node, made, order, rank - 1 - transposed)]
+        return [self._shown(b, node, product_tiles, order, rank - 1 - transposed)]
 
-    def _order(self, b: GraphBuilder, matmul: GroupedMatmul, chosen: _Chosen) -> Order | None:
-        """The order of an index tensor, with tiles as the first product of it wants them."""
-        index, count = chosen.index, matmul.matrices.shape[0]
+    def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
+        """Returns the order of an index tensor, with the tile size of the first matmul by it; None
+        where that matmul stays."""
+        index, count = selection.index, matmul.matrices.shape[0]
         if (b, index) not in self.orders:
             tile = self.tile_of(matmul)
             if tile is None:
                 return None
             if self.checks:
-                b.loc, own = chosen.loc, b.loc
+                b.loc, location = selection.loc, b.loc
                 add_check(b, index, CheckIndicesAttrs(count), {})
-                b.loc = own
+                b.loc = location
             self.orders[b, index] = ordered(b, index, Grouping(matmul.index, count, tile))
-        found = self.orders[b, index]
-        return found if found.grouping.matrices is count else None
+        order = self.orders[b, index]
+        return order if order.grouping.matrices is count else None
 
     def _shown(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
     ) -> Value:
-        """The rows of `tiles` as a result of `node`, known to be so."""
+        """Returns the rows of `tiles` as a result of `node`, and records that they are in tiles."""
         shape = node.outputs[number].type.shape
         value = rows_of_tiles(b, order, tiles, shape)
         self.tiled[value] = _Tiled(tiles, order, axis)
@@ -196,95 +206,99 @@ class _Grouper:
 
     # ---- what follows
 
-    def _reshaped(self, b: GraphBuilder, node: Node, known: _Tiled) -> Replacement:
-        axis = _last_axis(node.outputs[0].type, known.tiles.type.shape[2])
+    def _reshaped(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
+        axis = _last_axis(node.outputs[0].type, tiled.tiles.type.shape[2])
         if axis is None:
             return None
-        return [self._shown(b, node, known.tiles, known.order, axis)]
+        return [self._shown(b, node, tiled.tiles, tiled.order, axis)]
 
-    def _cut(self, b: GraphBuilder, node: Node, known: _Tiled) -> Replacement:
+    def _cut(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
         before = node.inputs[0]
         assert before is not None
         attrs = node.attrs
         if node.op.name == "split":
-            if attrs.axis != known.axis:
+            if attrs.axis != tiled.axis:
                 return None
             attrs = replace(attrs, axis=2)
         else:
-            whole = (
+            is_complete = (
                 (start, step, size) == (const(0), 1, extent)
                 for start, step, size, extent in zip(
                     attrs.starts, attrs.steps, attrs.sizes, before.type.shape, strict=True
                 )
             )
-            if not all(same for n, same in enumerate(whole) if n != known.axis):
+            if not all(complete for n, complete in enumerate(is_complete) if n != tiled.axis):
                 return None
             attrs = replace(
                 attrs,
-                starts=(const(0), const(0), attrs.starts[known.axis]),
-                steps=(1, 1, attrs.steps[known.axis]),
-                sizes=(*known.tiles.type.shape[:2], attrs.sizes[known.axis]),
+                starts=(const(0), const(0), attrs.starts[tiled.axis]),
+                steps=(1, 1, attrs.steps[tiled.axis]),
+                sizes=(*tiled.tiles.type.shape[:2], attrs.sizes[tiled.axis]),
             )
-        parts = b.add(node.op, [known.tiles], attrs)
+        parts = b.add(node.op, [tiled.tiles], attrs)
         return [
-            self._shown(b, node, part, known.order, known.axis, n) for n, part in enumerate(parts)
+            self._shown(b, node, part, tiled.order, tiled.axis, n) for n, part in enumerate(parts)
         ]
 
-    def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, known: _Tiled) -> Replacement:
-        shape, depth = node.outputs[0].type.shape, known.tiles.type.shape[2]
+    def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, tiled: _Tiled) -> Replacement:
+        shape, depth = node.outputs[0].type.shape, tiled.tiles.type.shape[2]
         operands: list[Value | None] = []
         for value in inputs:
-            operand = None if value is None else self._operand(b, value, known, shape, depth)
+            operand = None if value is None else self._operand(b, value, tiled, shape, depth)
             if operand is None and value is not None:
                 return None
             operands.append(operand)
-        (made,) = b.add(node.op, operands, node.attrs)
-        return [self._shown(b, node, made, known.order, known.axis)]
+        (result_tiles,) = b.add(node.op, operands, node.attrs)
+        return [self._shown(b, node, result_tiles, tiled.order, tiled.axis)]
 
     def _operand(
         self,
         b: GraphBuilder,
         value: Value,
-        known: _Tiled,
+        tiled: _Tiled,
         shape: Sequence[Index],
         depth: Index,
     ) -> Value | None:
-        """An operand of pointwise work on rows of `shape`, for tiles; None where there is none."""
+        """Returns an operand of pointwise work on rows of `shape` in the form for tiles; None where
+        there is none."""
         other = self.tiled.get(value)
         if other is not None:
-            same = other.order is known.order and value.type.shape == tuple(shape)
-            return other.tiles if same else None
-        chosen = _chosen(b, value)
-        if chosen is not None and chosen.index is known.order.index and not chosen.swapped:
-            if element_count(chosen.source.type.shape[1:]) is not depth:
+            is_aligned = other.order is tiled.order and value.type.shape == tuple(shape)
+            return other.tiles if is_aligned else None
+        selection = _selection(b, value)
+        if selection is not None and selection.index is tiled.order.index and not selection.swapped:
+            if element_count(selection.source.type.shape[1:]) is not depth:
                 return None
-            own = emit(b, "gather", chosen.source, known.order.matrix, axis=0)
-            return emit(b, "reshape", own, shape=(known.order.grouping.tiles, const(1), depth))
+            selected_rows = emit(b, "gather", selection.source, tiled.order.matrix, axis=0)
+            return emit(
+                b, "reshape", selected_rows, shape=(tiled.order.grouping.tiles, const(1), depth)
+            )
         dims = (const(1),) * (len(shape) - value.type.rank) + value.type.shape
-        if any(as_int(d) != 1 for n, d in enumerate(dims) if n != known.axis):
+        if any(as_int(d) != 1 for n, d in enumerate(dims) if n != tiled.axis):
             return None
-        return emit(b, "reshape", value, shape=(dims[known.axis],))
+        return emit(b, "reshape", value, shape=(dims[tiled.axis],))
 
 
-def _chosen(b: GraphBuilder, value: Value | None) -> _Chosen | None:
-    """What `value` is a choice of; shapes of one row for each index are looked through."""
+def _selection(b: GraphBuilder, value: Value | None) -> _Selection | None:
+    """Returns the source and the index that select `value`, through shapes of one row for each
+    index; None for another value."""
     node = None if value is None else b.producer(value)
     if node is None or node.inputs[0] is None:
         return None
     if node.op.name == "gather" and node.attrs.axis == 0 and node.inputs[1] is not None:
-        return _Chosen(node.inputs[0], node.inputs[1], False, node.loc)
-    found = _chosen(b, node.inputs[0]) if node.op.name in ("transpose", "reshape") else None
-    if found is None:
+        return _Selection(node.inputs[0], node.inputs[1], False, node.loc)
+    inner = _selection(b, node.inputs[0]) if node.op.name in ("transpose", "reshape") else None
+    if inner is None:
         return None
     if node.op.name == "reshape":
-        return found if found.source.type.rank == 2 else None
+        return inner if inner.source.type.rank == 2 else None
     rank = len(node.attrs.perm)
     last = (*range(rank - 2), rank - 1, rank - 2)
-    swaps = node.attrs.perm == last and found.source.type.rank == 3
-    return replace(found, swapped=not found.swapped) if swaps else None
+    swaps = node.attrs.perm == last and inner.source.type.rank == 3
+    return replace(inner, swapped=not inner.swapped) if swaps else None
 
 
 def _last_axis(type_: TensorType, depth: Index) -> int | None:
-    """The last axis of more than one element, if that is of `depth`."""
+    """Returns the last axis of more than one element, if it has `depth` elements."""
     axes = [n for n, d in enumerate(type_.shape) if as_int(d) != 1]
     return axes[-1] if axes and type_.shape[axes[-1]] is depth else None

@@ -1,9 +1,10 @@
-"""What a product of rows takes whose matrices data choose: row by row, and by tiles of rows.
+"""Prices of a matmul of rows whose matrices data select: row by row, and by tiles of rows.
 
     row by row    a kernel that reads a matrix for each row
-    by tiles      a kernel that reads one for each tile, and those that order rows and move them
+    by tiles      a kernel that reads a matrix for each tile, and kernels that order and move rows
 
-Each way is a graph of its own, placed like a whole model, and its price the sum of its kernels'.
+Each form is a graph of its own, placed like a whole model; its price is the sum of its kernels'
+prices.
 """
 
 from dataclasses import field
@@ -26,36 +27,36 @@ from tcc.record import entity
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import typical
 
-# Of the price without tiles: by tiles has to be cheaper by that.
+# The share of the price row by row that tiles must save.
 _MARGIN = 0.2
 
 
 @entity
 class GroupedGemmPrices:
-    """The cheapest tile of a product among `tiles`, equal ones priced once."""
+    """The cheapest tile size of a matmul among `tiles`; equal matmuls are priced once."""
 
     planner: KernelPlanner
     tiles: tuple[int, ...]
-    _known: dict[GroupedMatmul, int | None] = field(default_factory=dict)
+    _tile_of: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 
     def tile_of(self, matmul: GroupedMatmul) -> int | None:
-        """The rows of a tile; None where a product had better stay as it is."""
+        """Returns the rows of a tile; None where a matmul is better row by row."""
         matmul = _typical(matmul)
-        if matmul not in self._known:
+        if matmul not in self._tile_of:
             plain = self._priced(matmul, None, _row_by_row(matmul))
             tiled = [self._priced(matmul, tile, _by_tiles(matmul, tile)) for tile in self.tiles]
-            self._known[matmul] = preferred(plain, tiled, _MARGIN).replacement
-        return self._known[matmul]
+            self._tile_of[matmul] = preferred(plain, tiled, _MARGIN).replacement
+        return self._tile_of[matmul]
 
     def _priced(
         self, matmul: GroupedMatmul, tile: int | None, graph: Graph
     ) -> Alternative[GroupedMatmul, int | None]:
-        """`graph` computes the product by tiles of so many rows."""
+        """Returns the price of `graph`, which computes the matmul by tiles of `tile` rows."""
         return Alternative(matmul, tile, sum(s for _, s in priced_kernels(graph, self.planner)))
 
 
 def _typical(matmul: GroupedMatmul) -> GroupedMatmul:
-    """`matmul` with symbolic sizes as they are priced."""
+    """Returns `matmul` with typical sizes in place of symbolic sizes."""
     rows, matrices, index = (
         TensorType(type_.dtype, tuple(const(typical(dim)) for dim in type_.shape))
         for type_ in (matmul.rows, matmul.matrices, matmul.index)
@@ -66,11 +67,11 @@ def _typical(matmul: GroupedMatmul) -> GroupedMatmul:
 def _row_by_row(matmul: GroupedMatmul) -> Graph:
     b = GraphBuilder("rows")
     rows, matrices, index = _operands(b, matmul)
-    own = emit(b, "gather", matrices, index, axis=0)
+    row_matrices = emit(b, "gather", matrices, index, axis=0)
     if matmul.swapped:
         rank = matmul.index.rank
-        own = emit(b, "transpose", own, perm=(*range(rank), rank + 1, rank))
-    return b.finish([emit(b, "matmul", rows, own)])
+        row_matrices = emit(b, "transpose", row_matrices, perm=(*range(rank), rank + 1, rank))
+    return b.finish([emit(b, "matmul", rows, row_matrices)])
 
 
 def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
@@ -79,12 +80,12 @@ def _by_tiles(matmul: GroupedMatmul, tile: int) -> Graph:
     grouping = Grouping(matmul.index, matmul.matrices.shape[0], tile)
     order = ordered(b, index, grouping)
     tiles = rows_to_tiles(b, order, rows, matmul.lead)
-    made = tiled_matmul(b, order, tiles, matrices, matmul.swapped)
-    shape = (*matmul.index.shape, made.type.shape[2])
-    return b.finish([rows_of_tiles(b, order, made, shape)])
+    product_tiles = tiled_matmul(b, order, tiles, matrices, matmul.swapped)
+    shape = (*matmul.index.shape, product_tiles.type.shape[2])
+    return b.finish([rows_of_tiles(b, order, product_tiles, shape)])
 
 
 def _operands(b: GraphBuilder, matmul: GroupedMatmul) -> tuple[Value, Value, Value]:
-    """Rows, matrices of contents that no price depends on, and an index tensor."""
+    """Returns rows, matrices with contents on which no price depends, and an index tensor."""
     matrices = unread(b, matmul.matrices)
     return b.input("rows", matmul.rows), matrices, b.input("index", matmul.index)
