@@ -95,6 +95,6 @@ class Found(NamedTuple):
     states: int
 
 
-def dearer(candidate: Candidate) -> float:
+def price_factor(candidate: Candidate) -> float:
     """Returns the factor by which a candidate's price is multiplied before it is compared."""
     return 1 + MARGIN + ROUNDING * log2(candidate.amplification)

@@ -33,7 +33,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.types import TensorType
 from tcc.passes.derive.affine import Affine, Size, Sizes
-from tcc.passes.derive.edit import chosen, renumbered, with_sources
+from tcc.passes.derive.edit import renumbered, with_loop_order, with_sources
 from tcc.passes.derive.record import Factor, Region, Stage, constant_of
 from tcc.passes.derive.record import product as product_body
 
@@ -129,7 +129,7 @@ def _reordered(stage: Stage, form: _Form) -> Stage:
         return stage
     first, constant = len(stage.iters), constant_of(stage)
     if form.sums != tuple(range(first, first + len(form.sums))):
-        stage = chosen(stage, range(first), form.sums)
+        stage = with_loop_order(stage, range(first), form.sums)
     factors = tuple(stage.factors[n] for n in form.factors)
     if constant is not None:
         body = product_body(tuple(f.dtype for f in factors), stage.dtypes[0], constant)

@@ -31,14 +31,14 @@ from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.derive.bilinear.conv_forms import forms_of
 from tcc.passes.derive.bilinear.convolutions import (
     Tiled,
+    convolution_of,
     convolutions,
     epilogue,
-    fitting,
     pool_formula,
     pools_of,
     tiled,
 )
-from tcc.passes.derive.candidate import MARGIN, Candidate, Found, dearer
+from tcc.passes.derive.candidate import MARGIN, Candidate, Found, price_factor
 from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
@@ -101,7 +101,7 @@ class Decision:
         for option in self.options:
             if option.seconds is not None:
                 candidate = option.candidate
-                price = option.seconds * dearer(candidate)
+                price = option.seconds * price_factor(candidate)
                 choices.append(Alternative(site, option, price, candidate.growth(site)))
         return choices
 
@@ -181,7 +181,7 @@ def _decided(site: Site, limits: Derivations) -> Decision:
         baseline = result.estimate
         if baseline is None:
             baseline = prices.seconds(site) if result.candidates else 0.0
-        pairs += [(c, c.estimate * dearer(c) < baseline) for c in result.candidates]
+        pairs += [(c, c.estimate * price_factor(c) < baseline) for c in result.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
@@ -195,7 +195,7 @@ def _priced(
     """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
     reason why it has none."""
     assert direct is not None
-    factor = dearer(candidate)
+    factor = price_factor(candidate)
     if candidate.least_seconds(prices.planner.rates) * factor >= direct:
         return None, "its products alone take longer"
     if why := candidate.refused():
@@ -207,7 +207,7 @@ def _priced(
 
 def _searches(site: Site, limits: Derivations) -> list[Found]:
     """Returns what each generator of candidates finds for a site."""
-    prices, conv = limits.prices, fitting(site)
+    prices, conv = limits.prices, convolution_of(site)
     derived = searched(site, prices.planner.rates, limits.strict)
     if limits.strict:
         return [derived]
@@ -239,7 +239,7 @@ def _links(
             for other in {owners[node] for node in site.nodes if node in owners}:
                 yield (other, number), lambda a, b: inf if a and b else 0.0
             owners.update(dict.fromkeys(site.nodes, number))
-        if fitting(site) is None:
+        if convolution_of(site) is None:
             continue
         before = makers.get(site.operands[0])
         if before is not None and (_contested(places[before]) or _contested(place)):

@@ -31,13 +31,13 @@ def depends(factor: Factor) -> frozenset[int]:
     return frozenset().union(*map(loops_of, factor.forms))
 
 
-def moved(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
+def mapped(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
     """Returns the access with `maps[k]`, a form of the loops over `extents`, in the place of loop
     k."""
     return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
 
 
-def over(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Stage:
+def with_loops(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Stage:
     """Returns the stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from the
     new loops.
 
@@ -46,11 +46,11 @@ def over(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Sta
     """
     if isinstance(stage.body, expr.Stage):
         raise ValueError("a leaf keeps its loops")
-    factors = tuple(moved(f, maps, iters + sums) for f in stage.factors)
+    factors = tuple(mapped(f, maps, iters + sums) for f in stage.factors)
     return Stage(iters, sums, stage.monoid, factors, stage.body)
 
 
-def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
+def with_loop_order(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
     """Returns the stage whose result loops are those numbered `iters`, its sum loops those numbered
     `sums`.
 
@@ -58,11 +58,11 @@ def chosen(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
     a dropped loop stays at 0.
     """
     loops = stage.loops
-    maps = placed((*iters, *sums), len(loops))
-    return over(stage, tuple(loops[k] for k in iters), tuple(loops[k] for k in sums), maps)
+    maps = loop_maps((*iters, *sums), len(loops))
+    return with_loops(stage, tuple(loops[k] for k in iters), tuple(loops[k] for k in sums), maps)
 
 
-def placed(numbers: Sequence[int], count: int) -> list[Affine]:
+def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
     """Returns the maps of `count` old loops to new loops, which are the old loops numbered
     `numbers`; the remaining old loops stay at 0."""
     place = {old: new for new, old in enumerate(numbers)}
@@ -70,7 +70,7 @@ def placed(numbers: Sequence[int], count: int) -> list[Affine]:
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
 
 
-def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
+def with_extra_loop(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
     """Returns the stage with one more loop at position `loop`, on which nothing depends yet.
 
     Over a sum the result is `size` times the old result.
@@ -81,7 +81,7 @@ def added(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
     maps = [unit(k + (k >= loop), len(stage.loops) + 1) for k in range(len(stage.loops))]
     loops = (*stage.loops[:loop], size, *stage.loops[loop:])
     first += not is_sum
-    return over(stage, loops[:first], loops[first:], maps)
+    return with_loops(stage, loops[:first], loops[first:], maps)
 
 
 # ---- producers ----------------------------------------------------------------------------------
@@ -111,8 +111,8 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
         *(substitute(form, widen, loops) for form in factor.forms),
         *all_units[len(stage.loops) :],
     )
-    reader_factors = [moved(f, widen, loops) for f in stage.factors]
-    producer_factors = [moved(f, maps, loops) for f in producer.factors]
+    reader_factors = [mapped(f, widen, loops) for f in stage.factors]
+    producer_factors = [mapped(f, maps, loops) for f in producer.factors]
     factors = (*reader_factors[:place], *producer_factors, *reader_factors[place + 1 :])
     body = producer.body[factor.component]
     shifted = transform_all((body,), lambda node: _shifted(node, place))[0]
@@ -124,7 +124,7 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
 
     merged = transform_all(stage.body, leaf)
     monoid = stage.monoid or producer.monoid
-    return used(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, merged))
+    return without_unused(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, merged))
 
 
 def _shifted(node: Scalar, by: int) -> Scalar:
@@ -145,7 +145,7 @@ def _joins(stage: Stage, producer: Stage) -> bool:
     )
 
 
-def used(stage: Stage) -> Stage:
+def without_unused(stage: Stage) -> Stage:
     """Returns the stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
     numbers = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}

@@ -32,7 +32,7 @@ Steps: TypeAlias = tuple[Step, ...]
 _WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
 
 
-def settled(region: Region, strict: bool = False) -> tuple[Region, Steps]:
+def simplified_freely(region: Region, strict: bool = False) -> tuple[Region, Steps]:
     """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
     bounds tightened, and windows reversed to run along their results."""
     steps: list[Step] = []
@@ -88,7 +88,7 @@ def is_regular(region: Region) -> bool:
     return all(not f.digits and set(f.steps) <= {0, 1} for f in forms)
 
 
-def wanted(region: Region) -> Iterator[Steps]:
+def repairs(region: Region) -> Iterator[Steps]:
     """Yields the steps that remove an obstacle of some contraction."""
     for number, stage in _contractions(region):
         if any(is_copy(region, f.source) for f in stage.factors):

@@ -22,7 +22,7 @@ from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, Found
 from tcc.passes.derive.check import Unchecked
 from tcc.passes.derive.convert import region_text, to_expr
-from tcc.passes.derive.guide import is_regular, wanted
+from tcc.passes.derive.guide import is_regular, repairs
 from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
@@ -169,7 +169,7 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
 def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
     """Returns the number of states that a search visited, and its candidates; none for a region
     without obstacles."""
-    if next(wanted(region), None) is None:
+    if next(repairs(region), None) is None:
         return 0, ()
     result = search(region, _BUDGET, strict, guided=True)
     return result.states, result.candidates

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tcc.passes.derive.canonical import fingerprint
 from tcc.passes.derive.derivation import applied
-from tcc.passes.derive.guide import Steps, is_regular, moves, settled, wanted
+from tcc.passes.derive.guide import Steps, is_regular, moves, repairs, simplified_freely
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
@@ -56,7 +56,7 @@ def search(
     queue: list[tuple[int, int, int, bool, State]] = []
 
     def see(state: State, extra: int) -> None:
-        settled_region, more = settled(state.region, strict)
+        settled_region, more = simplified_freely(state.region, strict)
         state = State(settled_region, (*state.chain, *more))
         key = fingerprint(state.region)
         if key not in visited:
@@ -68,7 +68,7 @@ def search(
     see(State(region, ()), 0)
     while queue and len(visited) < budget:
         extra, length, number, explores, state = heappop(queue)
-        for steps in moves(state.region) if explores else wanted(state.region):
+        for steps in moves(state.region) if explores else repairs(state.region):
             new = _after(state, steps, strict)
             if new is not None and len(visited) < budget:
                 see(new, extra)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tcc.passes.derive.affine import Affines, Sizes, unit
-from tcc.passes.derive.algebra.terms import Term, depended
-from tcc.passes.derive.edit import depends, moved, placed
+from tcc.passes.derive.algebra.terms import Term, loops_of_factors
+from tcc.passes.derive.edit import depends, loop_maps, mapped
 from tcc.passes.derive.record import Factor
 
 
@@ -35,7 +35,7 @@ def outer_term(shared: Common, remainder: Factor) -> Term:
     return Term((), shared.sums, (shared.factor, remainder))
 
 
-def common(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
+def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
     """Yields the ways in which two terms over `iters` share a factor and neither is that factor
     alone."""
     if len(a.factors) < 2 or len(b.factors) < 2:
@@ -88,17 +88,20 @@ def _common(
     result_loops = [
         n
         for n in (*range(first - 1), *range(first, len(outer)), *range(max(first - 1, 0), first))
-        if any(numbering[n] in depended(remainder.factors) for remainder, numbering in remainders)
+        if any(
+            numbering[n] in loops_of_factors(remainder.factors)
+            for remainder, numbering in remainders
+        )
     ]
     loops = (*iters, *sums)
     inner_terms = [
         _over(remainder, [numbering[n] for n in result_loops], iters)
         for remainder, numbering in remainders
     ]
-    maps = placed(outer, first + len(a.sums))
+    maps = loop_maps(outer, first + len(a.sums))
     return Common(
         terms,
-        moved(factor, maps, loops),
+        mapped(factor, maps, loops),
         sums,
         (inner_terms[0], inner_terms[1]),
         tuple(loops[n] for n in result_loops),
@@ -113,10 +116,10 @@ def _without(term: Term, number: int) -> Term:
 def _over(term: Term, result: Sequence[int], iters: Sizes) -> Term:
     """Returns the term with the loops `result` as its result loops, summed over its other loops."""
     first = len(iters)
-    summed = sorted(k for k in depended(term.factors) if k >= first and k not in result)
+    summed = sorted(k for k in loops_of_factors(term.factors) if k >= first and k not in result)
     loops = (*iters, *term.sums)
     order = (*result, *summed)
     sizes = tuple(loops[k] for k in order)
-    maps = placed(order, len(loops))
-    factors = tuple(moved(f, maps, sizes) for f in term.factors)
+    maps = loop_maps(order, len(loops))
+    factors = tuple(mapped(f, maps, sizes) for f in term.factors)
     return Term(term.scale, sizes[len(result) :], factors)

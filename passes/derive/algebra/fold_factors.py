@@ -46,17 +46,17 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.passes.derive.affine import Size, loops_of, units
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.fold import evaluated
-from tcc.passes.derive.algebra.terms import WIDE, depended, is_near_one
+from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import (
     depends,
     drop_unused,
     inlined,
-    moved,
-    placed,
+    loop_maps,
+    mapped,
     renumbered,
     spliced,
-    used,
+    without_unused,
 )
 from tcc.passes.derive.record import Factor, Region, Stage, shape_of, widens
 from tcc.passes.derive.rules.neutral import folded
@@ -206,18 +206,18 @@ class _NodeMap:
         """
         numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
         scalar_factors = [self.map.stage.factors[n] for n in numbers]
-        needed_loops = {k for k in depended(scalar_factors) if stage.loops[k] != 1}
+        needed_loops = {k for k in loops_of_factors(scalar_factors) if stage.loops[k] != 1}
         axes = [n for n, form in enumerate(factor.forms) if loops_of(form) & needed_loops]
         loops = sorted(needed_loops.union(*(loops_of(factor.forms[n]) for n in axes)))
         sizes = tuple(stage.loops[k] for k in loops)
         if not needed_loops <= depends(factor) or not all(isinstance(s, int) and s for s in sizes):
             return None
-        maps = placed(loops, len(stage.loops))
+        maps = loop_maps(loops, len(stage.loops))
         result_maps = maps[: len(stage.iters)]
         index = [Factor(None, 0, (factor.forms[n],), I64) for n in axes]
         factors = (
-            *(moved(f, result_maps, sizes) for f in scalar_factors),
-            *(moved(f, maps, sizes) for f in index),
+            *(mapped(f, result_maps, sizes) for f in scalar_factors),
+            *(mapped(f, maps, sizes) for f in index),
         )
         body = renumbered((scalar,), {old: new for new, old in enumerate(numbers)})
         body += tuple(argument(n, I64) for n in range(len(scalar_factors), len(factors)))
@@ -323,7 +323,7 @@ def _with_addend(op: OpSpec, types: Types, attrs: Any, type: TensorType) -> Regi
     number, addend = len(after.stages) - 1, _addend(after, len(types))
     if addend is None:
         return None
-    bare = spliced(after, number, (used(after.stages[-1]._replace(body=(addend[1],))),))
+    bare = spliced(after, number, (without_unused(after.stages[-1]._replace(body=(addend[1],))),))
     merged = inlined(bare, number, 0) if isinstance(addend[1], Arg) else None
     bare = bare if merged is None else drop_unused(spliced(bare, number, (merged,)))
     return after if bare[1:] == before[1:] else None

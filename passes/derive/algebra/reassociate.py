@@ -22,11 +22,11 @@ from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
 from tcc.ir.types import DType
 from tcc.passes.derive.affine import Sizes, unit
 from tcc.passes.derive.algebra.cost import count, estimate
-from tcc.passes.derive.algebra.factoring import Common, common, outer_term
+from tcc.passes.derive.algebra.factoring import Common, outer_term, shared_factors
 from tcc.passes.derive.algebra.network import Tree, Trees, leaves
-from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, depended
+from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_factors
 from tcc.passes.derive.canonical import fingerprint
-from tcc.passes.derive.edit import added, drop_unused, moved, placed, with_sources
+from tcc.passes.derive.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
 from tcc.passes.derive.record import Factor, Factors, Region, Stage
 from tcc.schedule.limits import Rates
 
@@ -168,7 +168,7 @@ class _Writer:
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
             return None
         stage = self._stages[~factor.source]
-        loops = sorted(depended((factor,)))
+        loops = sorted(loops_of_factors((factor,)))
         plain = factor.forms == tuple(unit(k, len(iters)) for k in loops)
         if not plain or stage.iters != tuple(iters[k] for k in loops) or len(stage.dtypes) > 1:
             return None
@@ -176,7 +176,7 @@ class _Writer:
             if k not in loops:
                 if size != 1:
                     return None
-                stage = added(stage, k, 1)
+                stage = with_extra_loop(stage, k, 1)
         return stage
 
     def _trees(self, term: Term, iters: Sizes, dtype: DType) -> Trees:
@@ -192,7 +192,7 @@ class _Writer:
             savings = [
                 (self._saved(iters, dtype, pair), n, pair)
                 for n, (a, b) in enumerate(combinations(remaining, 2))
-                for pair in common(a, b, iters)
+                for pair in shared_factors(a, b, iters)
             ]
             best = max(savings, key=lambda f: (f[0], -f[1]), default=None)
             if best is None or best[0] <= 0:
@@ -247,8 +247,8 @@ class _Writer:
         target = _scaled_part(trees, tree) if term.scale else -1
         order = range(len((*trees.iters, *trees.term.sums)))
         factors = self._operands(trees, tree, order, target)
-        maps = placed(range(len(trees.iters)), len(order))
-        over = tuple(moved(f, maps, trees.iters) for f in factors)
+        maps = loop_maps(range(len(trees.iters)), len(order))
+        over = tuple(mapped(f, maps, trees.iters) for f in factors)
         all_factors = (1 << len(term.factors)) - 1
         return (term.scale if target == all_factors else ()), over
 
@@ -284,7 +284,7 @@ class _Writer:
         """Returns the product of accesses, element by element, as one access."""
         if len(factors) == 1 and not scale:
             return factors[0]
-        result_loops = sum(1 << k for k in depended(factors))
+        result_loops = sum(1 << k for k in loops_of_factors(factors))
         return self._write(trees, factors, order, result_loops, scale)
 
     def _write(
@@ -299,10 +299,10 @@ class _Writer:
         access to it."""
         loops = (*trees.iters, *trees.term.sums)
         result_order = [k for k in order if result_loops >> k & 1]
-        summed = sorted(depended(factors).difference(result_order))
-        maps = placed((*result_order, *summed), len(loops))
+        summed = sorted(loops_of_factors(factors).difference(result_order))
+        maps = loop_maps((*result_order, *summed), len(loops))
         iters, sums = tuple(loops[k] for k in result_order), tuple(loops[k] for k in summed)
-        factors_read = tuple(moved(f, maps, iters + sums) for f in factors)
+        factors_read = tuple(mapped(f, maps, iters + sums) for f in factors)
         body = (_body([(scale, factors_read)], trees.dtype),)
         number = self._add(Stage(iters, sums, "sum" if sums else None, factors_read, body))
         return Factor(~number, 0, tuple(unit(k, len(loops)) for k in result_order), trees.dtype)

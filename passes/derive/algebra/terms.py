@@ -30,7 +30,7 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.types import F32, F64
 from tcc.passes.derive.affine import Affine, Size, Sizes, substitute, unit, units
-from tcc.passes.derive.edit import depends, moved, placed
+from tcc.passes.derive.edit import depends, loop_maps, mapped
 from tcc.passes.derive.record import Factor, Factors, Region, Stage, reads_inside, widens
 
 # Products and quotients by numbers, in order: ("mul", 0.125), ("div", 3.0).
@@ -124,11 +124,11 @@ class Flattened:
         if isinstance(operand, Arg) and widens(operand.dtype, scalar.dtype):
             return stage.factors[operand.number]
         numbers = sorted({n.number for n in walk(scalar) if isinstance(n, Arg)})
-        loops = sorted(depended(stage.factors[n] for n in numbers))
+        loops = sorted(loops_of_factors(stage.factors[n] for n in numbers))
         sizes = tuple(stage.loops[k] for k in loops)
-        maps = placed(loops, len(stage.loops))
+        maps = loop_maps(loops, len(stage.loops))
         body = transform_all((scalar,), lambda n: _renumbered(n, numbers))
-        factors = tuple(moved(stage.factors[n], maps, sizes) for n in numbers)
+        factors = tuple(mapped(stage.factors[n], maps, sizes) for n in numbers)
         number = self._add(Stage(sizes, (), None, factors, body))
         return Factor(~number, 0, tuple(unit(k, len(stage.loops)) for k in loops), scalar.dtype)
 
@@ -168,7 +168,7 @@ class Flattened:
         return terms if self.spread and _positive(t.scale for t in terms) else None
 
 
-def depended(factors: Iterable[Factor]) -> frozenset[int]:
+def loops_of_factors(factors: Iterable[Factor]) -> frozenset[int]:
     """Returns the loops that any of the accesses depends on."""
     return frozenset[int]().union(*map(depends, factors))
 
@@ -176,7 +176,7 @@ def depended(factors: Iterable[Factor]) -> frozenset[int]:
 def _sums_used(term: Term, iters: Sizes) -> bool:
     """True where every sum loop occurs in a factor."""
     first = len(iters)
-    return depended(term.factors).issuperset(range(first, first + len(term.sums)))
+    return loops_of_factors(term.factors).issuperset(range(first, first + len(term.sums)))
 
 
 def _bare(term: Term) -> bool:
@@ -195,10 +195,10 @@ def _joined(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
     loops = (*iters, *term.sums, *inner.sums)
     all_units = units(len(loops))
     outer = len(iters) + len(term.sums)
-    outer_factors = [moved(f, all_units[:outer], loops) for f in term.factors]
+    outer_factors = [mapped(f, all_units[:outer], loops) for f in term.factors]
     forms = [substitute(form, all_units[:outer], loops) for form in term.factors[place].forms]
     maps = (*forms, *all_units[outer:])
-    inner_factors = [moved(f, maps, loops) for f in inner.factors]
+    inner_factors = [mapped(f, maps, loops) for f in inner.factors]
     factors = (*outer_factors[:place], *inner_factors, *outer_factors[place + 1 :])
     scale = scaled(term.scale, inner.scale)
     return _without_idle(Term(scale, loops[len(iters) :], factors), iters)
@@ -208,7 +208,7 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
     """Returns the term without sum loops of numeric extent on which no factor depends; their
     extents multiply the scale."""
     first = len(iters)
-    loops_used = depended(term.factors)
+    loops_used = loops_of_factors(term.factors)
     summed = [
         k
         for k, size in enumerate(term.sums, first)
@@ -216,12 +216,12 @@ def _without_idle(term: Term, iters: Sizes) -> Term:
     ]
     if len(summed) == len(term.sums):
         return term
-    maps = placed((*range(first), *summed), first + len(term.sums))
+    maps = loop_maps((*range(first), *summed), first + len(term.sums))
     sums = tuple(term.sums[k - first] for k in summed)
     loops = (*iters, *sums)
     idle = (size for k, size in enumerate(term.sums, first) if k not in summed)
     scale = scaled(term.scale, tuple(("mul", float(n)) for n in idle if isinstance(n, int)))
-    return Term(scale, sums, tuple(moved(f, maps, loops) for f in term.factors))
+    return Term(scale, sums, tuple(mapped(f, maps, loops) for f in term.factors))
 
 
 def by_digits(term: Term, iters: Sizes) -> Term:
@@ -251,7 +251,7 @@ def by_digits(term: Term, iters: Sizes) -> Term:
         extents_below = (a // b for a, b in pairwise(radices))
         extents += [size if len(radices) == 1 else size // radices[0], *extents_below]
     sizes = tuple(extents)
-    return Term(term.scale, sizes[first:], tuple(moved(f, maps, sizes) for f in term.factors))
+    return Term(term.scale, sizes[first:], tuple(mapped(f, maps, sizes) for f in term.factors))
 
 
 # ---- scales -------------------------------------------------------------------------------------

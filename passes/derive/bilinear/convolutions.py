@@ -40,7 +40,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     products,
     transformed_weights,
 )
-from tcc.passes.derive.candidate import Arrays, Candidate, Found, dearer
+from tcc.passes.derive.candidate import Arrays, Candidate, Found, price_factor
 from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
@@ -122,7 +122,7 @@ def convolutions(scope: Scope) -> Iterator[Site]:
     for node in scope.graph.nodes:
         if conv_of(node) is not None:
             site = scope.site((node,), epilogue(scope, node), stored=True)
-            if fitting(site) is not None:
+            if convolution_of(site) is not None:
                 yield site
 
 
@@ -137,7 +137,7 @@ def epilogue(scope: Scope, node: Node) -> list[Node]:
     return nodes[1 : _MOST + 1]
 
 
-def fitting(site: Site) -> Conv | None:
+def convolution_of(site: Site) -> Conv | None:
     """Returns the convolution of a site, if forms may compute it."""
     conv = conv_of(site.nodes[0]) if len(site.nodes) == 1 else None
     if conv is None or site.constants[:2] != (False, True):
@@ -159,9 +159,11 @@ def tiled(
     direct_bound = bound_of(conv, (DIRECT,) * len(conv.axes))
     every = [Tiled(_name(form), bound_of(conv, form), conv, form) for form in forms]
     candidates = [
-        candidate for candidate in every if dearer(candidate) * candidate.estimate < direct_bound
+        candidate
+        for candidate in every
+        if price_factor(candidate) * candidate.estimate < direct_bound
     ]
-    candidates.sort(key=lambda candidate: dearer(candidate) * candidate.estimate)
+    candidates.sort(key=lambda candidate: price_factor(candidate) * candidate.estimate)
     return Found(direct_bound, tuple(_few(candidates, growth)), len(every))
 
 

@@ -13,10 +13,10 @@ from tcc.passes.derive.rules.rule import (
     Refused,
     extent_of,
     linear,
-    numbered,
-    remade,
+    numeric_loops,
     remapped,
     stage_of,
+    with_new_loops,
 )
 
 
@@ -37,7 +37,7 @@ def tighten(region: Region, number: int, loop: int, low: int, high: int) -> Regi
 
 def tightenings(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
-    for loop, size in numbered(stage):
+    for loop, size in numeric_loops(stage):
         bounds = needed(region, stage, loop)
         if bounds is not None and 0 < bounds[1] - bounds[0] < size:
             yield loop, *bounds[:2]
@@ -53,7 +53,7 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
     if loop < len(stage.iters) or extent <= size:
         raise Refused(f"loop {loop} is no sum loop of less than {extent} points")
     loops = (*stage.loops[:loop], extent, *stage.loops[loop + 1 :])
-    new = remade(region, stage, loops, len(stage.iters), units(len(loops)))
+    new = with_new_loops(region, stage, loops, len(stage.iters), units(len(loops)))
     bounds = needed(region, new, loop)
     if bounds is None or bounds[1] > size:
         raise Refused(f"terms of loop {loop} from {size} on may not be neutral")
@@ -62,6 +62,6 @@ def relax(region: Region, number: int, loop: int, extent: int) -> Region:
 
 def relaxations(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
-    for loop, size in numbered(stage):
+    for loop, size in numeric_loops(stage):
         if loop >= len(stage.iters):
             yield from ((loop, up) for up in {size + 1, -(-size // 3) * 3} if up > size)

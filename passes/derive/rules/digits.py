@@ -12,12 +12,12 @@ from tcc.passes.derive.rules.rule import (
     Refused,
     extent_of,
     linear,
-    numbered,
+    long_loops,
+    numeric_loops,
     relaid,
-    remade,
-    several,
     size_of,
     stage_of,
+    with_new_loops,
 )
 
 
@@ -39,7 +39,7 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
     maps[loop] = linear(count, {loop: inner, loop + 1: 1}, -shift)
     outer = plain((size - 1 + shift) // inner + 1)
     loops = (*stage.loops[:loop], outer, inner, *stage.loops[loop + 1 :])
-    new = remade(region, stage, loops, first + (loop < first), maps)
+    new = with_new_loops(region, stage, loops, first + (loop < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
     forward, shifted = list(units(first)), linear(first, {loop: 1}, shift)
@@ -53,8 +53,8 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
     and 3."""
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
-    factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numbered(stage))})
-    for loop, size in several(stage):
+    factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numeric_loops(stage))})
+    for loop, size in long_loops(stage):
         of_sum = loop >= len(stage.iters)
         for inner in factors:
             few = isinstance(size, int) and inner >= size
@@ -79,7 +79,7 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
     loops = tuple(
         plain(extents[0] * extents[1]) if k == loop else stage.loops[k] for k in remaining
     )
-    new = remade(region, stage, loops, first - (other < first), maps)
+    new = with_new_loops(region, stage, loops, first - (other < first), maps)
     if loop >= first:
         return spliced(region, number, (new,))
     forward = list(units(first))
@@ -90,4 +90,4 @@ def merge(region: Region, number: int, loop: int, other: int) -> Region:
 
 def merges(region: Region, number: int) -> Iterator[Arguments]:
     stage = stage_of(region, number)
-    return ((a, b) for a, _ in several(stage) for b, _ in numbered(stage) if a != b)
+    return ((a, b) for a, _ in long_loops(stage) for b, _ in numeric_loops(stage) if a != b)

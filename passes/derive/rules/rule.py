@@ -19,7 +19,7 @@ from tcc.passes.derive.affine import (
     unit,
     units,
 )
-from tcc.passes.derive.edit import drop_unused, moved, over, readers, spliced, used
+from tcc.passes.derive.edit import drop_unused, mapped, readers, spliced, with_loops, without_unused
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside
 from tcc.passes.derive.rules.neutral import folded
 
@@ -67,12 +67,12 @@ def extent_of(stage: Stage, loop: int) -> int:
     return size
 
 
-def numbered(stage: Stage) -> Iterator[tuple[int, int]]:
+def numeric_loops(stage: Stage) -> Iterator[tuple[int, int]]:
     """Yields the loops whose extents are numbers over 1, with their extents."""
-    return ((k, e) for k, e in several(stage) if isinstance(e, int))
+    return ((k, e) for k, e in long_loops(stage) if isinstance(e, int))
 
 
-def several(stage: Stage) -> Iterator[tuple[int, Size]]:
+def long_loops(stage: Stage) -> Iterator[tuple[int, Size]]:
     """Yields the loops that may have several points, with their extents."""
     return ((k, e) for k, e in enumerate(stage.loops) if not isinstance(e, int) or e > 1)
 
@@ -82,16 +82,16 @@ def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
     return Affine(tuple(steps.get(k, 0) for k in range(loops)), offset)
 
 
-def remade(
+def with_new_loops(
     region: Region, stage: Stage, loops: Sizes, results: int, maps: Sequence[Affine]
 ) -> Stage:
-    """Returns the stage `over` loops of which the first `results` are result loops.
+    """Returns the stage with loops of which the first `results` are result loops.
 
     A factor has a fill exactly where its reads are not certain to be inside: points that the old
     stage lacked reach no result. Index values that are numbers become literals of the body, which
     is then folded.
     """
-    new = over(stage, loops[:results], loops[results:], maps)
+    new = with_loops(stage, loops[:results], loops[results:], maps)
     new = new._replace(factors=tuple(filled(region, new, f) for f in new.factors))
     literals: dict[Scalar, Const] = {}
     for place, factor in enumerate(new.factors):
@@ -99,7 +99,7 @@ def remade(
         if form is not None and not loops_of(form) and isinstance(form.offset, int):
             literals[argument(place, factor.dtype)] = literal(form.offset, factor.dtype)
     assert isinstance(new.body, tuple)
-    return used(new._replace(body=folded(new.body, literals))) if literals else new
+    return without_unused(new._replace(body=folded(new.body, literals))) if literals else new
 
 
 def filled(region: Region, stage: Stage, factor: Factor) -> Factor:
@@ -126,7 +126,7 @@ def remapped(
     stage = region.stages[number]
     first, every = len(stage.iters), units(len(stage.loops))
     loops = tuple(extents.get(k, size) for k, size in enumerate(stage.loops))
-    new = remade(region, stage, loops, first, [maps.get(k, u) for k, u in enumerate(every)])
+    new = with_new_loops(region, stage, loops, first, [maps.get(k, u) for k, u in enumerate(every)])
     if min(maps) >= first:
         return spliced(region, number, (new,))
     at = tuple(forward.get(k, u) for k, u in enumerate(units(first)))
@@ -177,7 +177,7 @@ def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Size
             is_same_fill = inner.fill is None or inner.fill is fill
             if not is_same_fill or not all(_stays_outside(inner, copy, d, sizes) for d in outside):
                 return factor
-    return moved(inner, factor.forms, stage.loops)._replace(fill=fill)
+    return mapped(inner, factor.forms, stage.loops)._replace(fill=fill)
 
 
 def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:

@@ -11,9 +11,9 @@ from tcc.passes.derive.rules.rule import (
     Refused,
     extent_of,
     linear,
-    numbered,
+    long_loops,
+    numeric_loops,
     remapped,
-    several,
     size_of,
     stage_of,
 )
@@ -40,8 +40,8 @@ def skews(region: Region, number: int) -> Iterator[Arguments]:
     """Yields arguments of `skew`: each pair of loops in one index, and the step that takes `by` out
     of the index."""
     stage = stage_of(region, number)
-    result_loops = {k for k, _ in several(stage) if k < len(stage.iters)}
-    numeric_loops = {k for k, _ in numbered(stage)}
+    result_loops = {k for k, _ in long_loops(stage) if k < len(stage.iters)}
+    numeric = {k for k, _ in numeric_loops(stage)}
     arguments: dict[Arguments, None] = {}
     for form in (form for factor in stage.factors for form in factor.forms):
         steps = [
@@ -49,7 +49,7 @@ def skews(region: Region, number: int) -> Iterator[Arguments]:
             for k, s in enumerate(form.steps)
             if k in result_loops and isinstance(s, int) and s
         ]
-        numeric_steps = [pair for pair in steps if pair[0] in numeric_loops]
+        numeric_steps = [pair for pair in steps if pair[0] in numeric]
         pairs = ((a, b) for a in steps for b in numeric_steps if a is not b and b[1] % a[1] == 0)
         arguments.update(((loop, by, other // step), None) for (loop, step), (by, other) in pairs)
     yield from arguments
@@ -64,4 +64,4 @@ def reverse(region: Region, number: int, loop: int) -> Region:
 
 
 def reversals(region: Region, number: int) -> Iterator[Arguments]:
-    return ((k,) for k, _ in several(stage_of(region, number)))
+    return ((k,) for k, _ in long_loops(stage_of(region, number)))

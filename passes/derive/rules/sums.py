@@ -10,15 +10,15 @@ from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
 from tcc.ir.types import BOOL
 from tcc.passes.derive.affine import Affine, Digit, digit, substitute, unit, units
-from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.edit import spliced, with_loop_order
 from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.rules.neutral import value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,
     extent_of,
-    remade,
     stage_of,
+    with_new_loops,
 )
 
 _MOST_LOOPS = 4  # sum loops whose subsets are tried
@@ -38,7 +38,7 @@ def nest(region: Region, number: int, *loops: int) -> Region:
     dtype = stage.dtypes[0]
     if dtype.is_float and dtype.bits < 32:
         raise Refused(f"partial sums of {dtype.name} would be rounded once more")
-    inner = chosen(stage, (*range(first), *loops), outer_sums)
+    inner = with_loop_order(stage, (*range(first), *loops), outer_sums)
     outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
     factor = Factor(~number, 0, units(len(outer.loops)), dtype)
     outer = outer._replace(factors=(factor,), body=(argument(0, dtype),))
@@ -75,7 +75,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     maps[loop] = digit(
         substitute(_modulo(constant_part, -pow(step, -1, mod), mod), maps, loops), 1, mod, loops
     )
-    new = remade(region, stage, loops, len(stage.iters), maps)
+    new = with_new_loops(region, stage, loops, len(stage.iters), maps)
     return spliced(region, number, (new,))
 
 

@@ -15,7 +15,7 @@ from tcc.ir.expr.scalar import argument, literal
 from tcc.ir.types import F32, tensor
 from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
 from tcc.passes.derive.derivation import Step, applied, replay
-from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.edit import spliced, with_loop_order
 from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import search
@@ -160,7 +160,7 @@ def reshaped() -> Pair:
     inner, copy = split.stages
     order = list(range(len(inner.iters)))
     order[2], order[3] = 3, 2
-    turned = chosen(inner, order, range(len(order), len(inner.loops)))
+    turned = with_loop_order(inner, order, range(len(order), len(inner.loops)))
     return Pair(dilated, split, Region(dilated.params, (turned, copy), split.outputs))
 
 

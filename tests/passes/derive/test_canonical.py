@@ -14,7 +14,7 @@ from tcc.ir.types import F32, tensor
 from tcc.passes.derive.affine import Affine, Digit
 from tcc.passes.derive.canonical import canonical, fingerprint
 from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import chosen, spliced
+from tcc.passes.derive.edit import spliced, with_loop_order
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 
 from .regions import affine, chain, convolution, matmul
@@ -28,7 +28,7 @@ def shuffled(region: Region, rng: random.Random) -> Region:
             continue
         first = len(stage.iters)
         sums = rng.sample(range(first, len(stage.loops)), len(stage.sums))
-        region = spliced(region, number, (chosen(stage, range(first), sums),))
+        region = spliced(region, number, (with_loop_order(stage, range(first), sums),))
     return region
 
 
@@ -79,7 +79,7 @@ def test_every_part_is_seen() -> None:
 
 def test_the_result_loops_keep_their_order() -> None:
     (stage,) = matmul(4, 4, 3).stages
-    turned = spliced(matmul(4, 4, 3), 0, (chosen(stage, (1, 0), (2,)),))
+    turned = spliced(matmul(4, 4, 3), 0, (with_loop_order(stage, (1, 0), (2,)),))
     assert fingerprint(turned) != fingerprint(matmul(4, 4, 3))
 
 

@@ -15,7 +15,7 @@ from tcc.ops import OPS
 from tcc.passes.derive.affine import Affine, Size
 from tcc.passes.derive.check import Unchecked, equal_at
 from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import chosen, inlined, over, spliced
+from tcc.passes.derive.edit import inlined, spliced, with_loop_order, with_loops
 from tcc.passes.derive.field import PRIMES, Field, element
 from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 from tcc.passes.derive.rules.digits import split
@@ -32,7 +32,9 @@ def test_an_op_equals_itself_with_its_sums_turned(op: OpSpec) -> None:
         for number, stage in enumerate(region.stages):
             if not is_leaf(stage):
                 first = len(stage.iters)
-                turned = chosen(stage, range(first), range(len(stage.loops) - 1, first - 1, -1))
+                turned = with_loop_order(
+                    stage, range(first), range(len(stage.loops) - 1, first - 1, -1)
+                )
                 other = spliced(other, number, (turned,))
         assert equal_at(region, other, points=2)
 
@@ -78,8 +80,8 @@ def test_symbolic_sizes_are_drawn() -> None:
     n = symbol("n", lo=4)
     region = matmul(n, 4, n)
     (stage,) = region.stages
-    assert equal_at(region, spliced(region, 0, (chosen(stage, (0, 1), (2,)),)))
-    flipped = over(stage, stage.iters, stage.sums, (
+    assert equal_at(region, spliced(region, 0, (with_loop_order(stage, (0, 1), (2,)),)))
+    flipped = with_loops(stage, stage.iters, stage.sums, (
         Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), n - 1)))  # fmt: skip
     assert equal_at(region, spliced(region, 0, (flipped,)))
     assert not equal_at(region, spliced(region, 0, (stage._replace(sums=(n - 1,)),)))
@@ -89,7 +91,7 @@ def _cropped(h: Index, by: int) -> tuple[Region, Region, Region]:
     """A product with `by` fewer rows and half as many terms, one in another order, a wrong one."""
     region = matmul(h - by, 3, h // 2)
     (stage,) = region.stages
-    turned = over(stage, stage.iters, stage.sums, (
+    turned = with_loops(stage, stage.iters, stage.sums, (
         Affine((1, 0, 0)), Affine((0, 1, 0)), Affine((0, 0, -1), h // 2 - 1)))  # fmt: skip
     short = spliced(region, 0, (stage._replace(sums=((h - 1) // 2,)),))
     return region, spliced(region, 0, (turned,)), short

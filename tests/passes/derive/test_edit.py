@@ -10,14 +10,14 @@ from tcc.ir.types import F16, F32, I64, tensor
 from tcc.passes.derive.affine import Affine, unit
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.edit import (
-    added,
-    chosen,
     depends,
     drop_unused,
     inlined,
-    over,
     readers,
     spliced,
+    with_extra_loop,
+    with_loop_order,
+    with_loops,
 )
 from tcc.passes.derive.record import Factor, Region, Stage, product, reads_inside
 
@@ -37,22 +37,22 @@ def _whole(rank: int) -> Factor:
 def test_a_summation_is_split_off() -> None:
     """y = sum(r, s) becomes t[h, w, r] = sum(s) and y = sum(r) t[h, w, r]."""
     region = convolution()
-    inner = chosen(region.stages[0], (0, 1, 2), (3,))
+    inner = with_loop_order(region.stages[0], (0, 1, 2), (3,))
     outer = Stage((6, 6), (3,), "sum", (_whole(3),), product((F32,), F32))
     new = spliced(region, 0, (inner, outer))
     assert same(region, new)
     assert readers(new, 0) == (1,)
     back = inlined(new, 1, 0)
     assert back is not None
-    assert spliced(region, 0, (chosen(back, (0, 1), (2, 3)),)) == region
+    assert spliced(region, 0, (with_loop_order(back, (0, 1), (2, 3)),)) == region
 
 
 def test_skewed_loops() -> None:
     """t[p, r] = sum(s) of row p = h + r of the image is read at [h + r, r]."""
     region = convolution()
-    inner = chosen(region.stages[0], (0, 1, 2), (3,))
+    inner = with_loop_order(region.stages[0], (0, 1, 2), (3,))
     p, w, r, s = (unit(k, 4) for k in range(4))
-    skewed = over(inner, (8, 6, 3), (3,), (affine(1, 0, -1, 0), w, r, s))
+    skewed = with_loops(inner, (8, 6, 3), (3,), (affine(1, 0, -1, 0), w, r, s))
     assert skewed.factors[0].forms[0] == affine(1, 0, 0, 0, plus=-1)
     at = affine(1, 0, 1), affine(0, 1, 0), affine(0, 0, 1)
     outer = Stage((6, 6), (3,), "sum", (Factor(~0, 0, at, F32),), product((F32,), F32))
@@ -121,12 +121,12 @@ def test_stages_are_renumbered() -> None:
 
 def test_a_loop_is_added() -> None:
     (stage,) = matmul(3, 4, 5).stages
-    more = added(stage, 2, 1, is_sum=True)
+    more = with_extra_loop(stage, 2, 1, is_sum=True)
     assert more.sums == (1, 5)
     assert depends(more.factors[0]) == {0, 3}
-    assert added(stage, 0, 7).iters == (7, 3, 4)
+    assert with_extra_loop(stage, 0, 7).iters == (7, 3, 4)
     with pytest.raises(ValueError, match="not among the sum loops"):
-        added(stage, 0, 1, is_sum=True)
+        with_extra_loop(stage, 0, 1, is_sum=True)
 
 
 def test_a_leaf_keeps_its_loops() -> None:
@@ -135,4 +135,4 @@ def test_a_leaf_keeps_its_loops() -> None:
     t, bound = b.position(b.read(1, i), 5)
     leaf = from_expr(b.finish((i,), b.read(0, t, indirect=(bound,)))).stages[0]
     with pytest.raises(ValueError, match="a leaf keeps its loops"):
-        over(leaf, (4,), (), (Affine((1,)),))
+        with_loops(leaf, (4,), (), (Affine((1,)),))

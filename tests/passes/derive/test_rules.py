@@ -18,7 +18,7 @@ from tcc.passes.derive.derivation import parse_step, replay
 from tcc.passes.derive.edit import spliced
 from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.rules.rule import Refused, relaid, remade
+from tcc.passes.derive.rules.rule import Refused, relaid, with_new_loops
 
 from .derivations import CASES, conv
 from .regions import affine, convolution, matmul, operands, values
@@ -94,7 +94,7 @@ def test_a_reader_outside_of_rows_that_a_stage_has_more_keeps_a_copy() -> None:
     first, reader = region.stages
     outside = reader.factors[0]._replace(forms=(Affine((1,), 1),), fill=literal(5, F32))
     region = spliced(region, 1, (reader._replace(factors=(outside,)),))
-    wide = remade(region, first, (9,), 1, [Affine((1,), -1)])
+    wide = with_new_loops(region, first, (9,), 1, [Affine((1,), -1)])
     new = relaid(region, 0, wide, (Affine((1,), 1),))
     arrays = operands(region)
     assert all(map(np.array_equal, values(region, arrays), values(new, arrays)))
