@@ -163,8 +163,8 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
 
 
 def _sites(scope: Scope) -> Iterator[Site]:
-    """Yields the convolutions that may take bilinear forms, and all other sums of products. A sum
-    of products may contain such a convolution."""
+    """Yields all sums of products except single convolutions that may take bilinear forms, then
+    these convolutions. A convolution may also be a node of a larger site."""
     convs = list(convolutions(scope))
     sinks = {site.sink for site in convs}
     yield from (s for s in scope.sums() if len(s.nodes) > 1 or s.sink not in sinks)

@@ -32,7 +32,7 @@ Steps: TypeAlias = tuple[Step, ...]
 _WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
 
 
-def simplified_freely(region: Region, strict: bool = False) -> tuple[Region, Steps]:
+def apply_free_steps(region: Region, strict: bool = False) -> tuple[Region, Steps]:
     """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
     bounds tightened, and windows reversed to run along their results."""
     steps: list[Step] = []
@@ -66,11 +66,11 @@ def _against(stage: Stage) -> list[int]:
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
     for steps in map(_steps, _forms(stage)):
+        result_steps = [step for loop, step in steps if loop < first]
         for loop, step in steps:
             if loop >= first:
-                signs.setdefault(loop, set()).update(
-                    step == other for k, other in steps if k < first and abs(step) == abs(other)
-                )
+                matching = (other for other in result_steps if abs(other) == abs(step))
+                signs.setdefault(loop, set()).update(other == step for other in matching)
     return [loop for loop, signs_of_loop in signs.items() if signs_of_loop == {False}]
 
 
@@ -122,9 +122,14 @@ def _forms(stage: Stage) -> list[Affine]:
     forms = [form for factor in stage.factors for form in factor.forms]
     if 1 not in stage.loops:
         return forms
-    pairs = [tuple(zip(form.steps, stage.loops, strict=True)) for form in forms]
-    steps = (tuple(step if size != 1 else 0 for step, size in form_steps) for form_steps in pairs)
-    return [form._replace(steps=form_steps) for form, form_steps in zip(forms, steps, strict=True)]
+    return [
+        form._replace(
+            steps=tuple(
+                step if size != 1 else 0 for step, size in zip(form.steps, stage.loops, strict=True)
+            )
+        )
+        for form in forms
+    ]
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:

@@ -58,8 +58,11 @@ class Prices:
         return form_work(conv, form).least_seconds(self.planner.rates)
 
     def seconds(self, site: Site, replacements: Replacements = ()) -> float:
-        """Returns the seconds of a site and its neighbours with the candidates `replacements`; for
-        sizes other than the typical ones, their mean share of the site's own seconds."""
+        """Returns the seconds of a site and its neighbours with the candidates `replacements`.
+
+        The result is the site's own seconds at typical sizes, times the mean share of the site's
+        own seconds that the candidates take, over all sets of sizes.
+        """
         times, direct = self._times(site, replacements), self._times(site)
         if replacements and all(candidate.guarded for _, candidate in replacements):
             times = tuple(map(min, times, direct))

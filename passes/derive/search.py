@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tcc.passes.derive.canonical import fingerprint
 from tcc.passes.derive.derivation import applied
-from tcc.passes.derive.guide import Steps, is_regular, moves, repairs, simplified_freely
+from tcc.passes.derive.guide import Steps, apply_free_steps, is_regular, moves, repairs
 from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
@@ -56,7 +56,7 @@ def search(
     queue: list[tuple[int, int, int, bool, State]] = []
 
     def see(state: State, extra: int) -> None:
-        settled_region, more = simplified_freely(state.region, strict)
+        settled_region, more = apply_free_steps(state.region, strict)
         state = State(settled_region, (*state.chain, *more))
         key = fingerprint(state.region)
         if key not in visited:

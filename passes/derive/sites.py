@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -266,23 +266,26 @@ def composed(nodes: Sequence[Node]) -> Region:
         assert expr is not None
         part = from_expr(expr)
         first = len(stages)
-        places = [
-            None
-            if v is None
-            else sources[v]
-            if v in sources
-            else operands.setdefault(v, len(operands))
-            for v in node.inputs
-        ]
-
-        def source(old: int, first: int = first, places: Sequence[int | None] = places) -> int:
-            new = old - first if old < 0 else places[old]
-            assert new is not None
-            return new
-
+        places: list[int | None] = []
+        for value in node.inputs:
+            if value is None:
+                places.append(None)
+            elif value in sources:
+                places.append(sources[value])
+            else:
+                places.append(operands.setdefault(value, len(operands)))
+        source = partial(_composed_source, first, places)
         stages += [with_sources(stage, source) for stage in part.stages]
         for value, (number, _) in zip(node.outputs, part.outputs, strict=True):
             sources[value] = ~(first + number)
     last = ~sources[nodes[-1].outputs[0]]
     params = tuple(v.type for v in operands)
     return Region(params, tuple(stages), ((last, 0),))
+
+
+def _composed_source(first: int, places: Sequence[int | None], source: int) -> int:
+    """Returns the source in a composed region of a source in a node's region, whose stages begin at
+    stage `first` and whose parameters have the sources `places`."""
+    composed_source = source - first if source < 0 else places[source]
+    assert composed_source is not None
+    return composed_source

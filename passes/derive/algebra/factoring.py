@@ -84,10 +84,11 @@ def _common(
         (_without(term, n), numbering)
         for term, n, numbering in ((a, numbers[0], ours), (b, numbers[1], theirs))
     ]
-    # Vectors run along the last loop of the result, which so comes last.
+    # Vectors run along the last loop of the result, so it comes last.
+    vector_loop_last = sorted(range(len(outer)), key=lambda n: n == first - 1)
     result_loops = [
         n
-        for n in (*range(first - 1), *range(first, len(outer)), *range(max(first - 1, 0), first))
+        for n in vector_loop_last
         if any(
             numbering[n] in loops_of_factors(remainder.factors)
             for remainder, numbering in remainders

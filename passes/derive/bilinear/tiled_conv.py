@@ -316,17 +316,10 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
         points(form), conv.images, *starts, *place_counts[0], *place_counts[1], conv.channels
     )
     rank = len(form)
+    iters = zip(at[:rank], at[rank : 2 * rank], at[2 * rank :], strict=True)
     places = [
-        [
-            (distance * place + k + piece // axis.classes * f.taps) * axis.step
-            + piece % axis.classes
-            + start
-            - axis.before
-            for k in range(f.points)
-        ]
-        for f, axis, distance, start, place, piece in zip(
-            form, conv.axes, distances, at, at[rank:], at[2 * rank :], strict=False
-        )
+        _inputs(f, axis, distance, *axis_iters)
+        for f, axis, distance, axis_iters in zip(form, conv.axes, distances, iters, strict=True)
     ]
     grid = _grid(form)
     for position in np.ndindex(*grid.shape):
@@ -334,6 +327,18 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
         grid[position] = b.read(0, n, c, *spot, fill=0)
     values = _along(grid, [f.sums[0] for f in form])
     return b.finish((point, n, *at, c), chosen(point, list(values.flat)))
+
+
+def _inputs(
+    form: AxisForm, axis: Axis, distance: int, start: Index, place: Index, piece: Index
+) -> list[Index]:
+    """Returns the input along an axis of each point, for a start, a place of V and a piece."""
+    first = distance * place
+    taps_before = piece // axis.classes * form.taps
+    return [
+        (first + k + taps_before) * axis.step + piece % axis.classes + start - axis.before
+        for k in range(form.points)
+    ]
 
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:

@@ -69,8 +69,8 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     ):
         raise Refused(f"loop {loop} is not decided by a remainder in factor {place}")
     mod, of = condition.mod, condition.of
-    constant_part = of._replace(steps=tuple(s * (k != loop) for k, s in enumerate(of.steps)))
-    maps = [unit(k - (k > loop), len(stage.loops) - 1) for k in range(len(stage.loops))]
+    constant_part = of._replace(steps=tuple(0 if k == loop else s for k, s in enumerate(of.steps)))
+    maps = [unit(k - 1 if k > loop else k, len(stage.loops) - 1) for k in range(len(stage.loops))]
     loops = (*stage.loops[:loop], *stage.loops[loop + 1 :])
     maps[loop] = digit(
         substitute(_modulo(constant_part, -pow(step, -1, mod), mod), maps, loops), 1, mod, loops
