@@ -83,7 +83,7 @@ class Candidate:
         """
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search for candidates.
 
     `estimate` is that of the site as it is, None for a site to be priced; `candidates` come best

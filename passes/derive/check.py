@@ -298,9 +298,9 @@ class _Values:
         )
         if not all(shape):
             return np.broadcast_to(outside, every)
-        return np.where(inside, self._read(factor, clipped, shape), outside)
+        return np.where(inside, self._source_values(factor, clipped, shape), outside)
 
-    def _read(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
+    def _source_values(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
         assert factor.source is not None
         if factor.source < 0:
             flat = at.reshape(prod(at.shape[:-1]), len(shape))

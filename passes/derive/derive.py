@@ -38,7 +38,7 @@ from tcc.passes.derive.bilinear.convolutions import (
     pools_of,
     tiled,
 )
-from tcc.passes.derive.candidate import MARGIN, Candidate, Found, price_factor
+from tcc.passes.derive.candidate import MARGIN, Candidate, SearchResult, price_factor
 from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
@@ -205,7 +205,7 @@ def _priced(
     return (None if why else seconds), why
 
 
-def _searches(site: Site, limits: Derivations) -> list[Found]:
+def _searches(site: Site, limits: Derivations) -> list[SearchResult]:
     """Returns what each generator of candidates finds for a site."""
     prices, conv = limits.prices, convolution_of(site)
     derived = searched(site, prices.planner.rates, limits.strict)

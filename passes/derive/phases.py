@@ -13,7 +13,7 @@ from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
 from tcc.passes.choose.price import unread
-from tcc.passes.derive.candidate import Arrays, Candidate, Found
+from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.decompose import is_derived, phases
 from tcc.record import record
@@ -52,16 +52,16 @@ def _contents(value: Value | None) -> Any:
     return np.zeros([as_int(n) or 0 for n in value.type.shape], value.type.dtype.carrier)
 
 
-def by_phases(site: Site, rates: Rates) -> Found:
+def by_phases(site: Site, rates: Rates) -> SearchResult:
     """Returns the phases of a site that is a transposed convolution, if no search finds them and
     `phases` accepts their number."""
     (node,) = site.nodes
     if node.op.name != "conv_transpose" or is_derived(node):
-        return Found(None, (), 0)
+        return SearchResult(None, (), 0)
     image, weights = site.operands[:2]
     terms = prod(as_int(n) or 1 for n in weights.type.shape[1:])
     products = (as_int(element_count(image.type.shape)) or 1) * terms
     candidate = Phases("phases", products / rates.products, node.attrs)
     b = GraphBuilder("trial")
     trial = candidate.emit(b, [unread(b, v.type) for v in site.operands], None)
-    return Found(None, () if trial is None else (candidate,), 0)
+    return SearchResult(None, () if trial is None else (candidate,), 0)

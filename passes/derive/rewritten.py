@@ -19,7 +19,7 @@ from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, lea
 from tcc.passes.derive.algebra.fold import fold, foldable
 from tcc.passes.derive.algebra.instance import agree
 from tcc.passes.derive.algebra.reassociate import reassociated
-from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, Found
+from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, SearchResult
 from tcc.passes.derive.check import Unchecked
 from tcc.passes.derive.convert import region_text, to_expr
 from tcc.passes.derive.guide import is_regular, repairs
@@ -120,7 +120,7 @@ class Rewritten(Candidate):
 
         for number, stage in enumerate(self.region.stages):
             if not fixed[number]:
-                part, sources = _alone(stage)
+                part, sources = _single_stage(stage)
                 inputs = [value(*r) for r in sources]
                 part = part._replace(params=tuple(v.type for v in inputs))
                 results = express(b, to_expr(part), *inputs)
@@ -129,7 +129,7 @@ class Rewritten(Candidate):
         return value(~number, component)
 
 
-def reordered(site: Site, rates: Rates) -> Found:
+def reordered(site: Site, rates: Rates) -> SearchResult:
     """Returns the orders of a site's sums and products with the lowest estimates."""
     region = composed(site.nodes)
     seconds = estimate(region, site.constants, rates)
@@ -137,10 +137,10 @@ def reordered(site: Site, rates: Rates) -> Found:
     candidates = [
         Rewritten(c.chain, c.seconds, c.region, site.constants) for c in search.candidates
     ]
-    return Found(seconds, candidates, search.states)
+    return SearchResult(seconds, candidates, search.states)
 
 
-def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
+def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
     """Returns the regions with the lowest estimates that a guided search finds.
 
     Regions with equal estimates nest the same loops in another order, so only the first is kept.  A
@@ -162,7 +162,7 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> Found:
         Rewritten(chain, price, candidates_found[n].region, site.constants)
         for (price, n), chain in zip(best, chains, strict=True)
     ]
-    return Found(direct, candidates, states)
+    return SearchResult(direct, candidates, states)
 
 
 @lru_cache(maxsize=256)
@@ -190,7 +190,7 @@ def _rounded(array: Array, dtype: DType) -> Array:
         return np.asarray(array).astype(dtype.carrier)
 
 
-def _alone(stage: Stage) -> tuple[Region, list[tuple[int, int]]]:
+def _single_stage(stage: Stage) -> tuple[Region, list[tuple[int, int]]]:
     """Returns a region of one stage, without the types of its parameters, and the source and
     component of each parameter."""
     places: dict[tuple[int, int], int] = {}

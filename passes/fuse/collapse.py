@@ -145,14 +145,14 @@ def _merge(group: TileGroup, u: Var, v: Var) -> TileGroup:
             _with_blocks_at(s, mapping, parts),
             iters=loops(s.iters),
             reduce=loops(s.reduce),
-            stores=tuple(tuple(_moved(a, mapping) for a in c) for c in s.stores),
+            stores=tuple(tuple(_remapped(a, mapping) for a in c) for c in s.stores),
         )
         for s in group.stages
     )
     return replace(group, stages=stages, common=loops(group.common))
 
 
-def _moved(access: Access, mapping: Substitution) -> Access:
+def _remapped(access: Access, mapping: Substitution) -> Access:
     return replace(access, offset=substitute(access.offset, mapping))
 
 
@@ -171,5 +171,5 @@ def _with_blocks_at(stage: GroupStage, mapping: Substitution, parts: Substitutio
                 rebuilt[old] = new
             if access is not None:
                 beyond = guards_at(access.beyond, parts)
-                accesses[new] = replace(_moved(access, mapping), beyond=beyond)
+                accesses[new] = replace(_remapped(access, mapping), beyond=beyond)
     return replace(stage, body=tuple(rebuilt[s] for s in stage.body), accesses=accesses)

@@ -206,7 +206,7 @@ class _Partition:
         ):
             return False
         is_sound = self._sound(completed, group, extra=node.outputs)
-        return is_sound and self._taken([group], [completed], extra=node.outputs)
+        return is_sound and self._accepted([group], [completed], extra=node.outputs)
 
     def _preparing(self, node: Node, group: Group) -> _Way:
         """Returns the node where it computes a factor from the results of an anchor that joins too,
@@ -242,7 +242,7 @@ class _Partition:
         expr = node_expr(node)
         if expr is None or not all(isinstance(b, Read) for s in expr.stages for b in s.body):
             return None
-        kernel = self._joined((node, *group.members), group)[0]
+        kernel = self._joined_kernel((node, *group.members), group)[0]
         return self._if_sound([node], group) if chooses_matrices(kernel) else None
 
     def _completed(
@@ -280,16 +280,16 @@ class _Partition:
         possible_ways = [way for way in ways if way is not None]
         if len(possible_ways) < len(ways):
             return False
-        return self._taken(groups, possible_ways) or self._joins_completing(node, groups)
+        return self._accepted(groups, possible_ways) or self._joins_completing(node, groups)
 
     def _joins_completing(self, node: Node, groups: Sequence[Group]) -> bool:
         """True where a node that does not pay alone pays together with the anchor before it."""
         if len(groups) > 1 or not groups[0].anchors:
             return False
         chain = self._completing(node, _ANCHORS, groups[0])
-        return chain is not None and self._taken(groups, [chain])
+        return chain is not None and self._accepted(groups, [chain])
 
-    def _taken(
+    def _accepted(
         self, groups: Sequence[Group], ways: Sequence[list[Node]], extra: Sequence[Value] = ()
     ) -> bool:
         """True where the groups with their `ways` pay; the nodes of the ways are then promised to
@@ -327,7 +327,9 @@ class _Partition:
         if kind is not NodeKind.MAP and any(
             self.traits[a].kind is NodeKind.CONTRACTION for a in fed
         ):
-            if len(group.anchors) == 1 and combines_once(self._joined(group.members, group)[0]):
+            if len(group.anchors) == 1 and combines_once(
+                self._joined_kernel(group.members, group)[0]
+            ):
                 return self._if_sound([node], group)
             return self._preparing(node, group) or self._passing_matrices(node, group)
         return self._whole_or_streaming(node, group) if fed else self._if_sound([node], group)
@@ -378,7 +380,7 @@ class _Partition:
         joins too."""
         if self.traits[node].kind is not NodeKind.CONTRACTION:
             return None
-        if not combines_once(self._joined((node, *group.members), group)[0]):
+        if not combines_once(self._joined_kernel((node, *group.members), group)[0]):
             return None
         producers = [
             self.producers[v] for v in node.inputs if v is not None and v in self.producers
@@ -402,11 +404,13 @@ class _Partition:
         if not extra and all(map(self._free, ways, groups)):
             return True
         pairs = zip(ways, groups, strict=True)
-        joined_prices = [self._alone((*way, *group.members), group, extra) for way, group in pairs]
+        joined_prices = [
+            self._kernel_seconds((*way, *group.members), group, extra) for way, group in pairs
+        ]
         if None in joined_prices:
             return True
         joined_seconds = sum(x or 0.0 for x in joined_prices)
-        group_seconds = sum(self._alone(g.members, g) or 0.0 for g in groups)
+        group_seconds = sum(self._kernel_seconds(g.members, g) or 0.0 for g in groups)
         way = max(ways, key=len)
         completed = (self._completed(way[-1], _ANCHORS, groups[0]) or [])[1:]
         may_extend = len(groups) == 1 and not (extra and self._is_anchor(way[-1]))
@@ -426,13 +430,15 @@ class _Partition:
         """Returns the nodes of a way that are best joined: all, or the first of them where a kernel
         of the remaining nodes is predicted to take less."""
         best = way
-        lowest = self._alone((*way, *group.members), group) or 0.0
+        lowest = self._kernel_seconds((*way, *group.members), group) or 0.0
         lowest /= self.model.tolerance
         for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in later if not self._readers(n).keys() <= set(later)]
             if len(ends) > 1 or not self._sound(first, group):
                 continue
-            seconds = (self._alone((*first, *group.members), group) or 0.0) + self._kernel(later)
+            seconds = (self._kernel_seconds((*first, *group.members), group) or 0.0) + self._kernel(
+                later
+            )
             if seconds < lowest:
                 best, lowest = first, seconds
         return best
@@ -444,9 +450,9 @@ class _Partition:
         alone, where that kernel can be built."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
-            yield (self._alone([*nodes, *group.members], group) or 0.0) - self._fewest_seconds(
-                before
-            )
+            yield (
+                self._kernel_seconds([*nodes, *group.members], group) or 0.0
+            ) - self._fewest_seconds(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
         """True where a join saves traffic and costs nothing: it repeats no work, and its stages
@@ -459,7 +465,7 @@ class _Partition:
         )
         if len(nodes) > 1 or fed or not nonnegative(elements - sink_elements):
             return False
-        return not self.exchanges(*self._joined([*nodes, *group.members], group))
+        return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
     def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
         """Yields the seconds of the nodes in a kernel each, in one kernel where that can be built,
@@ -490,14 +496,14 @@ class _Partition:
     def _kernel(self, nodes: Sequence[Node]) -> float:
         return self.seconds(*self._made_of(nodes)) or 0.0
 
-    def _alone(
+    def _kernel_seconds(
         self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> float | None:
         """Returns the seconds of a kernel of `members` with the results of a group and the values
         `stored`."""
-        return self.seconds(*self._joined(members, group, extra))
+        return self.seconds(*self._joined_kernel(members, group, extra))
 
-    def _joined(
+    def _joined_kernel(
         self, nodes: Sequence[Node], group: Group, extra: Sequence[Value] = ()
     ) -> tuple[Expr, tuple[bool, ...]]:
         """Returns a kernel of the nodes with the results of a group and `extra`."""

@@ -53,7 +53,7 @@ def split(
     split = _Split(names, lowers, limits, seconds)
     pieces = split.pieces(kernel)
     for form in in_parts(expr) if seconds is not None else ():
-        pieces = min(pieces, split.pieces(replace(kernel, expr=form)), key=split.total)
+        pieces = min(pieces, split.pieces(replace(kernel, expr=form)), key=split.total_seconds)
     return pieces
 
 
@@ -70,18 +70,18 @@ class _Split:
         number = self._split_point(kernel)
         if number is None:
             return (kernel,)
-        first, second = self._cut(kernel, number)
+        first, second = self._halves(kernel, number)
         if self._split_point(first) is not None:
             first, second = cut_behind(kernel, (number,), self.names)
         return (*self.pieces(first), *self.pieces(second))
 
-    def total(self, pieces: Sequence[SplitKernel]) -> float:
+    def total_seconds(self, pieces: Sequence[SplitKernel]) -> float:
         """Returns the seconds of kernels, one after the other."""
         assert self.seconds is not None
         return sum(self.seconds(p.expr) for p in pieces)
 
-    def _cut(self, kernel: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
-        return cut_behind(kernel, (number, *_beside(kernel.expr, number)), self.names)
+    def _halves(self, kernel: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
+        return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)
 
     def _split_point(self, kernel: SplitKernel) -> int | None:
         """Returns the stage behind which to split; None for an expression that is best one
@@ -92,8 +92,8 @@ class _Split:
             number = None if self.lowers(expr) else _first_reduction(expr)
         if number is not None or self.seconds is None or not shares_no_loop(expr, self.limits):
             return number
-        halves = ((n, self._cut(kernel, n)) for n in range(len(expr.stages) - 1))
-        prices = {n: self.total(pair) for n, pair in halves if pair[1].results}
+        halves = ((n, self._halves(kernel, n)) for n in range(len(expr.stages) - 1))
+        prices = {n: self.total_seconds(pair) for n, pair in halves if pair[1].results}
         best = min(prices, key=prices.__getitem__, default=None)
         return None if best is None or prices[best] >= self.seconds(expr) else best
 
@@ -132,7 +132,7 @@ def cut_behind(
     return first, second
 
 
-def _beside(expr: Expr, number: int) -> list[int]:
+def _sharing_sources(expr: Expr, number: int) -> list[int]:
     """Returns reductions over loops as long as those of stage `number`, of the same sources: one
     kernel then reads the sources once for all."""
 

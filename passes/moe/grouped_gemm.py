@@ -140,7 +140,7 @@ class _Grouper:
         if node.op.name == "reshape":
             return self._reshaped(b, node, tiled)
         if node.op.name in ("split", "slice"):
-            return self._cut(b, node, tiled)
+            return self._split_or_slice(b, node, tiled)
         if Trait.ELEMENTWISE in node.op.traits and len(node.outputs) == 1:
             return self._pointwise(b, node, inputs, tiled)
         return None
@@ -177,7 +177,7 @@ class _Grouper:
             tiles = rows_to_tiles(b, order, x, lead)
         product_tiles = tiled_matmul(b, order, tiles, selection.source, swapped)
         rank = node.outputs[0].type.rank
-        return [self._shown(b, node, product_tiles, order, rank - 1 - transposed)]
+        return [self._as_rows(b, node, product_tiles, order, rank - 1 - transposed)]
 
     def _order(self, b: GraphBuilder, matmul: GroupedMatmul, selection: _Selection) -> Order | None:
         """Returns the order of an index tensor, with the tile size of the first matmul by it; None
@@ -195,7 +195,7 @@ class _Grouper:
         order = self.orders[b, index]
         return order if order.grouping.matrices is count else None
 
-    def _shown(
+    def _as_rows(
         self, b: GraphBuilder, node: Node, tiles: Value, order: Order, axis: int, number: int = 0
     ) -> Value:
         """Returns the rows of `tiles` as a result of `node`, and records that they are in tiles."""
@@ -210,9 +210,9 @@ class _Grouper:
         axis = _last_axis(node.outputs[0].type, tiled.tiles.type.shape[2])
         if axis is None:
             return None
-        return [self._shown(b, node, tiled.tiles, tiled.order, axis)]
+        return [self._as_rows(b, node, tiled.tiles, tiled.order, axis)]
 
-    def _cut(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
+    def _split_or_slice(self, b: GraphBuilder, node: Node, tiled: _Tiled) -> Replacement:
         before = node.inputs[0]
         assert before is not None
         attrs = node.attrs
@@ -237,7 +237,7 @@ class _Grouper:
             )
         parts = b.add(node.op, [tiled.tiles], attrs)
         return [
-            self._shown(b, node, part, tiled.order, tiled.axis, n) for n, part in enumerate(parts)
+            self._as_rows(b, node, part, tiled.order, tiled.axis, n) for n, part in enumerate(parts)
         ]
 
     def _pointwise(self, b: GraphBuilder, node: Node, inputs: Inputs, tiled: _Tiled) -> Replacement:
@@ -249,7 +249,7 @@ class _Grouper:
                 return None
             operands.append(operand)
         (result_tiles,) = b.add(node.op, operands, node.attrs)
-        return [self._shown(b, node, result_tiles, tiled.order, tiled.axis)]
+        return [self._as_rows(b, node, result_tiles, tiled.order, tiled.axis)]
 
     def _operand(
         self,

@@ -89,7 +89,7 @@ FULL = Precision()
 
 
 @record
-class _Stored:
+class _Replacement:
     """The replacement of an operand: `values`, and a function that computes a read of the operand
     from them.
 
@@ -140,8 +140,8 @@ class _Narrowing:
         self.new_constants: dict[Value, Handle] = {}
         self.rounded: list[Rounded] = []
         self.types: dict[Value, str] = {}
-        self.floats: dict[Value, _Stored | None] = {}
-        self.levels: dict[tuple[Value, int], _Stored | None] = {}
+        self.floats: dict[Value, _Replacement | None] = {}
+        self.levels: dict[tuple[Value, int], _Replacement | None] = {}
         matmuls = {k: tuple(_matmuls(k, constants)) for k in self.kernels}
         self.quantized = {
             p: quantised
@@ -172,7 +172,7 @@ class _Narrowing:
         return Placed(graph, steps, layouts, wholes, tuple(self.rounded), weight_types=types)
 
     def _kernel(self, kernel: Kernel, narrow: Mapping[Value, Value]) -> Kernel:
-        replacements: dict[Value, _Stored] = {
+        replacements: dict[Value, _Replacement] = {
             v: _in_floats(narrow[v]) for v in kernel.operands if v in narrow
         }
         weights = {p.constant for p in self.matmuls.get(kernel, ()) if self._pays(p)}
@@ -251,7 +251,7 @@ class _Narrowing:
         results use it that reading it takes longer than repeated widening."""
         return self._paired(matmul) or _uses(matmul) <= self.precision.uses
 
-    def _float_weight(self, kernel: Kernel, value: Value) -> _Stored | None:
+    def _float_weight(self, kernel: Kernel, value: Value) -> _Replacement | None:
         if self.precision.floats is F32 or value.type.dtype is not F32:
             return None
         if not all(_exact(node) for _, node, v in operand_reads(kernel) if v is value):
@@ -270,7 +270,7 @@ class _Narrowing:
                 self.floats[value] = _in_floats(new)
         return self.floats[value]
 
-    def _quantized(self, matmul: _Matmul) -> _Stored | None:
+    def _quantized(self, matmul: _Matmul) -> _Replacement | None:
         """Returns the weight of a matmul as levels and scales; None where it stays."""
         value, axis = matmul.constant, _summed_axis(matmul)
         count = as_int(element_count(value.type.shape)) or 0
@@ -281,7 +281,7 @@ class _Narrowing:
             self.levels[value, axis] = self._levels(value, axis)
         return self.levels[value, axis]
 
-    def _levels(self, value: Value, axis: int) -> _Stored | None:
+    def _levels(self, value: Value, axis: int) -> _Replacement | None:
         array = self._array(value)
         length = array.shape[axis]
         # Levels of an odd number of rows do not fill bytes.
@@ -301,7 +301,7 @@ class _Narrowing:
             group = read(first + 1, _at(at, axis, at[axis] // size), BF16)
             return apply("mul", cast(level, F32), cast(group, F32))
 
-        return _Stored(values, value_of)
+        return _Replacement(values, value_of)
 
     def _note(self, value: Value, type: str, operands: str) -> None:
         graph = self.constants[value]
@@ -331,13 +331,13 @@ class _Narrowing:
 # ---- reads in other types -----------------------------------------------------------------------
 
 
-def _in_floats(value: Value) -> _Stored:
+def _in_floats(value: Value) -> _Replacement:
     dtype = value.type.dtype
 
     def value_of(node: Read, first: int) -> Scalar:
         return cast(read_from(node, first, dtype), node.dtype)
 
-    return _Stored((value,), value_of)
+    return _Replacement((value,), value_of)
 
 
 def _level(node: Read, first: int, axis: int, bits: int) -> Scalar:
@@ -355,7 +355,9 @@ def _at(indices: Indices, axis: int, index: Index) -> Indices:
     return (*indices[:axis], index, *indices[axis + 1 :])
 
 
-def _rewritten(kernel: Kernel, replacements: Mapping[Value, _Stored], results: Values) -> Kernel:
+def _rewritten(
+    kernel: Kernel, replacements: Mapping[Value, _Replacement], results: Values
+) -> Kernel:
     """Returns `kernel` with operands replaced, and results cast to the types of `results`."""
     values: list[Value] = []
     first: list[int] = []

@@ -121,7 +121,7 @@ def _transposed(levels: _Levels) -> _Levels:
 
 
 def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
-    data, zero, dtype, bits = _stored(levels)
+    data, zero, dtype, bits = _storage_form(levels)
     name, sources = levels.source.name, b.sources(levels.source)
     operands = [x, b.constant(data, f"{name}.levels", dtype, sources)]
     rows, columns = levels.array.shape
@@ -139,7 +139,7 @@ def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
     return emit(b, "matmul_levels", *operands, bits=bits, block=block)
 
 
-def _stored(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
+def _storage_form(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
     """Returns the levels in their storage form, their zero points, their type and bits."""
     if levels.dtype.is_float:
         # The larger type holds every value of the 4-bit float.

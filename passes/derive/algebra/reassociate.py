@@ -39,7 +39,7 @@ _RANKS, _REGIONS = 3, 3
 _STATES = 1 << 13
 
 
-class Candidate(NamedTuple):
+class Rewrite(NamedTuple):
     """A region, its estimate in seconds, and its derivation from the original region."""
 
     seconds: float
@@ -47,24 +47,24 @@ class Candidate(NamedTuple):
     chain: str
 
 
-class Found(NamedTuple):
+class Rewrites(NamedTuple):
     """The best candidates, the cheapest first; `states` counts the joins and regions that were
     priced."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Rewrite, ...]
     states: int
 
 
 def reassociated(
     region: Region, constants: Sequence[bool], rates: Rates, limit: float = inf
-) -> Found:
+) -> Rewrites:
     """Returns the orders of sums and products of a region with one output that have the lowest
     estimates; `constants` tells which parameters are constant.
 
     Where the best tree is estimated to take more than `limit` seconds, no further trees are written
     out.
     """
-    candidates: dict[bytes, Candidate] = {}
+    candidates: dict[bytes, Rewrite] = {}
     seconds_of: _Seconds = {}
     states = 0
     for spread in (False, True):
@@ -74,14 +74,14 @@ def reassociated(
             rewritten = writer.region()
             states += writer.states + 1
             chain = ("multiply out; " if spread else "") + "; ".join(writer.chain)
-            candidate = Candidate(estimate(rewritten, constants, rates), rewritten, chain)
+            candidate = Rewrite(estimate(rewritten, constants, rates), rewritten, chain)
             candidates.setdefault(fingerprint(rewritten), candidate)
             if not writer.has_more or candidate.seconds > limit or states > _STATES:
                 break
         if not flat.has_nested_sums or states > _STATES:
             break
     order = sorted(candidates.values(), key=lambda c: c.seconds)
-    return Found(tuple(order[:_REGIONS]), states)
+    return Rewrites(tuple(order[:_REGIONS]), states)
 
 
 # ---- writing ------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ class Flattened:
                 continue
             expanded: list[Term] = []
             for inner_term in inner:
-                merged = _joined(term, place, inner_term, reader.iters)
+                merged = _with_producer(term, place, inner_term, reader.iters)
                 expanded += self._expanded(merged, reader._replace(sums=merged.sums))
             return expanded
         return [term]
@@ -189,7 +189,7 @@ def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
     return argument(numbers.index(node.number), node.dtype) if isinstance(node, Arg) else node
 
 
-def _joined(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
+def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
     """Returns the term with `inner`, a term of the producer of its factor `place`, in place of the
     factor."""
     loops = (*iters, *term.sums, *inner.sums)

@@ -40,7 +40,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     products,
     transformed_weights,
 )
-from tcc.passes.derive.candidate import Arrays, Candidate, Found, price_factor
+from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
 from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
@@ -150,7 +150,7 @@ def convolution_of(site: Site) -> Conv | None:
 
 def tiled(
     conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], float], growth: float
-) -> Found:
+) -> SearchResult:
     """Returns the `forms` that are worth a price: those with a lower bound than the direct form.
 
     `least` gives the lower bound of a form. The lowest bound comes first, each following form has
@@ -164,7 +164,7 @@ def tiled(
         if price_factor(candidate) * candidate.estimate < direct_bound
     ]
     candidates.sort(key=lambda candidate: price_factor(candidate) * candidate.estimate)
-    return Found(direct_bound, tuple(_few(candidates, growth)), len(every))
+    return SearchResult(direct_bound, tuple(_few(candidates, growth)), len(every))
 
 
 def _name(form: Form) -> str:

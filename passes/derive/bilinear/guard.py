@@ -184,7 +184,7 @@ def _iters(b: ExprBuilder, sizes: Sequence[Indices]) -> list[Indices]:
     return [tuple(next(every) for _ in part) for part in sizes]
 
 
-def _joined(start: Indices, parts: Sequence[Indices]) -> Indices:
+def _indices(start: Indices, parts: Sequence[Indices]) -> Indices:
     return (*start, *(i for part in parts for i in part))
 
 
@@ -198,7 +198,7 @@ def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
     (c,) = b.iters(size)
     places = map(_Span.place, strip.spans, strip.numbers(start), parts)
     value = b.read(0, start[0], start[1] * size + c, *places, fill=0)
-    return b.sum(_joined(start, parts), fn("mul", value, value), (c,))
+    return b.sum(_indices(start, parts), fn("mul", value, value), (c,))
 
 
 def _of_results(
@@ -218,12 +218,12 @@ def _of_results(
         )
         parts = _iters(b, sizes)
         (k,) = b.iters(span.axis.taps)
-        spot = _joined(start, replaced(parts, number, span.tap(parts[number], k)))
+        spot = _indices(start, replaced(parts, number, span.tap(parts[number], k)))
         value: Scalar = b.read(source, *spot, fill=None if span.is_cut else 0)
         if mask is not None:  # a selection: zero times an infinity is NaN
             turn = span.turn(parts[number])
             value = choose(fn("gt", b.read(number + 1, turn, k), 0.0), value, 0.0)
-        source = b.sum(_joined(start, parts), value, (k,))
+        source = b.sum(_indices(start, parts), value, (k,))
     return source
 
 
@@ -242,12 +242,12 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
         spots = replaced(parts, number, (first, tile * span.step + k))
         if peaks is None:
             places = [s.of_start(*spot) for s, spot in zip(spans, spots, strict=True)]
-            value = b.read(energy, *_joined(start, places), fill=0)
+            value = b.read(energy, *_indices(start, places), fill=0)
             values = [value, value]
         else:
-            spot = _joined(start, spots)
+            spot = _indices(start, spots)
             values = [b.read(source, *spot) for source in (peaks, StageRef(peaks.stage, 1))]
-        peaks = b.stage(_joined(start, parts), *values, over=(k,), monoid="max_sum")
+        peaks = b.stage(_indices(start, parts), *values, over=(k,), monoid="max_sum")
     assert peaks is not None
     return peaks
 
@@ -266,7 +266,7 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
         span.result(turn, row, place)
         for span, (turn, row), place in zip(spans, parts, over, strict=True)
     ]
-    energy = b.read(sums, *_joined(start, results), fill=inf)
+    energy = b.read(sums, *_indices(start, results), fill=inf)
     besides_peak = fn("sub", b.read(totals, *tile), b.read(peaks, *tile))
     reference = choose(fn("eq", energy, 0.0), besides_peak, energy)
     numbers = strip.numbers(start)
@@ -274,12 +274,12 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
         inside = span.within(number, turn, row, place)
         if inside is not None:
             reference = choose(inside, reference, inf)
-    smallest = b.stage(_joined(start, parts), reference, over=over, monoid="min")
+    smallest = b.stage(_indices(start, parts), reference, over=over, monoid="min")
 
     start, parts = strip.start(b), _iters(b, sizes)
     peak = b.read(peaks, *_tile(strip, start, parts))
     inputs = prod(s.form.reads(s.axis) for s in spans) * (conv.channels // conv.groups)
-    limit = fn("mul", b.read(smallest, *_joined(start, parts)), _LIMIT / inputs)
+    limit = fn("mul", b.read(smallest, *_indices(start, parts)), _LIMIT / inputs)
     holds = fn("le", peak, fn("min", limit, _FINITE))
     over = tuple(i for part in parts for i in part)
     return b.finish(start, choose(holds, literal(0.0, F32), 1.0), over=over, monoid="max")
@@ -288,7 +288,7 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
 def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
     """Returns the index of a tile's sums, for turns and tiles `parts`."""
     spans = zip(strip.spans, parts, strict=True)
-    return _joined(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
+    return _indices(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
 
 
 def _any(strips: TensorType) -> Expr:

@@ -376,7 +376,7 @@ def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | N
     for point, position in enumerate(np.ndindex(*grid.shape)):
         grid[position] = b.read(0, point, n, *turns, *tiles, o)
     values = _along(grid, [f.sums[1] for f in form])
-    value = _chosen([i % f.tile for i, f in zip(at, form, strict=True)], values)
+    value = _element_at([i % f.tile for i, f in zip(at, form, strict=True)], values)
     return b.finish((n, o, *y), value if bias is None else fn("add", value, b.read(1, o)))
 
 
@@ -441,9 +441,9 @@ def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
     return grid
 
 
-def _chosen(position: Sequence[Index], values: Any) -> Scalar:
+def _element_at(position: Sequence[Index], values: Any) -> Scalar:
     """Returns the element of a grid that lies at the indices `position`."""
     if not position:
         assert isinstance(values, Scalar)
         return values
-    return chosen(position[0], [_chosen(position[1:], part) for part in values])
+    return chosen(position[0], [_element_at(position[1:], part) for part in values])

@@ -24,7 +24,7 @@ from tcc.passes.choose.price import priced_kernels
 from tcc.passes.derive import rewritten as module
 from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.instance import agree as same
-from tcc.passes.derive.algebra.reassociate import Found, reassociated
+from tcc.passes.derive.algebra.reassociate import Rewrites, reassociated
 from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.check import Unchecked
 from tcc.passes.derive.derive import Decision, Option, decisions, derive
@@ -371,7 +371,7 @@ def test_sizes_of_nothing_and_one(sizes: tuple[int, int, int, int], agree: Agree
 def test_a_wrong_candidate_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check stands between the search and the graph: products of another operand are found."""
 
-    def wrong(*args: Any) -> Found:
+    def wrong(*args: Any) -> Rewrites:
         found = reassociated(*args)
         best, *rest = found.candidates
         (first, *others) = best.region.stages

@@ -13,7 +13,7 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.algebra.cost import estimate
 from tcc.passes.derive.algebra.fold import fold
-from tcc.passes.derive.algebra.reassociate import Candidate, reassociated
+from tcc.passes.derive.algebra.reassociate import Rewrite, reassociated
 from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.record import Region
@@ -27,12 +27,12 @@ from .regions import chain, operands, values
 RATES = Rates(1.0, 1e3, 1e3)
 
 
-def best(region: Region, constants: Sequence[bool] = ()) -> Candidate:
+def best(region: Region, constants: Sequence[bool] = ()) -> Rewrite:
     fixed = tuple(constants) or (False,) * len(region.params)
     return reassociated(region, fixed, RATES).candidates[0]
 
 
-def exact(region: Region, constants: Sequence[bool] = ()) -> Candidate:
+def exact(region: Region, constants: Sequence[bool] = ()) -> Rewrite:
     """The best candidate, after all of them were compared with the region on integers."""
     fixed = tuple(constants) or (False,) * len(region.params)
     arrays = operands(region)
