@@ -252,10 +252,10 @@ class _Forms:
         for node in walk(scalar):
             if node not in self._pure:
                 ends = (v.extent for i in indices_in(node) for v in free_vars(i))
-                is_constant = not isinstance(node, Read) or node.source in self._arrays
-                is_static = all(e is not None and as_int(e) is not None for e in ends)
+                constant = not isinstance(node, Read) or node.source in self._arrays
+                static = all(e is not None and as_int(e) is not None for e in ends)
                 self._pure[node] = (
-                    is_constant and is_static and all(self._pure[c] for c in children(node))
+                    constant and static and all(self._pure[c] for c in children(node))
                 )
         return self._pure[scalar]
 

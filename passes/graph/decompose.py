@@ -261,10 +261,10 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
     image = [n - p - q for n, p, q in zip(x.type.shape[2:], starts, ends, strict=True)]
     if any((bounds(n)[0] or 0) < 1 for n in image):
         return None
-    return _part_of_image(b, x, starts, (*x.type.shape[:2], *image))
+    return _sliced(b, x, starts, (*x.type.shape[:2], *image))
 
 
-def _part_of_image(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
+def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
     """Returns the part of an image that begins at `starts`."""
     first = (const(0), const(0), *map(const, starts))
     return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
@@ -293,8 +293,4 @@ def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Ax
     full_shape = (n, y.shape[1], *(p * const(a.stride) for p, a in zip(image, axes, strict=True)))
     value = emit(b, "transpose", value, perm=(0, 1, 2 + rank, *order))
     value = emit(b, "reshape", value, shape=full_shape)
-    return (
-        value
-        if full_shape == y.shape
-        else _part_of_image(b, value, [a.skip for a in axes], y.shape)
-    )
+    return value if full_shape == y.shape else _sliced(b, value, [a.skip for a in axes], y.shape)

@@ -193,13 +193,11 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     reduces = s.reduction != "none"
     at = b.point(s.x) if reduces or s.by_line else b.iters(s.rows)
     (number,) = b.iters(s.count)
-    line_position = replaced(at, s.axis)
+    position = replaced(at, s.axis)
     # The updates may end before x does along other axes: no place is below zero.
-    meant = apply(
-        "eq", b.read(1, *s.line(line_position), number, fill=-1), index_value(at[s.axis], I64)
-    )
+    meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
     if reduces:
-        update = cast(b.read(2, *s.at(line_position, number), fill=0), s.dtype)
+        update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
         term = choose(meant, update, s.identity)
         combination = b.stage(at, term, over=(number,), monoid=s.monoid)
         at = b.point(s.x)
@@ -291,7 +289,7 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
     b, parts = ExprBuilder(*operands), []
     for level, nodes in enumerate((operands[1], *operands[4:])):
         at = b.point(s.x)
-        line_position = replaced(at, s.axis)
+        position = replaced(at, s.axis)
         begin, end = _segment(b, s, at)
         for _ in range(level):
             begin = _parent(begin) + 1
@@ -302,10 +300,10 @@ def _totals(s: Scatter, *operands: TensorType) -> Expr:
         place, meant = _within(number, begin, end, top)
         if level:
             node, binding = b.position(clamped(place, size), size)
-            node_position = (*s.line(line_position), node, *(() if s.by_line else line_position))
+            node_position = (*s.line(position), node, *(() if s.by_line else position))
             value: Scalar = b.read(3 + level, *node_position, fill=0, indirect=(binding,))
         else:
-            value = _update(b, s, 2, line_position, _number(b, s, 1, s.line(line_position), place))
+            value = _update(b, s, 2, position, _number(b, s, 1, s.line(position), place))
         term = choose(meant, value, s.identity)
         parts.append(b.stage(at, term, over=(number,), monoid=s.monoid))
     at = b.point(s.x)

@@ -100,12 +100,8 @@ class _Ranking:
 
     def _shrinks(self, count: Index) -> bool:
         """True where the best of all blocks are few relative to all elements."""
-        static_count, k = as_int(count), as_int(self.attrs.k)
-        return (
-            k is not None
-            and k * _PAYS <= _BLOCK
-            and (static_count is None or static_count > 2 * _BLOCK)
-        )
+        size, k = as_int(count), as_int(self.attrs.k)
+        return k is not None and k * _PAYS <= _BLOCK and (size is None or size > 2 * _BLOCK)
 
     def _best_of_blocks(self, items: _Items) -> _Items:
         k, b = self.attrs.k, self.b
