@@ -36,7 +36,7 @@ def test_pools_keep_their_promises(binary: Path, mode: str) -> None:
 
 
 def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
-    sources = [RUNTIME / "src" / name for name in (*WORKERS, *SYSTEM, "budget.c", "alloc.c")]
+    sources = [RUNTIME / "src" / name for name in (*WORKERS, *SYSTEM, "budget.c", "arena.c")]
     sources += sorted((RUNTIME / "src" / "pool").glob("*.c"))
     flags = ("-O1", "-fsanitize=thread", *includes(RUNTIME), "-lpthread")
     compile_c("cc", flags, [HERE / "pool.c", *sources, Path("-ldl")], tmp_path / "pool")
