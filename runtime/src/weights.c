@@ -157,7 +157,7 @@ static tcc_status copy(int file, int64_t offset, const char *name, choice told,
     if (told == COPY || (!tcc_weights_share(file, name, mapped->base, size, out_better) && told != SHARE))
         status = read_to_huge_pages(file, offset, size, out_better);
     settle_copy(size, out_better);
-    return status;
+    return told == CHOOSE && status == TCC_OUT_OF_MEMORY ? TCC_OK : status;
 }
 
 /* `mapped` is the file's own pages, which serve where nothing better can be had. */

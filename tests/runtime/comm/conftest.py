@@ -23,7 +23,7 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The folder of the programs of this folder that are linked with the library."""
 
     def build(folder: Path) -> None:
-        for name in ("matrix", "faults", "chaos", "joined", "beside", "device_faults"):
+        for name in ("matrix", "faults", "chaos", "joined", "beside", "crowded", "device_faults"):
             build_program(folder, name, comm_library)
         for name, stems in INSIDE.items():
             sources = [path for path in comm_sources() if path.stem in stems]
