@@ -9,7 +9,7 @@ static size_t in_order(const size_t *number) { return __atomic_load_n(number, __
 
 static size_t lesser(size_t one, size_t other) { return one < other ? one : other; }
 
-static void note_most(tcc_budget *budget, size_t used) {
+TCC_RARE static void note_most(tcc_budget *budget, size_t used) {
     size_t most = load(&budget->most);
     while (used > most && !__atomic_compare_exchange_n(&budget->most, &most, used, true,
                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
@@ -26,7 +26,7 @@ static bool exceeds(size_t limit, size_t used, size_t bytes) {
  * are still among what is left; they are counted before and not after what is left is read, so that a
  * thread which fills its pages meanwhile makes this too little, never too much.  `asked` of them are no
  * used bytes yet. */
-static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc_room *out_room) {
+TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc_room *out_room) {
     size_t absent = in_order(&process->absent) - asked;
     tcc_memory_room(out_room);
     size_t all = (size_t)out_room->left + (absent < used ? used - absent : 0);
@@ -34,7 +34,7 @@ static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc
 }
 
 /* Small growths between two looks at the system's files take together what is next to nothing. */
-TCC_COLD static bool system_has(tcc_budget *process, size_t used, size_t bytes) {
+TCC_RARE static bool system_has(tcc_budget *process, size_t used, size_t bytes) {
     enum { MOST_UNSEEN = 4 << 20, SHARE = 64 };
     size_t unseen = load(&process->unseen);
     while (bytes <= unseen)
@@ -56,7 +56,7 @@ static tcc_budget *outermost(tcc_budget *budget) {
     return budget;
 }
 
-static bool take_one(tcc_budget *budget, size_t bytes) {
+TCC_RARE static bool take_one(tcc_budget *budget, size_t bytes) {
     size_t limit = load(&budget->limit), used = in_order(&budget->used);
     do {
         if (limit && exceeds(limit, used, bytes)) return false;
@@ -114,8 +114,8 @@ tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes) {
         size_t share = budget->parent ? SIZE_MAX : share_of(budget, used, 0, &room);
         if (exceeds(share, used, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
-                            "out of memory: %s holds %zu bytes and asks for %zu more; %s leaves it %zu, "
-                            "three quarters of what others do not need (%lld of %lld bytes are in use)",
+                            "out of memory: %s holds %zu bytes and asks for %zu more; %s leaves it %zu "
+                            "(%lld of %lld are in use)",
                             budget->name, used, bytes, room.whose, share, (long long)room.used,
                             (long long)room.limit);
     }

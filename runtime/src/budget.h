@@ -9,6 +9,8 @@
 
 #include "tcc.h"
 
+#define TCC_BUDGET __attribute__((cold)) /* rare: compiled for its size */
+
 /* Bytes in use within a limit, and within the budget around it.  The outermost is the process's, which
  * may add three quarters of what the machine and the control groups have left: it asks the system at
  * each take, but for some megabytes between two answers.  For any number of threads. */
@@ -22,15 +24,15 @@ typedef struct tcc_budget {
 } tcc_budget;
 
 /* False, and nothing is taken, where a limit is reached.  What is taken is absent until it is settled. */
-bool tcc_budget_take(tcc_budget *budget, size_t bytes);
+TCC_BUDGET bool tcc_budget_take(tcc_budget *budget, size_t bytes);
 /* What is given back was settled before. */
-void tcc_budget_give(tcc_budget *budget, size_t bytes);
+TCC_BUDGET void tcc_budget_give(tcc_budget *budget, size_t bytes);
 /* So many of the bytes in use have pages now; or may have lost theirs. */
-void tcc_budget_settle(tcc_budget *budget, size_t bytes);
-void tcc_budget_expect(tcc_budget *budget, size_t bytes);
+TCC_BUDGET void tcc_budget_settle(tcc_budget *budget, size_t bytes);
+TCC_BUDGET void tcc_budget_expect(tcc_budget *budget, size_t bytes);
 size_t tcc_budget_used(const tcc_budget *budget);
 /* TCC_OUT_OF_MEMORY and the reason why `bytes` more were refused, by a budget or by the system. */
-tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
+TCC_BUDGET tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
 /* That of all artifacts of the process. */
 tcc_budget *tcc_process_budget(void);
 
@@ -40,6 +42,6 @@ typedef struct tcc_room {
     int64_t left, limit, used;
     const char *whose; /* in messages */
 } tcc_room;
-__attribute__((cold)) void tcc_memory_room(tcc_room *out);
+TCC_BUDGET void tcc_memory_room(tcc_room *out);
 
 #endif

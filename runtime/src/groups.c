@@ -22,7 +22,7 @@ typedef void look(const char *folder, void *out);
 enum { LINE = 128 };
 
 /* The line of a file that begins with the word `key`, the first line where that is "". */
-static bool find_line(const char *folder, const char *name, const char *key, char text[LINE]) {
+static TCC_RARE bool find_line(const char *folder, const char *name, const char *key, char text[LINE]) {
     size_t room = strlen(folder) + strlen(name) + 2, length = strlen(key);
     char *path = tcc_allocate(room); /* not on the stack: a thread may have a small one */
     if (!path) return false;
@@ -37,7 +37,7 @@ static bool find_line(const char *folder, const char *name, const char *key, cha
 }
 
 /* The number behind `key`; 0 where there is none. */
-static int64_t number_in(const char *folder, const char *name, const char *key) {
+static TCC_RARE int64_t number_in(const char *folder, const char *name, const char *key) {
     char text[LINE];
     long long number = 0;
     if (!find_line(folder, name, key, text)) return 0;
@@ -45,7 +45,7 @@ static int64_t number_in(const char *folder, const char *name, const char *key) 
     return sscanf(at + (*at == ':'), "%lld", &number) == 1 ? number : 0;
 }
 
-static int64_t cpus_of(const char *folder) {
+static TCC_RARE int64_t cpus_of(const char *folder) {
     char text[LINE];
     long long quota = 0, period = 0;
     if (!find_line(folder, "cpu.max", "", text)) {
@@ -57,29 +57,27 @@ static int64_t cpus_of(const char *folder) {
     return quota > 0 && period > 0 ? quota / period + (quota % period != 0) : 0;
 }
 
-static void look_at_cpus(const char *folder, void *out) {
+static TCC_RARE void look_at_cpus(const char *folder, void *out) {
     int64_t cpus = cpus_of(folder), *least = out;
     if (cpus && (!*least || cpus < *least)) *least = cpus;
 }
 
-static void take_least(tcc_room *least, tcc_room room) {
-    if (room.left < 0) room.left = 0;
-    if (room.left < least->left) *least = room;
-}
-
-static void look_at_memory(const char *folder, void *out) {
+static TCC_RARE void look_at_memory(const char *folder, void *out) {
+    tcc_room *least = out;
     int64_t limit = number_in(folder, "memory.max", "");
     bool second = limit > 0;
     if (!second) limit = number_in(folder, "memory.limit_in_bytes", "");
     if (limit <= 0 || limit > INT64_MAX / 2) return; /* version 1 has a number for none */
     int64_t used = number_in(folder, second ? "memory.current" : "memory.usage_in_bytes", "");
     int64_t files = number_in(folder, "memory.stat", second ? "inactive_file" : "total_inactive_file");
-    take_least(out, (tcc_room){limit - used + files, limit, used, "its control group"});
+    int64_t left = limit - used + files;
+    if (left < 0) left = 0;
+    if (left < least->left) *least = (tcc_room){left, limit, used, "its control group"};
 }
 
 /* ---- the groups around the process -------------------------------------------------------------------- */
 
-static bool has_word(const char *list, const char *word) {
+static TCC_RARE bool has_word(const char *list, const char *word) {
     size_t length = strlen(word);
     for (const char *at = list; at; at = strchr(at, ','), at += at != NULL)
         if (!strncmp(at, word, length) && (at[length] == ',' || !at[length])) return true;
@@ -87,7 +85,7 @@ static bool has_word(const char *list, const char *word) {
 }
 
 /* The process's group in the hierarchy of a controller ("": version 2), as in /proc/self/cgroup. */
-static bool own_group(const char *controller, char out_group[PATH]) {
+static TCC_RARE bool own_group(const char *controller, char out_group[PATH]) {
     FILE *file = fopen("/proc/self/cgroup", "re");
     char *line = NULL;
     size_t room = 0;
@@ -106,7 +104,7 @@ static bool own_group(const char *controller, char out_group[PATH]) {
 }
 
 /* Spaces and the like are in mountinfo as \040. */
-static void unescape(char *text) {
+static TCC_RARE void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at; to++) {
         unsigned code = 0;
@@ -130,7 +128,7 @@ typedef struct hierarchy {
 } hierarchy;
 
 /* The hierarchy that a line of mountinfo mounts, if it may have limits of the controller. */
-static bool read_mount(const char *line, const char *controller, hierarchy *out) {
+static TCC_RARE bool read_mount(const char *line, const char *controller, hierarchy *out) {
     char type[32], options[256];
     const char *behind = strstr(line, " - ");
     if (!behind || sscanf(behind, " - %31s %*s %255s", type, options) != 2 ||
@@ -150,7 +148,7 @@ static const char *path_below(const char *top, const char *group) {
 }
 
 /* Looks at the process's group in that hierarchy and at those around it. */
-static void look_around(hierarchy *in, const char *controller, look *look, void *out) {
+static TCC_RARE void look_around(hierarchy *in, const char *controller, look *look, void *out) {
     if (!own_group(in->second ? "" : controller, in->group)) return;
     size_t top = strlen(in->place);
     snprintf(in->folder, sizeof in->folder, "%s%s", in->place, path_below(in->top, in->group));
@@ -161,7 +159,7 @@ static void look_around(hierarchy *in, const char *controller, look *look, void 
     }
 }
 
-static void look_at_groups(const char *controller, look *look, void *out) {
+static TCC_RARE void look_at_groups(const char *controller, look *look, void *out) {
     FILE *file = fopen("/proc/self/mountinfo", "re");
     hierarchy *in = file ? tcc_allocate(sizeof *in) : NULL;
     char *line = NULL;

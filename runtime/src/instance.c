@@ -7,15 +7,14 @@
 
 /* Arenas and the pool count together: what the pool does not need makes room for an arena of so many
  * bytes, of which `more` are new. */
-static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
+TCC_COLD static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
     tcc_budget *budget = &instance->budget;
     if (tcc_budget_take(budget, more)) return TCC_OK;
     tcc_pool_trim(instance->pool);
     return tcc_budget_take(budget, more) ? TCC_OK : tcc_budget_refuse(budget, size);
 }
 
-static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
-    if (size <= arena->size) return TCC_OK;
+TCC_COLD static tcc_status grow(tcc_instance *instance, tcc_arena *arena, size_t size) {
     size = tcc_arena_rounded(size);
     size_t absent = size - arena->size + arena->absent;
     TCC_RETURN_IF_ERROR(charge(instance, size - arena->size, size)); /* made anew, the old goes first */
@@ -29,11 +28,14 @@ static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size)
     return status;
 }
 
+static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
+    return size <= arena->size ? TCC_OK : grow(instance, arena, size);
+}
+
 /* After a run all pages are there that runs need, and before the arenas go it does not matter. */
-static void settle_arenas(tcc_instance *instance) {
+TCC_COLD static void settle_arenas(tcc_instance *instance) {
     tcc_arena *all[] = {&instance->arena, &instance->scratch, &instance->state, &instance->symmetric};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (!all[i]->absent) continue;
         tcc_budget_settle(&instance->budget, all[i]->absent);
         all[i]->absent = 0;
     }
@@ -273,7 +275,9 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         status = run_program(&run);
         tcc_crew_leave(&run.crew);
     }
-    settle_arenas(instance);
+    if (TCC_UNLIKELY(instance->arena.absent | instance->scratch.absent | instance->state.absent |
+                     instance->symmetric.absent))
+        settle_arenas(instance);
     tcc_pool_reset(instance->pool);
     return status;
 }

@@ -44,7 +44,7 @@ static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
 
 /* Opens `path` if it ends with the section wanted; -1 otherwise, and errno is 0 where it could be read or
  * does not exist. */
-static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
+TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
     trailer found;
     int64_t length;
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -63,26 +63,6 @@ static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32
     close(file);
     errno = 0;
     return -1;
-}
-
-/* Counts `size` bytes for a copy.  Where the user did not ask for one it may take half of what the process
- * and an instance may: the system can drop pages of the file where memory is short, but of a copy it kills
- * the process. */
-static bool count_copy(size_t size, bool asked) {
-    tcc_budget *process = tcc_process_budget();
-    size_t limit = 0, taken = asked ? size : 2 * size;
-    if (!asked && (tcc_memory_limit(&limit) != TCC_OK || (limit && taken > limit))) return false;
-    if (!tcc_budget_take(process, taken)) return false;
-    tcc_budget_settle(process, taken - size);
-    tcc_budget_give(process, taken - size);
-    return true;
-}
-
-/* What was counted for the copy that is `made`, if it is, counts as resident or no more. */
-static void settle_copy(size_t size, const tcc_weights *made) {
-    tcc_budget *process = tcc_process_budget();
-    tcc_budget_settle(process, size);
-    tcc_budget_give(process, size - made->counted);
 }
 
 /* Reads, because that copies without a page fault per 4 KiB of the file. */
@@ -147,21 +127,26 @@ void tcc_weights_unmap(tcc_weights *weights) {
     memset(weights, 0, sizeof *weights);
 }
 
-/* Copies the weights to a memory file that processes share, or to memory of the process's own. */
-static tcc_status copy(int file, int64_t offset, const char *name, choice told,
-                       const tcc_weights *mapped, tcc_weights *out_better) {
-    size_t size = mapped->size;
-    if (!count_copy(size, told != CHOOSE))
-        return told == COPY ? tcc_budget_refuse(tcc_process_budget(), size) : TCC_OK;
-    tcc_status status = TCC_OK;
+/* Copies the weights to a memory file that processes share, or to memory of the process's own.  What the
+ * user did not ask for may take half of what the process and an instance may: the system can drop pages of
+ * the file where memory is short, but of a copy it kills the process. */
+TCC_RARE static tcc_status copy(int file, int64_t offset, const char *name, choice told,
+                                const tcc_weights *mapped, tcc_weights *out_better) {
+    size_t size = mapped->size, spare = told == CHOOSE ? size : 0, limit = 0;
+    tcc_budget *process = tcc_process_budget();
+    tcc_status status = told == CHOOSE ? tcc_memory_limit(&limit) : TCC_OK;
+    if (status != TCC_OK || (limit && size + spare > limit)) return TCC_OK;
+    if (!tcc_budget_take(process, size + spare))
+        return told == COPY ? tcc_budget_refuse(process, size) : TCC_OK;
     if (told == COPY || (!tcc_weights_share(file, name, mapped->base, size, out_better) && told != SHARE))
         status = read_to_huge_pages(file, offset, size, out_better);
-    settle_copy(size, out_better);
+    tcc_budget_settle(process, size + spare);
+    tcc_budget_give(process, size + spare - out_better->counted);
     return told == CHOOSE && status == TCC_OUT_OF_MEMORY ? TCC_OK : status;
 }
 
 /* `mapped` is the file's own pages, which serve where nothing better can be had. */
-static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
+TCC_RARE static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
                            tcc_weights *mapped) {
     size_t size = mapped->size;
     char *base = (char *)mapped->mapping + (mapped->base - (char *)mapped->mapping);
@@ -218,8 +203,7 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
     int file = open_weights(path, size, sha256, &offset);
     if (file < 0 && !errno) file = open_weights(side, size, sha256, &offset);
     if (file < 0 && errno)
-        return tcc_fail(TCC_SYSTEM, "the file of the weights of '%s' cannot be opened: %s", path,
-                        strerror(errno));
+        return tcc_fail(TCC_SYSTEM, "the weights of '%s': %s", path, strerror(errno));
     if (file < 0)
         return tcc_fail(TCC_CORRUPT,
                         "the weights of '%s' are missing or damaged, in the file and in "

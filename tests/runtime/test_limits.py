@@ -209,8 +209,7 @@ def test_a_process_adds_three_quarters_of_what_is_left(
     refused = run(program, tmp_path / "one", files, 150 * MIB + 1)[2]
     assert refused.endswith(
         f"out of memory: the process holds 0 bytes and asks for {150 * MIB + 1} more; its control "
-        f"group leaves it {150 * MIB}, three quarters of what others do not need ({120 * MIB} of "
-        f"{300 * MIB} bytes are in use)"
+        f"group leaves it {150 * MIB} ({120 * MIB} of {300 * MIB} are in use)"
     )
     some = run(program, tmp_path / "one", files, 80 * MIB, 131 * MIB, 130 * MIB)
     assert [line.split()[1] for line in some[2:]] == ["taken", "out", "taken"]

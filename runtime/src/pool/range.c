@@ -119,7 +119,7 @@ tcc_status pool_reserve(tcc_pool *pool) {
                     pool->wanted);
 }
 
-void pool_settle(tcc_pool *pool, size_t bytes) {
+TCC_COLD void pool_settle(tcc_pool *pool, size_t bytes) {
     if (bytes > pool->absent) bytes = pool->absent;
     tcc_budget_settle(&pool->budget, bytes);
     pool->absent -= bytes;

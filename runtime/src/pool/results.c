@@ -21,7 +21,7 @@ static void after_fork(bool child) {
 static void after_fork_in_parent(void) { after_fork(false); }
 static void after_fork_in_child(void) { after_fork(true); }
 
-static bool guard_forks(void) {
+TCC_RARE static bool guard_forks(void) {
     static bool guarded;
     if (__atomic_load_n(&guarded, __ATOMIC_ACQUIRE)) return true;
     if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child)) return false;
@@ -30,7 +30,7 @@ static bool guard_forks(void) {
 }
 
 /* Of two threads that make one at the same time the second drops its own. */
-static tcc_pool *make_results(void) {
+TCC_COLD static tcc_pool *make_results(void) {
     tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_SHARED};
     tcc_pool *made = NULL, *other = NULL;
     if (!guard_forks() || tcc_pool_create(&config, &made) != TCC_OK) return NULL;
