@@ -72,27 +72,34 @@ def group(request: pytest.FixtureRequest) -> Iterator[Path]:
         pytest.skip(str(why))
 
 
-@pytest.fixture(scope="module", params=["arena", "pool"])
-def model(
-    request: pytest.FixtureRequest, kernels: bytes, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
-    path = tmp_path_factory.mktemp("filling") / "filling.so"
-    programs.link(programs.filling(request.param == "pool"), kernels, path)
-    return path
+@pytest.fixture(scope="module")
+def models(kernels: bytes, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("filling")
+    for where in ("arena", "pool"):
+        programs.link(programs.filling(where == "pool"), kernels, folder / f"{where}.so")
+    return {path.stem: path for path in folder.glob("*.so")}
 
 
-# the case, the megabytes of a run, and how many runs are right at least and at most
+# where a run's memory is, the case, the megabytes of a run, and how many runs are right at least
+# and at most
 CASES = [
-    ("alone", 100, 1, 1), ("alone", 260, 0, 0), ("before", 60, 1, 1), ("before", 200, 0, 0),
-    ("after", 200, 0, 0), ("grown", 200, 1, 1), ("callers", 10, 24, 24), ("callers", 60, 3, 12),
+    ("arena", "alone", 100, 1, 1), ("arena", "before", 60, 1, 1), ("arena", "before", 200, 0, 0),
+    ("arena", "after", 200, 0, 0), ("arena", "grown", 200, 1, 1), ("arena", "callers", 60, 3, 12),
+    ("pool", "alone", 260, 0, 0), ("pool", "callers", 10, 24, 24), ("pool", "callers", 60, 3, 12),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("case", "megabytes", "least", "most"), CASES)
+@pytest.mark.parametrize(("where", "case", "megabytes", "least", "most"), CASES)
 def test_runs_that_do_not_fit_get_a_status(
-    group: Path, model: Path, case: str, megabytes: int, least: int, most: int
+    group: Path,
+    models: dict[str, Path],
+    where: str,
+    case: str,
+    megabytes: int,
+    least: int,
+    most: int,
 ) -> None:
-    command = (sys.executable, "-c", PROCESS, str(group), str(model), case, str(megabytes))
+    command = (sys.executable, "-c", PROCESS, str(group), str(models[where]), case, str(megabytes))
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": os.environ["PATH"]}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
