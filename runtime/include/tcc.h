@@ -24,8 +24,8 @@
  * copy the file; tcc.load of Python does so.
  *
  * Weights of 8 MiB and more lie on huge pages: the file's own where its file system has them, else, if
- * that takes at most half of TCC_MEMORY, a copy in a sealed memory file that all processes of one user
- * share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file (or the file's pages
+ * that takes at most half of TCC_MEMORY and of what the process may add, a copy in a sealed memory file
+ * that all processes of one user share.  TCC_WEIGHTS=map keeps the file's pages, "share" takes the memory file (or the file's pages
  * where there can be none) and "copy" a copy of the process's own.
  *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
@@ -41,9 +41,13 @@
  * Failure.  Functions return a tcc_status.  On failure the outputs' contents are unspecified, and
  * `last_error` holds the reason for the calling thread until its next call into this artifact.
  * An instance takes no more memory for the arrays between inputs and outputs, its threads' scratch and
- * its state together than TCC_MEMORY says (bytes, as in 512M or 4G; if not set, three quarters of the
- * memory of the machine or its control group), and all instances and pools of the process no more than
- * process_set_memory_limit says.  What needs more fails with TCC_OUT_OF_MEMORY.
+ * its state together than TCC_MEMORY says (bytes, as in 512M or 4G), and all instances and pools of the
+ * process no more than process_set_memory_limit says.  All instances, pools and copies of weights of the
+ * process, of all artifacts, add together at most three quarters of what the machine and each control
+ * group around the process have left for it: the limit without what others use, pages of files apart that
+ * the system can take back.  The system is asked each time that they grow by some megabytes, and by no
+ * run that takes no more memory.  What needs more fails with TCC_OUT_OF_MEMORY and both numbers.
+ * No resource limit of the process (setrlimit) makes tcc raise a signal, but for the limit of CPU time.
  * A program with raised privileges (set-user-ID, set-group-ID, file capabilities) reads no environment
  * variable.
  *
@@ -188,7 +192,7 @@ typedef struct tcc_memory {
     uint64_t arena, scratch, state; /* as in tcc_statistics */
     uint64_t pool_committed, pool_live; /* held, and in use, for sizes that data decides */
     uint64_t used, most, limit; /* of the instance: all of these together */
-    uint64_t process_used, process_most, process_limit; /* of all instances and pools */
+    uint64_t process_used, process_most, process_limit; /* of all instances, pools, copies of weights */
     uint64_t symmetric; /* that runs need for what ranks sum; lies in the comm where that has memory */
 } tcc_memory;
 
@@ -293,11 +297,12 @@ typedef struct tcc_api {
     tcc_status (*instance_set_poll)(tcc_instance *instance, int (*poll)(void *context),
                                     void *context);
 
-    /* Bytes that all instances and pools of the process may take together, those of other artifacts
-     * too; 0, as at first: no limit.  What is held already stays. */
+    /* Bytes that all instances, pools and copies of weights of the process may take together, those of
+     * other artifacts too, within what the system leaves; 0, as at first: no limit but that.  What is
+     * held already stays. */
     tcc_status (*process_set_memory_limit)(uint64_t bytes);
-    /* Bytes that the instance may take instead of what TCC_MEMORY says; 0: that again.  Not while it
-     * runs. */
+    /* Bytes that the instance may take instead of what TCC_MEMORY says; 0: that again, or no
+     * limit of its own.  Not while it runs. */
     tcc_status (*instance_set_memory_limit)(tcc_instance *instance, uint64_t bytes);
     /* Fills `out`; `instance` may be NULL (then the process's numbers only).  Not while it runs. */
     tcc_status (*memory)(tcc_instance *instance, tcc_memory *out);

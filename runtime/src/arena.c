@@ -16,13 +16,10 @@ static const size_t filled_to = (size_t)256 << 20; /* a second, where memory is 
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* Page faults of as much as most models need come now, not in the middle of a run; but a size that
- * may be nonsense takes no more than half of what is free. */
-static void populate(void *memory, size_t size) {
-    if (size > filled_to) size = filled_to;
-    long free_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (free_pages > 0 && page > 0 && size / (size_t)page <= (size_t)free_pages / 2)
-        (void)madvise(memory, size, MADV_POPULATE_WRITE); /* before Linux 5.14: faults as it goes */
+size_t tcc_populate(void *memory, size_t size) {
+    size_t first = size < filled_to ? size : filled_to;
+    /* before Linux 5.14: faults as it goes */
+    return madvise(memory, first, MADV_POPULATE_WRITE) ? size : size - first;
 }
 
 /* The last huge page is one where that takes a thirty-second more memory at most. */
@@ -64,7 +61,7 @@ static void grow(tcc_arena *arena, size_t size) {
     size_t more = size - arena->size;
     /* advice only: a kernel without huge pages serves the range all the same */
     (void)madvise(behind, more, MADV_HUGEPAGE);
-    populate(behind, more);
+    arena->absent += tcc_populate(behind, more);
     arena->size = size;
 }
 

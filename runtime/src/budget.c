@@ -1,30 +1,80 @@
-/* Budgets: how many bytes a process, an instance or a pool may take, each within the one around it. */
+/* Budgets: how many bytes a process, an instance or a pool may take, each within the one around it, and
+ * the process within what the system has left. */
 #define _GNU_SOURCE
 #include "workers.h"
 
-static void note_most(tcc_budget *budget, size_t used) {
-    size_t most = __atomic_load_n(&budget->most, __ATOMIC_RELAXED);
+static size_t load(const size_t *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
+
+static size_t in_order(const size_t *number) { return __atomic_load_n(number, __ATOMIC_SEQ_CST); }
+
+static size_t lesser(size_t one, size_t other) { return one < other ? one : other; }
+
+TCC_RARE static void note_most(tcc_budget *budget, size_t used) {
+    size_t most = load(&budget->most);
     while (used > most && !__atomic_compare_exchange_n(&budget->most, &most, used, true,
                                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
     }
 }
 
-static bool take_one(tcc_budget *budget, size_t bytes) {
-    size_t limit = __atomic_load_n(&budget->limit, __ATOMIC_RELAXED);
-    size_t used = __atomic_load_n(&budget->used, __ATOMIC_RELAXED);
+static bool exceeds(size_t limit, size_t used, size_t bytes) {
+    return used > limit || bytes > limit - used;
+}
+
+/* ---- what the system has left ---------------------------------------------------------------------- */
+
+/* Three quarters of what there would be without this process's bytes.  Those that are not resident yet
+ * are still among what is left; they are counted before and not after what is left is read, so that a
+ * thread which fills its pages meanwhile makes this too little, never too much.  `asked` of them are no
+ * used bytes yet. */
+TCC_RARE static size_t share_of(const tcc_budget *process, size_t used, size_t asked, tcc_room *out_room) {
+    size_t absent = in_order(&process->absent) - asked;
+    tcc_memory_room(out_room);
+    size_t all = (size_t)out_room->left + (absent < used ? used - absent : 0);
+    return all - all / 4;
+}
+
+/* Small growths between two looks at the system's files take together what is next to nothing. */
+TCC_RARE static bool system_has(tcc_budget *process, size_t used, size_t bytes) {
+    enum { MOST_UNSEEN = 4 << 20, SHARE = 64 };
+    size_t unseen = load(&process->unseen);
+    while (bytes <= unseen)
+        if (__atomic_compare_exchange_n(&process->unseen, &unseen, unseen - bytes, true,
+                                        __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+            return true;
+    tcc_room room;
+    size_t share = share_of(process, used, bytes, &room);
+    if (exceeds(share, used, bytes)) return false;
+    __atomic_store_n(&process->unseen, lesser((share - used - bytes) / SHARE, MOST_UNSEEN),
+                     __ATOMIC_RELAXED);
+    return true;
+}
+
+/* ---- budgets ------------------------------------------------------------------------------------------ */
+
+static tcc_budget *outermost(tcc_budget *budget) {
+    while (budget->parent) budget = budget->parent;
+    return budget;
+}
+
+TCC_RARE static bool take_one(tcc_budget *budget, size_t bytes) {
+    size_t limit = load(&budget->limit), used = in_order(&budget->used);
     do {
-        if (limit && (used > limit || bytes > limit - used)) return false;
-    } while (!__atomic_compare_exchange_n(&budget->used, &used, used + bytes, true, __ATOMIC_RELAXED,
-                                          __ATOMIC_RELAXED));
+        if (limit && exceeds(limit, used, bytes)) return false;
+        if (!budget->parent && !system_has(budget, used, bytes)) return false;
+    } while (!__atomic_compare_exchange_n(&budget->used, &used, used + bytes, true, __ATOMIC_SEQ_CST,
+                                          __ATOMIC_SEQ_CST));
     note_most(budget, used + bytes);
     return true;
 }
 
 bool tcc_budget_take(tcc_budget *budget, size_t bytes) {
+    if (!bytes) return true;
+    tcc_budget_expect(budget, bytes); /* before they count as used */
     for (tcc_budget *at = budget; at; at = at->parent) {
         if (take_one(at, bytes)) continue;
         for (tcc_budget *taken = budget; taken != at; taken = taken->parent)
             (void)__atomic_fetch_sub(&taken->used, bytes, __ATOMIC_RELAXED);
+        tcc_budget_settle(budget, bytes);
         return false;
     }
     return true;
@@ -32,12 +82,18 @@ bool tcc_budget_take(tcc_budget *budget, size_t bytes) {
 
 void tcc_budget_give(tcc_budget *budget, size_t bytes) {
     for (; budget; budget = budget->parent)
-        (void)__atomic_fetch_sub(&budget->used, bytes, __ATOMIC_RELAXED);
+        (void)__atomic_fetch_sub(&budget->used, bytes, __ATOMIC_SEQ_CST);
 }
 
-size_t tcc_budget_used(const tcc_budget *budget) {
-    return __atomic_load_n(&budget->used, __ATOMIC_RELAXED);
+void tcc_budget_expect(tcc_budget *budget, size_t bytes) {
+    (void)__atomic_fetch_add(&outermost(budget)->absent, bytes, __ATOMIC_SEQ_CST);
 }
+
+void tcc_budget_settle(tcc_budget *budget, size_t bytes) {
+    if (bytes) (void)__atomic_fetch_sub(&outermost(budget)->absent, bytes, __ATOMIC_SEQ_CST);
+}
+
+size_t tcc_budget_used(const tcc_budget *budget) { return load(&budget->used); }
 
 /* ---- the process's budget --------------------------------------------------------------------------- */
 
@@ -49,11 +105,19 @@ tcc_budget *tcc_process_budget(void) {
 
 tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes) {
     for (; budget; budget = budget->parent) {
-        size_t limit = __atomic_load_n(&budget->limit, __ATOMIC_RELAXED), used = tcc_budget_used(budget);
-        if (limit && (used > limit || bytes > limit - used))
+        size_t limit = load(&budget->limit), used = tcc_budget_used(budget);
+        if (limit && exceeds(limit, used, bytes))
             return tcc_fail(TCC_OUT_OF_MEMORY,
                             "out of memory: %s holds %zu bytes and asks for %zu more; %s allows it %zu",
                             budget->name, used, bytes, budget->source, limit);
+        tcc_room room;
+        size_t share = budget->parent ? SIZE_MAX : share_of(budget, used, 0, &room);
+        if (exceeds(share, used, bytes))
+            return tcc_fail(TCC_OUT_OF_MEMORY,
+                            "out of memory: %s holds %zu bytes and asks for %zu more; %s leaves it %zu "
+                            "(%lld of %lld are in use)",
+                            budget->name, used, bytes, room.whose, share, (long long)room.used,
+                            (long long)room.limit);
     }
     return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (the system gives no %zu bytes)", bytes);
 }

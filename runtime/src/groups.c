@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime.h"
 
@@ -15,45 +16,68 @@ enum { PATH = 4096 };
 
 /* ---- one group ---------------------------------------------------------------------------------------- */
 
-/* The limit that a group's files set; 0 where they set none. */
-typedef int64_t (*limit_of)(const char *folder);
+/* Takes what a group's files say into `out`. */
+typedef void look(const char *folder, void *out);
 
-static bool first_line(const char *folder, const char *name, char text[64]) {
-    char path[3 * PATH];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+enum { LINE = 128 };
+
+/* The line of a file that begins with the word `key`, the first line where that is "". */
+static TCC_RARE bool find_line(const char *folder, const char *name, const char *key, char text[LINE]) {
+    size_t room = strlen(folder) + strlen(name) + 2, length = strlen(key);
+    char *path = tcc_allocate(room); /* not on the stack: a thread may have a small one */
+    if (!path) return false;
+    snprintf(path, room, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
-    bool found = file && fgets(text, 64, file);
+    tcc_free(path);
+    bool found = false;
+    while (file && !found && fgets(text, LINE, file))
+        found = !length || (!strncmp(text, key, length) && (text[length] == ' ' || text[length] == ':'));
     if (file) fclose(file);
     return found;
 }
 
-static int64_t number_in(const char *folder, const char *name) {
-    char text[64];
+/* The number behind `key`; 0 where there is none. */
+static TCC_RARE int64_t number_in(const char *folder, const char *name, const char *key) {
+    char text[LINE];
     long long number = 0;
-    return first_line(folder, name, text) && sscanf(text, "%lld", &number) == 1 ? number : 0;
+    if (!find_line(folder, name, key, text)) return 0;
+    const char *at = text + strlen(key);
+    return sscanf(at + (*at == ':'), "%lld", &number) == 1 ? number : 0;
 }
 
-static int64_t cpus_of(const char *folder) {
-    char text[64];
+static TCC_RARE int64_t cpus_of(const char *folder) {
+    char text[LINE];
     long long quota = 0, period = 0;
-    if (!first_line(folder, "cpu.max", text)) {
-        quota = number_in(folder, "cpu.cfs_quota_us"); /* version 1; -1: none */
-        period = number_in(folder, "cpu.cfs_period_us");
+    if (!find_line(folder, "cpu.max", "", text)) {
+        quota = number_in(folder, "cpu.cfs_quota_us", ""); /* version 1; -1: none */
+        period = number_in(folder, "cpu.cfs_period_us", "");
     } else if (sscanf(text, "%lld %lld", &quota, &period) != 2) {
         return 0;
     }
     return quota > 0 && period > 0 ? quota / period + (quota % period != 0) : 0;
 }
 
-static int64_t bytes_of(const char *folder) {
-    int64_t bytes = number_in(folder, "memory.max");
-    if (bytes <= 0) bytes = number_in(folder, "memory.limit_in_bytes"); /* version 1 */
-    return bytes > 0 ? bytes : 0;
+static TCC_RARE void look_at_cpus(const char *folder, void *out) {
+    int64_t cpus = cpus_of(folder), *least = out;
+    if (cpus && (!*least || cpus < *least)) *least = cpus;
+}
+
+static TCC_RARE void look_at_memory(const char *folder, void *out) {
+    tcc_room *least = out;
+    int64_t limit = number_in(folder, "memory.max", "");
+    bool second = limit > 0;
+    if (!second) limit = number_in(folder, "memory.limit_in_bytes", "");
+    if (limit <= 0 || limit > INT64_MAX / 2) return; /* version 1 has a number for none */
+    int64_t used = number_in(folder, second ? "memory.current" : "memory.usage_in_bytes", "");
+    int64_t files = number_in(folder, "memory.stat", second ? "inactive_file" : "total_inactive_file");
+    int64_t left = limit - used + files;
+    if (left < 0) left = 0;
+    if (left < least->left) *least = (tcc_room){left, limit, used, "its control group"};
 }
 
 /* ---- the groups around the process -------------------------------------------------------------------- */
 
-static bool has_word(const char *list, const char *word) {
+static TCC_RARE bool has_word(const char *list, const char *word) {
     size_t length = strlen(word);
     for (const char *at = list; at; at = strchr(at, ','), at += at != NULL)
         if (!strncmp(at, word, length) && (at[length] == ',' || !at[length])) return true;
@@ -61,7 +85,7 @@ static bool has_word(const char *list, const char *word) {
 }
 
 /* The process's group in the hierarchy of a controller ("": version 2), as in /proc/self/cgroup. */
-static bool own_group(const char *controller, char out_group[PATH]) {
+static TCC_RARE bool own_group(const char *controller, char out_group[PATH]) {
     FILE *file = fopen("/proc/self/cgroup", "re");
     char *line = NULL;
     size_t room = 0;
@@ -80,7 +104,7 @@ static bool own_group(const char *controller, char out_group[PATH]) {
 }
 
 /* Spaces and the like are in mountinfo as \040. */
-static void unescape(char *text) {
+static TCC_RARE void unescape(char *text) {
     char *to = text;
     for (const char *at = text; *at; to++) {
         unsigned code = 0;
@@ -96,13 +120,15 @@ static void unescape(char *text) {
 }
 
 typedef struct hierarchy {
-    char top[PATH];  /* the group that is mounted */
+    char top[PATH];   /* the group that is mounted */
     char place[PATH]; /* where */
+    char group[PATH]; /* the process's */
+    char folder[2 * PATH];
     bool second; /* version 2 */
 } hierarchy;
 
 /* The hierarchy that a line of mountinfo mounts, if it may have limits of the controller. */
-static bool read_mount(const char *line, const char *controller, hierarchy *out) {
+static TCC_RARE bool read_mount(const char *line, const char *controller, hierarchy *out) {
     char type[32], options[256];
     const char *behind = strstr(line, " - ");
     if (!behind || sscanf(behind, " - %31s %*s %255s", type, options) != 2 ||
@@ -121,38 +147,40 @@ static const char *path_below(const char *top, const char *group) {
     return below && !strstr(group, "/..") ? group + length : "";
 }
 
-static int64_t lesser(int64_t limit, int64_t other) {
-    return other > 0 && (limit == 0 || other < limit) ? other : limit;
-}
-
-/* The least limit of the process's group in that hierarchy and those around it; 0 without one. */
-static int64_t least_in(const hierarchy *in, const char *controller, limit_of read) {
-    char group[PATH], folder[2 * PATH + 64];
-    if (!own_group(in->second ? "" : controller, group)) return 0;
-    size_t top = (size_t)snprintf(folder, sizeof folder, "%s", in->place);
-    if (top >= sizeof folder) return 0;
-    snprintf(folder + top, sizeof folder - top, "%s", path_below(in->top, group));
-    int64_t least = read(folder);
-    while (strlen(folder) > top) {
-        *strrchr(folder, '/') = 0;
-        least = lesser(least, read(folder));
+/* Looks at the process's group in that hierarchy and at those around it. */
+static TCC_RARE void look_around(hierarchy *in, const char *controller, look *look, void *out) {
+    if (!own_group(in->second ? "" : controller, in->group)) return;
+    size_t top = strlen(in->place);
+    snprintf(in->folder, sizeof in->folder, "%s%s", in->place, path_below(in->top, in->group));
+    look(in->folder, out);
+    while (strlen(in->folder) > top) {
+        *strrchr(in->folder, '/') = 0;
+        look(in->folder, out);
     }
-    return least;
 }
 
-static int64_t least_limit(const char *controller, limit_of read) {
+static TCC_RARE void look_at_groups(const char *controller, look *look, void *out) {
     FILE *file = fopen("/proc/self/mountinfo", "re");
+    hierarchy *in = file ? tcc_allocate(sizeof *in) : NULL;
     char *line = NULL;
     size_t room = 0;
-    int64_t least = 0;
-    hierarchy in;
-    while (file && getline(&line, &room, file) > 0)
-        if (read_mount(line, controller, &in))
-            least = lesser(least, least_in(&in, controller, read));
+    while (in && getline(&line, &room, file) > 0)
+        if (read_mount(line, controller, in)) look_around(in, controller, look, out);
     free(line);
+    tcc_free(in);
     if (file) fclose(file);
-    return least;
 }
 
-int64_t tcc_group_cpus(void) { return least_limit("cpu", cpus_of); }
-int64_t tcc_group_bytes(void) { return least_limit("memory", bytes_of); }
+int64_t tcc_group_cpus(void) {
+    int64_t cpus = 0;
+    look_at_groups("cpu", look_at_cpus, &cpus);
+    return cpus;
+}
+
+void tcc_memory_room(tcc_room *out) {
+    int64_t all = number_in("/proc", "meminfo", "MemTotal") * 1024;
+    int64_t left = number_in("/proc", "meminfo", "MemAvailable") * 1024;
+    if (!all || !left) all = left = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE);
+    *out = (tcc_room){left, all, all - left, "the machine"};
+    look_at_groups("memory", look_at_memory, out);
+}

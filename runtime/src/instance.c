@@ -7,20 +7,38 @@
 
 /* Arenas and the pool count together: what the pool does not need makes room for an arena of so many
  * bytes, of which `more` are new. */
-static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
+TCC_COLD static tcc_status charge(tcc_instance *instance, size_t more, size_t size) {
     tcc_budget *budget = &instance->budget;
     if (tcc_budget_take(budget, more)) return TCC_OK;
     tcc_pool_trim(instance->pool);
     return tcc_budget_take(budget, more) ? TCC_OK : tcc_budget_refuse(budget, size);
 }
 
-static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
-    if (size <= arena->size) return TCC_OK;
+TCC_COLD static tcc_status grow(tcc_instance *instance, tcc_arena *arena, size_t size) {
     size = tcc_arena_rounded(size);
+    size_t absent = size - arena->size + arena->absent;
     TCC_RETURN_IF_ERROR(charge(instance, size - arena->size, size)); /* made anew, the old goes first */
+    if (size > arena->room) {
+        tcc_budget_expect(&instance->budget, size - absent);
+        absent = size;
+    }
     tcc_status status = tcc_arena_reserve(arena, size);
+    tcc_budget_settle(&instance->budget, absent - arena->absent);
     tcc_budget_give(&instance->budget, size - arena->size);
     return status;
+}
+
+static tcc_status reserve(tcc_instance *instance, tcc_arena *arena, size_t size) {
+    return size <= arena->size ? TCC_OK : grow(instance, arena, size);
+}
+
+/* After a run all pages are there that runs need, and before the arenas go it does not matter. */
+TCC_COLD static void settle_arenas(tcc_instance *instance) {
+    tcc_arena *all[] = {&instance->arena, &instance->scratch, &instance->state, &instance->symmetric};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        tcc_budget_settle(&instance->budget, all[i]->absent);
+        all[i]->absent = 0;
+    }
 }
 
 static tcc_status set_threads(tcc_instance *instance) {
@@ -89,7 +107,7 @@ static tcc_status reserve_memory(tcc_instance *instance) {
 tcc_status tcc_instance_set_memory_limit(tcc_instance *instance, uint64_t bytes) {
     if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
     size_t limit = (size_t)bytes;
-    if (!bytes) TCC_RETURN_IF_ERROR(tcc_memory_limit(&limit));
+    if (!bytes) TCC_RETURN_IF_ERROR(tcc_memory_limit(&limit)); /* 0: what the process has is enough */
     instance->budget.limit = limit;
     instance->budget.source = bytes ? "instance_set_memory_limit" : "TCC_MEMORY";
     return TCC_OK;
@@ -151,6 +169,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     if (!instance) return;
     tcc_gpu_instance_destroy(instance);
     tcc_pool_destroy(instance->pool);
+    settle_arenas(instance);
     tcc_arena_release(&instance->arena);
     tcc_arena_release(&instance->scratch);
     tcc_arena_release(&instance->state);
@@ -192,6 +211,7 @@ static tcc_status make_symmetric(tcc_run *run, tcc_span *out_memory) {
     tcc_arena *own = &instance->symmetric;
     if (!own->base && own->size < (size_t)size) {
         TCC_RETURN_IF_ERROR(charge(instance, (size_t)size - own->size, (size_t)size));
+        tcc_budget_settle(&instance->budget, (size_t)size - own->size); /* the comm makes its pages */
         own->size = (size_t)size;
     }
     tcc_status status = tcc_collective_memory(run, out_memory);
@@ -259,6 +279,9 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         tcc_crew_leave(&run.crew);
     }
     if (run.comm) tcc_collective_end(&run);
+    if (TCC_UNLIKELY(instance->arena.absent | instance->scratch.absent | instance->state.absent |
+                     instance->symmetric.absent))
+        settle_arenas(instance);
     tcc_pool_reset(instance->pool);
     return status;
 }

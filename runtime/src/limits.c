@@ -1,5 +1,5 @@
 /* What a process may use, threads and memory: what it is told, else what the machine and its control
- * group leave it. */
+ * groups leave it. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -71,16 +71,7 @@ static tcc_status told_memory(const char *text, size_t *out_bytes) {
 }
 
 tcc_status tcc_memory_limit(size_t *out_bytes) {
-    static size_t found; /* the machine's; it does not change */
     const char *text = secure_getenv("TCC_MEMORY");
-    if (text && *text) return told_memory(text, out_bytes);
-    *out_bytes = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (*out_bytes) return TCC_OK;
-    int64_t limit = tcc_group_bytes();
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    size_t bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
-    if (limit > 0 && (size_t)limit < bytes) bytes = (size_t)limit;
-    *out_bytes = bytes - bytes / 4;
-    __atomic_store_n(&found, *out_bytes, __ATOMIC_RELAXED);
-    return TCC_OK;
+    *out_bytes = 0;
+    return text && *text ? told_memory(text, out_bytes) : TCC_OK;
 }

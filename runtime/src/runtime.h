@@ -57,6 +57,7 @@ typedef struct tcc_arena {
     size_t size, room; /* bytes asked for, rounded; addresses that it can grow to where it lies */
     void *mapping;
     size_t mapped;
+    size_t absent; /* bytes of `size` that may have no pages yet */
 } tcc_arena;
 
 /* Makes `arena` hold at least `size` zero or old bytes; what it held may be lost.  It has a
@@ -66,25 +67,11 @@ typedef struct tcc_arena {
 tcc_status tcc_arena_reserve(tcc_arena *arena, size_t size);
 size_t tcc_arena_rounded(size_t size); /* what it would hold, made for `size` bytes */
 void tcc_arena_release(tcc_arena *arena);
+/* Gives pages to memory, as much as most models need: their faults come now, not in the middle of a run.
+ * Returns how many bytes may have none. */
+size_t tcc_populate(void *memory, size_t size);
 
-/* ---- budget.c: how many bytes may be taken ------------------------------------------------------ */
-
-/* Bytes in use within a limit, and within the budget around it.  For any number of threads. */
-typedef struct tcc_budget {
-    size_t limit; /* 0: none of its own */
-    size_t used, most;
-    struct tcc_budget *parent; /* or NULL */
-    const char *name, *source; /* in messages: whose it is, and who set the limit */
-} tcc_budget;
-
-/* False, and nothing is taken, where a limit is reached. */
-bool tcc_budget_take(tcc_budget *budget, size_t bytes);
-void tcc_budget_give(tcc_budget *budget, size_t bytes);
-size_t tcc_budget_used(const tcc_budget *budget);
-/* TCC_OUT_OF_MEMORY and the reason why `bytes` more were refused, by a budget or by the system. */
-tcc_status tcc_budget_refuse(const tcc_budget *budget, size_t bytes);
-/* That of all artifacts of the process. */
-tcc_budget *tcc_process_budget(void);
+#include "budget.h" /* of budget.c: how many bytes may be taken */
 
 /* ---- pool/: memory for sizes that data decides; tcc_pool.h says what it promises ------------------- */
 
@@ -173,8 +160,6 @@ int64_t tcc_stored_bytes(tcc_dtype dtype, int64_t count);
 
 /* CPUs that the quotas of the process's control groups keep busy, rounded up; 0 without a quota. */
 TCC_RARE int64_t tcc_group_cpus(void);
-/* Bytes that the process and the others in its control groups may take; 0 without a limit. */
-TCC_RARE int64_t tcc_group_bytes(void);
 
 /* ---- limits.c: what the process may use ------------------------------------------------------------- */
 
@@ -186,8 +171,8 @@ tcc_status tcc_threads_resolve(int32_t wanted, int32_t *out_threads);
 /* Nanoseconds that all idle workers spin: TCC_SPIN_MICROSECONDS, a minute at most, else 2 milliseconds,
  * also where it fails because that is no number. */
 tcc_status tcc_spin_resolve(int64_t *out_nanoseconds);
-/* Bytes that one instance may take for its arrays: TCC_MEMORY, else three quarters of the
- * memory of the machine or the control group.  Fails if TCC_MEMORY is no size. */
+/* Bytes that one instance may take for its arrays: TCC_MEMORY; 0 where that is not set.  Fails if it is
+ * no size. */
 TCC_RARE tcc_status tcc_memory_limit(size_t *out_bytes);
 
 /* ---- notes.c: what the libraries of a process share ---------------------------------------------- */
@@ -333,6 +318,7 @@ typedef struct tcc_weights {
     void *mapping;
     size_t mapped;
     int shared; /* the memory file that is mapped, kept open for others to find; 0: none */
+    size_t counted; /* bytes that this process added, and not a file or another process */
 } tcc_weights;
 
 /* A part of the weight section; it begins at a multiple of 64 KiB. */
@@ -350,8 +336,8 @@ void tcc_weights_unmap(tcc_weights *weights);
 /* ---- shared_weights.c: weights that processes share where files have no huge pages ------------------- */
 
 /* Maps the memory file `name` with these bytes, on huge pages, and makes it where no process of this user
- * has it.  What is found is used only if it is sealed and equal byte by byte.  `file` is locked meanwhile.
- * False, and nothing is held, where that cannot be. */
+ * has it: then all of it is `counted`.  What is found is used only if it is sealed and equal byte by byte.
+ * `file` is locked meanwhile.  False, and nothing is held, where that cannot be. */
 TCC_RARE bool tcc_weights_share(int file, const char *name, const char *bytes, size_t size,
                        tcc_weights *out_weights);
 

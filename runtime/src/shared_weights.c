@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -37,7 +38,7 @@ static bool map(int file, size_t size, tcc_weights *out_weights) {
         munmap(memory, room);
         return false;
     }
-    *out_weights = (tcc_weights){base, size, memory, room, file};
+    *out_weights = (tcc_weights){base, size, memory, room, file, 0};
     return true;
 }
 
@@ -138,15 +139,19 @@ static bool find_first(int file, int artifact, wanted *wanted, tcc_weights *out_
 }
 
 static bool make(const char *name, int artifact, wanted *wanted, tcc_weights *out_weights) {
+    struct rlimit limit; /* a file past it is a signal, which ends the process */
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && wanted->size > limit.rlim_cur) return false;
     int file = (int)syscall(SYS_memfd_create, name, MFD);
     if (file < 0) return false;
     bool found = find_first(file, artifact, wanted, out_weights);
     bool made = !found && write_all(file, wanted->bytes, wanted->size) &&
                 fcntl(file, F_ADD_SEALS, SEALS) == 0 && map(file, wanted->size, out_weights);
-    if (made)
+    if (made) {
+        out_weights->counted = wanted->size;
         (void)lock(file, LOCK_UN);
-    else
+    } else {
         close(file);
+    }
     return found || made;
 }
 

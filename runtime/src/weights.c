@@ -42,12 +42,16 @@ static bool read_trailer(int file, int64_t *out_length, trailer *out_trailer) {
            memcmp(out_trailer->magic, "TCCWGTS", 8) == 0 && out_trailer->version == VERSION;
 }
 
-/* Opens `path` if it ends with the section wanted; -1 otherwise. */
-static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
+/* Opens `path` if it ends with the section wanted; -1 otherwise, and errno is 0 where it could be read or
+ * does not exist. */
+TCC_RARE static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32], int64_t *out_offset) {
     trailer found;
     int64_t length;
     int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return -1;
+    if (file < 0) {
+        if (errno == ENOENT) errno = 0;
+        return -1;
+    }
     long page = sysconf(_SC_PAGESIZE);
     if (read_trailer(file, &length, &found) && found.size == size &&
         memcmp(found.sha256, sha256, 32) == 0 && found.offset % (uint64_t)page == 0 &&
@@ -57,14 +61,8 @@ static int open_weights(const char *path, uint64_t size, const uint8_t sha256[32
         return file;
     }
     close(file);
+    errno = 0;
     return -1;
-}
-
-/* A copy may take half of what an instance may: the system can drop pages of the file where memory is
- * short, but of a copy it kills the process. */
-static bool leaves_room(size_t size) {
-    size_t limit = 0;
-    return tcc_memory_limit(&limit) == TCC_OK && size <= limit / 2;
 }
 
 /* Reads, because that copies without a page fault per 4 KiB of the file. */
@@ -88,7 +86,7 @@ static tcc_status read_to_huge_pages(int file, int64_t offset, size_t size,
         done += (size_t)got;
     }
     (void)mprotect(memory, room, PROT_READ); /* a guard against our own faults; not needed to run */
-    *out_weights = (tcc_weights){base, size, memory, room, 0};
+    *out_weights = (tcc_weights){base, size, memory, room, 0, size};
     return TCC_OK;
 }
 
@@ -118,18 +116,37 @@ static tcc_status map_file(int file, int64_t offset, size_t size, tcc_weights *o
         return tcc_fail(TCC_OUT_OF_MEMORY, "mapping %zu bytes of weights failed: %s", size,
                         strerror(errno));
     }
-    *out_weights = (tcc_weights){base, size, memory, room, 0};
+    *out_weights = (tcc_weights){base, size, memory, room, 0, 0};
     return TCC_OK;
 }
 
 void tcc_weights_unmap(tcc_weights *weights) {
     if (weights->mapping) munmap(weights->mapping, weights->mapped);
     if (weights->shared) close(weights->shared);
+    if (weights->counted) tcc_budget_give(tcc_process_budget(), weights->counted);
     memset(weights, 0, sizeof *weights);
 }
 
+/* Copies the weights to a memory file that processes share, or to memory of the process's own.  What the
+ * user did not ask for may take half of what the process and an instance may: the system can drop pages of
+ * the file where memory is short, but of a copy it kills the process. */
+TCC_RARE static tcc_status copy(int file, int64_t offset, const char *name, choice told,
+                                const tcc_weights *mapped, tcc_weights *out_better) {
+    size_t size = mapped->size, spare = told == CHOOSE ? size : 0, limit = 0;
+    tcc_budget *process = tcc_process_budget();
+    tcc_status status = told == CHOOSE ? tcc_memory_limit(&limit) : TCC_OK;
+    if (status != TCC_OK || (limit && size + spare > limit)) return TCC_OK;
+    if (!tcc_budget_take(process, size + spare))
+        return told == COPY ? tcc_budget_refuse(process, size) : TCC_OK;
+    if (told == COPY || (!tcc_weights_share(file, name, mapped->base, size, out_better) && told != SHARE))
+        status = read_to_huge_pages(file, offset, size, out_better);
+    tcc_budget_settle(process, size + spare);
+    tcc_budget_give(process, size + spare - out_better->counted);
+    return told == CHOOSE && status == TCC_OUT_OF_MEMORY ? TCC_OK : status;
+}
+
 /* `mapped` is the file's own pages, which serve where nothing better can be had. */
-static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
+TCC_RARE static tcc_status map_best(int file, int64_t offset, const char *name, choice told,
                            tcc_weights *mapped) {
     size_t size = mapped->size;
     char *base = (char *)mapped->mapping + (mapped->base - (char *)mapped->mapping);
@@ -137,15 +154,9 @@ static tcc_status map_best(int file, int64_t offset, const char *name, choice to
     if (told == MAP) return TCC_OK;
     if (told == CHOOSE && madvise(base, size / huge_page * huge_page, MADV_COLLAPSE) == 0)
         return TCC_OK;
-    if (told == CHOOSE && !leaves_room(size)) return TCC_OK;
     tcc_weights better = {0};
-    if (told != COPY && tcc_weights_share(file, name, mapped->base, size, &better)) {
-        tcc_weights_unmap(mapped);
-        *mapped = better;
-        return TCC_OK;
-    }
-    if (told == SHARE) return TCC_OK;
-    TCC_RETURN_IF_ERROR(read_to_huge_pages(file, offset, size, &better));
+    TCC_RETURN_IF_ERROR(copy(file, offset, name, told, mapped, &better));
+    if (!better.mapping) return TCC_OK;
     tcc_weights_unmap(mapped);
     *mapped = better;
     return TCC_OK;
@@ -190,7 +201,9 @@ tcc_status tcc_weights_map(uint64_t size, const uint8_t sha256[32], tcc_range pa
     if (!path[0]) return tcc_fail(TCC_CORRUPT, "the artifact's own file cannot be found");
     (void)snprintf(side, sizeof side, "%s.weights", path);
     int file = open_weights(path, size, sha256, &offset);
-    if (file < 0) file = open_weights(side, size, sha256, &offset);
+    if (file < 0 && !errno) file = open_weights(side, size, sha256, &offset);
+    if (file < 0 && errno)
+        return tcc_fail(TCC_SYSTEM, "the weights of '%s': %s", path, strerror(errno));
     if (file < 0)
         return tcc_fail(TCC_CORRUPT,
                         "the weights of '%s' are missing or damaged, in the file and in "

@@ -98,12 +98,17 @@ static void signals_to_block(sigset_t *out_set) {
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) sigdelset(out_set, own[i]);
 }
 
+enum { LEAST_STACK = 1 << 20 }; /* of a worker, for kernels and functions, whatever `ulimit -s` says */
+
 static bool start_thread(worker_start *start) {
     sigset_t blocked, old;
     pthread_attr_t attributes;
     pthread_t thread;
     if (pthread_attr_init(&attributes)) return false;
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    size_t stack = LEAST_STACK;
+    if (!pthread_attr_getstacksize(&attributes, &stack) && stack < LEAST_STACK)
+        pthread_attr_setstacksize(&attributes, LEAST_STACK);
     signals_to_block(&blocked);
     pthread_sigmask(SIG_SETMASK, &blocked, &old);
     bool started = !pthread_create(&thread, &attributes, begin, start);

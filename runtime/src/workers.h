@@ -36,7 +36,7 @@
 #include "runtime.h"
 
 /* of the shared object's layout */
-#define WORKERS_VERSION 8
+#define WORKERS_VERSION 9
 
 enum {
     PIECES = 16,
@@ -181,6 +181,7 @@ struct tcc_workers {
 #define AT(type, member, offset) _Static_assert(offsetof(type, member) == (offset), #member " moved")
 _Static_assert(sizeof(tcc_workers) == 34176 && sizeof(tcc_team) == 66432 && sizeof(tcc_job) == 72,
                "the shared objects");
+_Static_assert(sizeof(tcc_budget) == 64, "a part of the shared object");
 _Static_assert(sizeof(tcc_slot) == 128 && sizeof(tcc_seat) == 256 && sizeof(tcc_post) == 128,
                "parts of the shared objects");
 AT(tcc_workers, cpus, 4);
@@ -193,7 +194,7 @@ AT(tcc_workers, started, 256);
 AT(tcc_workers, refused, 260);
 AT(tcc_workers, warm, 264);
 AT(tcc_workers, memory, 272);
-AT(tcc_workers, teams, 320);
+AT(tcc_workers, teams, 336);
 AT(tcc_workers, posts, 1408);
 AT(tcc_team, ticket, 0);
 AT(tcc_team, narrow_until, 8);

@@ -201,7 +201,7 @@ def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], t
 
 def pool(folder: Path) -> Iterator[Figure]:
     """Peaks on traces; times of a take and a give beside the C library's and others' malloc."""
-    sources = (*WORKERS, *SYSTEM, "budget.c", "alloc.c", "sized.c")
+    sources = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
     program = compiled(folder, "pool_times", (*sources, *parts), "-w")
     peaks = {}

@@ -1,29 +1,46 @@
-/* What the process may use, of the system below $FAKE_ROOT: CPUs and bytes of its control groups, then
- * threads and bytes of a run. */
+/* What the process may use, of the system below $FAKE_ROOT: CPUs of its control groups and threads of a
+ * run; then the room for memory: bytes left, the limit, bytes in use, and whose they are.
+ *
+ *     limits [BYTES]...
+ *
+ * Then takes BYTES of the process's budget after another: a line for each, "taken" or the reason, and how
+ * many files were opened. */
 #include <stdio.h>
-
 #include <stdlib.h>
 
-#include "runtime.h"
+#include "workers.h"
 
 /* All of this is compiled with fopen named open_below. */
 #undef fopen
 FILE *fopen(const char *path, const char *how);
 
+static int opened;
+static tcc_workers workers = {.memory = {.name = "the process"}};
+
+tcc_workers *tcc_workers_find(void) { return &workers; }
+
 FILE *open_below(const char *path, const char *how) {
     char below[1 << 14];
+    opened++;
     snprintf(below, sizeof below, "%s%s", getenv("FAKE_ROOT"), path);
     return fopen(below, how);
 }
 
-int main(void) {
+int main(int argc, char **argv) {
     int32_t threads = 0;
-    size_t bytes = 0;
-    if (tcc_threads_resolve(0, &threads) || tcc_memory_limit(&bytes)) {
-        puts(tcc_last_error());
-        return 1;
+    tcc_room room;
+    if (tcc_threads_resolve(0, &threads)) return puts(tcc_last_error()), 1;
+    tcc_memory_room(&room);
+    printf("%lld %d\n%lld %lld %lld %s\n", (long long)tcc_group_cpus(), threads, (long long)room.left,
+           (long long)room.limit, (long long)room.used, room.whose);
+    for (int i = 1; i < argc; i++) {
+        size_t bytes = strtoull(argv[i], NULL, 10);
+        opened = 0;
+        bool taken = tcc_budget_take(&workers.memory, bytes);
+        int files = opened;
+        if (!taken) tcc_budget_refuse(&workers.memory, bytes);
+        printf("%d %s\n", files, taken ? "taken" : tcc_last_error());
+        if (taken) tcc_budget_settle(&workers.memory, bytes);
     }
-    printf("%lld %lld %d %zu\n", (long long)tcc_group_cpus(), (long long)tcc_group_bytes(), threads,
-           bytes);
     return 0;
 }

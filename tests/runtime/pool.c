@@ -311,7 +311,7 @@ static int limits(int argc, char **argv) {
     tcc_pool *large = made((tcc_pool_config){.range = 3 * machine});
     if (machine) /* a block that no memory can stand behind is refused, not given and killed for */
         CHECK(tcc_pool_take(large, machine + machine / 4, &spare) == TCC_OUT_OF_MEMORY &&
-              strstr(tcc_last_error(), "the system gives no"));
+              strstr(tcc_last_error(), "leaves it"));
     spare = NULL;
     tcc_pool_destroy(large);
     tcc_pool *none = NULL;

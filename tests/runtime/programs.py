@@ -213,6 +213,46 @@ def mlp() -> tuple[Program, bytes]:
     return b.program(), np.arange(1, 65, dtype=np.float32).tobytes()
 
 
+def filling(dynamic: bool = False) -> Program:
+    """y = [count] for an integer `count`, after as many elements were filled with it, in the arena
+    or in memory that the run takes from its pool."""
+    b = Builder()
+    count, one, four, zero = b.register(), b.const(1), b.const(4), b.const(0)
+    b.input("count", "i64", [], "[]")
+    source = b.buffer(Input(0))
+    b.body.append(ReadInt(count, source, DTYPES["i64"]))
+    size = b.let(IntOp.MUL, count, four)
+    room = b.buffer(Dynamic() if dynamic else Arena(zero, size))
+    y = b.output("y", "f32", [one], "[1]")
+    if dynamic:
+        b.allocate(room, size)
+    else:
+        b.arena = size
+    b.allocate(y, four)
+    b.launch("fill", count, [room], [count])
+    b.body.append(Copy(y, room, four))
+    return b.program()
+
+
+def enduring() -> tuple[Program, bytes]:
+    """y = count + [1, 2, 3, 4] for an integer `count`, by way of as many elements in the arena and
+    in memory of the pool, and large weights."""
+    b = Builder()
+    count, four, sixteen, zero = b.register(), b.const(4), b.const(16), b.const(0)
+    b.input("count", "i64", [], "[]")
+    source = b.buffer(Input(0))
+    b.body.append(ReadInt(count, source, DTYPES["i64"]))
+    b.arena = size = b.let(IntOp.MUL, count, four)
+    planned, taken, w = b.buffer(Arena(zero, size)), b.buffer(Dynamic()), b.buffer(Weight(0, 16))
+    y = b.output("y", "f32", [four], "[4]")
+    b.allocate(taken, size)
+    b.allocate(y, sixteen)
+    b.launch("fill", count, [planned], [count])
+    b.launch("relu", count, [planned, taken])
+    b.launch("add", four, [taken, w, y])
+    return b.program(), np.arange(1, 5, dtype=np.float32).tobytes().ljust(8 << 20, b"\1")
+
+
 def planned(steps: int = 4) -> Program:
     """y = relu(x) for x: f32[n], after as many launches; each run plans what lies between."""
     b = Builder()

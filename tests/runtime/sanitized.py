@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -43,13 +44,13 @@ class Sanitized:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def program(self, name: str, *sources: Path) -> Path:
+    def program(self, name: str, *sources: Path, flags: Sequence[str] = ()) -> Path:
         """The program of these C files and the runtime; no other has its name."""
         made = self.folder / name
         if not made.exists():
             objects = [str(path) for path in sorted(self.folder.glob("*/*.o"))]
             own = self.folder / f"{name}.{os.getpid()}"  # two workers may be making it
-            command = (*_command(), *map(str, sources), *objects, "-o", str(own))
+            command = (*_command(), *flags, *map(str, sources), *objects, "-o", str(own))
             subprocess.run((*command, "-lm", "-lpthread", "-ldl"), check=True)
             own.rename(made)
         return made

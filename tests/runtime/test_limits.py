@@ -7,21 +7,22 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from trials import HERE, RUNTIME, compile_c, includes
+from trials import HERE, RUNTIME, SYSTEM, compile_c, includes
 
 MIB = 1 << 20
 NONE = "9223372036854771712"  # what version 1 says where there is no limit
 ALL = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 CPUS = len(os.sched_getaffinity(0))
+WATCHED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     binary = tmp_path_factory.mktemp("limits") / "limits"
-    sources = [RUNTIME / "src" / name for name in ("limits.c", "groups.c", "status.c")]
+    sources = [RUNTIME / "src" / name for name in (*SYSTEM, "budget.c")]
     compile_c(
         "cc",
-        ("-O1", "-Dfopen=open_below", *includes(RUNTIME)),
+        ("-O1", "-g", *WATCHED, "-Dfopen=open_below", *includes(RUNTIME)),
         [HERE / "limits.c", *sources],
         binary,
     )
@@ -46,7 +47,7 @@ def quota(folder: str, quota: int, period: int = 100000) -> dict[str, str]:
     return {f"{folder}/cpu.cfs_quota_us": f"{quota}", f"{folder}/cpu.cfs_period_us": f"{period}"}
 
 
-# mounts, the process's groups, the files of the groups; CPUs and bytes that they leave
+# mounts, the process's groups, the files of the groups; CPUs and bytes that these are limited to
 CASES: dict[str, tuple[str, str, dict[str, str], int, int]] = {
     "version 2": (
         SECOND.format(top="/"), "0::/a/b\n",
@@ -102,17 +103,121 @@ CASES: dict[str, tuple[str, str, dict[str, str], int, int]] = {
 }  # fmt: skip
 
 
+def run(program: Path, root: Path, files: dict[str, str], *takes: int) -> list[str]:
+    """What the program says of the system of these files."""
+    for name, text in files.items():
+        path = root / name[1:]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text if text.endswith("\n") else f"{text}\n")
+    told = {"PATH": os.environ["PATH"], "FAKE_ROOT": str(root)}
+    command = (program, *map(str, takes))
+    result = subprocess.run(command, env=told, capture_output=True, text=True, check=True)
+    return result.stdout.splitlines()
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_control_groups(program: Path, tmp_path: Path, case: str) -> None:
     mounts, groups, files, cpus, size = CASES[case]
     tree = {"/proc/self/mountinfo": MOUNTS + mounts, "/proc/self/cgroup": groups, **files}
-    for name, text in tree.items():
-        path = tmp_path / name[1:]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text if text.endswith("\n") else f"{text}\n")
-    told = {"PATH": os.environ["PATH"], "FAKE_ROOT": str(tmp_path)}
-    result = subprocess.run([program], env=told, capture_output=True, text=True, check=True)
-    found = [int(word) for word in result.stdout.split()]
-    assert found[:2] == [cpus, size]
-    threads, most = min(cpus or CPUS, CPUS), min(size or ALL, ALL)
-    assert found[2:] == [threads, most - most // 4]
+    found = run(program, tmp_path, tree)
+    assert found[0] == f"{cpus} {min(cpus or CPUS, CPUS)}"
+    bound = 0 < size < ALL
+    whose, limit = ("its control group", size) if bound else ("the machine", ALL)
+    assert found[1] == f"{limit} {limit} 0 {whose}"
+
+
+# ---- memory that is left -------------------------------------------------------------------------
+
+
+def second(folder: str, limit: str | int, used: int = 0, files: int = 0) -> dict[str, str]:
+    """The files of a group of version 2, in MiB."""
+    stat = f"anon {used * MIB}\ninactive_anon 77\nactive_file 99\ninactive_file {files * MIB}\n"
+    return {
+        f"{folder}/memory.max": f"{limit * MIB if isinstance(limit, int) else limit}",
+        f"{folder}/memory.current": f"{used * MIB}",
+        f"{folder}/memory.stat": stat,
+    }
+
+
+def first(folder: str, limit: int, used: int = 0, files: int = 0) -> dict[str, str]:
+    """The same of version 1, whose numbers without `total_` leave out the groups inside."""
+    stat = f"cache 5\ninactive_file 7\ntotal_cache 9\ntotal_inactive_file {files * MIB}\n"
+    return {
+        f"{folder}/memory.limit_in_bytes": f"{limit * MIB}" if limit else NONE,
+        f"{folder}/memory.usage_in_bytes": f"{used * MIB}",
+        f"{folder}/memory.stat": stat,
+    }
+
+
+def machine(available: int) -> dict[str, str]:
+    lines = f"MemTotal:  {1000 << 10} kB\nMemFree:  5 kB\nMemAvailable:  {available << 10} kB\n"
+    return {"/proc/meminfo": lines}
+
+
+def around(version: int, group: str = "/a/b") -> dict[str, str]:
+    mounts = SECOND.format(top="/") if version == 2 else FIRST.format(top="/")
+    groups = f"0::{group}\n" if version == 2 else IN_FIRST.format(group)
+    return {"/proc/self/mountinfo": MOUNTS + mounts, "/proc/self/cgroup": groups}
+
+
+GROUP, MACHINE = "its control group", "the machine"
+# the files; MiB that are left, the limit, MiB in use, and whose they are
+ROOMS: dict[str, tuple[dict[str, str], int, int, int, str]] = {
+    "version 2": (
+        around(2) | machine(900) | second(f"{V2}/a/b", 300, 120, 30), 210, 300, 120, GROUP,
+    ),
+    "version 1": (
+        around(1) | machine(900) | first(f"{MEMORY}/a/b", 300, 120, 30), 210, 300, 120, GROUP,
+    ),
+    "a larger group around is fuller": (
+        around(2) | machine(900) | second(f"{V2}/a/b", 300, 120, 30) | second(f"{V2}/a", 500, 450),
+        50, 500, 450, GROUP,
+    ),
+    "version 1: a larger group around is fuller": (
+        around(1) | machine(900) | first(f"{MEMORY}/a/b", 0, 10)
+        | first(f"{MEMORY}/a", 500, 450, 5), 55, 500, 450, GROUP,
+    ),
+    "the machine is fuller": (
+        around(2) | machine(100) | second(f"{V2}/a/b", 300, 120, 30), 100, 1000, 900, MACHINE,
+    ),
+    "no limit": (
+        around(2) | machine(700) | second(f"{V2}/a/b", "max", 120), 700, 1000, 300, MACHINE,
+    ),
+    "more in use than the limit allows": (
+        around(2) | machine(900) | second(f"{V2}/a/b", 300, 320, 10), 0, 300, 320, GROUP,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ROOMS)
+def test_what_is_left(program: Path, tmp_path: Path, case: str) -> None:
+    files, left, limit, used, whose = ROOMS[case]
+    found = run(program, tmp_path, files)
+    assert found[1] == f"{left * MIB} {limit * MIB} {used * MIB} {whose}"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_process_adds_three_quarters_of_what_is_left(
+    program: Path, tmp_path: Path, version: int
+) -> None:
+    """The files do not change here, so what was taken counts as if others had left it."""
+    numbers = (300, 120, 20)
+    group = first(f"{MEMORY}/a/b", *numbers) if version == 1 else second(f"{V2}/a/b", *numbers)
+    files = around(version) | machine(900) | group
+    (tmp_path / "one").mkdir()
+    assert run(program, tmp_path / "one", files, 150 * MIB)[2].endswith("taken")
+    refused = run(program, tmp_path / "one", files, 150 * MIB + 1)[2]
+    assert refused.endswith(
+        f"out of memory: the process holds 0 bytes and asks for {150 * MIB + 1} more; its control "
+        f"group leaves it {150 * MIB} ({120 * MIB} of {300 * MIB} are in use)"
+    )
+    some = run(program, tmp_path / "one", files, 80 * MIB, 131 * MIB, 130 * MIB)
+    assert [line.split()[1] for line in some[2:]] == ["taken", "out", "taken"]
+
+
+def test_growths_of_a_few_bytes_read_nothing(program: Path, tmp_path: Path) -> None:
+    files = around(2) | machine(900) | second(f"{V2}/a/b", 300, 100)
+    found = run(program, tmp_path, files, 1 << 16, 1 << 20, 1 << 20, 1 << 20, 0, 4 * MIB)
+    opened = [int(line.split()[0]) for line in found[2:]]
+    # three quarters of 200 MiB, a 64th of which is 2.3 MiB
+    assert [number > 0 for number in opened] == [True, False, False, True, False, True]

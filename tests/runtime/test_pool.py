@@ -36,7 +36,7 @@ def test_pools_keep_their_promises(binary: Path, mode: str) -> None:
 
 
 def test_shared_pools_have_no_data_race(tmp_path: Path) -> None:
-    names = (*WORKERS, *SYSTEM, "budget.c", "alloc.c", "sized.c")
+    names = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
     sources = [RUNTIME / "src" / name for name in names]
     sources += sorted((RUNTIME / "src" / "pool").glob("*.c"))
     flags = ("-O1", "-fsanitize=thread", *includes(RUNTIME), "-lpthread")

@@ -12,7 +12,7 @@ HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
 EXPLORER = HERE / "explorer"
 WORKERS = ("crew.c", "threads.c", "width.c", "workers.c")
-SYSTEM = ("limits.c", "groups.c", "status.c", "notes.c")
+SYSTEM = ("limits.c", "groups.c", "alloc.c", "status.c", "notes.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"
 # each with the budget of deviations that a test has time for
 SCENARIOS = {

@@ -64,9 +64,13 @@ tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const
     do sent = sendmsg(connection, &message, MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     if (sent >= 0) return TCC_OK;
-    if (errno == EPIPE || errno == ECONNRESET)
-        return tcc_fail(TCC_PEER_DEAD, "a rank gave up or ended while ranks met");
-    return tcc_fail(TCC_SYSTEM, "a message to another rank: %s", strerror(errno));
+    int error = errno;
+    if (error == EPIPE || error == ECONNRESET)
+        tcc_fail(TCC_PEER_DEAD, "a rank gave up or ended while ranks met");
+    else
+        tcc_fail(TCC_SYSTEM, "a message to another rank: %s", strerror(error));
+    errno = error;
+    return error == EPIPE || error == ECONNRESET ? TCC_PEER_DEAD : TCC_SYSTEM;
 }
 
 /* Copies up to `n` descriptors, closes what is above, and returns how many came. */

@@ -24,6 +24,7 @@ typedef struct tcc_packet_peer {
 
 /* Whether the process at the other end has this process's user; tells which process it is. */
 bool tcc_packet_same_user(int connection, tcc_packet_peer *out_peer);
+/* Where it fails, errno is the system's. */
 tcc_status tcc_packet_send(int connection, const void *bytes, size_t size, const int *descriptors,
                            int32_t n);
 

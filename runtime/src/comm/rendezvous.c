@@ -25,6 +25,7 @@ enum {
     MOST_VISITORS = 2 * TCC_COMM_MOST_LOCAL,
     NEWCOMERS = 32,      /* that are let in between two looks at the others */
     STRANGER = 1000,     /* milliseconds after which who has proved nothing is one */
+    FULL = 50000,        /* nanoseconds until ranks may have taken what they were sent */
 };
 
 typedef struct question {
@@ -127,11 +128,17 @@ static tcc_status look_around(const tcc_comm_meeting *meeting) {
 
 /* ---- rank 0 ---------------------------------------------------------------------------------- */
 
-/* Answers who has said `its` and proved it. */
+/* Answers who has said `its` and proved it.  Descriptors that a user has sent and nobody has taken yet may
+ * be as many as a process may open (`ulimit -n`): then it waits until ranks have taken theirs. */
 static tcc_status answer_visitor(const host *host, const visitor *to, const hello *its,
                                  answer *said, const int *passed, int32_t n) {
     prove_answer(host->meeting, &to->asked, its, said, said->proof);
-    return tcc_packet_send(to->connection, said, sizeof *said, passed, n);
+    for (;;) {
+        tcc_status status = tcc_packet_send(to->connection, said, sizeof *said, passed, n);
+        bool full = status == TCC_SYSTEM && errno == ETOOMANYREFS;
+        if (!full || tcc_comm_now() > host->meeting->deadline) return status;
+        tcc_comm_pause(FULL);
+    }
 }
 
 static void say(const host *host, const visitor *to, const hello *its, answer_kind kind,

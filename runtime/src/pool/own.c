@@ -16,6 +16,7 @@ void *own_take(tcc_pool *pool, size_t bytes) {
     size_t whole = bytes + UNIT;
     if (whole < bytes || !tcc_budget_take(&pool->budget, whole)) return NULL;
     own_block *made = pool->allocator.allocate(pool->allocator.context, whole);
+    tcc_budget_settle(&pool->budget, whole);
     if (!made) {
         tcc_budget_give(&pool->budget, whole);
         return NULL;

@@ -1,5 +1,6 @@
 /* The pool: takes, gives and grows blocks; tcc_pool.h says what it promises. */
 #include <string.h>
+#include <unistd.h>
 
 #include "../sized.h"
 #include "cache.h"
@@ -45,8 +46,9 @@ static bool find_memory(tcc_pool *pool, size_t missing) {
 
 static size_t default_range(void) {
     size_t bytes = 0;
-    /* blocks between which others were freed need addresses, not memory */
-    return tcc_memory_limit(&bytes) == TCC_OK ? 2 * bytes : (size_t)1 << 40;
+    if (tcc_memory_limit(&bytes) != TCC_OK || !bytes)
+        bytes = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
+    return 2 * bytes; /* blocks between which others were freed need addresses, not memory */
 }
 
 #define ENDS(field) TCC_ENDS(tcc_pool_config, field)
@@ -326,6 +328,7 @@ void tcc_pool_after_fork(tcc_pool *pool, bool child) {
 
 void tcc_pool_reset(tcc_pool *pool) {
     own_give_all(pool);
+    if (pool->absent) pool_settle(pool, SIZE_MAX);
     if (!pool->n_blocks || (pool->caches && pool->live == pool->caches->units * UNIT)) return;
     if (pool->caches) pool_caches_forget(pool);
     blocks_reset(&pool->all);

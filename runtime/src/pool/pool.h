@@ -18,6 +18,7 @@ struct tcc_pool {
     int (*pressure)(void *context, size_t missing);
     void *pressure_context;
     tcc_budget budget; /* of what is committed, or of what the allocator gave */
+    size_t absent;     /* committed bytes that may have no pages yet */
     bool shared, poison;
     size_t wanted; /* bytes to reserve at the first take */
 
@@ -54,6 +55,8 @@ static inline bool pool_has(const tcc_pool *pool, const block *at) {
 bool pool_exceeds(const tcc_pool *pool, const block *at);
 /* Commits what a block needs.  Fails with the number of missing bytes and without a message. */
 bool pool_commit(tcc_pool *pool, const block *at, size_t *out_missing);
+/* What is committed counts as resident: as a run has ended, or where it is given back. */
+void pool_settle(tcc_pool *pool, size_t bytes);
 /* Decommits what no block needs; false if there was nothing. */
 bool pool_decommit_free(tcc_pool *pool);
 

@@ -119,9 +119,16 @@ tcc_status pool_reserve(tcc_pool *pool) {
                     pool->wanted);
 }
 
+TCC_COLD void pool_settle(tcc_pool *pool, size_t bytes) {
+    if (bytes > pool->absent) bytes = pool->absent;
+    tcc_budget_settle(&pool->budget, bytes);
+    pool->absent -= bytes;
+}
+
 void pool_release(tcc_pool *pool) {
     if (pool->base) pool->memory.release(pool->memory.context, pool->base, pool->range);
     drop_tables(pool);
+    pool_settle(pool, SIZE_MAX);
     tcc_budget_give(&pool->budget, tcc_budget_used(&pool->budget));
 }
 
@@ -162,6 +169,7 @@ static size_t decommit_block(tcc_pool *pool, uint32_t number, size_t most) {
             end = first + (most - taken + GRANULE - 1) / GRANULE;
         pool->memory.decommit(pool->memory.context, pool->base + first * GRANULE,
                               (end - first) * GRANULE);
+        pool_settle(pool, (end - first) * GRANULE); /* those that nobody has used go first */
         tcc_budget_give(&pool->budget, (end - first) * GRANULE);
         mark(pool, first, end, false);
         if (first < pool->solid) pool->solid = first;
@@ -207,10 +215,15 @@ static bool commit_run(tcc_pool *pool, size_t first, size_t behind, size_t *out_
     size_t bytes = (behind - first) * GRANULE;
     *out_missing = bytes;
     if (!tcc_budget_take(&pool->budget, bytes)) return false;
-    if (pool->memory.commit(pool->memory.context, pool->base + first * GRANULE, bytes)) {
+    char *start = pool->base + first * GRANULE;
+    if (pool->memory.commit(pool->memory.context, start, bytes)) {
+        tcc_budget_settle(&pool->budget, bytes);
         tcc_budget_give(&pool->budget, bytes);
         return false;
     }
+    size_t absent = pool->memory.commit == commit ? tcc_populate(start, bytes) : 0;
+    tcc_budget_settle(&pool->budget, bytes - absent);
+    pool->absent += absent;
     mark(pool, first, behind, true);
     if (behind > pool->frontier) pool->frontier = behind;
     if (first <= pool->solid) pool->solid = next(pool, pool->solid, pool->frontier, false);

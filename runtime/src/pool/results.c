@@ -3,27 +3,46 @@
 
 #include "../runtime.h"
 
-static tcc_pool *results;
+static tcc_pool *results;            /* NULL: there was no memory for it yet */
+static _Thread_local tcc_pool *held; /* by a thread that forks */
 
-static void before_fork(void) { tcc_pool_before_fork(results); }
-static void after_fork_in_parent(void) { tcc_pool_after_fork(results, false); }
-static void after_fork_in_child(void) { tcc_pool_after_fork(results, true); }
+/* Threads that begin at the same time may register these twice, so they do nothing the second time. */
+static void before_fork(void) {
+    if (held) return;
+    held = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+    if (held) tcc_pool_before_fork(held);
+}
 
-static void make_results(void) {
+static void after_fork(bool child) {
+    if (held) tcc_pool_after_fork(held, child);
+    held = NULL;
+}
+
+static void after_fork_in_parent(void) { after_fork(false); }
+static void after_fork_in_child(void) { after_fork(true); }
+
+TCC_RARE static bool guard_forks(void) {
+    static bool guarded;
+    if (__atomic_load_n(&guarded, __ATOMIC_ACQUIRE)) return true;
+    if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child)) return false;
+    __atomic_store_n(&guarded, true, __ATOMIC_RELEASE);
+    return true;
+}
+
+/* Of two threads that make one at the same time the second drops its own. */
+TCC_COLD static tcc_pool *make_results(void) {
     tcc_pool_config config = {.struct_size = sizeof config, .flags = TCC_POOL_SHARED};
-    tcc_pool *made = NULL;
-    if (tcc_pool_create(&config, &made) != TCC_OK) return;
-    results = made;
-    if (pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child)) {
-        results = NULL;
-        tcc_pool_destroy(made);
-    }
+    tcc_pool *made = NULL, *other = NULL;
+    if (!guard_forks() || tcc_pool_create(&config, &made) != TCC_OK) return NULL;
+    if (__atomic_compare_exchange_n(&results, &other, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return made;
+    tcc_pool_destroy(made);
+    return other;
 }
 
 tcc_status tcc_result_pool(tcc_pool **out_pool) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, make_results);
-    *out_pool = results;
-    if (results) return TCC_OK;
+    *out_pool = __atomic_load_n(&results, __ATOMIC_ACQUIRE);
+    if (!*out_pool) *out_pool = make_results();
+    if (*out_pool) return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY, "out of memory (no pool for results)");
 }

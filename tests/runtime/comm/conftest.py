@@ -24,7 +24,7 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
     def build(folder: Path) -> None:
         names = ("matrix", "faults", "crossed", "chaos", "survivors", "joined", "beside")
-        for name in (*names, "device_faults"):
+        for name in (*names, "crowded", "device_faults"):
             build_program(folder, name, comm_library)
         for name, stems in INSIDE.items():
             sources = [path for path in comm_sources() if path.stem in stems]

@@ -1,8 +1,11 @@
 /* What goes wrong between ranks, one scenario a run: every rank that can must get a status with a
  * reason, in time, and nothing may be left.
  *
- *     faults SCENARIO */
+ *     faults SCENARIO
+ *
+ * With failing.c, and -DWRAPPED, calls to the system can be made to fail. */
 #include <pthread.h>
+#include <stdbool.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -178,6 +181,9 @@ static void aborts(const setup *ranks) {
 #include "started.h"
 #include "subgroups.h"
 #include "differ.h"
+#ifdef WRAPPED
+#include "broken.h"
+#endif
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
@@ -401,63 +407,6 @@ static void wrong_arguments(const setup *ranks) {
     tcc_comm_close(comm);
 }
 
-#ifdef FAILING
-long fail_after;
-static int failing_rank;
-
-/* Opens, reduces, makes an arena, splits and shrinks until it works; the first try fails at a chosen call.
- */
-static void fails_somewhere(const setup *ranks) {
-    for (int i = 1; i < 400; i++) {
-        leaks before = count_leaks(), after;
-        fail_after = ranks->rank == failing_rank ? i : 0;
-        for (int tries = 0;; tries++) {
-            CHECK(tries < 100, "call %d of rank %d: no open works: %s", i, failing_rank,
-                  tcc_comm_last_error());
-            tcc_comm *comm = NULL, *half = NULL, *whole = NULL, *rest = NULL;
-            void *memory;
-            tcc_comm_config config = config_of(ranks);
-            config.epoch = i;
-            tcc_status status = tcc_comm_open(&config, &comm);
-            int32_t value = 1, sum = 0;
-            if (status == TCC_OK) status = tcc_comm_symmetric(comm, 8192, &memory);
-            if (status == TCC_OK) status = tcc_comm_split(comm, 0, 0, &half);
-            if (status == TCC_OK) status = tcc_comm_subgroup(comm, EVERY_RANK, ranks->size, &whole);
-            if (status == TCC_OK) status = tcc_comm_shrink(comm, NULL, 0, &rest);
-            if (rest && tcc_comm_size(rest) < ranks->size) status = TCC_PEER_DEAD; /* it closed */
-            if (status == TCC_OK)
-                status = tcc_comm_all_reduce(i % 2 ? half : whole, &value, &sum, 1, i32, TCC_COMM_SUM);
-            if (status == TCC_OK)
-                CHECK(sum == ranks->size, "the sum is %d", sum);
-            else if (comm)
-                (void)tcc_comm_abort(comm, "another try");
-            tcc_comm_close(rest);
-            tcc_comm_close(half);
-            tcc_comm_close(comm);
-            if (status == TCC_OK) break;
-            CHECK(*tcc_comm_last_error(), "no reason");
-        }
-        if (ranks->rank == failing_rank) *reached = fail_after <= 0;
-        fail_after = 0;
-        tcc_comm *comm = open_comm(ranks); /* all see the flag */
-        check_sum(comm);
-        bool ends = !*reached;
-        check_sum(comm);
-        tcc_comm_close(comm);
-        after = count_leaks();
-        CHECK(after.descriptors == before.descriptors &&
-                  (i == 1 || after.mappings == before.mappings),
-              "call %d of rank %d: %d descriptors and %d mappings, then %d and %d", i, failing_rank,
-              before.descriptors, before.mappings, after.descriptors, after.mappings);
-        if (ends) {
-            CHECK(i > 20, "only %d calls were tried", i);
-            return;
-        }
-    }
-    CHECK(false, "there is no end of calls");
-}
-#endif
-
 /* ---- scenarios ------------------------------------------------------------------------------- */
 
 typedef struct scenario {
@@ -518,10 +467,11 @@ int main(int argc, char **argv) {
         puts("ok");
         return 0;
     }
-#ifdef FAILING
-    if (strcmp(asked, "fails_somewhere") == 0) {
+#ifdef WRAPPED
+    if (strcmp(asked, "fails_somewhere") == 0) { /* ERROR ON EVERY */
         ranks.size = 2;
         ranks.open_milliseconds = 300;
+        if (argc > 4) fail_error = atoi(argv[2]), fail_on = atoi(argv[3]), every = atoi(argv[4]);
         for (failing_rank = 0; failing_rank < 2; failing_rank++) run_ranks(ranks, fails_somewhere);
         puts("ok");
         return 0;

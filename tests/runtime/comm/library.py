@@ -12,6 +12,7 @@ from tcc.backends.artifact.toolchain import runtime_folder
 
 from tests.processes import finished
 from tests.runtime.gpu.fakes import Fakes
+from tests.runtime.interposer import interposed
 
 HERE = Path(__file__).parent
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
@@ -19,7 +20,7 @@ LIBRARIES = ("-lm", "-lpthread", "-ldl")
 DEVICE_LIBRARIES = {"nccl": Platform.CUDA, "rccl": Platform.HIP}
 WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # Calls of the library to the system can be made to fail.
-FAILING = (*WATCHED, "-DFAILING", "-include", str(HERE / "failing.h"))
+FAILING = (*WATCHED, "-DWRAPPED", *(f"-Wl,--wrap={name}" for name in sorted(interposed())))
 # Ranks are threads, and share what they map.
 RACES = ("-O0", "-g", "-fsanitize=thread")
 THREADS = (*RACES, "-include", str(HERE / "one_mapping.h"))

@@ -87,6 +87,7 @@ USES: dict[str, dict[str, Use]] = {
         "barrier": lambda comm: comm.barrier(),
         "broadcast": lambda comm: comm.broadcast(X),
         "close": lambda comm: comm.close(),
+        "failed": lambda comm: comm.failed(),
         "handle": lambda comm: comm.handle.value,
         "local_rank": lambda comm: comm.local_rank,
         "local_size": lambda comm: comm.local_size,

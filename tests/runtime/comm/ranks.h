@@ -14,7 +14,9 @@
 
 #include "tcc_comm.h"
 
+#ifndef MOST_RANKS
 #define MOST_RANKS 16
+#endif
 
 #define CHECK(condition, ...)                                                                      \
     do {                                                                                           \

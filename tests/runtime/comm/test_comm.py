@@ -5,6 +5,7 @@ The long version is scripts/comm_check.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,8 @@ from pathlib import Path
 import pytest
 from library import FAILING, RACES, THREADS, WATCHED, build_whole, run
 from tcc.backends.artifact.comm_library import comm_sources
+
+from tests.runtime.interposer import INTERPOSER
 
 SCENARIOS = (
     "dies_in_operation", "dies_before_open", "dies_while_opening", "dies_in_split", "dies_in_group",
@@ -79,7 +82,7 @@ def test_sanitizers_see_nothing_when_ranks_end_at_random(
 @pytest.fixture(scope="module")
 def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("failing")
-    return build_whole(folder, "faults", comm_sources(), *FAILING)
+    return build_whole(folder, "faults", (*comm_sources(), INTERPOSER), *FAILING)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +95,19 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )  # fmt: skip
 def test_sanitizers_see_nothing(failing: Path, scenario: str) -> None:
-    assert run(failing, scenario) == "ok\n"
+    assert run(failing, scenario).endswith("ok\n")
+
+
+# Which of its errors a call has, whether all after it fail too, and which calls of all are tried.
+@pytest.mark.parametrize(("error", "on", "every"), [(1, 0, 17), (0, 1, 29)])
+def test_calls_to_the_system_fail(failing: Path, error: int, on: int, every: int) -> None:
+    assert run(failing, "fails_somewhere", str(error), str(on), str(every)).endswith("ok\n")
+
+
+def test_many_ranks_of_an_ordinary_user(programs: Path) -> None:
+    """scripts/comm_check opens 64, the most there may be."""
+    stranger = () if os.geteuid() else ("54321",)
+    assert run(programs / "crowded", "12", *stranger) == "ok\n"
 
 
 def test_arguments_that_cannot_be_right_are_refused(tmp_path: Path) -> None:

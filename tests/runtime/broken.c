@@ -1,0 +1,71 @@
+/* Runs a program while calls of the runtime to the system fail; linked with failing.c, and built with
+ * sanitizers.
+ *
+ *     broken FILE KERNELS
+ *
+ * The file is one record as for hostile.c.  The n-th call fails, for each n, or it and all after it, with
+ * each of its errors: an instance is made, runs twice on two threads, and is destroyed.  Every failure has
+ * a status and a reason, and the next instance works.  Prints how many trials there were. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "driver.h"
+#include "failing.h"
+
+const tcc_artifact tcc_artifact_info = {.name = "broken"};
+
+static tcc_model model;
+static tcc_tensor *inputs;
+
+static tcc_status run(tcc_instance *instance) {
+    int32_t n = model.program.n_outputs;
+    void *kept = NULL;
+    tcc_allocator allocator = {&kept, allocate};
+    tcc_tensor outputs[8];
+    memset(outputs, 0, sizeof outputs);
+    tcc_status status =
+        tcc_instance_run(instance, inputs, model.program.n_inputs, outputs, n, &allocator, NULL);
+    free_all(kept);
+    return status;
+}
+
+static tcc_status attempt(void) {
+    tcc_instance *instance = NULL;
+    tcc_status status = tcc_instance_create(&model, 0, &instance);
+    if (status == TCC_OK) instance->threads_own = 2;
+    for (int i = 0; status == TCC_OK && i < 2; i++) status = run(instance);
+    tcc_instance_destroy(instance);
+    return status;
+}
+
+int main(int argc, char **argv) {
+    static char bytes[1 << 20];
+    int64_t size = 0;
+    FILE *file = argc == 3 ? fopen(argv[1], "rb") : NULL;
+    if (!file || fread(&size, 8, 1, file) != 1 || size > (int64_t)sizeof bytes ||
+        fread(bytes, 1, (size_t)size, file) != (size_t)size)
+        return 2;
+    fclose(file);
+    if (decode(bytes, size, atoll(argv[2]), &model) != TCC_OK) return 3;
+    model.threads = 2;
+    inputs = make_inputs(&model);
+    long trials = 0, failures = 0;
+    for (fail_on = 0; fail_on < 2; fail_on++)
+        for (fail_error = 0; fail_error < 3; fail_error++)
+            for (long i = 1, more = 1; more; i++, trials++) {
+                fail_at = i;
+                fail_calls = 0;
+                tcc_status status = attempt();
+                more = fail_calls >= i;
+                fail_at = 0;
+                failures += status != TCC_OK;
+                if (status != TCC_OK && !*tcc_last_error()) return puts("no reason"), 4;
+                if (attempt() != TCC_OK) return puts(tcc_last_error()), 5;
+                if (i > 5000) return puts("no end"), 6;
+            }
+    free_inputs(&model, inputs);
+    tcc_program_free(&model.program);
+    printf("%ld trials, %ld failures\n", trials, failures);
+    return 0;
+}
