@@ -263,7 +263,8 @@ class Comm:
                 text = "a comm was dropped without close"
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         finally:
-            self.close()
+            self._library.tcc_comm_close(self._handle)  # also where a signal cut a close short
+            self._closers.clear()
             handle, self._handle = self._handle, _POINTER()  # the warning may keep this object
             self._library.tcc_comm_drop(handle)
 

@@ -30,10 +30,11 @@
  * (tcc_comm_memory_keep).
  *
  * Threads.  A comm serves one thread at a time, and so does its device.  Where two threads are in
- * calls of one at once, both calls return TCC_INVALID_ARGUMENT, the later one at once, and the comm
- * is revoked with it on all ranks; operations that were started and not waited for are none of these
- * calls.  tcc_comm_abort, tcc_comm_error, tcc_comm_failed, tcc_comm_rank and tcc_comm_size may be
- * called from any thread at any time before tcc_comm_close.
+ * calls of one at once, both get TCC_INVALID_ARGUMENT and the comm is revoked with it on all ranks.
+ * The later call returns it at once, the earlier one too, or the next call of its thread where the
+ * operation was done just then.  An operation that was started and not waited for is no such call.
+ * tcc_comm_abort, tcc_comm_error, tcc_comm_failed, tcc_comm_rank and tcc_comm_size may be called from
+ * any thread at any time before tcc_comm_close.
  *
  * Failure.  Functions return a tcc_status, and tcc_comm_last_error holds the reason for the calling
  * thread.  A rank that ends, stops, comes too late or issues another operation revokes the comm:

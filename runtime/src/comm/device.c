@@ -448,8 +448,10 @@ tcc_status tcc_comm_device_group_end(tcc_comm_device *device) {
     return leave(device, issue_group(device));
 }
 
-static tcc_status wait_watched(tcc_comm_device *device, int (*wait)(void *of), void *of,
-                               int *out_result) {
+/* Without a turn: `wait` may wait for a device of another group of the model, which may be this one. */
+tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
+                                int *out_result) {
+    TCC_RETURN_IF_ERROR(usable(device));
     if (!wait || !out_result)
         return tcc_fail(TCC_INVALID_ARGUMENT, "device_wait: a pointer is NULL");
     pthread_mutex_lock(&device->lock);
@@ -466,10 +468,4 @@ static tcc_status wait_watched(tcc_comm_device *device, int (*wait)(void *of), v
     tcc_status status = device->status ? tcc_fail(device->status, "%s", device->reason) : TCC_OK;
     pthread_mutex_unlock(&device->lock);
     return status;
-}
-
-tcc_status tcc_comm_device_wait(tcc_comm_device *device, int (*wait)(void *of), void *of,
-                                int *out_result) {
-    TCC_RETURN_IF_ERROR(enter(device));
-    return leave(device, wait_watched(device, wait, of, out_result));
 }

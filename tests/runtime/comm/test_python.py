@@ -227,7 +227,7 @@ with warnings.catch_warnings(record=True) as said:
         (ResourceWarning, "a comm was dropped without close")
     }
 late = said[-1].source  # what the warning kept is closed
-for use in (late.barrier, late.raise_error, late.share, late.close, lambda: late.rank):
+for use in (lambda: late.rank, late.barrier, late.raise_error, late.share, late.close):
     try:
         use()
     except comms.CommError as error:
