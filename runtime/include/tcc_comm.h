@@ -319,6 +319,10 @@ typedef struct tcc_comm_table {
                               int *out_result);
     int32_t (*local_rank)(const tcc_comm *comm);
     int32_t (*local_size)(const tcc_comm *comm);
+    /* From now on waits of the calling thread for other ranks, on any comm, call ends(of) every few
+     * milliseconds; where it returns anything but 0 they revoke their comm with TCC_CANCELLED.  NULL, as at
+     * first: nothing is called. */
+    void (*ask)(int (*ends)(void *of), void *of);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */

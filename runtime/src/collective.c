@@ -67,6 +67,17 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
+/* Waits for other ranks end with the run; those of a library that is older end by their deadline. */
+static void ask(const tcc_run *run, int (*ends)(void *of)) {
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
+    if (table->struct_size > offsetof(tcc_comm_table, ask) && table->ask)
+        table->ask(ends, &run->instance->ending);
+}
+
+void tcc_collective_over(const tcc_run *run) {
+    ask(run, NULL);
+}
+
 tcc_status tcc_collective_begin(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
@@ -77,13 +88,18 @@ tcc_status tcc_collective_begin(tcc_run *run) {
                         "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
-    TCC_RETURN_IF_ERROR(tcc_collective_fits(run->comm));
+    tcc_status fits = tcc_collective_fits(run->comm);
+    if (fits != TCC_OK) {
+        run->comm = NULL;
+        return fits;
+    }
     /* a run that failed may have left some */
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
     int32_t size = tcc_collective_table(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
+    ask(run, tcc_run_asks);
     return tcc_collective_groups(instance, run->comm);
 }
 

@@ -22,6 +22,7 @@ tcc_status tcc_collective_fits(const tcc_comm *comm); /* TCC_UNSUPPORTED: of ano
 tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm);
 /* Finds the comm of a run of a model with collectives; fails where it does not suit the model. */
 tcc_status tcc_collective_begin(tcc_run *run);
+void tcc_collective_over(const tcc_run *run);
 /* The comm's failure, with the rank that it failed on, and its group unless that is -1. */
 tcc_status tcc_collective_failed(const tcc_run *run, int64_t group, tcc_status status) TCC_COLD;
 /* Revokes the comm of a run that failed, if it has one: other ranks are no longer in step with it. */

@@ -28,6 +28,7 @@ static const tcc_comm_table functions = {
     .device_wait = tcc_comm_device_wait,
     .local_rank = tcc_comm_local_rank,
     .local_size = tcc_comm_local_size,
+    .ask = tcc_comm_ask,
 };
 
 static tcc_comm *make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {

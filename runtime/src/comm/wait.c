@@ -125,9 +125,9 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
         if (atomic_load(&shared->segment->ranks[__builtin_ctzll(pending)].closed))
             needed = __builtin_ctzll(pending);
     int32_t before = *awaited, ended = first_ended(shared, *awaited);
-    bool late = tcc_comm_now() > shared->deadline;
+    bool late = tcc_comm_now() > shared->deadline, ends = tcc_comm_ends();
     bool closed = needed >= 0 && atomic_load(&shared->segment->ranks[needed].closed);
-    if (ended < 0 && !closed && !late)
+    if (ended < 0 && !closed && !late && !ends)
         return shared->parent ? tcc_shared_alive(shared->parent) : TCC_OK;
     /* a rank may have done its part before it left */
     *out_ready = ready(shared, what, awaited);
@@ -139,6 +139,9 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
         tcc_shared_revoke(shared, TCC_MISMATCH,
                           "rank %d (pid %d) closed the comm; rank %d is in %s", needed, pid,
                           shared->rank, at_hand(shared, text));
+    else if (!late)
+        tcc_shared_revoke(shared, TCC_CANCELLED, "rank %d was told to end; it is in %s", shared->rank,
+                          at_hand(shared, text));
     else
         tcc_shared_revoke(shared, TCC_TIMEOUT,
                           "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,

@@ -14,7 +14,7 @@ tcc_status tcc_gpu_join(tcc_run *run) {
         TCC_RETURN_IF_ERROR(tcc_gpu_unless_recorded(
             device, "its ranks have not met on their GPUs: run it once before"));
     const tcc_comm_table *table = tcc_collective_table(run->comm);
-    if (table->struct_size < sizeof *table)
+    if (table->struct_size < offsetof(tcc_comm_table, ask)) /* what follows is not of GPUs */
         return tcc_fail(TCC_UNSUPPORTED,
                         "the comm's library is older than this model and knows no GPUs");
     tcc_comm_device *found = NULL;
