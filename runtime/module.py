@@ -463,7 +463,7 @@ class Module:
                     if type(results) is tuple:
                         return results
                     if results > 0:
-                        self._raise(results, instance, None)
+                        self._raise(results, instance, None, None)
                 finally:
                     self._idle.append(instance)
             return self._run_described(values, seed, limit)
@@ -495,13 +495,17 @@ class Module:
         results = self._results.start(tensors, maker)
         allocator = results.allocator() if self._results.asks else None
         with self._instance(limit) as instance:
-            self._polls[instance][1].limit = limit
-            with abi.seeded(self._api, instance, seed):
-                status = self._api.run(
-                    instance, tensors, len(values), results.tensors, len(self.outputs),
-                    ctypes.byref(allocator) if allocator else None, stream,
-                )  # fmt: skip
-            self._raise(status, instance, results)
+            watch = self._polls[instance][1]
+            try:
+                watch.limit = limit
+                with abi.seeded(self._api, instance, seed):
+                    status = self._api.run(
+                        instance, tensors, len(values), results.tensors, len(self.outputs),
+                        ctypes.byref(allocator) if allocator else None, stream,
+                    )  # fmt: skip
+            finally:
+                watch.limit = None
+            self._raise(status, instance, results, limit)
         results.unpack()
         kind = None if maker else self._kind_of(values)
         outputs = zip(results.arrays, self.outputs, strict=True)
@@ -530,16 +534,17 @@ class Module:
                 hint="give all inputs in the host's memory",
             ) from failure
 
-    def _raise(self, status: int, instance: int, results: Results | None) -> None:
+    def _raise(
+        self, status: int, instance: int, results: Results | None, limit: Limit | None
+    ) -> None:
         """Raises what ended the run, if anything did."""
         if results and results.failure is not None:
             raise results.failure
         watch = self._polls[instance][1]
-        limit, watch.limit = watch.limit, None
+        late, watch.late = watch.late, False
         if status == abi.CANCELLED and watch.raised:
             raise watch.raised.pop()
-        if status == abi.CANCELLED and watch.late:
-            watch.late = False
+        if status == abi.CANCELLED and late:
             raise self._lateness(limit)
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raise KeyboardInterrupt

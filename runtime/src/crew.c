@@ -112,9 +112,9 @@ void tcc_crew_settle(tcc_crew *crew) {
 void tcc_crew_leave(tcc_crew *crew) {
     tcc_workers *workers = crew->workers;
     if (!workers) return;
+    if (crew->team) crew->team->pause = NULL; /* what it says now would be too late */
     tcc_crew_settle(crew);
     if (crew->team) {
-        crew->team->pause = NULL;
         atomic_store_explicit(&workers->warm, (int32_t)crew->team->number, memory_order_relaxed);
         atomic_store_explicit(&crew->team->busy, false, memory_order_release);
     }
