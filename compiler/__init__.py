@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tcc.artifact import load
     from tcc.driver import compile
     from tcc.dynamo import torch_backend
-    from tcc.errors import InternalError, TccError, ToolError, UserError
+    from tcc.errors import InternalError, RunTimeoutError, TccError, ToolError, UserError
     from tcc.runtime import Module
     from tcc.target import Target
 
@@ -25,6 +25,7 @@ __version__ = "0.1.0"
 _HOME = {
     "InternalError": "tcc.errors",
     "Module": "tcc.runtime",
+    "RunTimeoutError": "tcc.errors",
     "Target": "tcc.target",
     "TccError": "tcc.errors",
     "ToolError": "tcc.errors",
@@ -36,6 +37,7 @@ _HOME = {
 __all__ = [
     "InternalError",
     "Module",
+    "RunTimeoutError",
     "Target",
     "TccError",
     "ToolError",

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from tcc import runtime
 from tcc.bounded import parse_json
-from tcc.errors import UserError, file_errors
+from tcc.errors import RunTimeoutError, UserError, file_errors
 from tcc.file_kind import ELF, file_kind
 from tcc.ir.container import (
     ABI_VERSION,
@@ -79,7 +79,7 @@ def load(
     weights = find_weights(Path(path), manifest) if check else None
     if weights is not None:
         verify_weights(weights)
-    return runtime.load(path, threads, comm=comm, error=UserError)
+    return runtime.load(path, threads, comm=comm, error=UserError, late=RunTimeoutError)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:

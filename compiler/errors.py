@@ -56,6 +56,10 @@ class UserError(TccError):
     exit_code = 2
 
 
+class RunTimeoutError(UserError, TimeoutError):
+    """A run took longer than the seconds that its caller gave it."""
+
+
 class ToolError(TccError):
     """Another program is missing or failed; `why` holds its command and its last output."""
 

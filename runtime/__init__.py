@@ -2,6 +2,6 @@
 
 from tcc.runtime.module import Module, load
 from tcc.runtime.ports import Port
-from tcc.runtime.reports import RuntimeFailure, Statistics, Time
+from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
 
-__all__ = ["Module", "Port", "RuntimeFailure", "Statistics", "Time", "load"]
+__all__ = ["Module", "Port", "RuntimeFailure", "RuntimeTimeout", "Statistics", "Time", "load"]

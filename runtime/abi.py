@@ -208,6 +208,9 @@ class Api(Structure):
         ("model_ranks", _count),
         ("instance_seed", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
         ("instance_unseed", CFUNCTYPE(_status, _handle)),
+        ("instance_cancel", CFUNCTYPE(_status, _handle)),
+        ("instance_next_run", CFUNCTYPE(ctypes.c_uint64, _handle)),
+        ("instance_cancel_run", CFUNCTYPE(_status, _handle, ctypes.c_uint64)),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.devices import Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
+from tcc.runtime.ports import Port
 from tcc.runtime.values import is_value, make_block
 
 
@@ -21,6 +22,12 @@ class Result:
     dtype: str
     shape: tuple[int, ...] | None
     state: int
+
+
+def result_of(port: Port) -> Result:
+    sizes = tuple(n for n in port.shape if n is not None)
+    known = len(sizes) == len(port.shape) and not is_value(port.dtype)
+    return Result(port.dtype, sizes if known else None, port.state)
 
 
 class Outputs:

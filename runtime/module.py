@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -21,22 +21,16 @@ from weakref import WeakSet
 import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.arrays import in_parts, kind_of, view_of
-from tcc.runtime.calls import Outputs, Result, Results, is_plain
+from tcc.runtime.calls import Outputs, Results, is_plain, result_of
 from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.nested import CallForm, MismatchError, by_name
 from tcc.runtime.ports import Port, port_of, signature
-from tcc.runtime.reports import RuntimeFailure, Statistics, Time
+from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
 from tcc.runtime.soname import copy_file
-from tcc.runtime.values import (
-    ResultMemory,
-    WrongTypeError,
-    arrays_in,
-    describe,
-    is_value,
-    read_block,
-)
+from tcc.runtime.values import WrongTypeError, arrays_in, describe, finished, is_value
+from tcc.runtime.watch import Limit, Watch, answers, limit_of
 
 
 def load(
@@ -47,6 +41,7 @@ def load(
     timed: bool = False,
     comm: Comm | None = None,
     error: Callable[..., Exception] = RuntimeFailure,
+    late: Callable[..., Exception] = RuntimeTimeout,
 ) -> Module:
     """The model of the artifact at `path`, ready to run on `threads` threads (None: the default).
 
@@ -54,10 +49,11 @@ def load(
     filled with NaN patterns before each use (for tests).  With `timed` the time of every kernel is
     taken, see `Module.times`.  A model with collectives runs on `comm`, else on the process's comm
     (`Comm.share`); where it has groups of ranks, all ranks load it together.  Raises `error` where
-    the file cannot be loaded, or was compiled for a CPU with more features than this one.
+    the file cannot be loaded, or was compiled for a CPU with more features than this one.  A run
+    that takes longer than its timeout raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
-    return Module(Path(path), threads, flags, error, comm=comm)
+    return Module(Path(path), threads, flags, error, late, comm=comm)
 
 
 class Module:
@@ -74,8 +70,8 @@ class Module:
     A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
     pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
     that.  Modules with state of their own refuse both.
-    A signal ends a run inside a loop of the model with what its handler raises (Ctrl-C:
-    KeyboardInterrupt); other code runs to its end before.
+    A signal ends a run in the main thread with what its handler raises (Ctrl-C:
+    KeyboardInterrupt), within 50 ms on a CPU; on a GPU what was started comes to its end before.
     Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
     imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
     """
@@ -86,15 +82,16 @@ class Module:
         threads: int | None,
         flags: int,
         error: Callable[..., Exception],
+        late: Callable[..., Exception],
         original: Module | None = None,
         comm: Comm | None = None,
     ) -> None:
         self._comm = comm
         self._original = original  # whose file may be removed when it dies
-        self._path, self._error, self._flags = path.absolute(), error, flags
+        self._path, self._error, self._late, self._flags = path.absolute(), error, late, flags
         self._threads = -1 if threads is None else self._count(threads)
         self._idle: deque[int] = deque()  # a list of one would shrink and grow at every call
-        self._polls: dict[int, tuple[Any, list[BaseException]]] = {}
+        self._polls: dict[int, tuple[Any, Watch]] = {}
         self._lock = Lock()
         self._handle: int | None = None
         self._image: Image
@@ -115,7 +112,7 @@ class Module:
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._run_plain, memory = self._python_functions()
-        self._results = Outputs([_result(port) for port in self.outputs], memory)
+        self._results = Outputs([result_of(port) for port in self.outputs], memory)
         self._stateful = self._statistics(None).state_bytes > 0
         self.ranks: int = api.model_ranks(handle)  # as in tcc.h
         self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
@@ -143,14 +140,19 @@ class Module:
                 hint=str(self._form or signature(self.inputs, self.outputs)),
             ) from failure
 
-    def run(self, inputs: Mapping[str, Any], *, seed: int | None = None) -> dict[str, Any]:
+    def run(
+        self, inputs: Mapping[str, Any], *, seed: int | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Runs the model on arrays by input name; returns the outputs by name.
 
         Runs with equal seeds draw equal random numbers, on every device and with any number of
         threads.  None: that of TCC_SEED, else a new one for each run.  Raises `error` where `seed`
         is no integer from 0 to 2**64 - 1.
+        A run that takes more than `timeout` seconds ends, on a CPU within 50 ms, and a TimeoutError
+        that is a TccError too is raised; the module is as good as before.  A rank's comm is revoked
+        then, as where a run fails.
         """
-        results = self._run(self._in_order(inputs), self._seed(seed))
+        results = self._run(self._in_order(inputs), self._seed(seed), self._limit(timeout))
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
@@ -205,7 +207,7 @@ class Module:
     def __copy__(self) -> Module:
         self._check_copyable()
         threads = None if self._threads < 0 else self._threads
-        return Module(self._path, threads, self._flags, self._error, self, self._comm)
+        return Module(self._path, threads, self._flags, self._error, self._late, self, self._comm)
 
     def __deepcopy__(self, _memo: Any) -> Module:
         return self.__copy__()
@@ -216,7 +218,8 @@ class Module:
             contents = {suffix: file.read_bytes() for suffix, file in files.items()}
         threads = None if self._threads < 0 else self._threads
         image = self._image
-        return _unpickled, (image.path, image.file, contents, threads, self._flags, self._error)
+        made_with = threads, self._flags, self._error, self._late
+        return _unpickled, (image.path, image.file, contents, *made_with)
 
     def _check_copyable(self) -> None:
         if self._stateful:
@@ -317,13 +320,18 @@ class Module:
     # ---- instances ------------------------------------------------------------------------------
 
     @contextmanager
-    def _instance(self) -> Iterator[int]:
+    def _instance(self, limit: Limit | None = None) -> Iterator[int]:
         """An instance for one run.  State and a comm serve one at a time: callers take turns."""
         if self._alone:
-            with self._lock:
+            lock = self._lock
+            if not lock.acquire(timeout=-1 if limit is None else limit.left()):
+                raise self._lateness(limit)
+            try:
                 if not self._idle:
                     self._idle.append(self._create())
                 yield self._idle[0]
+            finally:
+                lock.release()
             return
         instance = self._take()
         try:
@@ -355,10 +363,10 @@ class Module:
             if status:
                 self._api.instance_destroy(instance)
                 self._check(status)
-        raised: list[BaseException] = []
-        signals = _signals(raised)
-        next(signals)
-        self._polls[instance] = abi.POLL(signals.send), raised
+        watch = Watch()
+        polled = answers(watch)
+        next(polled)
+        self._polls[instance] = abi.POLL(polled.send), watch
         self._check(self._api.instance_set_poll(instance, self._polls[instance][0], None))
         return instance
 
@@ -419,7 +427,27 @@ class Module:
             )
         return number
 
-    def _run(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
+    def _limit(self, timeout: Any) -> Limit | None:
+        try:
+            return limit_of(timeout)
+        except (TypeError, ValueError) as failure:
+            raise self._error(
+                "that is no time for a run",
+                where=str(self._path),
+                why=f"timeout is {timeout!r}",
+                hint="give a number of seconds above 0, or None for no limit",
+            ) from failure
+
+    def _lateness(self, limit: Limit | None) -> Exception:
+        return self._late(
+            f"the run took longer than {limit.seconds if limit else 0:g} seconds",
+            where=str(self._path),
+            hint="allow it more with `timeout`, or give it less to do",
+        )
+
+    def _run(
+        self, values: tuple[Any, ...], seed: int | None = None, limit: Limit | None = None
+    ) -> tuple[Any, ...]:
         if self._image.overwritten:
             raise self._error(
                 "the artifact was overwritten while it was loaded",
@@ -428,17 +456,17 @@ class Module:
                 hint="write another file and rename it, as Module.save does",
             )
         try:
-            if self._plain and seed is None:
+            if self._plain and seed is None and limit is None:
                 instance = self._take()
                 try:
                     results: Any = self._run_plain(instance, values)
                     if type(results) is tuple:
                         return results
                     if results > 0:
-                        self._raise(results, instance, None)
+                        self._raise(results, instance, None, None)
                 finally:
                     self._idle.append(instance)
-            return self._run_described(values, seed)
+            return self._run_described(values, seed, limit)
         except MemoryError as failure:
             raise self._error(
                 "there is not enough memory for the arrays of the run",
@@ -447,7 +475,9 @@ class Module:
                 hint="give inputs, or sizes in them, for which results fit",
             ) from failure
 
-    def _run_described(self, values: tuple[Any, ...], seed: int | None = None) -> tuple[Any, ...]:
+    def _run_described(
+        self, values: tuple[Any, ...], seed: int | None, limit: Limit | None
+    ) -> tuple[Any, ...]:
         """The outputs for inputs of any kind."""
         values = values or self._in_order({})  # which names the missing ones
         if len(values) != len(self.inputs):
@@ -464,20 +494,25 @@ class Module:
         stream = None if device is None else stream_of(device)
         results = self._results.start(tensors, maker)
         allocator = results.allocator() if self._results.asks else None
-        with self._instance() as instance:
-            with abi.seeded(self._api, instance, seed):
-                status = self._api.run(
-                    instance, tensors, len(values), results.tensors, len(self.outputs),
-                    ctypes.byref(allocator) if allocator else None, stream,
-                )  # fmt: skip
-            self._raise(status, instance, results)
+        with self._instance(limit) as instance:
+            watch = self._polls[instance][1]
+            try:
+                watch.limit = limit
+                with abi.seeded(self._api, instance, seed):
+                    status = self._api.run(
+                        instance, tensors, len(values), results.tensors, len(self.outputs),
+                        ctypes.byref(allocator) if allocator else None, stream,
+                    )  # fmt: skip
+            finally:
+                watch.limit = None
+            self._raise(status, instance, results, limit)
         results.unpack()
         kind = None if maker else self._kind_of(values)
         outputs = zip(results.arrays, self.outputs, strict=True)
         try:
             return tuple(
                 [
-                    values[port.state] if port.state >= 0 else _finished(array, port.dtype, kind)
+                    values[port.state] if port.state >= 0 else finished(array, port.dtype, kind)
                     for array, port in outputs
                 ]
             )
@@ -499,13 +534,20 @@ class Module:
                 hint="give all inputs in the host's memory",
             ) from failure
 
-    def _raise(self, status: int, instance: int, results: Results | None) -> None:
+    def _raise(
+        self, status: int, instance: int, results: Results | None, limit: Limit | None
+    ) -> None:
         """Raises what ended the run, if anything did."""
         if results and results.failure is not None:
             raise results.failure
+        watch = self._polls[instance][1]
+        late, watch.late = watch.late, False
+        if status == abi.CANCELLED and watch.raised:
+            raise watch.raised.pop()
+        if status == abi.CANCELLED and late:
+            raise self._lateness(limit)
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
-            raised = self._polls[instance][1]
-            raise raised.pop() if raised else KeyboardInterrupt
+            raise KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():
             # ctypes has printed what a signal's handler raised before the callback's first line
             raise KeyboardInterrupt
@@ -520,6 +562,7 @@ def _unpickled(
     threads: int | None,
     flags: int,
     error: Callable[..., Exception],
+    late: Callable[..., Exception],
 ) -> Module:
     try:
         found = place(path, file, contents)
@@ -530,24 +573,7 @@ def _unpickled(
             why=str(failure.strerror),
             hint="TMPDIR names a folder with room",
         ) from failure
-    return Module(found, threads, flags, error)
-
-
-def _signals(raised: list[BaseException]) -> Generator[int, Any, None]:
-    """What a loop of a model polls: 1 where a handler of a signal raised, which goes to `raised`.
-
-    Handlers run where a generator goes on, inside its `try`; in a function they would run before.
-    """
-    stop = 0
-    while True:
-        try:
-            yield stop
-            stop = 0
-        except GeneratorExit:
-            return
-        except BaseException as failure:
-            raised.append(failure)
-            stop = 1
+    return Module(found, threads, flags, error, late)
 
 
 _MODULES: WeakSet[Module] = WeakSet()
@@ -559,24 +585,3 @@ def _renew_locks() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_locks)
-
-
-def _result(port: Port) -> Result:
-    known = None if is_value(port.dtype) else _known(port.shape)
-    return Result(port.dtype, known, port.state)
-
-
-def _finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
-    """A result as the caller gets it."""
-    if isinstance(found, ResultMemory):
-        return read_block(found.address, dtype, kind or _as_it_is)
-    return kind(found, dtype) if kind else found
-
-
-def _as_it_is(array: Any, _dtype: str) -> Any:
-    return array
-
-
-def _known(shape: tuple[int | None, ...]) -> tuple[int, ...] | None:
-    sizes = tuple(n for n in shape if n is not None)
-    return sizes if len(sizes) == len(shape) else None

@@ -18,6 +18,10 @@ class RuntimeFailure(RuntimeError):
         super().__init__("\n  ".join(part for part in parts if part))
 
 
+class RuntimeTimeout(RuntimeFailure, TimeoutError):
+    """The default error of a run that took longer than it may."""
+
+
 @dataclass(frozen=True, slots=True)
 class Time:
     """How often a step ran, and the seconds of all its runs together."""

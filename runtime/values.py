@@ -164,3 +164,14 @@ def _read_strings(tensor: abi.CTensor, shape: tuple[int, ...]) -> Array:
         data = ctypes.string_at(records[2 * n], records[2 * n + 1]) if records[2 * n + 1] else b""
         out[n] = data.decode("utf-8", "surrogateescape")
     return out.reshape(shape)
+
+
+def finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
+    """A result as the caller gets it; `kind` makes an array the caller's kind."""
+    if isinstance(found, ResultMemory):
+        return read_block(found.address, dtype, kind or _as_it_is)
+    return kind(found, dtype) if kind else found
+
+
+def _as_it_is(array: Any, _dtype: str) -> Any:
+    return array

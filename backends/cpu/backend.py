@@ -1,6 +1,7 @@
 """A graph as code for the cores of one processor."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Self
 
 from tcc.backends.artifact.planner import arena_planner
@@ -10,6 +11,7 @@ from tcc.backends.cpu.instructions import byte_product
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
+from tcc.ir.expr import extent, known_extent
 from tcc.ir.graph import Graph
 from tcc.ir.index import free_vars, substitute
 from tcc.ir.tile.group import TileGroup
@@ -52,6 +54,9 @@ from tcc.target import Target
 _TILES = (16, 32)
 # Nodes of a graph for one kernel, about.
 _NODES = 4
+# Seconds of a unit from which on it asks whether its run ends, and operations or bytes that are
+# done in less on any machine.
+_LONG, _WORK = 20e-3, 10_000_000
 
 
 class CpuBackend(Backend):
@@ -125,10 +130,27 @@ class CpuBackend(Backend):
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         code = compile_kernels(
-            lowered.kernels, names, self.target, self.options.jobs, self.options.budgets
-        )
+            lowered.kernels, names, self.target, self.options.jobs, self.options.budgets,
+            [self._long(bound) for bound in lowered.table.bounds],
+        )  # fmt: skip
         facts = self._facts(lowered, names)
         return Generated(code.objects, code.scratch, code.listings, facts)
+
+    def _long(self, bound: Bound) -> float:
+        """The seconds that a unit takes, at the sizes at which that is longest, if a run that is to
+        end cannot wait for it; else 0.  Where inputs decide a unit's work, and not how many units
+        there are, it may take any time."""
+        schedule, most = bound.schedule, 0.0
+        assert isinstance(schedule, Schedule)
+        grows = bound.kernel.sizes and all(known_extent(v) for v in bound.kernel.axes)
+        for group in (bound.group, *bound.tabulated):
+            loops = [v for v in group.common if v.name in schedule.parallel]
+            units = prod(-(-typical(extent(v)) // schedule.unit(v.name)) for v in loops)
+            if max(group_flops(group), group_bytes(group)) < _WORK * units and not grows:
+                continue  # which needs no price
+            pricer = self.planner.pricer or Pricer(self.machine, self.constants)
+            most = max(most, pricer.price(group, schedule, alone=True).seconds / max(1, units))
+        return most if grows or most > _LONG else 0.0
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:
         machine, pairs = self.machine, self.target.profile.multiplies_pairs

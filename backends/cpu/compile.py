@@ -33,10 +33,12 @@ def compile_kernels(
     target: Target,
     jobs: int,
     budgets: Budgets = BUDGETS,
+    seconds: Sequence[float] = (),
 ) -> CompiledKernels:
     """Object code of each kernel under its name, by up to `jobs` processes.
 
-    The bytes depend on the kernels, names and target only.  Raises InternalError, naming the
+    `seconds` are what units of each kernel take where that is long, else 0; none: of no kernel.
+    The bytes depend on the kernels, names, target and these only.  Raises InternalError, naming the
     kernel and a file with its LLVM text, where code generation fails, kills its process or is over
     its budget of memory or time.
     """
@@ -44,8 +46,9 @@ def compile_kernels(
     texts: list[KernelText] = []
     numbers: list[int] = []
     try:
-        for kernel, name in zip(kernels, names, strict=True):
-            texts.append(emit_kernel(kernel, name, target))
+        given = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
+        for kernel, name, unit in given:
+            texts.append(emit_kernel(kernel, name, target, unit))
             numbers.append(pool.submit((texts[-1].llvm, target, False)))
         objects = pool.answers(numbers)
     except WorkerFailedError as error:

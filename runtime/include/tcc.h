@@ -29,7 +29,8 @@
  * where there can be none) and "copy" a copy of the process's own.
  *
  * Threads.  A model may be used from any number of threads.  An instance serves one run at a time;
- * the caller keeps runs of one instance apart.  `call` borrows an idle instance and may be used from
+ * the caller keeps runs of one instance apart, and may end one from another thread (instance_cancel; the
+ * instance must not be destroyed meanwhile).  `call` borrows an idle instance and may be used from
  * any thread.  On a GPU a run on the caller's stream may return before its work is done; the
  * instance's next run waits for it.  All artifacts of a process share one pool of worker threads;
  * runs at the same time share them in proportion to the threads that they ask for.  Idle workers spin
@@ -80,7 +81,7 @@ typedef enum tcc_status {
     TCC_CORRUPT = 4,     /* the artifact file is damaged, or its weights are missing */
     TCC_INTERNAL = 5,    /* a broken promise inside tcc */
     TCC_DEVICE = 6,      /* the GPU or its driver failed */
-    TCC_CANCELLED = 7,   /* the caller's poll function ended the run, or a rank aborted the comm */
+    TCC_CANCELLED = 7,   /* instance_cancel or the caller's poll function ended the run, or a rank its comm */
     TCC_TIMEOUT = 8,     /* a rank did not come before the deadline */
     TCC_PEER_DEAD = 9,   /* a rank's process ended */
     TCC_MISMATCH = 10,   /* ranks issued different operations */
@@ -289,11 +290,10 @@ typedef struct tcc_api {
      * machine, else the one for its CPU.  TCC_DEVICE=cpu asks for that one, a number for that GPU. */
     int32_t (*model_variant)(const tcc_model *model);
 
-    /* Calls poll(context) now and then while the instance runs a loop of the model: between two
-     * trips, on the thread that runs, at most fifty times a second and not in the first 20 ms.  Where
-     * it returns anything but 0 the run ends with TCC_CANCELLED.  NULL, as at first: nothing is
-     * called.  Kernels and functions that have begun run to their end, and `call` never polls: that
-     * it does so costs other models and launches nothing.  Not while the instance runs. */
+    /* Calls poll(context) now and then while the instance runs, on the thread that runs: at most fifty
+     * times a second, for at most a tenth of the time, and not in the first 20 ms.  Where it returns
+     * anything but 0 the run ends as by instance_cancel.  NULL, as at first: nothing is called.  `call`
+     * never polls.  Not while the instance runs. */
     tcc_status (*instance_set_poll)(tcc_instance *instance, int (*poll)(void *context),
                                     void *context);
 
@@ -339,6 +339,22 @@ typedef struct tcc_api {
     tcc_status (*instance_seed)(tcc_instance *instance, uint64_t seed);
     /* As before the first instance_seed.  Not while the instance runs. */
     tcc_status (*instance_unseed)(tcc_instance *instance);
+
+    /* Ends the run in progress of the instance, from any thread: `run` returns TCC_CANCELLED, on CPUs
+     * within 50 ms.  Outputs and inputs that are updated in place may be half written, as after every
+     * failure; the instance is as good as before, and other runs are not disturbed.  A rank that waits for
+     * others stops waiting; as after every failed run of a rank, the comm is revoked for all of them.  On a
+     * GPU nothing more is started, and `run` returns when what was started is done.
+     * TCC_INVALID_ARGUMENT: no run is in progress, and later ones are not touched.  A run that was about to
+     * end may return TCC_OK all the same.  The table has this and what follows where struct_size says so. */
+    tcc_status (*instance_cancel)(tcc_instance *instance);
+    /* The number of the instance's next run: they count from 1 in the order in which they begin, and those
+     * that fail count too.  From any thread. */
+    uint64_t (*instance_next_run)(const tcc_instance *instance);
+    /* As instance_cancel for the run of this number: at once if it is in progress, as it begins if it is
+     * the next, and nothing happens if it is over.  So a watchdog that is told the number beforehand
+     * neither comes too early nor ends another run.  TCC_INVALID_ARGUMENT: later than the next. */
+    tcc_status (*instance_cancel_run)(tcc_instance *instance, uint64_t number);
 } tcc_api;
 
 #ifdef __cplusplus

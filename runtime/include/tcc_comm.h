@@ -356,6 +356,10 @@ typedef struct tcc_comm_table {
     void (*drop)(tcc_comm *comm);
     tcc_status (*memory_keep)(tcc_comm *comm, const void *memory, tcc_comm_memory **out_kept);
     void (*memory_drop)(tcc_comm_memory *kept);
+    /* From now on waits of the calling thread for other ranks, on any comm, call ends(of) every few
+     * milliseconds; where it returns anything but 0 they revoke their comm with TCC_CANCELLED.  NULL, as at
+     * first: nothing is called. */
+    void (*ask)(int (*ends)(void *of), void *of);
 } tcc_comm_table;
 
 /* ---- symmetric arena ------------------------------------------------------------------------- */

@@ -24,9 +24,22 @@ static tcc_status instance_set_threads(tcc_instance *instance, int32_t threads) 
 
 static tcc_status instance_set_poll(tcc_instance *instance, int (*poll)(void *), void *context) {
     if (!instance) return tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
-    instance->poll = poll;
-    instance->poll_context = context;
+    instance->ending.poll = poll;
+    instance->ending.poll_context = context;
     return TCC_OK;
+}
+
+static uint64_t instance_next_run(const tcc_instance *instance) {
+    return instance ? tcc_ending_next(&instance->ending) : 0;
+}
+
+static tcc_status instance_cancel(tcc_instance *instance) {
+    return instance ? tcc_ending_cancel(&instance->ending) : tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
+}
+
+static tcc_status instance_cancel_run(tcc_instance *instance, uint64_t number) {
+    return instance ? tcc_ending_cancel_run(&instance->ending, number)
+                    : tcc_fail(TCC_INVALID_ARGUMENT, "no instance");
 }
 
 static tcc_status instance_seed(tcc_instance *instance, uint64_t seed) {
@@ -185,6 +198,9 @@ const tcc_api *tcc_runtime_api(void) {
         .model_ranks = model_ranks,
         .instance_seed = instance_seed,
         .instance_unseed = instance_unseed,
+        .instance_cancel = instance_cancel,
+        .instance_next_run = instance_next_run,
+        .instance_cancel_run = instance_cancel_run,
     };
     return &table;
 }

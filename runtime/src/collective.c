@@ -88,6 +88,12 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 
 /* ---- runs ---------------------------------------------------------------------------------------- */
 
+/* Waits for other ranks end with the run; those of a library that is older end by their deadline. */
+static void ask(const tcc_run *run, int (*ends)(void *of)) {
+    const tcc_comm_table *table = tcc_collective_table(run->comm);
+    if (TCC_HAS(table, ask)) table->ask(ends, &run->instance->ending);
+}
+
 static tcc_status find_comm(tcc_run *run) {
     tcc_instance *instance = run->instance;
     int32_t wanted = instance->model->program.ranks;
@@ -98,13 +104,18 @@ static tcc_status find_comm(tcc_run *run) {
                         "tcc run --nproc, mpirun, torchrun or srun, and open a comm in each "
                         "(tcc.load(path, comm=tcc.runtime.comm.open()), or instance_create_on of "
                         "tcc.h)");
-    TCC_RETURN_IF_ERROR(tcc_collective_fits(run->comm));
+    tcc_status fits = tcc_collective_fits(run->comm);
+    if (fits != TCC_OK) {
+        run->comm = NULL;
+        return fits;
+    }
     /* a run that failed may have left some */
     memset(instance->flights, 0,
            (size_t)instance->model->program.n_tickets * sizeof *instance->flights);
     int32_t size = tcc_collective_table(run->comm)->size(run->comm);
     if (wanted && size != wanted)
         return tcc_fail(TCC_UNSUPPORTED, "the model is for %d ranks, its comm has %d", wanted, size);
+    ask(run, tcc_run_asks);
     return tcc_collective_groups(instance, run->comm);
 }
 
@@ -115,6 +126,7 @@ tcc_status tcc_collective_begin(tcc_run *run) {
 }
 
 void tcc_collective_end(tcc_run *run) {
+    if (run->comm) ask(run, NULL);
     if (run->symmetric) tcc_collective_table(run->comm)->memory_drop(run->symmetric);
     if (run->comm != run->instance->comm) tcc_collective_drop(run->comm);
     run->symmetric = NULL;

@@ -47,6 +47,7 @@ static void forget_workers(void) {
         team->narrow_for = 0;
         team->width = 0;
         team->used.at = 0;
+        team->pause = NULL;
         team->manned = team->reached = 1;
         atomic_store(&team->busy, false);
     }
@@ -111,6 +112,7 @@ void tcc_crew_settle(tcc_crew *crew) {
 void tcc_crew_leave(tcc_crew *crew) {
     tcc_workers *workers = crew->workers;
     if (!workers) return;
+    if (crew->team) crew->team->pause = NULL; /* what it says now would be too late */
     tcc_crew_settle(crew);
     if (crew->team) {
         atomic_store_explicit(&workers->warm, (int32_t)crew->team->number, memory_order_relaxed);
@@ -154,6 +156,8 @@ static bool own_team(tcc_crew *crew, tcc_team *team) {
         atomic_exchange_explicit(&team->busy, true, memory_order_acquire))
         return false;
     crew->team = team;
+    team->pause = crew->pause;
+    team->pause_of = crew->pause_of;
     tcc_team_trim(team, crew->share);
     return true;
 }

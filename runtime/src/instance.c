@@ -73,6 +73,7 @@ static tcc_status allocate_tables(tcc_instance *instance) {
         {(void **)&instance->launch_ints, 2 * tcc_launch_room(program->max_ints), sizeof(int64_t)},
         {(void **)&instance->need_values, program->max_values, sizeof(int64_t)},
         {(void **)&instance->proofs, program->n_proofs, sizeof(int64_t)},
+        {(void **)&instance->chunks, program->n_steps, sizeof(int64_t)},
         {(void **)&instance->tensors, program->max_tensors, sizeof(tcc_op_tensor)},
         {(void **)&instance->dims, program->max_dims, sizeof(int64_t)},
         {(void **)&instance->results, program->max_results, sizeof(int64_t)},
@@ -88,6 +89,14 @@ static tcc_status allocate_tables(tcc_instance *instance) {
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
         *tables[i].table = tcc_allocate_zero((size_t)tables[i].count, tables[i].size);
         if (!*tables[i].table) return TCC_OUT_OF_MEMORY;
+    }
+    for (int odd = 0; odd < 2; odd++) {
+        void **head =
+            instance->launch_buffers + odd * tcc_launch_room(program->max_buffers) + TCC_LAUNCH_HEAD;
+        head[-2] = instance;
+        head[-3] = &instance->ending;
+        int (*asks)(void *) = tcc_run_asks;
+        memcpy(&head[-4], &asks, sizeof asks); /* kernels of long units call it */
     }
     bool proved = instance->flags & TCC_POISON;
     for (const tcc_code *code = program->plans; code; code = code->plan)
@@ -184,6 +193,7 @@ void tcc_instance_destroy(tcc_instance *instance) {
     tcc_free(instance->launch_ints);
     tcc_free(instance->need_values);
     tcc_free(instance->proofs);
+    tcc_free(instance->chunks);
     tcc_free(instance->tensors);
     tcc_free(instance->dims);
     tcc_free(instance->results);
@@ -246,7 +256,7 @@ static tcc_status run_program(tcc_run *run) {
     TCC_RETURN_IF_ERROR(set_threads(instance));
     TCC_RETURN_IF_ERROR(tcc_instance_prepare(run));
     tcc_status status = make_arenas(run);
-    if (status == TCC_OK) status = tcc_interpret(run, instance->model->program.body);
+    if (status == TCC_OK) status = tcc_interpret_all(run);
     if (status == TCC_OK) status = tcc_collective_none(run);
     if (status == TCC_OK) status = tcc_ports_check_outputs_written(run);
     if (status == TCC_OK) status = tcc_values_give(run);
@@ -269,12 +279,14 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
         return tcc_fail(TCC_INVALID_ARGUMENT, "expected %d outputs, got %d", program->n_outputs,
                         n_outputs);
     tcc_run run = {.instance = instance, .inputs = inputs, .outputs = outputs, .allocator = allocator};
-    tcc_status status = TCC_OK;
-    if (program->ranks >= 0) TCC_RETURN_IF_ERROR(tcc_collective_begin(&run));
-    if (instance->device) {
+    tcc_ending_begin(&instance->ending);
+    tcc_status status = program->ranks < 0 ? TCC_OK : tcc_collective_begin(&run);
+    if (status == TCC_OK && instance->device) {
         status = tcc_gpu_run(&run, stream);
-    } else {
+    } else if (status == TCC_OK) {
         tcc_crew_enter(&run.crew);
+        run.crew.pause = tcc_run_asks;
+        run.crew.pause_of = &instance->ending;
         status = run_program(&run);
         tcc_crew_leave(&run.crew);
     }
@@ -283,5 +295,6 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                      instance->symmetric.absent))
         settle_arenas(instance);
     tcc_pool_reset(instance->pool);
+    tcc_ending_over(&instance->ending);
     return status;
 }

@@ -120,6 +120,30 @@ static tcc_status view(tcc_run *run, const tcc_code *code) {
     return TCC_OK;
 }
 
+enum {
+    BRIEF = 512,  /* what so many threads are worth: microseconds within which no run needs to end */
+    LOOKS = 1024, /* so much from one look at the clock to the next */
+};
+
+TCC_COLD static tcc_status look_closely(tcc_run *run) {
+    tcc_ending *ending = &run->instance->ending;
+    run->since = 0;
+    return tcc_run_ends(ending) ? tcc_cancelled(ending) : TCC_OK;
+}
+
+/* Fails where the run is to end; polls where it is time for that. */
+static tcc_status look_up(tcc_run *run) {
+    bool closely = run->since >= LOOKS || tcc_is_cancelled(&run->instance->ending);
+    return TCC_UNLIKELY(closely) ? look_closely(run) : TCC_OK;
+}
+
+/* Waits for all launches; fails where one of them may have ended with the run. */
+__attribute__((noinline)) static tcc_status wait_for_launches(tcc_run *run) {
+    tcc_crew_settle(&run->crew);
+    run->cut = false;
+    return look_up(run);
+}
+
 /* What was right is right again: most runs compare a few numbers. */
 static bool is_proved(tcc_instance *instance, const tcc_code *code) {
     const tcc_operands *buffers = &code->as.launch.buffers, *ints = &code->as.launch.ints;
@@ -129,22 +153,56 @@ static bool is_proved(tcc_instance *instance, const tcc_code *code) {
     for (int64_t i = 0; i < ints->count; i++) differ |= (uint64_t)(*at++ ^ registers[ints->numbers[i]]);
     for (int64_t i = 0; i < buffers->count; i++)
         differ |= (uint64_t)(*at++ ^ instance->spans[buffers->numbers[i]].size);
-    return !differ || tcc_needs_prove(&instance->model->program, code, registers, instance->spans,
-                                      instance->need_values, proof);
+    if (!differ) return true;
+    __atomic_store_n(&instance->chunks[code->number], 0, __ATOMIC_RELAXED); /* units are others now */
+    return tcc_needs_prove(&instance->model->program, code, registers, instance->spans,
+                           instance->need_values, proof);
+}
+
+/* Units of a launch on any thread, as far as the run goes on. */
+static void run_units(const void *of, int64_t begin, int64_t end, void *scratch) {
+    const tcc_job *job = of;
+    job->kernel(job->buffers, job->ints, begin, end, scratch);
+}
+
+/* The kernel of launches that end with their run.  What is ahead of the operands says which it is. */
+static void run_chunks(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end, void *scratch) {
+    const tcc_code *code = buffers[-1];
+    const tcc_instance *instance = buffers[-2];
+    const tcc_job job = {.kernel = code->kernel, .buffers = buffers, .ints = ints};
+    const tcc_chunked work = {run_units, &job};
+    tcc_by_chunks(buffers[-3], &work, begin, end, scratch, &instance->chunks[code->number]);
+}
+
+/* On how many threads the launch finds enough to do, and whether it ends with the run: that its kernels
+ * may be long, or read what another such launch left half done. */
+static void set_threads(tcc_run *run, const tcc_code *code, tcc_job *job) {
+    int64_t least = code->as.launch.least < 0 ? 1 : run->instance->registers[code->as.launch.least];
+    int64_t worth = least > 1 ? job->units / least : job->units;
+    job->threads = run->instance->threads;
+    if (worth < job->threads) job->threads = (int32_t)worth;
+    run->since += least > 1 && worth < BRIEF ? worth + 1 : BRIEF / 2;
+    if (least > 1 && worth < BRIEF && !run->cut) return;
+    job->kernel = run_chunks;
+    run->cut = true;
 }
 
 static tcc_status launch(tcc_run *run, const tcc_code *code) {
     tcc_instance *instance = run->instance;
     const tcc_program *program = &instance->model->program;
     int64_t units = instance->registers[code->as.launch.grid];
+    TCC_RETURN_IF_ERROR(look_up(run));
     if (units <= 0) return TCC_OK;
     if (code->proof >= 0 && TCC_UNLIKELY(!is_proved(instance, code)))
         return broken("gives a kernel less memory than it needs, or other sizes");
-    if (TCC_UNLIKELY(instance->executor != NULL))
+    if (TCC_UNLIKELY(instance->executor != NULL)) {
+        run->since += BRIEF / 8;
         return instance->executor->launch(run, code, units);
+    }
     /* the launch before may still read its half of the tables */
     run->odd = !run->odd;
-    void **buffers = instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers);
+    void **buffers =
+        instance->launch_buffers + run->odd * tcc_launch_room(program->max_buffers) + TCC_LAUNCH_HEAD;
     int64_t *ints = instance->launch_ints + run->odd * tcc_launch_room(program->max_ints);
     const tcc_operands *taken = &code->as.launch.buffers, *sizes = &code->as.launch.ints;
     for (int64_t i = 0; i < taken->count; i++) {
@@ -152,21 +210,19 @@ static tcc_status launch(tcc_run *run, const tcc_code *code) {
         if (TCC_UNLIKELY(!buffers[i])) return broken("uses a buffer that has no memory yet");
     }
     for (int64_t i = 0; i < sizes->count; i++) ints[i] = instance->registers[sizes->numbers[i]];
+    buffers[-1] = (void *)(uintptr_t)code;
     tcc_job job = {.kernel = code->kernel,
                    .buffers = buffers,
                    .ints = ints,
                    .units = units,
                    .scratch = instance->scratch.base,
-                   .scratch_stride = instance->scratch_stride,
-                   .threads = instance->threads};
+                   .scratch_stride = instance->scratch_stride};
     if (code->ahead >= 0) {
         const tcc_span *ahead = &instance->spans[code->ahead];
         job.ahead = ahead->data;
         job.ahead_bytes = ahead->size;
     }
-    int64_t least = code->as.launch.least < 0 ? 1 : instance->registers[code->as.launch.least];
-    int64_t worth = least > 1 ? units / least : units; /* threads that find enough to do */
-    if (worth < job.threads) job.threads = (int32_t)worth;
+    set_threads(run, code, &job);
     tcc_crew_launch(&run->crew, &job);
     return TCC_OK;
 }
@@ -208,10 +264,12 @@ static tcc_status call(tcc_run *run, const tcc_code *code) {
                              .pool = instance->pool,
                              .heap = &instance->heap,
                              .crew = &run->crew,
-                             .threads = instance->threads};
+                             .threads = instance->threads,
+                             .ending = &instance->ending};
     TCC_RETURN_IF_ERROR(instance->executor
                             ? instance->executor->call(run, code->op, &arguments)
                             : code->op(&arguments));
+    if (tcc_is_cancelled(&instance->ending)) return tcc_cancelled(&instance->ending);
     for (int64_t i = 0; i < results->count; i++)
         instance->registers[results->numbers[i]] = instance->results[i];
     return TCC_OK;
@@ -226,8 +284,7 @@ static tcc_status copy(tcc_run *run, const tcc_code *code) {
     if (size == 0 || target.data == source.data) return TCC_OK;
     if (TCC_UNLIKELY(run->instance->executor != NULL))
         return run->instance->executor->copy(run, target.data, source.data, size);
-    memcpy(target.data, source.data, (size_t)size);
-    return TCC_OK;
+    return tcc_copy(&run->instance->ending, target.data, source.data, (size_t)size);
 }
 
 static tcc_status read_condition(tcc_run *run, int64_t buffer, bool *out_value) {
@@ -248,32 +305,21 @@ static bool may_go_on(void) { return tcc_test_trips > 0 && --tcc_test_trips > 0;
 static bool may_go_on(void) { return true; }
 #endif
 
-static int64_t now_on(clockid_t clock) {
+static int64_t now(void) {
     struct timespec time;
-    clock_gettime(clock, &time);
+    clock_gettime(CLOCK_MONOTONIC, &time);
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-static int64_t now(void) { return now_on(CLOCK_MONOTONIC); }
-
-/* Asks the caller whether to go on, 20 ms after it was last asked or the first trip began. */
-static tcc_status poll(tcc_run *run) {
-    const int64_t time = now_on(CLOCK_MONOTONIC_COARSE); /* some ns, where the other takes tens */
-    if (!run->polled) run->polled = time;
-    if (time - run->polled < 20000000) return TCC_OK;
-    run->polled = time;
-    if (!run->instance->poll(run->instance->poll_context)) return TCC_OK;
-    return tcc_fail(TCC_CANCELLED, "the caller ended the run");
 }
 
 static tcc_status loop(tcc_run *run, const tcc_code *code) {
     int64_t *registers = run->instance->registers, trip = 0;
     for (; trip < registers[code->as.loop.trips] && may_go_on(); trip++) {
         bool go_on = true;
-        if (run->instance->poll) TCC_RETURN_IF_ERROR(poll(run));
+        if (TCC_UNLIKELY(tcc_run_ends(&run->instance->ending)))
+            return tcc_cancelled(&run->instance->ending);
         registers[code->as.loop.counter] = trip;
         if (code->as.loop.condition >= 0) {
-            tcc_crew_settle(&run->crew);
+            TCC_RETURN_IF_ERROR(wait_for_launches(run));
             TCC_RETURN_IF_ERROR(read_condition(run, code->as.loop.condition, &go_on));
         }
         if (!go_on) break;
@@ -294,8 +340,7 @@ static tcc_status branch(tcc_run *run, const tcc_code *code) {
 
 static tcc_status settle(tcc_run *run) {
     if (run->instance->executor) return run->instance->executor->settle(run);
-    tcc_crew_settle(&run->crew);
-    return TCC_OK;
+    return wait_for_launches(run);
 }
 
 /* What takes time of its own. */
@@ -334,7 +379,8 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
                                                           : tcc_collective_wait(run, code);
     default: break;
     }
-    tcc_crew_settle(&run->crew);
+    run->since += BRIEF / 8;
+    TCC_RETURN_IF_ERROR(wait_for_launches(run));
     switch (code->kind) {
     case TCC_CODE_READ: return read_int(run, code);
     case TCC_CODE_ALLOCATE: return allocate(run, code);
@@ -347,7 +393,12 @@ static tcc_status execute(tcc_run *run, const tcc_code *code) {
     }
 }
 
-tcc_status tcc_interpret(tcc_run *run, tcc_body body) {
+tcc_status tcc_interpret_all(tcc_run *run) {
+    TCC_RETURN_IF_ERROR(tcc_interpret(run, run->instance->model->program.body));
+    return run->cut ? wait_for_launches(run) : look_up(run); /* whose poll said so is told */
+}
+
+__attribute__((noinline)) tcc_status tcc_interpret(tcc_run *run, tcc_body body) {
     for (int64_t i = 0; i < body.count; i++) TCC_RETURN_IF_ERROR(execute(run, &body.code[i]));
     return TCC_OK;
 }

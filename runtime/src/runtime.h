@@ -36,6 +36,7 @@ unsigned long long tcc_strtoull(const char *text, char **end, int base) __asm__(
         if (TCC_UNLIKELY(status_of_call != TCC_OK)) return status_of_call;                         \
     } while (0)
 
+#include "ending.h"
 /* ---- status.c: the message of the calling thread ------------------------------------------- */
 
 /* Sets the thread's message and returns `status`. */
@@ -209,6 +210,7 @@ typedef struct tcc_crew {
     int32_t share;        /* threads that it may have, next to other runs */
     int32_t calm;         /* launches since its share became larger than that */
     uint32_t forks;       /* of the process as the run began */
+    int (*pause)(void *of); void *pause_of; /* of the run's own thread now and then while it waits; or NULL */
 } tcc_crew;
 
 /* Every run enters before its first launch and leaves after its last. */
@@ -452,8 +454,8 @@ struct tcc_instance {
     int64_t *counts;             /* of blocks, until a wait; then room for other ranks' */
     tcc_comm **groups; /* by number of a group: the comm of this rank's list; they are their comm's */
     tcc_time *times; /* by step's number; NULL: nobody asked */
-    int (*poll)(void *context); /* NULL: nobody asked */
-    void *poll_context;
+    tcc_ending ending;
+    int64_t *chunks; /* by step's number: units of a launch that take some milliseconds; 0: not known */
     tcc_comm *comm;  /* kept; NULL: the process's */
     bool plain;      /* launches go to the workers, untimed */
     const struct tcc_executor *executor; /* NULL: the CPU */
@@ -473,7 +475,7 @@ typedef struct tcc_run {
     tcc_comm *comm;    /* of a model with collectives */
     struct tcc_comm_memory *symmetric; /* of the comm: the run keeps it; NULL: none */
     int32_t in_flight; /* collectives under way */
-    int64_t polled; /* when a trip of a loop last polled, in ns; 0: no trip has begun */
+    bool cut; int64_t since; /* launches that end with it are under way; work since it looked up */
     bool seeded, fresh; uint64_t seed; /* which no other run has, if `fresh` */
 } tcc_run;
 
@@ -497,9 +499,9 @@ typedef struct tcc_executor {
 /* A run on a GPU, from the caller's arrays to the results. */
 tcc_status tcc_gpu_run(tcc_run *run, void *stream);
 
-/* Words in one half of a launch table for launches of at most so many operands. */
+/* Words in one half of a launch table for launches of at most so many operands, behind the head. */
 static inline int64_t tcc_launch_room(int64_t operands) {
-    return operands / 8 * 8 + 16; /* no line in common */
+    return operands / 8 * 8 + TCC_LAUNCH_HEAD + 16; /* no line in common */
 }
 tcc_status tcc_instance_create(tcc_model *model, uint32_t flags, tcc_instance **out_instance);
 tcc_status tcc_instance_create_on(tcc_model *model, uint32_t flags, tcc_comm *comm,
@@ -511,6 +513,7 @@ tcc_status tcc_instance_run(tcc_instance *instance, const tcc_tensor *inputs, in
                             tcc_tensor *outputs, int32_t n_outputs, const tcc_allocator *allocator,
                             void *stream);
 tcc_status tcc_interpret(tcc_run *run, tcc_body body);
+tcc_status tcc_interpret_all(tcc_run *run); /* the body; what of it may end with the run is done */
 /* Empties the heap, binds the arrays and runs the prologue: all sizes are known then. */
 tcc_status tcc_instance_prepare(tcc_run *run);
 /* Bytes of the arena for these sizes. */
@@ -578,6 +581,7 @@ typedef struct tcc_op_call {
     tcc_crew *crew; /* what it may launch on, all earlier launches done; NULL: the calling thread */
     int32_t threads;
     tcc_heap *heap; /* of strings and lists, and for temporaries that live until the run ends */
+    tcc_ending *ending; /* of the run; NULL: it does not end before its time */
 } tcc_op_call;
 
 /* The function called `name`, or NULL. */

@@ -100,6 +100,7 @@ static bool steal(tcc_team *team, const launch *at, int32_t self, int32_t seat) 
  * may be what the other one needs. */
 TCC_COLD static int32_t pause_waiting(const tcc_team *team, int32_t self, int64_t *since) {
     if (!*since) *since = tcc_now();
+    if (self == 0 && team->pause) (void)team->pause(team->pause_of);
     if (self == 0 && tcc_team_stalls(team, *since, tcc_now())) {
         nanosleep(&(struct timespec){0, SLICE}, NULL);
         return STEAL_AFTER;

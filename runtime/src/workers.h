@@ -140,6 +140,8 @@ struct tcc_team {
     uint8_t members[TCC_MAX_THREADS]; /* the last worker of each seat; 0: none yet */
     int32_t width;       /* the most threads of a launch until `narrow_until`; 0: no limit */
     tcc_use used;        /* by the owner when it last looked */
+    int (*pause)(void *of); /* as in tcc_crew; artifacts of earlier builds neither set nor call it */
+    void *pause_of;
     _Alignas(LINE_PAIR) atomic_bool busy; /* a run has the team */
     /* what workers read */
     _Alignas(LINE_PAIR) tcc_workers *workers;
@@ -206,6 +208,8 @@ AT(tcc_team, reached, 40);
 AT(tcc_team, members, 44);
 AT(tcc_team, width, 300);
 AT(tcc_team, used, 304);
+AT(tcc_team, pause, 336);
+AT(tcc_team, pause_of, 344);
 AT(tcc_team, busy, 384);
 AT(tcc_team, workers, 512);
 AT(tcc_team, number, 520);

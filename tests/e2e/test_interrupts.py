@@ -1,4 +1,4 @@
-"""Runs that would not end: signals, the caller's poll function, and the deadline of commands."""
+"""Runs that would not end: signals, timeouts, the caller's poll, and the deadline of commands."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 import tcc
 from onnx import helper
 from tcc import cli
-from tcc.errors import UserError
+from tcc.errors import TccError, UserError
 from tcc.runtime import Module, abi
 
 from tests.processes import started
@@ -88,6 +89,129 @@ def test_a_signal_ends_an_endless_loop_with_what_its_handler_raises(
         module.run(inputs())
     assert module.run(inputs(7))["y"] == 7
     assert capfd.readouterr() == ("", "")
+
+
+# Seconds within which a run ends on a machine that does other things too; the bar of 50 ms is in
+# scripts/runtime_bars.
+SOON = 1.0
+
+
+Case = tuple[onnx.ModelProto, dict[str, Any], dict[str, Any], Any]
+
+
+def long_kernel() -> Case:
+    """One product of matrices that takes seconds; a small one, and its result."""
+    model = model_of(
+        [node("MatMul", ["x", "w"], ["y"])],
+        [value("x", FLOAT, ["n", 2048])],
+        [value("y", FLOAT, ["n", 2048])],
+        {"w": np.eye(2048, dtype=np.float32)},
+    )
+    short = np.arange(4 * 2048, dtype=np.float32).reshape(4, 2048)
+    return model, {"x": np.ones((120_000, 2048), np.float32)}, {"x": short}, short
+
+
+def long_unit() -> Case:
+    """A sum that one unit of a kernel takes a second for; a small one, and its result."""
+    steps = ["Tanh", "Exp"] * 6
+    chain = [node(op, [f"x{n}" if n else "x"], [f"x{n + 1}"]) for n, op in enumerate(steps)]
+    model = model_of(
+        [*chain, node("ReduceSum", [f"x{len(steps)}"], ["y"], keepdims=0)],
+        [value("x", FLOAT, ["n"])],
+        [value("y", FLOAT, [])],
+    )
+    short = np.linspace(-1, 1, 999).astype(np.float32)
+    want = short.astype(np.float64)
+    for op in steps:
+        want = np.tanh(want) if op == "Tanh" else np.exp(want)
+    return model, {"x": np.ones(50_000_000, np.float32)}, {"x": short}, want.sum()
+
+
+def long_function() -> Case:
+    """A sort that takes seconds; a small one, and its result."""
+    model = model_of(
+        [node("TopK", ["x", "k"], ["v", "i"])],
+        [value("x", FLOAT, ["n"]), value("k", INT64, [1])],
+        [value("v", FLOAT, ["k"]), value("i", INT64, ["k"])],
+    )
+    x = np.random.default_rng(0).standard_normal(20_000_000).astype(np.float32)
+    small = {"x": x[:999], "k": np.array([999])}
+    return model, {"x": x, "k": np.array([x.size])}, small, -np.sort(-x[:999])
+
+
+Long = tuple[Module, dict[str, Any], dict[str, Any], Any]
+
+
+@pytest.fixture(scope="module", params=[long_kernel, long_unit, long_function])
+def long(request: pytest.FixtureRequest) -> Long:
+    model, *rest = request.param()
+    much, little, want = rest
+    return tcc.compile(model, jobs=1), much, little, want
+
+
+def expect_right(module: Module, little: dict[str, Any], want: Any) -> None:
+    found = next(iter(module.run(little).values()))
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=0)
+
+
+def test_a_run_that_takes_longer_than_its_timeout_ends(
+    long: Long,
+) -> None:
+    module, much, little, want = long
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match=r"the run took longer than 0\.25 seconds") as caught:
+        module.run(much, timeout=0.25)
+    assert 0.25 < time.monotonic() - began < 0.25 + SOON
+    assert isinstance(caught.value, TccError)
+    assert isinstance(caught.value, tcc.RunTimeoutError)
+    expect_right(module, little, want)
+    named = module.run(little, timeout=60)
+    assert len(named) == len(module.outputs)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_signal_ends_kernels_and_functions(long: Long, capfd: pytest.CaptureFixture[str]) -> None:
+    module, much, little, want = long
+    began = time.monotonic()
+    with pytest.raises(AlarmError):
+        module(*much.values())
+    assert time.monotonic() - began < 0.1 + SOON
+    expect_right(module, little, want)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_signal_whose_handler_returns_ends_nothing(module: Module) -> None:
+    rung: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _frame: rung.append(number))
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        while not rung:
+            assert module.run(inputs(2_000_000))["y"] == 2_000_000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "soon"])
+def test_what_is_no_timeout_is_a_sentence(module: Module, timeout: Any) -> None:
+    with pytest.raises(UserError, match="that is no time for a run"):
+        module.run(inputs(1), timeout=timeout)
+
+
+def test_a_timeout_counts_in_other_threads_too_and_for_its_run_alone(module: Module) -> None:
+    def late() -> None:
+        with pytest.raises(TimeoutError):
+            module.run(inputs(), timeout=0.1)
+        found.append(1)
+
+    found: list[int] = []
+    threads = [threading.Thread(target=late) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert module.run(inputs(300_000))["y"] == 300_000
+    for thread in threads:
+        thread.join()
+    assert found == [1] * 3
 
 
 def test_short_loops_poll_nothing_and_long_ones_the_callers_function(module: Module) -> None:

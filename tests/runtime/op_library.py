@@ -25,6 +25,20 @@ class OpTensor(ctypes.Structure):
     )
 
 
+class Ending(ctypes.Structure):
+    """tcc_ending."""
+
+    _fields_ = (
+        ("run", ctypes.c_uint64),
+        ("last", ctypes.c_uint64),
+        ("poll", abi.POLL),
+        ("poll_context", ctypes.c_void_p),
+        ("ask_at", ctypes.c_int64),
+        ("thread", ctypes.c_size_t),
+        ("polled", ctypes.c_bool),
+    )
+
+
 class OpCall(ctypes.Structure):
     _fields_ = (
         ("inputs", ctypes.POINTER(OpTensor)),
@@ -39,6 +53,7 @@ class OpCall(ctypes.Structure):
         ("crew", ctypes.c_void_p),
         ("threads", ctypes.c_int32),
         ("heap", ctypes.c_void_p),
+        ("ending", ctypes.POINTER(Ending)),
     )
 
 
@@ -85,10 +100,12 @@ class Ops:
         results: int = 0,
         code: int | None = None,
         threads: int = 3,
+        ending: Ending | None = None,
     ) -> list[int]:
         """Calls op `name`; raises ValueError with its message if it fails.
 
-        `code` says what u2 arrays hold; 0 threads are a call without workers.
+        `code` says what u2 arrays hold; 0 threads are a call without workers; `ending` is that of
+        the run, where somebody may end it.
         """
         found = (ctypes.c_int64 * max(1, results))()
         like = inputs[0].dtype if inputs else None
@@ -105,6 +122,7 @@ class Ops:
             None,
             threads,
             None,
+            ctypes.pointer(ending) if ending else None,
         )
         pool = ctypes.c_void_p(self.library.harness_pool())
         if self.library.harness_call(name.encode(), ctypes.byref(call), pool):

@@ -44,9 +44,9 @@ def described(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     run = Module._run_described
 
-    def note(module: Module, values: tuple[Any, ...], seed: int | None) -> Any:
+    def note(module: Module, values: tuple[Any, ...], seed: Any, limit: Any) -> Any:
         found.append(values)
-        return run(module, values, seed)
+        return run(module, values, seed, limit)
 
     monkeypatch.setattr(Module, "_run_described", note)
     return found

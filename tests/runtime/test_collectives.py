@@ -88,6 +88,48 @@ def test_a_run_that_fails_ends_the_runs_of_other_ranks(
     assert second.count(said) == 1
 
 
+LATE = """
+import sys, threading, time
+import numpy as np
+from tcc.runtime import comm as comms, load
+
+with comms.open() as comm:
+    module = load(sys.argv[1], comm=comm)
+    x = np.ones(4, np.float32)
+    assert module(x, np.array(1)).tolist() == [2, 2, 2, 2]
+    if comm.rank == 0:
+        began = time.monotonic()
+        try:
+            module.run({"x": x, "k": np.array(1)}, timeout=0.2)
+        except TimeoutError as error:
+            print(time.monotonic() - began, error)
+    else:  # which does not come
+        while True:
+            try:
+                comm.raise_error()
+            except comms.CommError as error:
+                print(error)
+                break
+            threading.Event().wait(0.01)
+    try:
+        module(x, np.array(1))
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def test_a_rank_that_waits_in_vain_ends_and_its_comm_fails(
+    kernels: bytes, comm_library: Path, tmp_path: Path
+) -> None:
+    programs.link(checked(), kernels, tmp_path / "checked.so")
+    first, second = run_ranks(2, LATE, comm_library, tmp_path / "checked.so")
+    seconds, said = first.split(maxsplit=1)
+    assert 0.2 < float(seconds) < 1.2
+    assert said.startswith("the run took longer than 0.2 seconds")
+    assert first.count("rank 0 was told to end; it is in all_reduce of 4 f32 by sum") == 1
+    assert second.count("rank 0 was told to end; it is in all_reduce of 4 f32 by sum") == 2
+
+
 NUMBERS = """
 import sys
 from tcc.runtime import comm as comms, load

@@ -1,7 +1,8 @@
 """The statements of a kernel."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from math import log2
 from typing import assert_never
 
 from tcc.backends.cpu.llvm.blocks import RegisterBlock, carried_chunks, in_chunks, last_axis
@@ -33,16 +34,22 @@ from tcc.ir.tile import (
     TileBuffer,
 )
 from tcc.ir.types import BF16
+from tcc.schedule.nest import typical
 
 # So many trips of a loop at most are written one by one.
 _FEW = 4
+# Seconds from one question to the next at most, where a unit takes longer.
+_ASKS = 2e-3
 
 
 class Statements:
     """Emits statements, keeping the registers of every block in sight."""
 
-    def __init__(self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg]) -> None:
-        self._indices = indices
+    def __init__(
+        self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], seconds: float = 0.0
+    ) -> None:
+        """`seconds`: what a unit takes, where it is to ask whether to go on; see `emit`."""
+        self._indices, self._seconds = indices, seconds
         self._values: dict[Block, RegisterBlock] = {}
         self._env = Environment(indices, buffers, self._values)
         self._waiting: list[Store] = []
@@ -142,7 +149,8 @@ class Statements:
             self._values[block] = carried[-1]
         with code.scope(), indices.in_loop(front):
             self._bind_counter(node, counter, start)
-            self.run(node.body)
+            with self._asking(node):
+                self.run(node.body)
             yields = [self._canonical(self._values[block]) for block in node.yields]
             after = code.op("add nsw", counter, node.step)
             more = code.compare("icmp slt", after, stop)
@@ -180,6 +188,26 @@ class Statements:
         indices.steps[node.var] = node.start + node.step * trip
         passed = code.op("sub nsw", counter, start)
         indices.values[f"{node.var.name}.trip"] = code.op("udiv exact", passed, node.step)
+
+    @contextmanager
+    def _asking(self, node: Loop) -> Iterator[None]:
+        """Inside, a trip of a loop that takes long, or inputs decide how long: it asks in one of so
+        many trips, or in loops of its own where it takes long too."""
+        all_trips, code = self._seconds, self._indices.code
+        self._seconds /= max(1, typical((node.stop - node.start) // node.step))
+        long = all_trips > _ASKS or as_int(node.stop - node.start) is None
+        if 0 < self._seconds <= _ASKS and long:
+            every = 1 << int(log2(_ASKS / self._seconds))
+            trip, name = self._indices.values[f"{node.var.name}.trip"], code.fresh("ask")
+            due = code.compare("icmp eq", code.op("and", trip, every - 1), every - 1)
+            code.branch(due, name, f"{name}.go")
+            code.place(name)
+            code.void(f"%{name}.ends = call i32 %ask(ptr %asked) nounwind")
+            code.void(f"%{name}.no = icmp eq i32 %{name}.ends, 0")
+            code.void(f"br i1 %{name}.no, label %{name}.go, label %done")
+            code.place(f"{name}.go")
+        yield
+        self._seconds = all_trips
 
     def _if(self, node: If) -> None:
         code = self._indices.code

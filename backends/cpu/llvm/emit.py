@@ -8,6 +8,9 @@ begin <= u < end run one after another, after what they all would do alike; `scr
 function only unpacks its arguments for an internal one, NAME_units, whose parameters say that
 buffers do not overlap.  Where results go past the caches, a second one, NAME_lines, runs if all of
 these begin at a line.
+
+A kernel whose units take long asks now and then whether to go on: ahead of the buffers'
+addresses, at -4, stands a function of the runtime, and at -3 what it takes.
 """
 
 from collections.abc import Sequence
@@ -39,15 +42,18 @@ class KernelText:
     scratch: int
 
 
-def emit_kernel(kernel: TileKernel, name: str, target: Target) -> KernelText:
-    """`kernel` as the function `name` for a CPU; raises InternalError for what has no code."""
+def emit_kernel(kernel: TileKernel, name: str, target: Target, seconds: float = 0.0) -> KernelText:
+    """`kernel` as the function `name` for a CPU; raises InternalError for what has no code.
+
+    A unit takes about so many `seconds`, where that is long.
+    """
     kernel = replace(kernel, body=merged(kernel.body), nontemporal=_nontemporal(kernel, target))
     module = LlvmModule(target)
     offsets, scratch = _place_locals(kernel.locals)
-    inner = _inner(kernel, f"{name}_units", module, ())
+    inner = _inner(kernel, f"{name}_units", module, (), seconds)
     if kernel.nontemporal:
-        inner += _inner(kernel, f"{name}_lines", module, kernel.nontemporal)
-    outer = _outer(kernel, name, offsets)
+        inner += _inner(kernel, f"{name}_lines", module, kernel.nontemporal, seconds)
+    outer = _outer(kernel, name, offsets, asks=seconds > 0)
     text = "\n".join(
         (
             f'target triple = "{target.triple}"',
@@ -96,8 +102,14 @@ def _nontemporal(kernel: TileKernel, target: Target) -> tuple[int, ...]:
 # ---- the exported function --------------------------------------------------------------------
 
 
-def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
+def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: bool) -> str:
     lines, args = [], []
+    for at, asked in ((-4, "ask"), (-3, "asked")) if asks else ():
+        lines.append(
+            f"  %{asked}.at = getelementptr ptr, ptr %buffers, i64 {at}\n"
+            f"  %{asked} = load ptr, ptr %{asked}.at, align 8"
+        )
+        args.append(f"ptr %{asked}")
     for n in range(len(kernel.buffers)):
         lines.append(
             f"  %p{n} = getelementptr ptr, ptr %buffers, i64 {n}\n"
@@ -134,12 +146,14 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...]) -> str:
 # ---- the internal function --------------------------------------------------------------------
 
 
-def _inner(kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int]) -> str:
+def _inner(
+    kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int], seconds: float
+) -> str:
     """The function `name`, with stores past the caches to the buffers `past`, by position."""
     code = Code(module, [kernel.buffers[n] for n in past])
     indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
-    params = []
+    params = ["ptr %ask", "ptr %asked"] if seconds else []
     shared = {n for pair in kernel.in_place for n in pair}
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
@@ -156,7 +170,7 @@ def _inner(kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int
     some = code.compare("icmp slt", begin, end)
     code.branch(some, "first", "done")
     code.place("first")
-    statements, once = Statements(indices, buffers), same_for_all(kernel)
+    statements, once = Statements(indices, buffers, seconds), same_for_all(kernel)
     statements.plan(kernel.body)
     statements.run(kernel.body[:once])
     code.jump("units")

@@ -29,6 +29,7 @@ static const tcc_comm_table functions = {
     .drop = tcc_comm_drop,
     .memory_keep = tcc_comm_memory_keep,
     .memory_drop = tcc_comm_memory_drop,
+    .ask = tcc_comm_ask,
 };
 
 tcc_comm *tcc_comm_make(const tcc_comm_settings *settings, int32_t rank, int32_t size) {

@@ -191,6 +191,13 @@ int32_t tcc_comm_address_port(const char *address);
 int64_t tcc_comm_now(void);
 void tcc_comm_pause(int64_t nanoseconds);
 
+/* ---- ask.c: waits that their thread's caller ends -------------------------------------------- */
+
+/* `ask` of tcc_comm_table. */
+void tcc_comm_ask(int (*ends)(void *of), void *of);
+/* Whether a wait of the calling thread is to end. */
+bool tcc_comm_ends(void);
+
 /* ---- fork.c: forks of the process ------------------------------------------------------------ */
 
 /* How often this process is a fork's child, counted from the first call on: a comm refuses where

@@ -69,8 +69,12 @@ static tcc_status await(engine_comm *comm, uintptr_t *requests, int32_t n, const
         }
         if (looks % 64) continue;
         TCC_RETURN_IF_ERROR(state(comm));
+        char reason[160];
+        if (tcc_comm_ends()) {
+            snprintf(reason, sizeof reason, "%s: rank %d was told to end", what, comm->rank);
+            return give_up(comm, TCC_CANCELLED, reason);
+        }
         if (tcc_comm_now() > deadline) {
-            char reason[160];
             snprintf(reason, sizeof reason, "%s: rank %d waited %lld ms in vain for other ranks",
                      what, comm->rank, (long long)(comm->patience / 1000000));
             return give_up(comm, TCC_TIMEOUT, reason);

@@ -143,9 +143,10 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
     for (; pending && needed < 0; pending &= pending - 1) /* one that left, among several */
         if (is_closed(shared, __builtin_ctzll(pending))) needed = __builtin_ctzll(pending);
     int32_t before = *awaited, ended = first_ended(shared, *awaited);
-    bool late = tcc_comm_now() > shared->deadline;
+    bool late = tcc_comm_now() > shared->deadline, ends = tcc_comm_ends();
     bool closed = needed >= 0 && is_closed(shared, needed);
-    if (ended < 0 && !closed && !late) return shared->alive ? shared->alive(shared) : TCC_OK;
+    if (ended < 0 && !closed && !late && !ends)
+        return shared->alive ? shared->alive(shared) : TCC_OK;
     /* a rank may have done its part before it left */
     *out_ready = ready(shared, what, awaited);
     if (*out_ready || *awaited != before) return TCC_OK;
@@ -156,6 +157,9 @@ static tcc_status look_around(tcc_shared *shared, tcc_shared_ready *ready, void 
         tcc_shared_revoke(shared, TCC_MISMATCH,
                           "rank %d (pid %d) closed the comm; rank %d is in %s", needed, pid,
                           shared->rank, at_hand(shared, text));
+    else if (!late)
+        tcc_shared_revoke(shared, TCC_CANCELLED, "rank %d was told to end; it is in %s", shared->rank,
+                          at_hand(shared, text));
     else
         tcc_shared_revoke(shared, TCC_TIMEOUT,
                           "rank %d (pid %d) did not come within %lld ms; rank %d is in %s", needed,

@@ -7,6 +7,7 @@
 enum {
     AHEAD = 512,      /* bytes of updates that are fetched at a time, twice as many ahead */
     MOST_FETCHED = 4, /* updates for each that is taken */
+    LONG = 1 << 16,   /* bytes of updates that are worth a look at whether the run ends */
 };
 
 /* ---- half precision: no compiler support is taken for granted --------------------------------- */
@@ -228,6 +229,7 @@ APART void tcc_combine(const tcc_scatter *s, tcc_row_batch *rows) {
     int64_t bytes = s->width * (int64_t)element;
     int64_t some = bytes < 16 ? BATCH : bytes < AHEAD ? AHEAD / bytes : 1;
     for (int64_t first = 0, end; first < rows->count; first = end) {
+        if (bytes > LONG && tcc_run_ends(s->call->ending)) break;
         end = rows->count - first < some ? rows->count : first + some;
         if (some < BATCH) fetch_rows(s, rows, first + 2 * some, end + 2 * some);
         if (s->reduction != NONE && combine_fast(s, rows, first, end)) continue;

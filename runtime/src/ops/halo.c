@@ -15,6 +15,7 @@ typedef struct filler {
     uint64_t value;
     size_t element;
     int32_t last; /* the innermost dimension that has a halo */
+    tcc_ending *ending;
 } filler;
 
 static void fill_run(const filler *f, char *to, int64_t count) {
@@ -64,7 +65,7 @@ static void fill_dim(const filler *f, char *to, int32_t dim, int64_t count) {
                     f->widths[2 * f->last] * wide, f->widths[2 * f->last + 1] * wide);
         return;
     }
-    for (int64_t i = before; i < size - after; i++) fill_dim(f, to + (size_t)i * step, dim + 1, inner);
+    for (int64_t i = before; i < size - after && !tcc_run_ends(f->ending); i++) fill_dim(f, to + (size_t)i * step, dim + 1, inner);
 }
 
 tcc_status tcc_op_fill_halo(tcc_op_call *call) {
@@ -77,7 +78,7 @@ tcc_status tcc_op_fill_halo(tcc_op_call *call) {
         if (before < 0 || after < 0 || before > x->dims[dim] || after > x->dims[dim] - before)
             return tcc_fail(TCC_INTERNAL, "fill_halo: wider than the array");
     }
-    filler f = {x, call->ints + 1, (uint64_t)call->ints[0], x->dtype.bits / 8u, -1};
+    filler f = {x, call->ints + 1, (uint64_t)call->ints[0], x->dtype.bits / 8u, -1, call->ending};
     for (int32_t dim = 0; dim < ndim; dim++)
         if (f.widths[2 * dim] || f.widths[2 * dim + 1]) f.last = dim;
     fill_dim(&f, x->data, 0, x->count);

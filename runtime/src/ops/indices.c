@@ -20,6 +20,7 @@ typedef struct search {
     int64_t period, number, low, high;
     int64_t length; /* of a part, a multiple of the period */
     range found[PARTS];
+    tcc_ending *ending;
 } search;
 
 static range widened(range r, int64_t low, int64_t high) {
@@ -74,7 +75,7 @@ static range range_between(const search *s, int64_t n, int64_t stop) {
 static void search_parts(void *context, int64_t begin, int64_t end, void *room) {
     search *s = context;
     (void)room;
-    for (int64_t part = begin; part < end; part++) {
+    for (int64_t part = begin; part < end && !tcc_run_ends(s->ending); part++) {
         int64_t first = s->number + part * s->length, left = s->indices->count - first;
         s->found[part] = range_between(s, first, first + (left < s->length ? left : s->length));
     }
@@ -83,7 +84,7 @@ static void search_parts(void *context, int64_t begin, int64_t end, void *room) 
 tcc_status tcc_op_index_range(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 0, 4, 2, "index range"));
     search s = {.indices = &call->inputs[0], .period = call->ints[0], .number = call->ints[1],
-                .low = call->ints[2], .high = call->ints[3]};
+                .low = call->ints[2], .high = call->ints[3], .ending = call->ending};
     tcc_dtype dtype = s.indices->dtype;
     if (s.period < 1 || s.period > INT32_MAX || s.number < 0 || dtype.code != 0 ||
         (dtype.bits != 32 && dtype.bits != 64))

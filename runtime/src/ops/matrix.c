@@ -61,6 +61,8 @@ tcc_status tcc_matrix_room(int64_t rows, int64_t columns, int64_t copies, size_t
     return TCC_OK;
 }
 
+bool tcc_matrix_ends(tcc_ending *ending, int64_t n) { return n > 64 && tcc_run_ends(ending); }
+
 /* ---- elimination ------------------------------------------------------------------------------- */
 
 static const tcc_dtype i32 = {0, 32, 1};
@@ -82,9 +84,9 @@ static void swap_rows(double *a, int64_t columns, int64_t first, int64_t second)
     }
 }
 
-bool tcc_matrix_eliminate(double *a, int64_t rows, int64_t columns, int32_t *pivots) {
+bool tcc_matrix_eliminate(double *a, int64_t rows, int64_t columns, int32_t *pivots, tcc_ending *ending) {
     bool odd = false;
-    for (int64_t step = 0; step < rows && step < columns; step++) {
+    for (int64_t step = 0; step < rows && step < columns && !tcc_matrix_ends(ending, columns); step++) {
         int64_t best = pivot_row(a, rows, columns, step);
         if (pivots) pivots[step] = (int32_t)(best + 1);
         if (best != step) {
@@ -109,7 +111,8 @@ static void factor_part(void *context, int64_t begin, int64_t end, void *room) {
     int64_t steps = x.rows < x.columns ? x.rows : x.columns, count = x.rows * x.columns;
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(x.tensor, i * count, count, room);
-        tcc_matrix_eliminate(room, x.rows, x.columns, (int32_t *)call->outputs[1].data + i * steps);
+        tcc_matrix_eliminate(room, x.rows, x.columns, (int32_t *)call->outputs[1].data + i * steps,
+                             call->ending);
         tcc_matrix_narrow(room, count, &call->outputs[0], i * count);
     }
 }
@@ -157,8 +160,8 @@ tcc_status tcc_op_pivot_order(tcc_op_call *call) {
 
 /* The product of the pivots, kept as mantissa and exponent, so that only a result outside the type
  * overflows. */
-static double determinant(double *a, int64_t n) {
-    double mantissa = tcc_matrix_eliminate(a, n, n, NULL) ? -1 : 1;
+static double determinant(double *a, int64_t n, tcc_ending *ending) {
+    double mantissa = tcc_matrix_eliminate(a, n, n, NULL, ending) ? -1 : 1;
     int64_t exponent = 0;
     for (int64_t step = 0; step < n; step++) {
         double pivot = a[step * n + step];
@@ -181,7 +184,7 @@ static void determinant_part(void *context, int64_t begin, int64_t end, void *ro
     int64_t count = x.rows * x.rows;
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(x.tensor, i * count, count, room);
-        double value = determinant(room, x.rows);
+        double value = determinant(room, x.rows, call->ending);
         tcc_matrix_narrow(&value, 1, &call->outputs[0], i);
     }
 }
@@ -219,7 +222,7 @@ static void triangle_part(void *context, int64_t begin, int64_t end, void *room)
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(&call->inputs[0], i * n * n, n * n, a);
         tcc_matrix_widen(given, i * n * columns, n * columns, b);
-        for (int64_t step = 0; step < n; step++) {
+        for (int64_t step = 0; step < n && !tcc_matrix_ends(call->ending, n); step++) {
             int64_t row = upper ? n - 1 - step : step;
             solve_row(a, b, n, columns, row, upper ? row + 1 : 0, upper ? n : row, unit);
         }
@@ -244,9 +247,9 @@ tcc_status tcc_op_solve_triangular(tcc_op_call *call) {
 }
 
 /* The lower factor in place of the lower triangle; what lies above becomes zero. */
-static int32_t cholesky(double *a, int64_t n) {
+static int32_t cholesky(double *a, int64_t n, tcc_ending *ending) {
     int32_t failed = 0;
-    for (int64_t column = 0; column < n; column++) {
+    for (int64_t column = 0; column < n && !tcc_matrix_ends(ending, n); column++) {
         for (int64_t row = 0; row < column; row++) a[row * n + column] = 0;
         if (failed) continue;
         for (int64_t row = column; row < n; row++)
@@ -269,7 +272,7 @@ static void cholesky_part(void *context, int64_t begin, int64_t end, void *room)
     int64_t n = x->dims[x->ndim - 1];
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(x, i * n * n, n * n, room);
-        ((int32_t *)call->outputs[1].data)[i] = cholesky(room, n);
+        ((int32_t *)call->outputs[1].data)[i] = cholesky(room, n, call->ending);
         tcc_matrix_narrow(room, n * n, &call->outputs[0], i * n * n);
     }
 }

@@ -30,6 +30,9 @@ tcc_status tcc_matrix_room(int64_t rows, int64_t columns, int64_t copies, size_t
  * diagonal, the factors of L, whose diagonal is one, below.  `pivots`, if given, gets for each step
  * the row, counted from 1, that changed places with that of the step.  A column without a pivot is
  * left as it is.  Returns whether an odd number of rows changed places. */
-bool tcc_matrix_eliminate(double *a, int64_t rows, int64_t columns, int32_t *pivots);
+bool tcc_matrix_eliminate(double *a, int64_t rows, int64_t columns, int32_t *pivots, tcc_ending *ending);
+
+/* Whether the run ends, before a step of a matrix with rows of `n` elements that are worth a look. */
+bool tcc_matrix_ends(tcc_ending *ending, int64_t n);
 
 #endif

@@ -24,7 +24,10 @@ static box load_box(const float *data, bool centre) {
                  larger(data[1], data[3])};
 }
 
-enum { BESIDE = 16 }; /* chosen boxes that a candidate is compared with at once */
+enum {
+    BESIDE = 16, /* chosen boxes that a candidate is compared with at once */
+    LOOKS = 64,  /* candidates from one look to the next at whether the run ends */
+};
 
 /* BESIDE boxes, by side; places that are not taken hold boxes of no size, which overlap nothing. */
 typedef struct boxes {
@@ -51,6 +54,7 @@ typedef struct suppression {
     bool centre;
     int64_t *chosen; /* `most` box numbers for every class of every batch */
     int64_t *counts; /* how many of them, by class of every batch */
+    tcc_ending *ending;
 } suppression;
 
 /* Room for choosing among `s->boxes` boxes. */
@@ -77,10 +81,12 @@ static int64_t choose(const suppression *s, const float *data, const float *scor
     tcc_keyed *items = room;
     boxes *held = (boxes *)(void *)(items + 2 * s->boxes);
     int64_t candidates = 0, count = 0;
-    for (int64_t i = 0; i < s->boxes; i++)
-        if (scores[i] > s->score) tcc_order_load(f32, &scores[i], 1, UINT64_MAX, i, &items[candidates++]);
-    tcc_order_sort(items, items + s->boxes, candidates);
-    for (int64_t i = 0; i < candidates && count < s->most; i++) {
+    for (int64_t i = 0, look; (look = tcc_next_look(s->ending, i, s->boxes)) > i;)
+        for (; i < look; i++)
+            if (scores[i] > s->score)
+                tcc_order_load(f32, &scores[i], 1, UINT64_MAX, i, &items[candidates++]);
+    tcc_order_sort(items, items + s->boxes, candidates, s->ending);
+    for (int64_t i = 0; i < candidates && count < s->most && !tcc_ends_at(s->ending, i, LOOKS); i++) {
         box candidate = load_box(data + items[i].index * 4, s->centre);
         float area = (candidate.y2 - candidate.y1) * (candidate.x2 - candidate.x1);
         bool keep = true;
@@ -135,7 +141,7 @@ static tcc_status prepare(const tcc_op_call *call, suppression *out) {
         return tcc_fail(TCC_INVALID_ARGUMENT, "non-max suppression: boxes [B,N,4] and scores "
                                               "[B,C,N] do not fit each other");
     int64_t most = 0;
-    *out = (suppression){.boxes = call->inputs[0].dims[1], .score = -INFINITY,
+    *out = (suppression){.boxes = call->inputs[0].dims[1], .score = -INFINITY, .ending = call->ending,
                          .centre = call->ints[0] != 0};
     TCC_RETURN_IF_ERROR(read_limit(call, 0, &next, i64, &most));
     TCC_RETURN_IF_ERROR(read_limit(call, 1, &next, f32, &out->iou));

@@ -12,6 +12,8 @@
 
 #include "order.h"
 
+enum { NUMBERS = 1 << 12 }; /* from one look to the next at whether the run ends */
+
 static tcc_status misfit(const char *op) {
     return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
 }
@@ -65,6 +67,7 @@ static tcc_status format_all(const tcc_op_call *call) {
     for (int64_t i = 0; i < x->count; i++) {
         char text[40];
         void *memory = NULL;
+        if (tcc_ends_at(call->ending, i, NUMBERS)) return tcc_cancelled(call->ending);
         int length = write_number(text, x->dtype, x->data, i);
         TCC_RETURN_IF_ERROR(tcc_heap_take(call->heap, (size_t)length, &memory));
         memcpy(memory, text, (size_t)length);
@@ -146,6 +149,7 @@ static tcc_status parse_all(const tcc_op_call *call) {
     for (int64_t i = 0; i < call->inputs[0].count; i++) {
         char text[128];
         tcc_string found;
+        if (tcc_ends_at(call->ending, i, NUMBERS)) return tcc_cancelled(call->ending);
         TCC_RETURN_IF_ERROR(tcc_heap_string(call->heap, handles[i], &found));
         if (found.size >= (int64_t)sizeof text)
             return tcc_fail(TCC_INVALID_ARGUMENT, "a string of %lld bytes is no number",

@@ -78,8 +78,8 @@ static uint64_t key_of_float(uint32_t bits) {
     return bits >> 31 ? sign - magnitude : sign + magnitude;
 }
 
-void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
-                    int64_t first, tcc_keyed *items) {
+__attribute__((noinline)) void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count,
+                                              uint64_t flip, int64_t first, tcc_keyed *items) {
     size_t element = dtype.bits / 8u;
     if (dtype.code == 2 && dtype.bits == 32)
         LOAD_KEYS(uint32_t, key_of_float(bits));
@@ -92,6 +92,12 @@ void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64
             uint64_t key = tcc_order_key(dtype, (const char *)elements + (size_t)i * element);
             items[i] = (tcc_keyed){key ^ flip, first + i};
         }
+}
+
+void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
+                         tcc_keyed *items, tcc_ending *ending) {
+    for (int64_t i = 0, look; (look = tcc_next_look(ending, i, count)) > i; i = look)
+        tcc_order_load(dtype, (const char *)elements + i * (dtype.bits / 8), look - i, flip, i, items + i);
 }
 
 static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
@@ -123,26 +129,45 @@ static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
+__attribute__((noinline)) int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
+    if (count <= TCC_UNSEEN || at == count) return count;
+    /* at first each place may be on a huge page that is not there yet: a millisecond or two */
+    int64_t step = at / 8 < 16 ? 16 : at / 8 < TCC_UNSEEN ? at / 8 : TCC_UNSEEN;
+    if (tcc_run_ends(ending)) return at;
+    return count - at < step ? count : at + step;
+}
+
 enum { DIGIT = 8, VALUES = 1 << DIGIT, RADIX_FROM = 64 };
 
 static uint64_t digit_of(uint64_t key, int shift) { return key >> shift & (VALUES - 1); }
 
 /* By one digit of the keys after the other, the least first; digits in which no keys differ cost
  * nothing. */
-static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
+static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
     uint64_t differ = 0;
     for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
     tcc_keyed *from = items, *to = room;
     for (int shift = 0; shift < 64; shift += DIGIT) {
-        int64_t next[VALUES] = {0}, place = 0;
+        int64_t next[VALUES] = {0}, place = 0, look, i = 0;
         if (digit_of(differ, shift) == 0) continue;
-        for (int64_t i = 0; i < count; i++) next[digit_of(from[i].key, shift)]++;
+        do {
+            look = tcc_next_look(ending, i, count);
+            if (look == i) return;
+            do next[digit_of(from[i].key, shift)]++;
+            while (++i < look);
+        } while (i < count);
+        i = 0;
         for (int value = 0; value < VALUES; value++) {
             int64_t many = next[value];
             next[value] = place;
             place += many;
         }
-        for (int64_t i = 0; i < count; i++) to[next[digit_of(from[i].key, shift)]++] = from[i];
+        do {
+            look = tcc_next_look(ending, i, count);
+            if (look == i) return;
+            do to[next[digit_of(from[i].key, shift)]++] = from[i];
+            while (++i < look);
+        } while (i < count);
         tcc_keyed *swap = from;
         from = to;
         to = swap;
@@ -150,14 +175,14 @@ static void radix_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
-void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
+void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending) {
     if (count < RADIX_FROM)
         merge_sort(items, room, count);
     else
-        radix_sort(items, room, count);
+        radix_sort(items, room, count, ending);
 }
 
-uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept) {
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending) {
     uint64_t differ = 0, bound = items[0].key, known = 0; /* digits of the last key; their mask */
     int64_t equal = kept;                                 /* kept items that have those digits */
     for (int64_t i = 1; i < count; i++) differ |= items[i].key ^ items[0].key;
@@ -165,14 +190,20 @@ uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept) {
         int64_t many[VALUES] = {0}, value = 0;
         uint64_t mask = (uint64_t)(VALUES - 1) << shift;
         if (digit_of(differ, shift)) {
-            for (int64_t i = 0; i < count; i++)
-                if (((items[i].key ^ bound) & known) == 0) many[digit_of(items[i].key, shift)]++;
+            int64_t look, i = 0;
+            do {
+                look = tcc_next_look(ending, i, count);
+                if (look == i) return bound;
+                do
+                    if (((items[i].key ^ bound) & known) == 0) many[digit_of(items[i].key, shift)]++;
+                while (++i < look);
+            } while (i < count);
             for (; many[value] < equal; value++) equal -= many[value];
             bound = (bound & ~mask) | (uint64_t)value << shift;
         }
         known |= mask;
     }
-    for (int64_t i = 0, at = 0; at < kept; i++) {
+    for (int64_t i = 0, at = 0; at < kept && !tcc_ends_at(ending, i, TCC_UNSEEN); i++) {
         bool last = items[i].key == bound;
         if (items[i].key > bound || (last && equal == 0)) continue;
         equal -= last;

@@ -20,12 +20,28 @@ uint64_t tcc_order_key(tcc_dtype dtype, const void *element);
 void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
                     int64_t first, tcc_keyed *items);
 
-/* Sorts by key; equal keys keep their order.  `room` holds `count` more. */
-void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count);
+/* The same with indices from 0 on, as far as the run goes on. */
+void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
+                         tcc_keyed *items, tcc_ending *ending);
+
+/* Sorts by key; equal keys keep their order.  `room` holds `count` more.  Where the run ends before, all
+ * items are some that there were. */
+void tcc_order_sort(tcc_keyed *items, tcc_keyed *room, int64_t count, tcc_ending *ending);
 
 /* Moves the `kept` items (1 to count) that such a sort would put first to the front, in the order in
- * which they stand; returns the last of their keys. */
-uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept);
+ * which they stand; returns the last of their keys, which none need have where the run ends before. */
+uint64_t tcc_order_keep(tcc_keyed *items, int64_t count, int64_t kept, tcc_ending *ending);
+
+static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tcc_is_cancelled(ending); }
+
+/* Where a loop over `count` places that has come to place `at` looks up next; `at` itself where it is to
+ * stop: at its end, and where the run ends. */
+enum { TCC_UNSEEN = 1 << 14 };
+int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count);
+/* Whether a loop of longer turns is to stop at turn `at`: it asks at one in `many`, a power of two. */
+static inline bool tcc_ends_at(tcc_ending *ending, int64_t at, int64_t many) {
+    return TCC_UNLIKELY((at & (many - 1)) == many - 1) && tcc_run_ends(ending);
+}
 
 /* An array seen as outer x axis x inner. */
 typedef struct tcc_axis {
@@ -47,7 +63,8 @@ tcc_status tcc_op_expect_types(const tcc_op_call *call, const char *types, const
 typedef void (*tcc_op_part)(void *context, int64_t begin, int64_t end, void *room);
 
 /* Does all `units`, each once, on the run's threads; units must be independent.  Fails only for want
- * of memory for `room`. */
+ * of memory for `room`, and where the run ends: it looks at that between units, and the part itself where a
+ * unit may take 10 ms. */
 tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
                            size_t room);
 

@@ -51,7 +51,7 @@ static void qr_part(void *context, int64_t begin, int64_t end, void *room) {
     int64_t steps = rows < columns ? rows : columns;
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(x, i * count, count, room);
-        for (int64_t step = 0; step < steps; step++) {
+        for (int64_t step = 0; step < steps && !tcc_matrix_ends(call->ending, rows); step++) {
             double tau = reflect(room, rows, columns, step);
             tcc_matrix_narrow(&tau, 1, &call->outputs[1], i * steps + step);
         }
@@ -82,6 +82,7 @@ static const double tiny = 0x1p-52;
 typedef struct turning {
     double *vectors, *combined;
     int64_t length, count;
+    tcc_ending *ending;
 } turning;
 
 static double dot(const double *x, const double *y, int64_t length) {
@@ -166,13 +167,13 @@ static void decompose(const turning *t, double *lengths) {
     bool turned = true;
     for (int sweep = 0; turned && sweep < SWEEPS; sweep++) {
         turned = false;
-        for (int64_t first = 0; first < t->count; first++)
+        for (int64_t first = 0; first < t->count && !tcc_matrix_ends(t->ending, t->length); first++)
             for (int64_t second = first + 1; second < t->count; second++)
                 turned |= turn_pair(t, first, second);
     }
     sort_vectors(t, lengths);
     double negligible = t->count ? (double)t->length * tiny * lengths[0] : 0;
-    for (int64_t i = 0; i < t->count; i++) {
+    for (int64_t i = 0; i < t->count && !tcc_matrix_ends(t->ending, t->length); i++) {
         double *vector = t->vectors + i * t->length;
         if (lengths[i] <= negligible)
             fill_vector(t, i);
@@ -212,7 +213,8 @@ static void svd_part(void *context, int64_t begin, int64_t end, void *room) {
     bool tall = rows >= columns;
     int64_t k = tall ? columns : rows;
     double *given = room, *lengths = given + count + count + k * k;
-    turning t = {given + count, given + count + count, tall ? rows : columns, k};
+    turning t = {given + count, given + count + count, tall ? rows : columns, k,
+                 call->ending};
     for (int64_t i = begin; i < end; i++) {
         tcc_matrix_widen(x, i * count, count, given);
         if (tall)

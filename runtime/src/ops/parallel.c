@@ -1,16 +1,26 @@
 /* Parts of one op on the run's threads. */
 #include "order.h"
 
+enum { CHUNK = 64 }; /* units at first from one look to the next at whether the run ends */
+
 typedef struct parts {
     tcc_op_part part;
     void *context;
+    tcc_ending *ending;
 } parts;
+
+static void run_chunk(const void *of, int64_t begin, int64_t end, void *room) {
+    const parts *parts = of;
+    parts->part(parts->context, begin, end, room);
+}
 
 static void run_part(void *const *buffers, const int64_t *ints, int64_t begin, int64_t end,
                      void *scratch) {
     const parts *parts = buffers[0];
+    const tcc_chunked work = {run_chunk, parts};
+    int64_t chunk = CHUNK;
     (void)ints;
-    parts->part(parts->context, begin, end, scratch);
+    tcc_by_chunks(parts->ending, &work, begin, end, scratch, &chunk);
 }
 
 tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *context, int64_t units,
@@ -21,16 +31,16 @@ tcc_status tcc_op_parallel(const tcc_op_call *call, tcc_op_part part, void *cont
     void *memory = NULL;
     size_t stride = (room + 127) & ~(size_t)127;
     if (room) TCC_RETURN_IF_ERROR(tcc_pool_take(call->pool, stride * (size_t)threads, &memory));
+    parts parts = {part, context, call->ending};
+    void *const buffers[] = {&parts};
     if (threads == 1) {
-        part(context, 0, units, memory);
+        run_part(buffers, NULL, 0, units, memory);
     } else {
-        parts parts = {part, context};
-        void *const buffers[] = {&parts};
         tcc_job job = {.kernel = run_part, .buffers = buffers, .units = units, .scratch = memory,
                        .scratch_stride = stride, .threads = (int32_t)threads};
         tcc_crew_launch(call->crew, &job);
         tcc_crew_settle(call->crew);
     }
     if (room) tcc_pool_give(call->pool, memory);
-    return TCC_OK;
+    return tcc_has_ended(call->ending) ? tcc_cancelled(call->ending) : TCC_OK;
 }

@@ -189,7 +189,7 @@ tcc_status tcc_op_roi_align(tcc_op_call *call) {
                                       y->dims[3], width);
         for (int64_t c = 0; c < channels; c++) {
             int64_t plane = (batch * channels + c) * height * width;
-            for (int64_t i = 0; i < y->dims[2]; i++)
+            for (int64_t i = 0; i < y->dims[2] && !tcc_run_ends(call->ending); i++)
                 for (int64_t j = 0; j < y->dims[3]; j++, at++) {
                     pooling start = {x, call->ints[0] != 0, 0, false};
                     store(y, at, align_cell(start, plane, &rows, i, &columns, j));
@@ -242,7 +242,7 @@ tcc_status tcc_op_max_roi_pool(tcc_op_call *call) {
                        nearest(regions, box.x2), nearest(regions, box.y2)};
         for (int64_t c = 0; c < channels; c++) {
             int64_t plane = ((int64_t)batch * channels + c) * height * width;
-            for (int64_t i = 0; i < y->dims[2]; i++)
+            for (int64_t i = 0; i < y->dims[2] && !tcc_run_ends(call->ending); i++)
                 for (int64_t j = 0; j < y->dims[3]; j++, at++) {
                     int64_t rows[2], columns[2];
                     pixels_of(box.y1, box.y2, i, y->dims[2], height, rows, rows + 1);

@@ -3,6 +3,8 @@
  * y is, at each place along the axis, the sum (or product) of x from the first element, or with
  * `reverse` from the last one, up to it; `exclusive` leaves the element itself out.  Element types
  * are i32, i64, u32, u64, f32 and f64; integers wrap.  Sums are taken one element after the other. */
+#include <string.h>
+
 #include "order.h"
 
 enum {
@@ -10,7 +12,12 @@ enum {
     LANES = 16,    /* bytes of neighbouring lines that are summed by one instruction */
     COLUMNS = 64,  /* neighbouring lines of a unit */
     WIDEST = 4096, /* of them walked side by side: their last sums stay in a near cache */
+    PLACES = 1 << 16, /* elements from one look to the next at whether the run ends */
 };
+
+/* The bits of 1.0. */
+#define ONE32 UINT64_C(0x3F800000)
+#define ONE64 UINT64_C(0x3FF0000000000000)
 
 typedef struct running {
     const char *x;
@@ -18,27 +25,35 @@ typedef struct running {
     tcc_axis axis;
     tcc_dtype dtype;
     bool exclusive, reverse, product;
+    uint64_t first; /* what is summed to, or multiplied by, first: an element */
+    tcc_ending *ending;
 } running;
 
-/* `COUNT` lines of side by side elements, one after the other, from element `from` on. */
-#define RUN_LINES(TYPE, OPERATOR, FIRST, COUNT)                                                    \
+/* Places `begin` to `end - 1` of `COUNT` lines of side by side elements, one after the other, from element
+ * `from` on; `carry` is the lines' sums so far. */
+#define RUN_LINES(TYPE, OPERATOR, COUNT)                                                           \
     do {                                                                                           \
         TYPE total[COUNT];                                                                         \
-        for (int l = 0; l < (COUNT); l++) total[l] = FIRST;                                        \
-        for (int64_t i = 0; i < size; i++, x += step, y += step)                                   \
+        for (int l = 0; l < (COUNT); l++) memcpy(&total[l], &carry[l], sizeof(TYPE));              \
+        for (int64_t i = begin; i < end; i++, x += step, y += step)                                \
             for (int l = 0; l < (COUNT); l++) {                                                    \
                 TYPE before = total[l];                                                            \
                 total[l] = before OPERATOR x[l * size];                                            \
                 y[l * size] = r->exclusive ? before : total[l];                                    \
             }                                                                                      \
+        for (int l = 0; l < (COUNT); l++) memcpy(&carry[l], &total[l], sizeof(TYPE));              \
     } while (0)
 
-/* `count` neighbouring lines from element `from` on: a row of sums is the row before it and the
- * elements that are new. */
-#define RUN_COLUMNS(TYPE, OPERATOR, FIRST)                                                         \
+/* The same rows of `count` neighbouring lines: a row of sums is the row before it and the elements that
+ * are new. */
+#define RUN_COLUMNS(TYPE, OPERATOR)                                                                \
     do {                                                                                           \
-        for (int64_t c = 0; c < count; c++) y[c] = r->exclusive ? FIRST : FIRST OPERATOR x[c];     \
-        for (int64_t i = 1; i < size; i++, x += step, y += step) {                                 \
+        TYPE first;                                                                                \
+        memcpy(&first, &carry[0], sizeof(TYPE));                                                   \
+        for (int64_t c = 0; !begin && c < count; c++)                                              \
+            y[c] = r->exclusive ? first : first OPERATOR x[c];                                     \
+        if (begin) x -= step, y -= step;                                                           \
+        for (int64_t i = begin ? begin : 1; i < end; i++, x += step, y += step) {                  \
             const TYPE *term = r->exclusive ? x : x + step;                                        \
             typedef TYPE lanes                                                                     \
                 __attribute__((vector_size(LANES), aligned(sizeof(TYPE)), may_alias));             \
@@ -54,14 +69,14 @@ typedef struct running {
         }                                                                                          \
     } while (0)
 
-#define RUN_SHAPE(TYPE, OPERATOR, FIRST)                                                           \
+#define RUN_SHAPE(TYPE, OPERATOR)                                                                  \
     do {                                                                                           \
         if (r->axis.inner > 1)                                                                     \
-            RUN_COLUMNS(TYPE, OPERATOR, FIRST);                                                    \
+            RUN_COLUMNS(TYPE, OPERATOR);                                                           \
         else if (count == LINES)                                                                   \
-            RUN_LINES(TYPE, OPERATOR, FIRST, LINES);                                               \
+            RUN_LINES(TYPE, OPERATOR, LINES);                                                      \
         else                                                                                       \
-            RUN_LINES(TYPE, OPERATOR, FIRST, 1);                                                   \
+            RUN_LINES(TYPE, OPERATOR, 1);                                                          \
     } while (0)
 
 #define RUN_TYPE(TYPE)                                                                             \
@@ -69,15 +84,15 @@ typedef struct running {
         const TYPE *x = (const TYPE *)(const void *)r->x + from;                                   \
         TYPE *y = (TYPE *)(void *)r->y + from;                                                     \
         if (r->reverse) x += (size - 1) * inner, y += (size - 1) * inner;                          \
+        x += begin * step, y += begin * step;                                                      \
         if (r->product)                                                                            \
-            RUN_SHAPE(TYPE, *, 1);                                                                 \
+            RUN_SHAPE(TYPE, *);                                                                    \
         else                                                                                       \
-            RUN_SHAPE(TYPE, +, 0);                                                                 \
+            RUN_SHAPE(TYPE, +);                                                                    \
     } while (0)
 
-/* `count` lines from element `from` on: neighbouring ones, or where elements are side by side LINES
- * that follow each other, or one. */
-static void run_lines(const running *r, int64_t from, int64_t count) {
+static void run_places(const running *r, int64_t from, int64_t count, int64_t begin, int64_t end,
+                       uint64_t carry[LINES]) {
     int64_t size = r->axis.size, inner = r->axis.inner, step = r->reverse ? -inner : inner;
     if (r->dtype.code == 2 && r->dtype.bits == 32)
         RUN_TYPE(float);
@@ -87,6 +102,18 @@ static void run_lines(const running *r, int64_t from, int64_t count) {
         RUN_TYPE(uint32_t);
     else
         RUN_TYPE(uint64_t);
+}
+
+/* `count` lines from element `from` on: neighbouring ones, or where elements are side by side LINES
+ * that follow each other, or one. */
+static void run_lines(const running *r, int64_t from, int64_t count) {
+    int64_t size = r->axis.size, most = PLACES / count;
+    uint64_t carry[LINES];
+    for (int l = 0; l < LINES; l++) carry[l] = r->first;
+    for (int64_t begin = 0, end; begin < size && !(begin && tcc_run_ends(r->ending)); begin = end) {
+        end = size - begin < most ? size : begin + most;
+        run_places(r, from, count, begin, end, carry);
+    }
 }
 
 /* Lines of side by side elements: a unit is LINES of them. */
@@ -121,7 +148,8 @@ tcc_status tcc_op_running(tcc_op_call *call) {
     if (!wide || x->dtype.code > 2 || y->count != x->count || y->dtype.bits != x->dtype.bits)
         return tcc_fail(TCC_INTERNAL, "running sum: operands do not fit");
     running r = {.x = x->data, .y = y->data, .dtype = x->dtype, .exclusive = call->ints[1] != 0,
-                 .reverse = call->ints[2] != 0, .product = call->ints[3] != 0};
+                 .reverse = call->ints[2] != 0, .product = call->ints[3] != 0, .ending = call->ending};
+    if (r.product) r.first = x->dtype.code != 2 ? 1 : x->dtype.bits == 64 ? ONE64 : ONE32;
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &r.axis));
     if (x->count == 0) return TCC_OK;
     if (r.axis.inner == 1)

@@ -25,6 +25,7 @@ enum {
     SHARED = 1 << 14,  /* elements whose updates are worth a thread's way there */
     GROUPED = 1 << 21, /* elements of updates that are worth telling apart, over the threads */
     COPIED = 4,        /* elements of updates for each element of a copy of x */
+    LOOKS = 16,        /* batches from one look to the next at whether the run ends */
 };
 
 static bool is_half(tcc_dtype dtype) {
@@ -219,7 +220,7 @@ static APART void scatter_row(const elements *e, tcc_row_batch *taken, int64_t g
         if (dim != e->axis) base += (rest - more * indices->dims[dim]) * stride;
         rest = more;
     }
-    for (int64_t column = first; column < behind;) {
+    for (int64_t column = first; column < behind && !tcc_ends_at(e->s.call->ending, column / BATCH, LOOKS);) {
         if (taken->count == BATCH) tcc_combine(&e->s, taken);
         int64_t before = taken->count, count = BATCH - before;
         if (count > behind - column) count = behind - column;
@@ -247,7 +248,8 @@ static SMALL void scatter_units(void *context, int64_t begin, int64_t end, void 
         taken.count = 0;
         e.s.target = target;
         if (e.s.copies) take_share(&e.s, group, e.rows > 1 ? &row : &first, e.rows > 1 ? &stop : &behind);
-        for (; row < stop; row++) scatter_row(&e, &taken, group, row, first, behind);
+        for (; row < stop && !tcc_ends_at(e.s.call->ending, row, LOOKS); row++)
+            scatter_row(&e, &taken, group, row, first, behind);
         tcc_combine(&e.s, &taken);
     }
 }
@@ -293,7 +295,7 @@ static SMALL void scatter_parts(void *context, int64_t begin, int64_t end, void 
         s.width = slice - first < all->part ? slice - first : all->part;
         int64_t done = 0, behind = all->tuples, count;
         if (s.copies) take_share(&s, unit, &done, &behind);
-        for (; done < behind; done += count) {
+        for (; done < behind && !tcc_ends_at(s.call->ending, done / BATCH, LOOKS); done += count) {
             int64_t stride = slice;
             count = behind - done < BATCH ? behind - done : BATCH;
             begin_places(taken.target, count, first, 0);
@@ -350,9 +352,10 @@ SMALL tcc_status tcc_op_max_unpool(tcc_op_call *call) {
     size_t element = x->dtype.bits / 8u;
     const int64_t *at = positions->data;
     memset(y->data, 0, (size_t)y->count * element);
-    for (int64_t i = 0; i < x->count; i++)
-        if (at[i] >= 0 && at[i] < y->count)
-            memcpy((char *)y->data + (size_t)at[i] * element,
-                   (const char *)x->data + (size_t)i * element, element);
+    for (int64_t i = 0, look; (look = tcc_next_look(call->ending, i, x->count)) > i;)
+        for (; i < look; i++)
+            if (at[i] >= 0 && at[i] < y->count)
+                memcpy((char *)y->data + (size_t)at[i] * element,
+                       (const char *)x->data + (size_t)i * element, element);
     return TCC_OK;
 }

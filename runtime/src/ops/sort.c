@@ -15,6 +15,7 @@ enum {
     FEW = 16,              /* kept items that are held in order */
     TOGETHER = 64,         /* bytes side by side that lines are loaded by: a cache line */
     LOADED_MOST = 1 << 20, /* bytes of such lines */
+    LOOKS = 1 << 12,       /* blocks from one look to the next at whether the run ends */
 };
 
 typedef struct lines {
@@ -28,6 +29,7 @@ typedef struct lines {
     int64_t together; /* lines that are loaded at once; they have no segments */
     int64_t segments; /* of a line */
     tcc_keyed *found; /* `kept` items for every segment of every line; NULL: one segment */
+    tcc_ending *ending;
 } lines;
 
 static uint64_t flip_of(const lines *lines) { return lines->descending ? UINT64_MAX : 0; }
@@ -72,7 +74,7 @@ static int64_t keep_few(const lines *lines, const char *elements, int64_t first,
     tcc_dtype dtype = lines->source->dtype;
     int64_t held = 0, kept = lines->kept;
     tcc_keyed block[BLOCK];
-    for (int64_t at = 0; at < size; at += BLOCK) {
+    for (int64_t at = 0; at < size && !tcc_ends_at(lines->ending, at / BLOCK, LOOKS); at += BLOCK) {
         int64_t count = size - at < BLOCK ? size - at : BLOCK, i = 0;
         const char *here = elements + (size_t)at * lines->element;
         if (held == kept && count == BLOCK) {
@@ -97,7 +99,7 @@ static int64_t keep_first(const lines *lines, const char *elements, int64_t firs
     uint64_t bound = UINT64_MAX;
     const char *last = NULL; /* the element whose key is `bound` */
     tcc_keyed block[BLOCK];
-    for (int64_t at = 0; at < size; at += BLOCK) {
+    for (int64_t at = 0; at < size && !tcc_ends_at(lines->ending, at / BLOCK, LOOKS); at += BLOCK) {
         int64_t count = size - at < BLOCK ? size - at : BLOCK;
         const char *here = elements + (size_t)at * lines->element;
         if (last && count == BLOCK && !block_may_pass(dtype, here, last, lines->descending)) continue;
@@ -107,14 +109,15 @@ static int64_t keep_first(const lines *lines, const char *elements, int64_t firs
             found += !last || block[i].key < bound;
         }
         if (found + BLOCK < room || found <= lines->kept) continue;
-        bound = tcc_order_keep(items, found, lines->kept);
+        bound = tcc_order_keep(items, found, lines->kept, lines->ending);
         found = lines->kept;
+        if (tcc_has_ended(lines->ending)) return found;
         int64_t of_bound = 0;
         while (items[of_bound].key != bound) of_bound++;
         last = elements + (size_t)(items[of_bound].index - first) * lines->element;
     }
     if (found <= lines->kept) return found;
-    tcc_order_keep(items, found, lines->kept);
+    tcc_order_keep(items, found, lines->kept, lines->ending);
     return lines->kept;
 }
 
@@ -122,9 +125,12 @@ static int64_t keep_first(const lines *lines, const char *elements, int64_t firs
 static void store_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
                        const tcc_keyed *items) {
     int64_t step = lines->axis.inner, to = outer * lines->kept * step + inner;
-    for (int64_t i = 0; i < lines->kept; i++) lines->indices[to + i * step] = items[i].index;
+    int64_t look;
+    for (int64_t i = 0; (look = tcc_next_look(lines->ending, i, lines->kept)) > i;)
+        for (; i < look; i++) lines->indices[to + i * step] = items[i].index;
     if (!lines->values) return;
-    for (int64_t i = 0; i < lines->kept; i++) {
+    for (int64_t i = 0; i < look; i++) {
+        if (tcc_ends_at(lines->ending, i, LOOKS * BLOCK)) return;
         const char *from = elements + (size_t)items[i].index * lines->element;
         char *target = lines->values + (size_t)(to + i * step) * lines->element;
         if (lines->element == 4)
@@ -147,10 +153,12 @@ static int64_t items_of(const lines *lines) {
 static void order_line(const lines *lines, int64_t outer, int64_t inner, const char *elements,
                        tcc_keyed *items) {
     if (lines->kept == lines->axis.size)
-        tcc_order_load(lines->source->dtype, elements, lines->axis.size, flip_of(lines), 0, items);
+        tcc_order_load_line(lines->source->dtype, elements, lines->axis.size, flip_of(lines), items,
+                            lines->ending);
     else
         keep_first(lines, elements, 0, lines->axis.size, items);
-    tcc_order_sort(items, items + lines->kept, lines->kept);
+    if (tcc_has_ended(lines->ending)) return;
+    tcc_order_sort(items, items + lines->kept, lines->kept, lines->ending);
     store_line(lines, outer, inner, elements, items);
 }
 
@@ -161,7 +169,8 @@ static void gather_lines(const lines *lines, int64_t outer, int64_t inner, int64
     size_t element = lines->element;
     const char *from = (const char *)lines->source->data +
                        (size_t)(outer * size * lines->axis.inner + inner) * element;
-    for (int64_t i = 0; i < size; i++, from += (size_t)lines->axis.inner * element)
+    for (int64_t i = 0; i < size && !tcc_ends_at(lines->ending, i, LOOKS);
+         i++, from += (size_t)lines->axis.inner * element)
         for (int64_t line = 0; line < count; line++) {
             char *to = loaded + (size_t)(line * size + i) * element;
             if (element == 4)
@@ -217,8 +226,8 @@ static void join_segments(void *context, int64_t begin, int64_t end, void *room)
     const lines *lines = context;
     for (int64_t line = begin; line < end; line++) {
         tcc_keyed *items = lines->found + line * lines->segments * lines->kept;
-        tcc_order_keep(items, lines->segments * lines->kept, lines->kept);
-        tcc_order_sort(items, room, lines->kept);
+        tcc_order_keep(items, lines->segments * lines->kept, lines->kept, lines->ending);
+        tcc_order_sort(items, room, lines->kept, lines->ending);
         const char *elements = (const char *)lines->source->data +
                                (size_t)(line * lines->axis.size) * lines->element;
         store_line(lines, line, 0, elements, items);
@@ -277,7 +286,8 @@ tcc_status tcc_op_sort(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, with_values ? 2 : 1, 2, 0, "sort"));
     const tcc_op_tensor *x = &call->inputs[0], *indices = &call->outputs[with_values];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "sort"));
-    lines lines = {.source = x, .element = x->dtype.bits / 8u, .descending = call->ints[1] != 0};
+    lines lines = {.source = x, .element = x->dtype.bits / 8u, .descending = call->ints[1] != 0,
+                   .ending = call->ending};
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &lines.axis));
     TCC_RETURN_IF_ERROR(check_indices(indices, x->count, "sort"));
     if (with_values && (call->outputs[0].count != x->count ||
@@ -293,7 +303,8 @@ tcc_status tcc_op_top_k(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(tcc_op_expect(call, 1, 2, 3, 0, "top-k"));
     const tcc_op_tensor *x = &call->inputs[0], *values = &call->outputs[0];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "top-k"));
-    lines lines = {.source = x, .element = x->dtype.bits / 8u, .descending = call->ints[1] != 0};
+    lines lines = {.source = x, .element = x->dtype.bits / 8u, .descending = call->ints[1] != 0,
+                   .ending = call->ending};
     tcc_axis result;
     TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &lines.axis));
     TCC_RETURN_IF_ERROR(tcc_axis_split(values, call->ints[0], &result));

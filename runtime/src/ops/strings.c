@@ -22,7 +22,10 @@ static tcc_status misfit(const char *op) {
     return tcc_fail(TCC_INTERNAL, "%s: operands do not fit", op);
 }
 
+enum { STRINGS = 1 << 12 }; /* from one look to the next at whether the run ends */
+
 static tcc_status text_of(const tcc_op_call *call, int32_t input, int64_t i, tcc_string *out_text) {
+    if (tcc_ends_at(call->ending, i, STRINGS)) return tcc_cancelled(call->ending);
     return tcc_heap_string(call->heap, ((const uint64_t *)call->inputs[input].data)[i], out_text);
 }
 
@@ -36,6 +39,7 @@ tcc_status tcc_op_string_decode(tcc_op_call *call) {
     if (call->inputs[1].count != call->outputs[0].count) return misfit("string_decode");
     for (int64_t i = 0; i < call->outputs[0].count; i++) {
         if (ends[i] < start || ends[i] > call->inputs[0].count) return misfit("string_decode");
+        if (tcc_ends_at(call->ending, i, STRINGS)) return tcc_cancelled(call->ending);
         TCC_RETURN_IF_ERROR(
             tcc_heap_intern(call->heap, bytes + start, ends[i] - start, &handles[i]));
         start = ends[i];

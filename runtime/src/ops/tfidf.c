@@ -130,7 +130,7 @@ tcc_status tcc_op_tf_idf(tcc_op_call *call) {
     TCC_RETURN_IF_ERROR(fill(call, &c));
     TCC_RETURN_IF_ERROR(widened(call, &tokens));
     if (call->ints[0] != 0) TCC_RETURN_IF_ERROR(column_weights(call, &c, &weights));
-    for (int64_t row = 0; row < rows && c.columns; row++) {
+    for (int64_t row = 0; row < rows && c.columns && !tcc_run_ends(call->ending); row++) {
         float *counts = (float *)y->data + row * c.columns;
         count_row(call, &c, tokens + row * length, length, counts);
         if (weights) weigh(weights, call->ints[0] == 1, c.columns, counts);

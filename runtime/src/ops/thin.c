@@ -8,6 +8,7 @@
 
 /* Bytes of a run that are worth a thread's way there. */
 enum { COLUMN = 512 };
+enum { ROWS = 1 << 10 }; /* from one look to the next at whether the run ends */
 
 typedef struct thinner {
     const char *from;
@@ -15,6 +16,7 @@ typedef struct thinner {
     const int64_t *x_dims, *y_dims, *every;
     int32_t last; /* the innermost dimension that is thinned */
     int64_t run;  /* bytes that stay together: of the dimensions within it */
+    tcc_ending *ending;
 } thinner;
 
 /* Moves bytes begin to end - 1 of every run of the sub-arrays at `from` and `to`; returns the end of
@@ -27,7 +29,7 @@ static char *thin_dim(const thinner *t, const char *from, char *to, int32_t dim,
     }
     int64_t step = t->y_dims[dim] > 1 ? t->run * t->every[dim] : 0; /* it may be any number */
     for (int32_t inner = dim + 1; inner <= t->last; inner++) step *= t->x_dims[inner];
-    for (int64_t i = 0; i < t->y_dims[dim]; i++)
+    for (int64_t i = 0; i < t->y_dims[dim] && !tcc_ends_at(t->ending, i, dim < t->last ? 8 : ROWS); i++)
         to = thin_dim(t, from + i * step, to, dim + 1, begin, end);
     return to;
 }
@@ -46,7 +48,8 @@ tcc_status tcc_op_thin(tcc_op_call *call) {
     const tcc_op_tensor *x = &call->inputs[0], *y = &call->outputs[0];
     if (x->ndim != ndim || x->dtype.bits != y->dtype.bits || x->dtype.bits % 8)
         return tcc_fail(TCC_INTERNAL, "thin: arrays that do not fit each other");
-    thinner t = {x->data, y->data, x->dims, y->dims, call->ints, -1, x->dtype.bits / 8};
+    thinner t = {x->data, y->data, x->dims, y->dims, call->ints, -1, x->dtype.bits / 8,
+                 call->ending};
     for (int32_t dim = 0; dim < ndim; dim++) {
         int64_t every = call->ints[dim];
         if (every < 1 || y->dims[dim] != x->dims[dim] / every + (x->dims[dim] % every != 0))

@@ -12,7 +12,10 @@ typedef struct slices {
     const tcc_op_tensor *x;
     tcc_axis axis;
     size_t element;
+    tcc_ending *ending;
 } slices;
+
+enum { LOOKS = 1 << 8 }; /* slices from one look to the next at whether the run ends */
 
 static int compare_slices(const slices *slices, int64_t a, int64_t b) {
     const char *data = slices->x->data;
@@ -32,8 +35,10 @@ static int compare_slices(const slices *slices, int64_t a, int64_t b) {
 
 /* The order of slices of one element each, by their keys. */
 static void sort_elements(const slices *slices, int64_t *order, tcc_keyed *room, int64_t count) {
-    tcc_order_load(slices->x->dtype, slices->x->data, count, 0, 0, room);
-    tcc_order_sort(room, room + count, count);
+    tcc_order_load_line(slices->x->dtype, slices->x->data, count, 0, room, slices->ending);
+    if (tcc_has_ended(slices->ending)) return;
+    tcc_order_sort(room, room + count, count, slices->ending);
+    if (tcc_has_ended(slices->ending)) return;
     for (int64_t i = 0; i < count; i++) order[i] = room[i].index;
 }
 
@@ -48,16 +53,17 @@ static void sort_slices(const slices *slices, int64_t *order, tcc_keyed *items, 
     for (int64_t i = 0; i < count; i++) order[i] = i;
     int64_t *from = order, *to = room;
     for (int64_t run = 1; run < count; run *= 2) {
-        for (int64_t start = 0; start < count; start += 2 * run) {
+        for (int64_t start = 0; start < count && !tcc_has_ended(slices->ending); start += 2 * run) {
             int64_t middle = start + run < count ? start + run : count;
             int64_t end = start + 2 * run < count ? start + 2 * run : count;
             int64_t left = start, right = middle;
-            for (int64_t i = start; i < end; i++)
+            for (int64_t i = start; i < end && !tcc_ends_at(slices->ending, i, LOOKS); i++)
                 to[i] = left < middle && (right >= end ||
                                           compare_slices(slices, from[right], from[left]) >= 0)
                             ? from[left++]
                             : from[right++];
         }
+        if (tcc_has_ended(slices->ending)) return;
         int64_t *swap = from;
         from = to;
         to = swap;
@@ -70,7 +76,7 @@ static void sort_slices(const slices *slices, int64_t *order, tcc_keyed *items, 
 static int64_t group(const slices *slices, const int64_t *order, int64_t *first, int64_t *inverse,
                      int64_t *counts) {
     int64_t groups = 0;
-    for (int64_t i = 0; i < slices->axis.size; i++) {
+    for (int64_t i = 0; i < slices->axis.size && !tcc_ends_at(slices->ending, i, LOOKS); i++) {
         if (i == 0 || compare_slices(slices, order[i - 1], order[i]) != 0) {
             first[groups] = order[i];
             counts[groups++] = 0;
@@ -83,10 +89,10 @@ static int64_t group(const slices *slices, const int64_t *order, int64_t *first,
 
 /* Renumbers groups by first appearance; `room` holds 2 * groups keyed items. */
 static void order_by_appearance(int64_t groups, int64_t size, int64_t *first, int64_t *inverse,
-                                int64_t *counts, tcc_keyed *room) {
+                                int64_t *counts, tcc_keyed *room, tcc_ending *ending) {
     tcc_keyed *items = room;
     for (int64_t g = 0; g < groups; g++) items[g] = (tcc_keyed){(uint64_t)first[g], g};
-    tcc_order_sort(items, room + groups, groups);
+    tcc_order_sort(items, room + groups, groups, ending);
     int64_t *rank = (int64_t *)(room + groups), *old_counts = rank + groups;
     memcpy(old_counts, counts, (size_t)groups * sizeof *counts);
     for (int64_t g = 0; g < groups; g++) {
@@ -110,7 +116,7 @@ static void gather_slices(const slices *slices, const int64_t *first, int64_t gr
 static tcc_status find_slices(const tcc_op_call *call, slices *out_slices) {
     const tcc_op_tensor *x = &call->inputs[0];
     TCC_RETURN_IF_ERROR(tcc_order_check(x->dtype, "unique"));
-    *out_slices = (slices){x, {1, x->count, 1}, x->dtype.bits / 8u};
+    *out_slices = (slices){x, {1, x->count, 1}, x->dtype.bits / 8u, call->ending};
     if (call->ints[0] >= 0) TCC_RETURN_IF_ERROR(tcc_axis_split(x, call->ints[0], &out_slices->axis));
     if (out_slices->axis.size <= INT64_MAX / 64) return TCC_OK;
     return tcc_fail(TCC_OUT_OF_MEMORY, "unique: too many elements");
@@ -127,7 +133,8 @@ tcc_status tcc_op_unique_count(tcc_op_call *call) {
     tcc_keyed *room = memory;
     int64_t *order = (int64_t *)(room + 2 * size);
     sort_slices(&slices, order, room, size);
-    for (int64_t i = 1; i < size; i++)
+    if (tcc_has_ended(call->ending)) return tcc_cancelled(call->ending);
+    for (int64_t i = 1; i < size && !tcc_ends_at(call->ending, i, LOOKS); i++)
         groups += compare_slices(&slices, order[i - 1], order[i]) != 0;
     tcc_pool_give(call->pool, memory);
     call->results[0] = groups;
@@ -157,12 +164,15 @@ tcc_status tcc_op_unique(tcc_op_call *call) {
     int64_t *order = (int64_t *)(room + 2 * size), *first = order + size, *counts = first + size;
     int64_t *inverse = outputs[2].data;
     sort_slices(&slices, order, room, size);
+    if (tcc_has_ended(call->ending)) return tcc_cancelled(call->ending);
     bool fits = group(&slices, order, first, inverse, counts) == groups;
+    if (tcc_has_ended(call->ending)) return tcc_cancelled(call->ending);
     if (fits) {
         memcpy(outputs[1].data, first, (size_t)groups * sizeof *first);
         memcpy(outputs[3].data, counts, (size_t)groups * sizeof *counts);
         if (!call->ints[1])
-            order_by_appearance(groups, size, outputs[1].data, inverse, outputs[3].data, room);
+            order_by_appearance(groups, size, outputs[1].data, inverse, outputs[3].data, room,
+                                call->ending);
         gather_slices(&slices, outputs[1].data, groups, outputs[0].data);
     }
     tcc_pool_give(call->pool, memory);

@@ -29,9 +29,10 @@ tcc_status tcc_op_update_slice(tcc_op_call *call) {
     size_t element = x->dtype.bits / 8u, row = (size_t)whole.inner * element;
     char *target = y->data;
     const char *source = update->data;
-    if (y->data != x->data && x->count) memcpy(target, x->data, (size_t)x->count * element);
+    if (y->data != x->data)
+        TCC_RETURN_IF_ERROR(tcc_copy(call->ending, target, x->data, (size_t)x->count * element));
     if (update->count == 0) return TCC_OK;
-    for (int64_t i = 0; i < whole.outer; i++)
+    for (int64_t i = 0; i < whole.outer && !tcc_run_ends(call->ending); i++)
         memcpy(target + (size_t)(i * whole.size + front.size) * row,
                source + (size_t)(i * part.size) * row, (size_t)part.size * row);
     return TCC_OK;
