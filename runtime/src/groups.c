@@ -24,11 +24,11 @@ enum { LINE = 128 };
 /* The line of a file that begins with the word `key`, the first line where that is "". */
 static TCC_RARE bool find_line(const char *folder, const char *name, const char *key, char text[LINE]) {
     size_t room = strlen(folder) + strlen(name) + 2, length = strlen(key);
-    char *path = tcc_allocate(room); /* not on the stack: a thread may have a small one */
+    char *path = malloc(room); /* a thread may have a small stack; without a path nothing is known */
     if (!path) return false;
     snprintf(path, room, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
-    tcc_free(path);
+    free(path);
     bool found = false;
     while (file && !found && fgets(text, LINE, file))
         found = !length || (!strncmp(text, key, length) && (text[length] == ' ' || text[length] == ':'));
@@ -161,13 +161,13 @@ static TCC_RARE void look_around(hierarchy *in, const char *controller, look *lo
 
 static TCC_RARE void look_at_groups(const char *controller, look *look, void *out) {
     FILE *file = fopen("/proc/self/mountinfo", "re");
-    hierarchy *in = file ? tcc_allocate(sizeof *in) : NULL;
+    hierarchy *in = file ? malloc(sizeof *in) : NULL;
     char *line = NULL;
     size_t room = 0;
     while (in && getline(&line, &room, file) > 0)
         if (read_mount(line, controller, in)) look_around(in, controller, look, out);
     free(line);
-    tcc_free(in);
+    free(in);
     if (file) fclose(file);
 }
 
