@@ -151,7 +151,7 @@ def long(request: pytest.FixtureRequest) -> Long:
 
 def expect_right(module: Module, little: dict[str, Any], want: Any) -> None:
     found = next(iter(module.run(little).values()))
-    np.testing.assert_allclose(found, want, rtol=1e-5, atol=0)
+    np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6 * np.abs(want).max())
 
 
 def test_a_run_that_takes_longer_than_its_timeout_ends(
