@@ -149,7 +149,9 @@ class CpuBackend(Backend):
             if max(group_flops(group), group_bytes(group)) < _WORK * units and not grows:
                 continue  # which needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
-            most = max(most, pricer.price(group, schedule, single_core=True).seconds / max(1, units))
+            most = max(
+                most, pricer.price(group, schedule, single_core=True).seconds / max(1, units)
+            )
         return most if grows or most > _LONG else 0.0
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:

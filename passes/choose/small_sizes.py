@@ -22,7 +22,6 @@ from dataclasses import replace
 from itertools import pairwise
 from math import exp, log, prod
 
-from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int, free_vars, substitute
 from tcc.ir.program import (
     Allocate,
@@ -55,7 +54,7 @@ _LEAST = 0.1
 def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
     """Returns `lowered` with direct sums at sizes at which their price is lower; unchanged if the
     user gives typical sizes."""
-    dims = open_dims(lowered.placed.graph)
+    dims = _open_dims(lowered)
     symbols = free_vars(*dims)
     if not planner.prices_layouts or not symbols or any(v.typical is not None for v in symbols):
         return lowered
@@ -70,10 +69,19 @@ def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
     return replace(lowered, program=_branched(lowered, bounds)) if bounds else lowered
 
 
-def open_dims(graph: Graph) -> tuple[Index, ...]:
-    """Returns the distinct symbolic sizes of the inputs."""
-    sizes = (size for value in graph.inputs for size in value.type.shape)
-    return tuple(dict.fromkeys(size for size in sizes if as_int(size) is None))
+def _open_dims(lowered: Lowered) -> Mapping[Index, Register]:
+    """Returns the distinct symbolic sizes of the inputs, each with the register that holds it.
+
+    Inputs with elements of less than a byte are left out: callers see other sizes than kernels do.
+    """
+    ports = zip(lowered.placed.graph.inputs, lowered.program.inputs, strict=True)
+    pairs = (
+        pair
+        for value, port in ports
+        if not port.dtype.is_packed
+        for pair in zip(value.type.shape, port.dims, strict=True)
+    )
+    return {size: register for size, register in pairs if as_int(size) is None}
 
 
 # ---- prices -------------------------------------------------------------------------------------
@@ -233,19 +241,16 @@ def _conditions(
 ) -> tuple[list[Let], Mapping[int, Register]]:
     """Returns instructions that compute, for each of `bounds`, a register that is not 0 if the
     product of the symbolic sizes is at most the bound."""
-    program, graph = lowered.program, lowered.placed.graph
+    program = lowered.program
     lets: list[Let] = []
 
     def let(op: IntOp, a: int, b: int = 0) -> Register:
         lets.append(Let(program.registers + len(lets), op, a, b))
         return lets[-1].target
 
-    ports = zip(graph.inputs, program.inputs, strict=True)
-    pairs = (pair for v, port in ports for pair in zip(v.type.shape, port.dims, strict=True))
-    registers = dict(pairs)
     # Each factor is clamped to the largest bound plus 1, so that no product overflows.
     beyond, zero = let(IntOp.CONST, bounds[-1] + 1), let(IntOp.CONST, 0)
-    factors = [let(IntOp.MIN, registers[size], beyond) for size in open_dims(graph)]
+    factors = [let(IntOp.MIN, size, beyond) for size in _open_dims(lowered).values()]
     size_product, *more = factors
     for factor in more:
         size_product = let(IntOp.MIN, let(IntOp.MUL, size_product, factor), beyond)

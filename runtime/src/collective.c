@@ -91,7 +91,7 @@ tcc_status tcc_collective_groups(tcc_instance *instance, tcc_comm *comm) {
 /* Waits for other ranks end with the run; those of a library that is older end by their deadline. */
 static void ask(const tcc_run *run, int (*ends)(void *of)) {
     const tcc_comm_table *table = tcc_collective_table(run->comm);
-    if (TCC_HAS(table, ask)) table->ask(ends, &run->instance->ending);
+    if (TCC_HAS(table, ask) && table->ask) table->ask(ends, &run->instance->ending);
 }
 
 static tcc_status find_comm(tcc_run *run) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -64,6 +65,24 @@ def image(h: int, w: int) -> Array:
 
 def steps(path: Path, *sizes: tuple[int, int]) -> list[frozenset[int]]:
     return steps_of_runs(path, *((1, _CHANNELS, h, w) for h, w in sizes))
+
+
+def test_an_input_of_packed_elements_stands_beside(tmp_path: Path) -> None:
+    """Kernels see other sizes of it than callers do."""
+    model = layers()
+    nibbles = helper.make_tensor_value_info("nibbles", onnx.TensorProto.INT4, ["n", 3])
+    model.graph.input.append(nibbles)
+    model.graph.node.append(helper.make_node("Cast", ["nibbles"], ["z"], to=FLOAT))
+    model.graph.output.append(value("z", FLOAT, ["n", 3]))
+    onnx.save(model, tmp_path / "m.onnx")
+    module = tcc.compile(tmp_path / "m.onnx", jobs=1)
+    plain = session(layers())
+    numbers = np.arange(-6, 6).reshape(4, 3)
+    for size in ((1, 2), (31, 33)):
+        x = image(*size)
+        results = module.run({"x0": x, "nibbles": numbers.astype(ml_dtypes.int4)})
+        assert np.array_equal(results.pop("z"), numbers)
+        assert_agree(results, expected(plain, {"x0": x}))
 
 
 def test_small_sizes_run_direct_sums_alone(tmp_path: Path) -> None:
