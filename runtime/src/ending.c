@@ -8,8 +8,8 @@
 enum {
     PAUSE = 20000000, /* nanoseconds between two polls, at least */
     SHARE = 10,       /* and so many times what the last one took */
-    LATE = 12000000,  /* nanoseconds after which a chunk was too large */
-    GROWTH = 4,
+    LATE = 8000000,   /* nanoseconds after which a chunk was too large */
+    GROWTH = 2,
     PIECE = 1 << 26,  /* bytes of a copy from one look to the next */
 };
 

@@ -78,8 +78,8 @@ static uint64_t key_of_float(uint32_t bits) {
     return bits >> 31 ? sign - magnitude : sign + magnitude;
 }
 
-__attribute__((noinline)) void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count,
-                                              uint64_t flip, int64_t first, tcc_keyed *items) {
+void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
+                    int64_t first, tcc_keyed *items) {
     size_t element = dtype.bits / 8u;
     if (dtype.code == 2 && dtype.bits == 32)
         LOAD_KEYS(uint32_t, key_of_float(bits));
@@ -129,10 +129,10 @@ static void merge_sort(tcc_keyed *items, tcc_keyed *room, int64_t count) {
     if (from != items) memcpy(items, from, (size_t)count * sizeof *items);
 }
 
-__attribute__((noinline)) int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
+int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) {
     if (count <= TCC_UNSEEN || at == count) return count;
     /* at first each place may be on a huge page that is not there yet: a millisecond or two */
-    int64_t step = at / 8 < 16 ? 16 : at / 8 < TCC_UNSEEN ? at / 8 : TCC_UNSEEN;
+    int64_t step = at / 8 < 4 ? 4 : at / 8 < TCC_UNSEEN ? at / 8 : TCC_UNSEEN;
     if (tcc_run_ends(ending)) return at;
     return count - at < step ? count : at + step;
 }

@@ -18,7 +18,7 @@ uint64_t tcc_order_key(tcc_dtype dtype, const void *element);
 
 /* The keys of `count` elements that lie side by side, each xor `flip`, with indices from `first` on. */
 void tcc_order_load(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
-                    int64_t first, tcc_keyed *items);
+                    int64_t first, tcc_keyed *items) __attribute__((noinline));
 
 /* The same with indices from 0 on, as far as the run goes on. */
 void tcc_order_load_line(tcc_dtype dtype, const void *elements, int64_t count, uint64_t flip,
@@ -37,7 +37,7 @@ static inline bool tcc_has_ended(const tcc_ending *ending) { return ending && tc
 /* Where a loop over `count` places that has come to place `at` looks up next; `at` itself where it is to
  * stop: at its end, and where the run ends. */
 enum { TCC_UNSEEN = 1 << 14 };
-int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count);
+int64_t tcc_next_look(tcc_ending *ending, int64_t at, int64_t count) __attribute__((noinline));
 /* Whether a loop of longer turns is to stop at turn `at`: it asks at one in `many`, a power of two. */
 static inline bool tcc_ends_at(tcc_ending *ending, int64_t at, int64_t many) {
     return TCC_UNLIKELY((at & (many - 1)) == many - 1) && tcc_run_ends(ending);
