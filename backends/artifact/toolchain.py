@@ -25,6 +25,15 @@ from tcc.temporary import temporary_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
+# Files of the runtime that are compiled for their size: a process, a load or a recorded run of a
+# GPU runs through them once, strings and lists take most of their time elsewhere.
+_RARE = frozenset(
+    f"src/{name}.c"
+    for name in """
+    api gpu/graph gpu/images gpu/instance gpu/memory heap image launchers limits model place values
+    workers
+    """.split()
+)
 PLANNER = "libtcc_plan.so"
 _TIMEOUT_SECONDS = 300
 # Runtimes of this process alone, by key.
@@ -113,6 +122,12 @@ def runtime_folder() -> Path:
 
 
 @cache
+def runtime_flags(source: Path) -> tuple[str, ...]:
+    """Returns the compiler's flags for one file of the runtime."""
+    is_rare = source.relative_to(runtime_folder()).as_posix() in _RARE
+    return (*RUNTIME_FLAGS, "-Os") if is_rare else RUNTIME_FLAGS
+
+
 def runtime_sources() -> tuple[Path, ...]:
     """The runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
@@ -268,7 +283,8 @@ def _runtime_key(toolchain: Toolchain) -> str:
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     # of the command only what follows the program's place on this machine
-    digest.update("\0".join((toolchain.version, *toolchain.command[1:], *RUNTIME_FLAGS)).encode())
+    flags = (*RUNTIME_FLAGS, *sorted(_RARE))
+    digest.update("\0".join((toolchain.version, *toolchain.command[1:], *flags)).encode())
     digest.update(toolchain.arch.encode())
     return digest.hexdigest()[:32]
 
@@ -310,7 +326,7 @@ def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
     def compile_one(path: Path) -> None:
         relative = path.relative_to(source).as_posix()
         target = str(made / _object_name(path))
-        flags = (*RUNTIME_FLAGS, "-I../include", "-I.")
+        flags = (*runtime_flags(path), "-I../include", "-I.")
         run_tool((*toolchain.command, *flags, "-c", relative, "-o", target), source)
 
     with ThreadPoolExecutor() as pool:
