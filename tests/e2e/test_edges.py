@@ -10,7 +10,7 @@ import pytest
 import tcc
 from onnx import TensorProto, helper, numpy_helper
 
-from .agreement import assert_agree, expected, session
+from .agreement import assert_agree, expected, model_of, session, value
 
 
 def windows() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -106,3 +106,26 @@ def test_vectors_of_which_a_register_is_padding(dtype: str, cpu: str) -> None:
     found = tcc.compile(model, jobs=1, cpu=cpu, level=0).run({"x": x})
     for n in columns:
         np.testing.assert_array_equal(found[f"y{n}"], np.pad(x, ((1, 0), (n, n % 3))))
+
+
+def test_a_slice_without_elements_of_a_fast_convolution() -> None:
+    """The guard's direct sums make no result anew where there are no elements."""
+    node, rng = helper.make_node, np.random.default_rng(1017)
+    nodes = [
+        node("Conv", ["x", "a"], ["first"], pads=[1, 2, 0, 1]),
+        node(
+            "Conv", ["first", "b", "bias"], ["second"], pads=[1, 0, 1, 2], dilations=[2, 1], group=2
+        ),
+        node("Slice", ["second", "start", "end", "axis"], ["y"]),
+    ]
+    constants = {
+        "a": rng.standard_normal((2, 3, 2, 4)).astype(np.float32),
+        "b": rng.standard_normal((2, 1, 3, 3)).astype(np.float32),
+        "start": np.array([3]),
+        "end": np.array([9]),
+        "axis": np.array([0]),
+    }
+    inputs = [value("x", shape=[3, 3, 5, 13]), value("bias", shape=[2])]
+    model = model_of(nodes, inputs, [value("y", shape=[None] * 4)], constants)
+    feeds = {"x": np.ones((3, 3, 5, 13), np.float32), "bias": np.ones(2, np.float32)}
+    assert_agree(tcc.compile(model, jobs=1).run(feeds), expected(session(model), feeds))

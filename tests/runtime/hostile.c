@@ -101,8 +101,10 @@ static tcc_status subgroup(tcc_comm *comm, const int32_t *ranks, int32_t n, tcc_
     return TCC_OK;
 }
 
+/* Of a library that knows neither GPUs nor who keeps a comm. */
 static const tcc_comm_table comm_table = {
-    sizeof comm_table, TCC_COMM_VERSION, rank_of, size_of, touch, abort_with, tcc_last_error,
+    offsetof(tcc_comm_table, device_open), TCC_COMM_VERSION, rank_of, size_of, touch, abort_with,
+    tcc_last_error,
     start, wait_for, scratch, subgroup};
 static tcc_comm comm = {&comm_table, 0};
 

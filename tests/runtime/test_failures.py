@@ -48,7 +48,8 @@ pthread_attr_setdetachstate pthread_attr_setstacksize pthread_cond_broadcast pth
 pthread_cond_init pthread_cond_signal pthread_cond_timedwait pthread_cond_wait
 pthread_condattr_destroy pthread_condattr_init pthread_condattr_setclock pthread_detach
 pthread_join pthread_mutex_destroy pthread_mutex_init pthread_mutex_lock pthread_mutex_unlock
-pthread_once pthread_setspecific pthread_sigmask qsort sched_getcpu sched_yield secure_getenv
+pthread_once pthread_self pthread_setspecific pthread_sigmask qsort sched_getcpu sched_yield
+secure_getenv sprintf
 shutdown sigdelset sigfillset snprintf strerror sysconf uselocale vsnprintf
 strtod strtok_r strtol strtoll strtoull strchr strcmp strcpy strcspn strlen strncmp strrchr strspn
 strstr memchr memcmp memcpy memmem memmove memset

@@ -33,7 +33,7 @@ STRUCTS = {
 }
 CC = ("cc", "-std=gnu11", "-Wall", "-Wextra", "-Wno-missing-field-initializers", "-Werror")
 WATCHED = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-POOL = (*WORKERS, *SYSTEM, "budget.c", "alloc.c", "sized.c")
+POOL = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
 
 
 def append_fields(include: Path) -> None:
