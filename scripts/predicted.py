@@ -86,7 +86,7 @@ def operator_cases(folder: Path) -> Iterator[PredictionCase]:
         for count, sizes in chains.items():
             path = folder / f"{operator.name} {count}.onnx".replace(" ", "_")
             onnx.save(model_of(operator, count, None), path)
-            names = [f"x{n}" for n in range(count if operator.apart else 1)]
+            names = [f"x{n}" for n in range(count if operator.own_inputs else 1)]
             shapes = {str(size): dict.fromkeys(names, operator.sized(size)) for size in sizes}
             yield PredictionCase(operator.name, path, shapes)
 

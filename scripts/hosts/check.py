@@ -28,7 +28,7 @@ class Outcome:
 
     what: str
     good: bool
-    seen: str
+    text: str
 
 
 def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "") -> tuple[str, str]:
@@ -61,8 +61,8 @@ def _matrix(launcher: Launcher | ByHand, program: Path, ranks: int) -> Outcome:
     found = re.search(r"link: (\d+) packets carried, (\d+) lost", said)
     carried, lost = (int(found[1]), int(found[2])) if found else (0, 0)
     good = printed.count("ok") == ranks and carried >= LEAST_PACKETS and lost > 0
-    seen = f"{carried} packets carried, {lost} lost" if good else _last_line(said)
-    return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, seen)
+    text = f"{carried} packets carried, {lost} lost" if good else _last_line(said)
+    return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, text)
 
 
 def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -> Outcome:
