@@ -39,8 +39,8 @@ def beside(
     """Returns the times of "tcc" and "ort", each in its own process, in interleaved rounds.
 
     Before the first round `see` gets the outputs of both, in this order; an error that it raises
-    ends the measurement. `take` is that of `interleaved`; an answer may take `cap` seconds. Raises
-    ToolError where one of them fails.
+    ends the measurement.  `take` is that of `interleaved`; an answer may take `cap` seconds.
+    Raises ToolError where one of them fails.
     """
     with ExitStack() as stack:
         peers = [

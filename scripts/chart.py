@@ -50,7 +50,7 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
 
 
 def _width(text: str, size: int) -> int:
-    """The most pixels that a text takes in letters of `size`."""
+    """Returns the most pixels that a text takes in letters of `size`."""
     return ceil(len(text) * size * _LETTER)
 
 

@@ -17,7 +17,7 @@ def ensure(*extras: str) -> Path:
     """Returns the Python of `.venv` with tcc (editable) and these extras; makes or renews it if
     needed.
 
-    It is brought up to date when pyproject.toml or the Python version changed. Where the package
+    It is brought up to date when pyproject.toml or the Python version changed.  Where the package
     registry cannot be reached, it uses the packages of the Python that runs this script.
     """
     stamp = VENV / "stamp"
@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
     """Returns this process's variables for a child that runs in `.venv`.
 
     Tools that read files (import-linter) need the development tree: they cannot see the packages of
-    an editable install. Bytecode is kept even where PYTHONDONTWRITEBYTECODE forbids it: otherwise
+    an editable install.  Bytecode is kept even where PYTHONDONTWRITEBYTECODE forbids it: otherwise
     each of the many processes would compile the modules that it imports.
     """
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
@@ -90,7 +90,7 @@ def _uv() -> list[str | Path]:
     """Returns the command `uv pip install` with the indexes and links that pip is configured to
     use.
 
-    It takes a sixth of pip's time. As in pip, all indexes are of equal rank.
+    It takes a sixth of pip's time.  As in pip, all indexes are of equal rank.
     """
     listed = (str(PYTHON), "-m", "pip", "config", "list")
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -1,7 +1,7 @@
 """Goals of tcc, as data, and the verdict whether results reach them.
 
 A ratio is the median over rounds of the faster baseline over tcc in the same round: above 1, tcc is
-faster. `judge` reads the bench*.json files that `scripts/bench` writes.
+faster.  `judge` reads the bench*.json files that `scripts/bench` writes.
 """
 
 import math
@@ -44,8 +44,8 @@ class Suite:
     """Goals for one precision and batch.
 
     `ratios` has the least ratio of each model, `other` that of models that `ratios` does not name.
-    `mean` is the geometric mean over `mean_over` (empty: all models). `streams` has models with the
-    share of the measured read bandwidth at which their weights stream.
+    `mean` is the geometric mean over `mean_over` (empty: all models).  `streams` has models with
+    the share of the measured read bandwidth at which their weights stream.
     """
 
     ratios: Mapping[str, float]

@@ -1,4 +1,4 @@
-"""Counts the tests in a report that pytest wrote with --junitxml. Standard library only."""
+"""Counts the tests in a report that pytest wrote with --junitxml.  Standard library only."""
 
 from pathlib import Path
 from typing import NamedTuple

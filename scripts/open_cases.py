@@ -1,8 +1,9 @@
-"""Operators whose sizes are open, beside the same with fixed sizes: `scripts/operators --open`.
+"""Times operators with open sizes beside the same operators with fixed sizes: `scripts/operators
+--open`.
 
 One artifact with open sizes serves all sizes of an operator; beside it an artifact is compiled for
-each size.  An operator that takes less than a millisecond stands in a chain of itself, so that the
-call is a small part of its time.
+each size.  An operator that takes less than a millisecond is repeated in a chain, so that the call
+is a small part of the time.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator with constant weights; in `shape`, that of its input, 0 is an open size.
+    """An operator with constant weights; in `shape`, the shape of its input, 0 is an open size.
 
     `work`: multiply-adds, or operations that take as long, for each point of the open axes.
-    `own_inputs`: each operator of a chain has an input of its own, as its result is larger.
+    `own_inputs`: each operator of a chain has an input of its own, because its result is larger.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Operator:
         return tuple(extent or size for extent in self.shape)
 
     def chain(self, size: int) -> int:
-        """How many of it follow each other at this size."""
+        """Returns the length of the operator's chain at this size."""
         return _CHAIN if self.work * size ** self.shape.count(0) < _UNCHAINED_WORK else 1
 
     def feed(self, size: int) -> Arrays:
@@ -65,7 +66,7 @@ class Operator:
 
 
 def operators() -> Iterator[Operator]:
-    """All of them with 64 channels, then with 128."""
+    """Yields all operators with 64 channels, then with 128."""
     for c in _CHANNELS:
         yield from _contractions(c)
         rows, planes, pair = (1, 0, c), (1, c, 0, 0), ((c,), (c,))
@@ -91,7 +92,7 @@ def _contractions(c: int) -> Iterator[Operator]:
 
 
 def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
-    """A chain of `count` operators, with open sizes where `size` is None."""
+    """Returns a chain of `count` operators, with open sizes where `size` is None."""
     rng = np.random.default_rng(7)
     open_axes = iter("hwd")
     dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
@@ -119,7 +120,7 @@ def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProt
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
-    """Values under which a chain keeps the size of what runs through it."""
+    """Returns values under which a chain keeps the magnitude of its data."""
     scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5 if len(shape) > 1 else 1.0
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
@@ -127,7 +128,8 @@ def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
 @dataclass(frozen=True, slots=True)
 class OpenRow:
     """Seconds of each round of an operator or a model at one size, with open and fixed sizes and by
-    ONNX Runtime; the distance of the first two results from the last one's."""
+    ONNX Runtime; `difference` is the largest difference of the first two results from ONNX
+    Runtime's."""
 
     operator: str
     size: int | str
@@ -138,17 +140,18 @@ class OpenRow:
 
     @property
     def loss(self) -> float:
-        """Time with open sizes over time with fixed ones."""
+        """Returns the time with open sizes over the time with fixed sizes."""
         return paired_ratio(self.fixed, [self.open])
 
     @property
     def lead(self) -> float:
-        """ONNX Runtime's time over the time with open sizes."""
+        """Returns ONNX Runtime's time over the time with open sizes."""
         return paired_ratio(self.open, [self.ort])
 
     @property
     def slow(self) -> bool:
-        """Whether open sizes alone are slower than ONNX Runtime."""
+        """Returns True where ONNX Runtime beats the artifact with open sizes, but not the fixed
+        one."""
         return self.lead < 0.95 <= paired_ratio(self.fixed, [self.ort])
 
     @property
@@ -168,7 +171,7 @@ HEAD = (
 def measure(
     operator: Operator, sizes: Sequence[int], options: Options, plan: Plan, scratch: Path
 ) -> Iterator[OpenRow]:
-    """A row for each size.  Raises TccError where tcc fails."""
+    """Yields a row for each size.  Raises TccError where tcc fails."""
     sources, opened, fixed = [], [], []
     for size in sizes:
         count = operator.chain(size)
@@ -209,7 +212,7 @@ def open_rows(
 def _rounds(
     lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: Plan, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
-    """Times of each kind, one for each size in each round, and its outputs.
+    """Returns the times of each kind, one for each size in each round, and its outputs.
 
     Each kind has a process; in its turn it runs all sizes.
     """
@@ -240,7 +243,7 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """The mean and the worst of open over fixed sizes, of each operator and together."""
+    """Yields the mean and the worst of open over fixed sizes, for each operator and together."""
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:
         groups.setdefault(row.operator, []).append(row)

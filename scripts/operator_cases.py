@@ -322,7 +322,7 @@ def _contracting() -> Iterator[Case]:
 
 
 def cases() -> Sequence[Case]:
-    """Returns all cases, in the order of the table. Their arrays are the same at every call."""
+    """Returns all cases, in the order of the table.  Their arrays are the same at every call."""
     global _RNG
     _RNG = np.random.default_rng(7)
     families = (_ordering, _selection, _movement, _resampling, _pooling, _normalising, _pointwise,

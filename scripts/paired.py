@@ -103,7 +103,7 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
     confidence.
 
     Value number k, in order, does so with probability 1 - P(at most k - 1 of n fair coins are
-    heads). Returns minus infinity where there are too few values for a bound.
+    heads).  Returns minus infinity where there are too few values for a bound.
     """
     ordered, count = sorted(values), len(values)
     bound, below = -math.inf, 0.0

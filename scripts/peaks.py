@@ -75,8 +75,8 @@ class Peaks:
 
 class Calm:
     """Detects disturbed moments of a shared machine by its own limits: multiply-adds or reads of
-    all threads below a share of the best rate so far. It uses no runtime's times, and so is fair to
-    all.
+    all threads below a share of the best rate so far.  It uses no runtime's times, and so is fair
+    to all.
 
     `patience` is in seconds, for each call of `begin`.
     """
@@ -111,8 +111,8 @@ def undisturbed(
 ) -> tuple[T, bool]:
     """Returns the result of `measured_call`, and whether the machine was calm before and after it.
 
-    Calls again while the machine is disturbed and patience is left. Rests for `rest_seconds` before
-    each look at the machine.
+    Calls again while the machine is disturbed and patience is left.  Rests for `rest_seconds`
+    before each look at the machine.
     """
     while True:
         time.sleep(rest_seconds)

@@ -1,7 +1,7 @@
 """Plants faults in the compiler on purpose, and reduces models that meet them.
 
 Each fault replaces the expression of one row of the op table by another row's: compiled code is
-wrong, references are not. The models are seeded graphs of some thirty operators of many kinds.
+wrong, references are not.  The models are seeded graphs of some thirty operators of many kinds.
 """
 
 import os
@@ -133,7 +133,7 @@ def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
     """Returns the reduced model of fault `number`, and the number of trials.
 
     In some graphs the fault does not show: both functions agree on the values, or a rewrite removes
-    the operator. Then the graph of another seed is taken.
+    the operator.  Then the graph of another seed is taken.
     """
     row, other, operator = FAULTS[number]
     path = folder / f"planted{number}.onnx"
@@ -155,8 +155,8 @@ def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
 
 
 def planted_report(count: int, folder: Path) -> int:
-    """Reduces the first `count` faults and prints a line each. Returns 1 where more than a tenth
-    have over five nodes left. A stopped run goes on where it was."""
+    """Reduces the first `count` faults and prints a line each.  Returns 1 where more than a tenth
+    have over five nodes left.  A stopped run goes on where it was."""
     folder.mkdir(parents=True, exist_ok=True)
     small = 0
     for number, (row, other, operator) in enumerate(FAULTS[:count]):

@@ -1,6 +1,6 @@
 """Compares predicted and measured times of kernels with open sizes, for `scripts/predictions`.
 
-One artifact of each case serves all its sets of sizes. The predictions are those of `tcc inspect
+One artifact of each case serves all its sets of sizes.  The predictions are those of `tcc inspect
 --measure`; the same functions give them here, so that Python starts once.
 """
 
@@ -100,7 +100,7 @@ def model_case(name: str, path: Path) -> PredictionCase:
 def predictions(
     case: PredictionCase, options: Options, threads: Sequence[int], folder: Path
 ) -> Iterator[Prediction]:
-    """Yields a row for each kernel at each set of sizes. Times are kept in `folder` with a hash of
+    """Yields a row for each kernel at each set of sizes.  Times are kept in `folder` with a hash of
     the artifact, and measured again where the hash differs."""
     artifact = folder / f"{case.source.stem}.so"
     compile_model(case.source, options, artifact)

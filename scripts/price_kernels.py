@@ -160,8 +160,8 @@ def launches(lowered: Lowered) -> Counter[int]:
 
 
 def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
-    """Returns all schedules of a kernel: each combination of the compiler's knobs, and around
-    each the variants of tiles, blocks, orders of tiles and prefetches. Equal kernels have equal
+    """Returns all schedules of a kernel: each combination of the compiler's knobs, and around each
+    the variants of tiles, blocks, orders of tiles and prefetches.  Equal kernels have equal
     orders."""
     plain, _ = structure.with_knobs(Knobs())
     knobs = knobs_of(plain)
@@ -177,7 +177,7 @@ def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
 
 def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
     """Yields `schedule` itself, then variants with other tiles, streaming blocks, rows of register
-    blocks and orders of tiles, and without prefetches. The vector loops stay: constants are packed
+    blocks and orders of tiles, and without prefetches.  The vector loops stay: constants are packed
     for them."""
     counts = {v.name: trips(v) for v in group.common}
     vectors = {nest.vector for nest in schedule.nests}

@@ -1,6 +1,6 @@
 """Statistics of prices and measured times of schedules, for kernels and models, and a table.
 
-Results are JSON as `scripts/price_check --json` prints it. A kernel's first schedule is the chosen
+Results are JSON as `scripts/price_check --json` prints it.  A kernel's first schedule is the chosen
 one; `prices` and `seconds` are lists over its schedules, by the number of threads as text.
 """
 

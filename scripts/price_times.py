@@ -107,7 +107,7 @@ class Code:
 
 
 class Schedules:
-    """Linked code that can run. Raises ToolError where linking fails."""
+    """Linked code that can run.  Raises ToolError where linking fails."""
 
     def __init__(self, code: Code, folder: Path) -> None:
         self._library = ctypes.CDLL(str(_linked(code.objects, folder / code.digest)))
@@ -158,7 +158,7 @@ class Schedules:
 class Memory:
     """Places for the buffers of a kernel, on huge pages where the system grants them.
 
-    `table` has a row of addresses for each copy of the constants. All copies take about `rotated`
+    `table` has a row of addresses for each copy of the constants.  All copies take about `rotated`
     bytes: when the turn of one comes again, caches hold as much of it as in a run of the model.
     Where schedules pack constants differently, each place fits the largest.
     """

@@ -1,8 +1,8 @@
 """Shrinks a failing ONNX model, given a check of one model, for `scripts/reduce`.
 
-Every value of the model is recorded once, by a reference. Then any set of its nodes is a model:
+Every value of the model is recorded once, by a reference.  Then any set of its nodes is a model:
 values that it reads from other nodes become inputs with the recorded arrays, or constants where
-they hold sizes. Delta debugging finds a small set that still fails; then optional inputs,
+they hold sizes.  Delta debugging finds a small set that still fails; then optional inputs,
 attributes and outputs are left out and sizes cut while it still fails.
 """
 
@@ -54,7 +54,7 @@ class Candidate:
 
 class Trials:
     """Calls `fails(folder)` for candidates, each written to a folder, and remembers the answers in
-    the file `memory`, so that a stopped reduction goes on where it was. Answers to another
+    the file `memory`, so that a stopped reduction goes on where it was.  Answers to another
     `question` do not count."""
 
     def __init__(
@@ -128,7 +128,7 @@ class Pieces:
         self, numbers: Sequence[int], outputs: Sequence[str] | None = None
     ) -> Candidate | None:
         """Returns the model of these nodes; without `outputs`, its outputs are the values that none
-        of its nodes reads. None where the model would need a value that was not recorded."""
+        of its nodes reads.  None where the model would need a value that was not recorded."""
         layers = [self._source.layers[number] for number in numbers]
         read_names = {name for layer in layers for name in layer.reads}
         written_names = {name for layer in layers for name in layer.writes}

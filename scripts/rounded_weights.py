@@ -56,7 +56,7 @@ def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, An
     """Gives the contractions of `model` the weights of an artifact, whose manifest lists them as
     `listed` (its entry "rounded").
 
-    Other uses of a weight, such as the rows of a table, keep the exact weight. Raises ValueError
+    Other uses of a weight, such as the rows of a table, keep the exact weight.  Raises ValueError
     where an entry cannot be attributed to the contractions of the model.
     """
     types = _types(listed)

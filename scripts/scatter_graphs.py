@@ -35,7 +35,7 @@ class Scatter:
     """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
 
     `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
-    "elements" (ScatterElements along axis 0; along axis 1 for "lines"). `draw` names the
+    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` names the
     distribution of indices, as in `subgraph.writer.Draw`.
     """
 

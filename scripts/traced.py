@@ -2,7 +2,7 @@
 
     strace -f -y -o TRACE scripts/hostile --inside      every case is a process in its folder
 
-A process belongs to the case whose folder it enters, else to its parent's case. Paths are
+A process belongs to the case whose folder it enters, else to its parent's case.  Paths are
 generalised so that those of two compiles are equal: paths below the model's folder, numbers of
 processes, names of temporary files, modules of Python.
 """
@@ -63,7 +63,7 @@ def _parts(line: str) -> tuple[str, str, str]:
 
 
 def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
-    """Returns the case of each process. A child's first calls may come before the call that made
+    """Returns the case of each process.  A child's first calls may come before the call that made
     it."""
     parents: dict[str, str] = {}
     owners: dict[str, str] = {}

@@ -56,7 +56,7 @@ def say(text: str) -> None:
 
 
 def output(*command: str | Path, text: str | None = None, **variables: str) -> str:
-    """Returns the output of a command, run with these environment variables too. Raises
+    """Returns the output of a command, run with these environment variables too.  Raises
     CalledProcessError where it fails; its errors go to stderr."""
     process = subprocess.run(
         [str(part) for part in command], input=text, stdout=subprocess.PIPE, text=True, check=True,

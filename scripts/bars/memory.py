@@ -195,8 +195,11 @@ def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], t
             kind = "malloc" if name in PEERS else name
             for row in output(program, "speed", kind, **variables).splitlines():
                 mix, _, half, rare = row.split()
-                least = least_times.get((mix, name), (math.inf, math.inf))
-                least_times[mix, name] = min(least[0], float(half)), min(least[1], float(rare))
+                previous = least_times.get((mix, name), (math.inf, math.inf))
+                least_times[mix, name] = (
+                    min(previous[0], float(half)),
+                    min(previous[1], float(rare)),
+                )
     return least_times
 
 

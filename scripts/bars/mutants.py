@@ -22,9 +22,9 @@ _PROGRAMS = 10_000
 
 
 def mutants(folder: Path) -> Iterator[Figure]:
-    """Yields the number of signals over ten thousand programs. Each runs in a process of its own,
-    with protected pages behind its arrays. The programs that run to their end show that not all are
-    refused."""
+    """Yields the number of signals over ten thousand programs.  Each runs in a process of its own,
+    with protected pages behind its arrays.  The programs that run to their end show that not all
+    are refused."""
     runner = build_runner(folder)
     per_model, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0
     for seed, name in zip(count(), MODELS, strict=False):

@@ -1,9 +1,9 @@
 """Bar for orders: no other order of launches needs less memory than the compiler's.
 
-The search shares no code with the compiler's. It takes each program from before results are placed
-over operands, and lets every result that may lie over an operand do so when the operand dies. So no
-order of an artifact has a lower peak than the search counts. It ends with a lower order, when it
-has tried all orders, or when its time is up.
+The search shares no code with the compiler's.  It takes each program from before results are placed
+over operands, and lets every result that may lie over an operand do so when the operand dies.  So
+no order of an artifact has a lower peak than the search counts.  It ends with a lower order, when
+it has tried all orders, or when its time is up.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Case:
 class Step:
     """An instruction: the memory that it touches and writes, by numbers of buffers, `pairs` of
     operand and result where the result may lie over the operand, and the bytes that its bodies need
-    (`inside`). No step passes a fixed step."""
+    (`inside`).  No step passes a fixed step."""
 
     touched: set[int]
     writes: set[int]
@@ -200,8 +200,8 @@ class Search:
 
 
 def orders(folder: Path, seconds: float) -> Iterator[Figure]:
-    """Counts the models of the manifest with an order below SHARE of the compiler's arena; each
-    model has `seconds`."""
+    """Yields the number of models of the manifest with an order below SHARE of the compiler's
+    arena; the search of each model may take `seconds`."""
     del folder
     models: dict[str, list[str]] = {"found": [], "none": [], "open": []}
     for name in manifest():

@@ -37,7 +37,7 @@ def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "")
     """Returns the output and errors of ranks on two hosts, and of the shell command `after` on the
     first.
 
-    Ranks start from a shell, which hides their deaths from the launcher. They ignore SIGUSR1, by
+    Ranks start from a shell, which hides their deaths from the launcher.  They ignore SIGUSR1, by
     which Hydra reports a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")

@@ -1,4 +1,4 @@
-"""Reads the cases of ONNX's own backend suite, with their inputs and expected outputs. Needs
+"""Reads the cases of ONNX's own backend suite, with their inputs and expected outputs.  Needs
 onnx."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Computes a case's outputs without rounding: the same model in f64. Needs onnx."""
+"""Computes a case's outputs without rounding: the same model in f64.  Needs onnx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TYPES = ("to", "dtype", "output_datatype", "softmax_precision", "stash_type")
 
 def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
     """Returns the outputs of ONNX's reference evaluator with f64 in the place of narrower floats,
-    in the element types of `like`. None where inputs or outputs are not all tensors, or where the
+    in the element types of `like`.  None where inputs or outputs are not all tensors, or where the
     evaluator fails.
 
     Narrow constants are taken as they are: their rounding is part of the model.

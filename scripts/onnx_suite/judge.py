@@ -1,4 +1,4 @@
-"""Compiles, runs and compares one case. Needs tcc; the calling process may die of it."""
+"""Compiles, runs and compares one case.  Needs tcc; the calling process may die of it."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
     """Returns the model with every size above one of an input open, equal sizes under one name, as
     exporters do.
 
-    Sizes of zero and one are structure and stay. So do the length of a vector of integers, which is
-    the rank of another value, and the axes that `_CONSTANT` lists.
+    Sizes of zero and one are structure and stay.  So do the length of a vector of integers, which
+    is the rank of another value, and the axes that `_CONSTANT` lists.
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)

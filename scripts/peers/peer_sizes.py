@@ -1,11 +1,11 @@
 """The worker that runs models at several sizes: MODELS.json INPUTS.npz THREADS tcc|ort.
 
 MODELS.json lists a file for each size, and may list one several times; the arrays in INPUTS.npz are
-named `NUMBER NAME`, as are the outputs.  It answers as `tcc.cli.peers.worker` says, but for
+named `NUMBER NAME`, as are the outputs.  It answers as `tcc.cli.peers.worker` says, except for
 
     time MICROSECONDS  -> {"seconds": [...]}  the median of the runs in that time at each size
 
-of which the first, which wakes the threads, counts only where there is no time for another.
+The first run wakes the threads and counts only where there is no time for another.
 """
 
 import json

@@ -17,7 +17,7 @@ sys.path.insert(0, str(SCRIPTS))
 from comm_times import Times
 
 from bars.figures import Figure, absent, at_least, at_most
-from bars.speed import _outcome, _tcc_times, _peers
+from bars.speed import _outcome, _peers, _tcc_times
 
 MIB = 1 << 20
 
