@@ -25,7 +25,7 @@ from tcc.cli.peers.peer import PeerKind
 
 SLOWER = 1.02
 CONFIDENCE = 0.95
-ROUNDS = 15  # enough for a bound well inside the range of the rounds
+ROUNDS = 15  # enough rounds for a bound well inside their range
 BASE = "base"
 _WORKER = ROOT / "scripts" / "peers" / "peer_base.py"
 

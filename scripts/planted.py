@@ -115,7 +115,7 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
         try:
             verdict = int(mismatch(folder, row, other))
         except (TccError, runtime.RuntimeFailure):
-            pass  # refused: another failure than the one looked for
+            pass  # refused: not the planted failure
         finally:
             os._exit(verdict)
     deadline = time.monotonic() + _SECONDS

@@ -27,7 +27,7 @@ from whole import write_whole
 
 MODELS = ("resnet50", "mobilenet_v2", "unet", "csrnet")
 HOLDS = (0.7, 1.4)
-MIN_SECONDS = 20e-6  # seconds of a launch: shorter ones are mostly the launch itself
+MIN_SECONDS = 20e-6  # seconds of a launch; the time of a shorter launch is mostly overhead
 _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
@@ -125,7 +125,7 @@ def _measured(
     keys = {f"{sizes} {count}": (sizes, count) for sizes in case.shapes for count in threads}
     missing = {key: pair for key, pair in keys.items() if key not in times}
     best: dict[str, Sequence[StepTime]] = {}
-    for _ in range(_ROUNDS):  # in turns, so that what disturbs a round disturbs few of each
+    for _ in range(_ROUNDS):  # in turns, so that a disturbance hits few rounds of each key
         for key, (sizes, count) in missing.items():
             steps = _timed(artifact, facts, case.shapes[sizes], count)
             best[key] = [*map(_faster, best.get(key, steps), steps)]

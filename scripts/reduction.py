@@ -22,7 +22,7 @@ from tcc.frontends.onnx.pieces import PieceModel
 
 Array = np.ndarray
 MODEL = "model.onnx"
-_LIKE_SIZES = 64  # elements of an integer vector that becomes a constant
+_LIKE_SIZES = 64  # the most elements of an integer vector that becomes a constant
 
 
 @dataclass(frozen=True)

