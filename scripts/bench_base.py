@@ -1,4 +1,5 @@
-"""`scripts/bench --base COMMIT`: every model with tcc of two commits, in the same rounds."""
+"""Measures every model with tcc of two commits in the same rounds: `scripts/bench --base
+COMMIT`."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ RESULTS = ROOT / "scripts" / "results"
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """How both are timed; `seconds` is the share of one artifact in a round, `patience` the longest
-    wait of a model for a calm machine, in seconds."""
+    """How tcc of both commits is timed; `seconds` is the share of one artifact in a round,
+    `patience` the longest wait of a model for a calm machine, in seconds."""
 
     base: str
     precision: str

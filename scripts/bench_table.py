@@ -1,4 +1,4 @@
-"""The results of `scripts/bench` as text and as a chart."""
+"""Formats the results of `scripts/bench` as text and as a chart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ def heading(results: Mapping[str, Any]) -> str:
 
 
 def columns(results: Mapping[str, Any]) -> list[str]:
-    """The head of the table."""
+    """Returns the heads of the table's columns."""
     cells = ["model", "tcc"]
     for kind in results["peers"]:
         cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
@@ -45,24 +45,24 @@ def columns(results: Mapping[str, Any]) -> list[str]:
 
 
 def cells(results: Mapping[str, Any], model: str) -> list[str]:
-    """One model's row."""
+    """Returns one model's row."""
     row = results["models"][model]
     peers, kinds = row["peers"], BASELINES[results["precision"]]
-    found = [model, _ms(peers["tcc"], "median")]
+    texts = [model, _ms(peers["tcc"], "median")]
     for kind in results["peers"]:
-        found.append(_ms(peers[kind], "median"))
+        texts.append(_ms(peers[kind], "median"))
         if kind in kinds:
-            found.append(_ms(peers[kind], "best"))
+            texts.append(_ms(peers[kind], "best"))
     if UNDERIVED in results["peers"]:
-        found.append(_number(ratio(row, (UNDERIVED,))))
-    wanted = wanted_ratio(suite_of(results), model)
+        texts.append(_number(ratio(row, (UNDERIVED,))))
+    goal = wanted_ratio(suite_of(results), model)
     flops = row["flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
     traffic = row["traffic"] or {}
     return [
-        *found,
+        *texts,
         _number(goal_ratio(results, model)),
         _number(ratio(row, kinds, best_ratio)),
-        _goal(wanted, goal_ratio(results, model)),
+        _goal(goal, goal_ratio(results, model)),
         str(traffic.get("launches", "-")),
         _megabytes(traffic.get("bytes")),
         _megabytes(traffic.get("unfused")),
@@ -72,7 +72,7 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The whole report as text."""
+    """Returns the whole report as text."""
     rows = [columns(results), *(cells(results, model) for model in results["models"])]
     legend = (*LEGEND, *[DERIVED] * (UNDERIVED in results["peers"]))
     lines = [heading(results), *_lacks(results), *legend, "", *aligned(rows), ""]
@@ -80,19 +80,19 @@ def table(results: Mapping[str, Any]) -> str:
     verdicts = list(judge(results))
     if verdicts:
         listed = [["goal", "of", "wanted", "found", ""], *map(_verdict_cells, verdicts)]
-        lines += aligned(listed, left=2)
+        lines += aligned(listed, left_columns=2)
         met = sum(verdict.met for verdict in verdicts)
         lines.append(f"{met} of {len(verdicts)} goals met")
     return "\n".join((*lines, ""))
 
 
 def _lacks(results: Mapping[str, Any]) -> list[str]:
-    """Instructions that the processor lacks, in results that tell."""
+    """Returns the line of instructions that the processor lacks, if the results have them."""
     return [f"the processor lacks: {results['lacks']}"] if "lacks" in results else []
 
 
 def chart(results: Mapping[str, Any]) -> str:
-    """The ratios as SVG."""
+    """Returns the ratios as SVG."""
     suite = suite_of(results)
     bars = [Bar(m, goal_ratio(results, m), wanted_ratio(suite, m)) for m in results["models"]]
     kinds = " and ".join(BASELINES[results["precision"]])
@@ -100,12 +100,13 @@ def chart(results: Mapping[str, Any]) -> str:
     return bar_chart(title, heading(results) + "; dashed: goals", bars)
 
 
-def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
-    """Rows as lines; the first `left` columns are flush left, the others flush right."""
+def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> Iterator[str]:
+    """Yields rows as lines; the first `left_columns` columns are flush left, the others flush
+    right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         texts = (
-            f"{text:<{width}}" if number < left else f"{text:>{width}}"
+            f"{text:<{width}}" if number < left_columns else f"{text:>{width}}"
             for number, (text, width) in enumerate(zip(row, widths, strict=True))
         )
         yield "  ".join(texts).rstrip()
@@ -115,39 +116,39 @@ def _verdict_cells(verdict: Verdict) -> list[str]:
     return [
         verdict.what,
         verdict.model,
-        f"{verdict.wanted:.2f}",
-        _number(verdict.found),
+        f"{verdict.goal:.2f}",
+        _number(verdict.value),
         verdict.text,
     ]
 
 
 def _peaks_line(results: Mapping[str, Any]) -> str:
-    found = [row["peaks"] for row in results["models"].values()]
+    peaks = [row["peaks"] for row in results["models"].values()]
     texts = []
-    for name, unit in (("flops", "GF/s"), ("read", "GB/s")):
+    for name, rate_unit in (("flops", "GF/s"), ("read", "GB/s")):
         for index, who in ((0, "one thread"), (1, "all")):
-            values = [peak[name][index] / 1e9 for peak in found]
-            texts.append(f"{who} {min(values):.0f} to {max(values):.0f} {unit}")
+            values = [peak[name][index] / 1e9 for peak in peaks]
+            texts.append(f"{who} {min(values):.0f} to {max(values):.0f} {rate_unit}")
     return f"measured: multiply-add {', '.join(texts[:2])}; read {', '.join(texts[2:])}"
 
 
 def _disturbances(results: Mapping[str, Any]) -> list[str]:
-    """Turns that no calm moment was found for, of all peers."""
-    found = {
+    """Returns the line that counts, by model, the turns for which no calm moment came."""
+    counts = {
         model: sum(peer.get("disturbed", 0) for peer in row["peers"].values())
         for model, row in results["models"].items()
     }
-    listed = ", ".join(f"{model} {count}" for model, count in found.items() if count)
+    listed = ", ".join(f"{model} {count}" for model, count in counts.items() if count)
     return [f"turns on a disturbed machine: {listed}"] if listed else []
 
 
 def _absences(results: Mapping[str, Any]) -> list[str]:
-    """Why peers have no times, each reason once."""
+    """Returns the reasons why peers have no times, each reason once."""
     reasons: dict[str, list[str]] = {}
     for model, row in results["models"].items():
-        for kind, found in row["peers"].items():
-            if "absent" in found:
-                reasons.setdefault(f"{kind}: {found['absent']}", []).append(model)
+        for kind, peer in row["peers"].items():
+            if "absent" in peer:
+                reasons.setdefault(f"{kind}: {peer['absent']}", []).append(model)
     everywhere = len(results["models"])
     return [
         reason if len(models) == everywhere else f"{reason} ({', '.join(models)})"
@@ -155,8 +156,8 @@ def _absences(results: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ms(found: Mapping[str, Any], key: str) -> str:
-    return f"{found[key] * 1e3:.3f}" if key in found else "-"
+def _ms(peer: Mapping[str, Any], key: str) -> str:
+    return f"{peer[key] * 1e3:.3f}" if key in peer else "-"
 
 
 def _number(value: float | None) -> str:
@@ -171,7 +172,7 @@ def _megabytes(value: int | None) -> str:
     return "-" if value is None else f"{value / 1e6:.1f}"
 
 
-def _goal(wanted: float | None, found: float | None) -> str:
-    if wanted is None or found is None:
+def _goal(goal: float | None, value: float | None) -> str:
+    if goal is None or value is None:
         return "-"
-    return f"{wanted:.2f} {'met' if found >= wanted else 'missed'}"
+    return f"{goal:.2f} {'met' if value >= goal else 'missed'}"

@@ -1,4 +1,4 @@
-"""Times one artifact and the ONNX file that it was made of, the latter with ONNX Runtime."""
+"""Times one artifact with tcc, and the ONNX file it was compiled from with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def beside(
     take: Callable[[str, Turn], Sequence[float]] = rested,
     cap: float = CAP,
 ) -> Mapping[str, Times]:
-    """Times of "tcc" and "ort", each in its own process, in interleaved rounds.
+    """Returns the times of "tcc" and "ort", each in its own process, in interleaved rounds.
 
-    Before the first round `see` is given the outputs of both, in this order; what it raises ends
-    the measurement.  `take` is that of `interleaved`; an answer may take `cap` seconds.  Raises
-    ToolError where one of them fails.
+    Before the first round `see` gets the outputs of both, in this order; an error that it raises
+    ends the measurement.  `take` is that of `interleaved`; an answer may take `cap` seconds.
+    Raises ToolError where one of them fails.
     """
     with ExitStack() as stack:
         peers = [
@@ -52,8 +52,8 @@ def beside(
 
 
 def distance(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> float:
-    """The largest difference of results as a share of the largest value; infinite where shapes or
-    NaN differ."""
+    """Returns the largest difference of results as a share of the largest value; infinite where
+    shapes or NaN differ."""
     worst = 0.0
     for name, want in theirs.items():
         got = ours[name]
@@ -62,8 +62,8 @@ def distance(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]
         a, b = got.astype(np.float64), want.astype(np.float64)
         if not np.array_equal(np.isnan(a), np.isnan(b)):
             return math.inf
-        alike = (a == b) | np.isnan(b)
+        equal = (a == b) | np.isnan(b)
         scale = np.abs(b[np.isfinite(b)]).max(initial=0.0) or 1.0
         with np.errstate(invalid="ignore"):
-            worst = max(worst, float(np.abs(a - b)[~alike].max(initial=0.0)) / scale)
+            worst = max(worst, float(np.abs(a - b)[~equal].max(initial=0.0)) / scale)
     return worst

@@ -1,4 +1,4 @@
-"""A bar chart of ratios as SVG: one bar per model, a line at 1, a tick at each goal."""
+"""Draws a bar chart of ratios as SVG: one bar per model, a line at 1, a tick at each goal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from textwrap import wrap
 
 _ROW, _PLOT, _LEAST_LABEL, _LEAST_MARGIN, _EDGE = 22, 560, 120, 60, 12
 _LINE = 20  # from one line of the heading to the next
-# The widest of common sans-serif fonts (Verdana) takes so much of its size for a letter, on average
+# Verdana, the widest of common sans-serif fonts, needs 0.62 of its size for a letter on average
 # over names and sentences in lower case.
 _LETTER = 0.62
 _AHEAD, _BEHIND = "#2a7f62", "#b5473c"
@@ -16,7 +16,7 @@ _AHEAD, _BEHIND = "#2a7f62", "#b5473c"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """`ratio` None: not measured; `goal` None: none."""
+    """One bar; `ratio` is None where it was not measured, `goal` where there is none."""
 
     label: str
     ratio: float | None
@@ -24,12 +24,12 @@ class Bar:
 
 
 def bar_chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
-    """The SVG text; equal bars give equal text."""
+    """Returns the SVG text; equal bars give equal text."""
     top = max([1.5, *(value for b in bars for value in (b.ratio, b.goal) if value is not None)])
     scale = _PLOT / top
-    left = max([_LEAST_LABEL, *(_width(b.label, 12) + _EDGE + 8 for b in bars)])
+    plot_left = max([_LEAST_LABEL, *(_width(b.label, 12) + _EDGE + 8 for b in bars)])
     margin = max([_LEAST_MARGIN, *(_end(b, scale) + _width(_text(b), 12) - _PLOT for b in bars)])
-    width = left + _PLOT + ceil(margin)
+    width = plot_left + _PLOT + ceil(margin)
     lines = [*_lines(title, 15, width), *_lines(subtitle, 12, width, ' fill="#555555"')]
     begin = _LINE * (len(lines) + 1) + 4
     height = begin + _ROW * len(bars) + 16
@@ -40,26 +40,30 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
         *(line.format(y=2 + _LINE * number) for number, line in enumerate(lines, 1)),
     ]
     for number, item in enumerate(bars):
-        parts += _bar(item, left, begin + number * _ROW, scale)
-    one = left + scale
+        parts += _bar(item, plot_left, begin + number * _ROW, scale)
+    unit_x = plot_left + scale
     parts.append(
-        f'<line x1="{one:.1f}" x2="{one:.1f}" y1="{begin - 6}" y2="{height - 12}" '
+        f'<line x1="{unit_x:.1f}" x2="{unit_x:.1f}" y1="{begin - 6}" y2="{height - 12}" '
         'stroke="#000000"/>'
     )
     return "\n".join((*parts, "</svg>", ""))
 
 
 def _width(text: str, size: int) -> int:
-    """The most pixels that a text takes in letters of `size`."""
+    """Returns the most pixels that a text takes in letters of `size`."""
     return ceil(len(text) * size * _LETTER)
 
 
 def _lines(text: str, size: int, width: int, style: str = "") -> list[str]:
-    """The text in lines that fit the picture, whose places `{y}` are open."""
+    """Returns the text in lines that fit the picture, each with a placeholder `{y}` for its
+    height."""
     letters = int((width - 2 * _EDGE) / (size * _LETTER))
-    shown = (escape(line).replace("{", "{{").replace("}", "}}") for line in wrap(text, letters))
+    escaped_lines = (
+        escape(line).replace("{", "{{").replace("}", "}}") for line in wrap(text, letters)
+    )
     return [
-        f'<text x="{_EDGE}" y="{{y}}" font-size="{size}"{style}>{line}</text>' for line in shown
+        f'<text x="{_EDGE}" y="{{y}}" font-size="{size}"{style}>{line}</text>'
+        for line in escaped_lines
     ]
 
 
@@ -68,24 +72,26 @@ def _text(item: Bar) -> str:
 
 
 def _end(item: Bar, scale: float) -> float:
-    """Where the number stands behind a bar, from the bar's front."""
+    """Returns the distance from the bar's start to the number behind it."""
     return max(item.ratio or 0.0, item.goal or 0.0) * scale + 6
 
 
-def _bar(item: Bar, left: int, y: int, scale: float) -> list[str]:
+def _bar(item: Bar, plot_left: int, y: int, scale: float) -> list[str]:
     middle = y + _ROW // 2 + 1
-    parts = [f'<text x="{left - 8}" y="{middle}" text-anchor="end">{escape(item.label)}</text>']
+    parts = [
+        f'<text x="{plot_left - 8}" y="{middle}" text-anchor="end">{escape(item.label)}</text>'
+    ]
     if item.ratio is not None:
         fill = _AHEAD if item.ratio >= 1 else _BEHIND
         parts.append(
-            f'<rect x="{left}" y="{y}" width="{item.ratio * scale:.1f}" height="{_ROW - 8}" '
+            f'<rect x="{plot_left}" y="{y}" width="{item.ratio * scale:.1f}" height="{_ROW - 8}" '
             f'fill="{fill}"/>'
         )
     if item.goal is not None:
-        at = left + item.goal * scale
+        x = plot_left + item.goal * scale
         parts.append(
-            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y - 2}" y2="{y + _ROW - 6}" '
+            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y - 2}" y2="{y + _ROW - 6}" '
             'stroke="#333333" stroke-dasharray="3 2"/>'
         )
-    at = left + _end(item, scale)
-    return [*parts, f'<text x="{at:.1f}" y="{middle}">{_text(item)}</text>']
+    x = plot_left + _end(item, scale)
+    return [*parts, f'<text x="{x:.1f}" y="{middle}">{_text(item)}</text>']

@@ -19,12 +19,12 @@ import torch.distributed as dist
 RANKS = 2
 
 
-def run(rank: int, path: str, least: int, most: int, factor: int, runs: int) -> None:
+def run(rank: int, path: str, min_bytes: int, max_bytes: int, factor: int, runs: int) -> None:
     os.sched_setaffinity(0, {rank % (os.cpu_count() or 1)})
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=RANKS)
-    size = least
-    while size <= most:
+    size = min_bytes
+    while size <= max_bytes:
         data = torch.zeros(size // 4)
         times = []
         for _ in range(runs + 5):

@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "src"
-# Of these an artifact is linked with stand-ins, which lack what counting calls.
+# An artifact is linked with stand-ins for these libraries; stand-ins lack functions that counting
+# calls.
 STAND_INS = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
-NEVER = ("-fsanitize=thread", "-E", "-nostdlib", "--version")
-ENDING = """
+PLAIN_FLAGS = ("-fsanitize=thread", "-E", "-nostdlib", "--version")
+EXIT_HOOK = """
 extern void __gcov_dump(void);
 extern void __real__exit(int code);
 void __wrap__exit(int code) {
@@ -33,53 +34,54 @@ def is_covered(word: str) -> bool:
 
 
 def definitions(words: list[str]) -> list[str]:
-    """The flags that decide what a file says, and not how fast or how safe it is."""
-    names, kept = iter(words), []
+    """Returns the flags that decide the meaning of a file, without those for its speed and
+    safety."""
+    names, flags = iter(words), []
     for word in names:
         if word == "-include":
-            kept += [word, str(Path(next(names)).resolve())]
+            flags += [word, str(Path(next(names)).resolve())]
         elif word.startswith(("-D", "-std", "-w", "-fvisibility")):
-            kept.append(word)
+            flags.append(word)
         elif word.startswith("-I"):
-            kept.append(f"-I{Path(word[2:]).resolve()}")
-    return kept
+            flags.append(f"-I{Path(word[2:]).resolve()}")
+    return flags
 
 
 def compiled(compiler: str, source: str, words: list[str], folder: Path) -> str:
-    """The object of a file of the runtime, compiled now or before."""
+    """Returns the object of a file of the runtime; compiles it if no run did before."""
     path, flags = Path(source).resolve(), definitions(words)
     key = hashlib.sha256("\0".join((str(path), *flags)).encode()).hexdigest()[:12]
-    made = folder / f"{path.parent.name}-{path.stem}-{key}.o"
-    with (folder / f"{made.stem}.lock").open("w") as lock:
+    object_file = folder / f"{path.parent.name}-{path.stem}-{key}.o"
+    with (folder / f"{object_file.stem}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not made.exists():
+        if not object_file.exists():
             command = (compiler, *flags, "-O0", "-fPIC", "--coverage", "-fprofile-abs-path")
-            subprocess.run((*command, "-c", str(path), "-o", str(made)), check=True)
-    return str(made)
+            subprocess.run((*command, "-c", str(path), "-o", str(object_file)), check=True)
+    return str(object_file)
 
 
 def main(words: list[str]) -> int:
     """Returns the compiler's exit code."""
     compiler, folder = os.environ["COVERED_CC"], Path(os.environ["COVERED_OBJECTS"])
     links = "-c" not in words
-    if any(word in NEVER for word in words) or not (links or any(map(is_covered, words))):
+    if any(word in PLAIN_FLAGS for word in words) or not (links or any(map(is_covered, words))):
         return subprocess.run((compiler, *words), check=False).returncode
     objects = {word: compiled(compiler, word, words, folder) for word in words if is_covered(word)}
     if not links:
-        (made,) = objects.values()
-        named = words[words.index("-o") + 1] if "-o" in words else ""
-        out = Path(named or f"{Path(next(iter(objects))).stem}.o")
-        shutil.copyfile(made, out)
+        (object_file,) = objects.values()
+        output = words[words.index("-o") + 1] if "-o" in words else ""
+        out = Path(output or f"{Path(next(iter(objects))).stem}.o")
+        shutil.copyfile(object_file, out)
         return 0
-    kept = [objects.get(word, word) for word in words if Path(word).name not in STAND_INS]
+    operands = [objects.get(word, word) for word in words if Path(word).name not in STAND_INS]
     ending = folder / "ending.o"  # counts of children that end by _exit
     if not ending.exists():
-        own = folder / f"ending.{os.getpid()}.o"
-        command = (compiler, "-xc", "-fPIC", "-c", "-", "-o", str(own))
-        subprocess.run(command, input=ENDING, text=True, check=True)
-        own.rename(ending)
+        temporary = folder / f"ending.{os.getpid()}.o"
+        command = (compiler, "-xc", "-fPIC", "-c", "-", "-o", str(temporary))
+        subprocess.run(command, input=EXIT_HOOK, text=True, check=True)
+        temporary.rename(ending)
     ends = () if "-shared" in words else (str(ending), "-Wl,--wrap=_exit")
-    command = (compiler, *kept, *ends, "--coverage", "-lm", "-lpthread", "-ldl")
+    command = (compiler, *operands, *ends, "--coverage", "-lm", "-lpthread", "-ldl")
     return subprocess.run(command, check=False).returncode
 
 

@@ -44,7 +44,7 @@ class Builder:
     def conv(
         self, x: str, fan: int, channels: int, kernel: int, stride: int = 1, groups: int = 1
     ) -> str:
-        """Convolution and batch norm; `fan` is the number of input channels."""
+        """Appends a convolution and a batch norm; `fan` is the number of input channels."""
         at = f"layer_{len(self.nodes)}"
         shape = (channels, fan // groups, kernel, kernel)
         scale = np.sqrt(2.0 / (shape[1] * kernel * kernel))
@@ -76,7 +76,7 @@ class Builder:
 
 
 def mobilenet_v2(seed: int = 0) -> onnx.ModelProto:
-    """The model: input `image` f32[1,3,224,224], output `probabilities` f32[1,1000]."""
+    """Returns the model: input `image` f32[1,3,224,224], output `probabilities` f32[1,1000]."""
     b = Builder(seed)
     b.weight("zero", np.array(0.0))
     b.weight("six", np.array(6.0))

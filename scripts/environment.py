@@ -14,24 +14,26 @@ PYTHON = VENV / "bin" / "python"
 
 
 def ensure(*extras: str) -> Path:
-    """The Python of `.venv` with tcc (editable) and these extras; made or renewed if needed.
+    """Returns the Python of `.venv` with tcc (editable) and these extras; makes or renews it if
+    needed.
 
     It is brought up to date when pyproject.toml or the Python version changed.  Where the package
     registry cannot be reached, it uses the packages of the Python that runs this script.
     """
     stamp = VENV / "stamp"
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
-    held = stamp.read_text().split() if stamp.is_file() and PYTHON.is_file() else []
-    wanted = sorted({*held[1:], *extras})
-    if held != [key, *wanted]:
-        _install(wanted)
-        stamp.write_text(" ".join((key, *wanted)))
+    stamp_words = stamp.read_text().split() if stamp.is_file() and PYTHON.is_file() else []
+    all_extras = sorted({*stamp_words[1:], *extras})
+    if stamp_words != [key, *all_extras]:
+        _install(all_extras)
+        stamp.write_text(" ".join((key, *all_extras)))
     show(PYTHON, ROOT / "scripts" / "devtree", quiet=True)
     return PYTHON
 
 
 def enter(*extras: str) -> None:
-    """Starts the running script again inside `.venv` unless it is there; `models` is in sight."""
+    """Starts the running script again inside `.venv` unless it runs there; puts `models` on the
+    path."""
     if Path(sys.prefix) != VENV:
         ensure(*extras)
         os.execve(PYTHON, [str(PYTHON), *sys.argv], environment())
@@ -39,11 +41,11 @@ def enter(*extras: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """This process's variables for a child that runs in `.venv`.
+    """Returns this process's variables for a child that runs in `.venv`.
 
-    Tools that read files (import-linter) need the development tree: they cannot see the packages
-    of an editable install.  Bytecode is kept also where the variables say that none is to be
-    written: each of the many processes would compile anew what it imports.
+    Tools that read files (import-linter) need the development tree: they cannot see the packages of
+    an editable install.  Bytecode is kept even where PYTHONDONTWRITEBYTECODE forbids it: otherwise
+    each of the many processes would compile the modules that it imports.
     """
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return inherited | {
@@ -70,11 +72,11 @@ def _install(extras: list[str]) -> None:
     if not PYTHON.exists() or f"version = {version}" not in config.read_text().splitlines():
         venv.create(VENV, with_pip=True, clear=True)
     pip = (PYTHON, "-m", "pip", "install", "-qq", "--disable-pip-version-check")
-    wanted = ("-e", f".[{','.join(extras)}]")
-    if show(*pip, "uv", quiet=True) == 0 and show(*_uv(), *wanted, quiet=True) == 0:
+    package = ("-e", f".[{','.join(extras)}]")
+    if show(*pip, "uv", quiet=True) == 0 and show(*_uv(), *package, quiet=True) == 0:
         return
     print("uv cannot be used; trying pip, which takes minutes", flush=True)
-    if show(*pip, *wanted, quiet=True) == 0:
+    if show(*pip, *package, quiet=True) == 0:
         return
     print("the registry cannot be used; trying this Python's own packages instead", flush=True)
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
@@ -85,18 +87,19 @@ def _install(extras: list[str]) -> None:
 
 
 def _uv() -> list[str | Path]:
-    """`uv pip install`, a sixth of pip's time, with the indexes and links that pip is told to use.
+    """Returns the command `uv pip install` with the indexes and links that pip is configured to
+    use.
 
-    As in pip, all indexes are of equal rank.
+    It takes a sixth of pip's time.  As in pip, all indexes are of equal rank.
     """
     listed = (str(PYTHON), "-m", "pip", "config", "list")
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     pairs = sorted(line.split("=", 1) for line in lines if "=" in line)
     # `:env:` sorts before the files' sections and goes before them.
-    told = {key.rpartition(".")[2]: value.strip("'\"") for key, value in reversed(pairs)}
+    settings = {key.rpartition(".")[2]: value.strip("'\"") for key, value in reversed(pairs)}
     command: list[str | Path] = [VENV / "bin" / "uv", "pip", "install", "-q", "--python", PYTHON]
     command += ["--index-strategy", "unsafe-best-match"]
     for key in ("index-url", "extra-index-url", "find-links"):
-        for place in told.get(key, "").split():
+        for place in settings.get(key, "").split():
             command += [f"--{key}", place]
     return command

@@ -1,7 +1,7 @@
-"""What tcc is to reach, as data, and whether results reach it.
+"""Goals of tcc, as data, and the verdict whether results reach them.
 
-A ratio is the median over rounds of the faster baseline over tcc in the same round: above 1, tcc
-is faster.  `judge` reads what `scripts/bench` writes to bench*.json.
+A ratio is the median over rounds of the faster baseline over tcc in the same round: above 1, tcc is
+faster.  `judge` reads the bench*.json files that `scripts/bench` writes.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tcc.cli.peers.rounds import paired_ratio
 
-# Of tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
+# Takes tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
 Ratio: TypeAlias = Callable[[Sequence[float], Sequence[Sequence[float]]], float]
 
 BASELINES = MappingProxyType({"f32": ("ort", "openvino"), "bf16": ("openvino-bf16",)})
@@ -41,9 +41,12 @@ _RATIOS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Goals for one precision and batch: the least ratio of each model (`other` for those that
-    `ratios` does not name), the geometric mean over `mean_over` (empty: all), and models with the
-    share of the measured read bandwidth at which their weights stream."""
+    """Goals for one precision and batch.
+
+    `ratios` has the least ratio of each model, `other` that of models that `ratios` does not name.
+    `mean` is the geometric mean over `mean_over` (empty: all models).  `streams` has models with
+    the share of the measured read bandwidth at which their weights stream.
+    """
 
     ratios: Mapping[str, float]
     other: float | None = None
@@ -66,20 +69,21 @@ NO_GOALS = Suite(MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One goal; `found` is None where a baseline or a model was not measured."""
+    """One goal and the value measured; `value` is None where a baseline or a model was not
+    measured."""
 
     model: str
     what: str
-    wanted: float
-    found: float | None
+    goal: float
+    value: float | None
 
     @property
     def met(self) -> bool:
-        return self.found is not None and self.found >= self.wanted
+        return self.value is not None and self.value >= self.goal
 
     @property
     def text(self) -> str:
-        if self.found is None:
+        if self.value is None:
             return "unknown"
         return "met" if self.met else "MISSED"
 
@@ -93,14 +97,15 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 
 
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_ratio) -> float | None:
-    """The ratio of one model's results over those of `kinds` that ran; None where none did."""
+    """Returns the ratio of one model's results over the peers of `kinds` that ran; None where none
+    did."""
     peers = [row["peers"].get(kind, {}) for kind in kinds]
     rounds = [peer["rounds"] for peer in peers if "rounds" in peer]
     return of(row["peers"]["tcc"]["rounds"], rounds) if rounds else None
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
-    """The ratio the goals speak of; None where one of the baselines did not run."""
+    """Returns the ratio that goals compare with; None where one of the baselines did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
     if not all("rounds" in row["peers"].get(kind, {}) for kind in kinds):
@@ -109,7 +114,8 @@ def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
 
 
 def stream_share(row: Mapping[str, Any]) -> float | None:
-    """Weight bytes over tcc's median time, as a share of what all threads can read."""
+    """Returns weight bytes over tcc's median time, as a share of the bytes a second that all
+    threads can read."""
     if row["traffic"] is None:
         return None
     rate = row["traffic"]["weights"] / row["peers"]["tcc"]["median"]
@@ -121,18 +127,18 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def judge(results: Mapping[str, Any]) -> Iterator[Verdict]:
-    """Every goal that these results can speak of."""
+    """Yields a verdict for every goal that these results have figures for."""
     suite, rows = suite_of(results), results["models"]
     for model, row in rows.items():
-        wanted = wanted_ratio(suite, model)
-        if wanted is not None:
-            yield Verdict(model, "ratio", wanted, goal_ratio(results, model))
+        goal = wanted_ratio(suite, model)
+        if goal is not None:
+            yield Verdict(model, "ratio", goal, goal_ratio(results, model))
         for name, share in suite.streams:
             if name == model:
                 yield Verdict(model, "weights over read bandwidth", share, stream_share(row))
     over = suite.mean_over or tuple(rows)
     if suite.mean is not None and over and all(model in rows for model in over):
         ratios = [goal_ratio(results, model) for model in over]
-        known = [value for value in ratios if value is not None]
-        mean = geometric_mean(known) if len(known) == len(over) else None
+        measured_ratios = [value for value in ratios if value is not None]
+        mean = geometric_mean(measured_ratios) if len(measured_ratios) == len(over) else None
         yield Verdict(f"{len(over)} models", "geometric mean of ratios", suite.mean, mean)

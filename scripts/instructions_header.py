@@ -1,4 +1,5 @@
-"""The C side of the table of instructions: `runtime/src/instructions.h`, which gen_docs writes."""
+"""Writes the C side of the table of instructions: the text of `runtime/src/instructions.h`, for
+gen_docs."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -49,13 +50,13 @@ typedef struct tcc_field {{
 
 
 def instructions_header() -> str:
-    """The text of the header."""
+    """Returns the text of the header."""
     merged = [(name, list(rows)) for name, rows in groupby(INSTRUCTIONS, lambda row: row.name)]
     layouts = {
         name: [kind_and_field(rows, n) for n in range(len(rows[0].fields))] for name, rows in merged
     }
     lets = merged[0][1]
-    most = max(map(len, layouts.values()))
+    max_fields = max(map(len, layouts.values()))
     enums = (
         enum("PLACE", (row.name for row in PLACES)),
         enum("CODE", layouts),
@@ -65,7 +66,7 @@ def instructions_header() -> str:
         enum("REDUCTION", (reduction.name for reduction in Reduction)),
         enum("KIND", ("none", *(kind.name for kind in Kind), "operand")),
         enum("HAS", (form.name for form in Form)),
-        f"enum {{ TCC_MOST_FIELDS = {most} }};",
+        f"enum {{ TCC_MOST_FIELDS = {max_fields} }};",
     )
     return TEXT.format(
         enums="\n".join(enums),
@@ -81,17 +82,18 @@ def enum(name: str, members: Iterable[str]) -> str:
 
 
 def kind_and_field(rows: list[Row], number: int) -> tuple[str, Field]:
-    """A field of a class and its kind in C: that of operands depends on the operation."""
+    """Returns a field of a class and its kind in C; the kind of operands depends on the
+    operation."""
     kinds = {row.fields[number].kind.name for row in rows}
     return kinds.pop() if len(kinds) == 1 else "OPERAND", rows[0].fields[number]
 
 
 def struct(name: str, layout: list[tuple[str, Field]]) -> str:
-    members = " ".join(f"{declared(field)}{field.name};" for _, field in layout)
+    members = " ".join(f"{c_type(field)}{field.name};" for _, field in layout)
     return f"    struct {{ {members} }} {name};"
 
 
-def declared(field: Field) -> str:
+def c_type(field: Field) -> str:
     return "tcc_operands " if field.form is not Form.ONE else TYPES.get(field.kind, "int64_t ")
 
 

@@ -1,4 +1,4 @@
-"""Counts of a report that pytest wrote with --junitxml.  Standard library only."""
+"""Counts the tests in a report that pytest wrote with --junitxml.  Standard library only."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +14,9 @@ class Counts(NamedTuple):
 
 
 def counted(report: Path) -> Counts:
-    """The counts over all suites of a report."""
-    total = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    """Returns the counts over all suites of a report."""
+    sums = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-        total = {key: count + int(suite.get(key, "0")) for key, count in total.items()}
-    failed, skipped = total["failures"] + total["errors"], total["skipped"]
-    return Counts(total["tests"] - failed - skipped, failed, skipped)
+        sums = {key: count + int(suite.get(key, "0")) for key, count in sums.items()}
+    failed, skipped = sums["failures"] + sums["errors"], sums["skipped"]
+    return Counts(sums["tests"] - failed - skipped, failed, skipped)

@@ -1,8 +1,9 @@
-"""Operators whose sizes are open, beside the same with fixed sizes: `scripts/operators --open`.
+"""Times operators with open sizes beside the same operators with fixed sizes: `scripts/operators
+--open`.
 
 One artifact with open sizes serves all sizes of an operator; beside it an artifact is compiled for
-each size.  An operator that takes less than a millisecond stands in a chain of itself, so that the
-call is a small part of its time.
+each size.  An operator that takes less than a millisecond is repeated in a chain, so that the call
+is a small part of the time.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from tcc.options import Options
 SIZES = (1, 3, 7, 12, 15, 25, 28, 63, 65, 77, 96, 199)
 _CHANNELS = (64, 128)
 _CHAIN = 8
-_LONG = 1e8  # multiply-adds: some hundred microseconds at the peak of two cores
+_UNCHAINED_WORK = 1e8  # multiply-adds: some hundred microseconds at the peak of two cores
 _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator with constant weights; in `shape`, that of its input, 0 is an open size.
+    """An operator with constant weights; in `shape`, the shape of its input, 0 is an open size.
 
     `work`: multiply-adds, or operations that take as long, for each point of the open axes.
-    `apart`: its result is larger than its input, so each one of a chain has an input of its own.
+    `own_inputs`: each operator of a chain has an input of its own, because its result is larger.
     """
 
     name: str
@@ -49,23 +50,23 @@ class Operator:
     weights: tuple[tuple[int, ...], ...] = ()
     attributes: Mapping[str, Any] = field(default_factory=dict)
     relu: bool = False
-    apart: bool = False
+    own_inputs: bool = False
 
     def sized(self, size: int) -> tuple[int, ...]:
         return tuple(extent or size for extent in self.shape)
 
     def chain(self, size: int) -> int:
-        """How many of it follow each other at this size."""
-        return _CHAIN if self.work * size ** self.shape.count(0) < _LONG else 1
+        """Returns the length of the operator's chain at this size."""
+        return _CHAIN if self.work * size ** self.shape.count(0) < _UNCHAINED_WORK else 1
 
     def feed(self, size: int) -> Arrays:
         rng = np.random.default_rng(size)
-        names = [f"x{n}" for n in range(self.chain(size) if self.apart else 1)]
+        names = [f"x{n}" for n in range(self.chain(size) if self.own_inputs else 1)]
         return {n: rng.standard_normal(self.sized(size)).astype(np.float32) for n in names}
 
 
 def operators() -> Iterator[Operator]:
-    """All of them with 64 channels, then with 128."""
+    """Yields all operators with 64 channels, then with 128."""
     for c in _CHANNELS:
         yield from _contractions(c)
         rows, planes, pair = (1, 0, c), (1, c, 0, 0), ((c,), (c,))
@@ -86,38 +87,40 @@ def _contractions(c: int) -> Iterator[Operator]:
     yield Operator(f"depthwise 3x3 {c}", "Conv", image, 9 * c, ((c, 1, 3, 3), (c,)),
                    {"group": c, "pads": [1] * 4}, relu=True)  # fmt: skip
     yield Operator(f"transposed 2x2 {c}", "ConvTranspose", image, 4 * c * c,
-                   ((c, c, 2, 2), (c,)), {"strides": [2, 2]}, apart=True)  # fmt: skip
+                   ((c, c, 2, 2), (c,)), {"strides": [2, 2]}, own_inputs=True)  # fmt: skip
     yield Operator(f"matmul {c}", "MatMul", (0, c), c * c, ((c, c),), relu=True)
 
 
 def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
-    """A chain of `count` operators, with open sizes where `size` is None."""
+    """Returns a chain of `count` operators, with open sizes where `size` is None."""
     rng = np.random.default_rng(7)
     open_axes = iter("hwd")
     dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
-    inputs = [f"x{n}" for n in range(count if operator.apart else 1)]
-    nodes, held, results = [], {}, []
+    inputs = [f"x{n}" for n in range(count if operator.own_inputs else 1)]
+    nodes, constants, results = [], {}, []
     for n in range(count):
         names = [f"c{n}_{i}" for i in range(len(operator.weights))]
-        held |= {k: _weight(rng, s) for k, s in zip(names, operator.weights, strict=True)}
-        source = inputs[n] if operator.apart else results[-1] if results else inputs[0]
+        constants |= {k: _weight(rng, s) for k, s in zip(names, operator.weights, strict=True)}
+        source = inputs[n] if operator.own_inputs else results[-1] if results else inputs[0]
         results.append(f"y{n}")
-        made = f"a{n}" if operator.relu else results[-1]
-        nodes.append(helper.make_node(operator.op, [source, *names], [made], **operator.attributes))
+        output = f"a{n}" if operator.relu else results[-1]
+        nodes.append(
+            helper.make_node(operator.op, [source, *names], [output], **operator.attributes)
+        )
         if operator.relu:
-            nodes.append(helper.make_node("Relu", [made], [results[-1]]))
+            nodes.append(helper.make_node("Relu", [output], [results[-1]]))
     typed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in inputs]
-    ends = results if operator.apart else results[-1:]
+    ends = results if operator.own_inputs else results[-1:]
     rank = [None] * len(dims)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, rank) for name in ends]
-    weights = [numpy_helper.from_array(array, name) for name, array in held.items()]
+    weights = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     graph = helper.make_graph(nodes, "operator", typed, outputs, weights)
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, opset_imports=[opset], ir_version=10)
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
-    """Values under which a chain keeps the size of what runs through it."""
+    """Returns values under which a chain keeps the magnitude of its data."""
     scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5 if len(shape) > 1 else 1.0
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
@@ -125,28 +128,30 @@ def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
 @dataclass(frozen=True, slots=True)
 class OpenRow:
     """Seconds of each round of an operator or a model at one size, with open and fixed sizes and by
-    ONNX Runtime; the distance of the first two results from the last one's."""
+    ONNX Runtime; `difference` is the largest difference of the first two results from ONNX
+    Runtime's."""
 
     operator: str
     size: int | str
     open: tuple[float, ...]
     fixed: tuple[float, ...]
     ort: tuple[float, ...]
-    apart: float
+    difference: float
 
     @property
     def loss(self) -> float:
-        """Time with open sizes over time with fixed ones."""
+        """Returns the time with open sizes over the time with fixed sizes."""
         return paired_ratio(self.fixed, [self.open])
 
     @property
     def lead(self) -> float:
-        """ONNX Runtime's time over the time with open sizes."""
+        """Returns ONNX Runtime's time over the time with open sizes."""
         return paired_ratio(self.open, [self.ort])
 
     @property
     def slow(self) -> bool:
-        """Whether open sizes alone are slower than ONNX Runtime."""
+        """Returns True where tcc reaches 0.95 of ONNX Runtime's speed with fixed sizes, but not
+        with open ones."""
         return self.lead < 0.95 <= paired_ratio(self.fixed, [self.ort])
 
     @property
@@ -166,15 +171,15 @@ HEAD = (
 def measure(
     operator: Operator, sizes: Sequence[int], options: Options, plan: Plan, scratch: Path
 ) -> Iterator[OpenRow]:
-    """A row for each size.  Raises TccError where tcc fails."""
+    """Yields a row for each size.  Raises TccError where tcc fails."""
     sources, opened, fixed = [], [], []
     for size in sizes:
         count = operator.chain(size)
-        for files, at in ((opened, None), (fixed, size)):
-            name = re.sub("[^a-z0-9]+", "_", f"{operator.name} {count} {at or 'open'}")
+        for files, fixed_size in ((opened, None), (fixed, size)):
+            name = re.sub("[^a-z0-9]+", "_", f"{operator.name} {count} {fixed_size or 'open'}")
             source, artifact = scratch / f"{name}.onnx", scratch / f"{name}.so"
             if str(artifact) not in files:
-                onnx.save(model_of(operator, count, at), source)
+                onnx.save(model_of(operator, count, fixed_size), source)
                 compile_model(source, options, artifact)
             files.append(str(artifact))
         sources.append(opened[-1].replace(".so", ".onnx"))
@@ -199,15 +204,15 @@ def open_rows(
     rounds, outputs = _rounds(lists, feeds, plan, scratch)
     for n, size in enumerate(sizes):
         results = {kind: _part(arrays, n) for kind, arrays in outputs.items()}
-        apart = max(distance(results[kind], results["ort"]) for kind in ("open", "fixed"))
+        difference = max(distance(results[kind], results["ort"]) for kind in ("open", "fixed"))
         times = {kind: tuple(turn[n] for turn in turns) for kind, turns in rounds.items()}
-        yield OpenRow(name, size, **times, apart=apart)
+        yield OpenRow(name, size, **times, difference=difference)
 
 
 def _rounds(
     lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: Plan, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
-    """Times of each kind, one for each size in each round, and its outputs.
+    """Returns the times of each kind, one for each size in each round, and its outputs.
 
     Each kind has a process; in its turn it runs all sizes.
     """
@@ -215,10 +220,10 @@ def _rounds(
     peers: list[Peer] = []
     with ExitStack() as stack:
         for kind, files in lists.items():
-            listed = scratch / f"{kind}.json"
-            listed.write_text(json.dumps(files))
+            file_list = scratch / f"{kind}.json"
+            file_list.write_text(json.dumps(files))
             row = PeerKind(kind, _WORKER, arguments=("ort" if kind == "ort" else "tcc",))
-            peers.append(stack.enter_context(Peer(kind, listed, inputs, plan.threads, row=row)))
+            peers.append(stack.enter_context(Peer(kind, file_list, inputs, plan.threads, row=row)))
         outputs = {peer.kind: peer.outputs() for peer in peers}
         turns: dict[str, list[Sequence[float]]] = {peer.kind: [] for peer in peers}
         for number in range(plan.rounds):
@@ -238,7 +243,7 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """The mean and the worst of open over fixed sizes, of each operator and together."""
+    """Yields the mean and the worst of open over fixed sizes, for each operator and together."""
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:
         groups.setdefault(row.operator, []).append(row)

@@ -1,6 +1,6 @@
-"""Models of one operator each at sizes that real networks have: what `scripts/operators` times.
+"""Models of one operator each at sizes that real networks have, which `scripts/operators` times.
 
-Their first operands are inputs; what a network would hold as a constant is one here too.
+Their first operands are inputs; a network's constants are constants here too.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The name as that of a file."""
+        """Returns the name in a form fit for a file."""
         return re.sub("[^a-z0-9]+", "_", self.name)
 
     @property
     def feed(self) -> dict[str, Array]:
-        """The inputs by name."""
+        """Returns the inputs by name."""
         return {f"x{n}": array for n, array in enumerate(self.inputs)}
 
 
 def model_of(case: Case) -> onnx.ModelProto:
-    """The model, checked, its results with the types that ONNX infers."""
-    held = {f"c{n}": array for n, array in enumerate(case.constants)}
-    names = [*case.feed, *("" if a is None else n for n, a in held.items())]
+    """Returns the model, checked; its results have the types that ONNX infers."""
+    constants = {f"c{n}": array for n, array in enumerate(case.constants)}
+    names = [*case.feed, *("" if a is None else n for n, a in constants.items())]
     results = [f"y{n}" for n in range(case.outputs)]
     node = helper.make_node(case.op, names, results, case.name, **case.attributes)
     values = [
@@ -59,7 +59,7 @@ def model_of(case: Case) -> onnx.ModelProto:
     ]
     typed = onnx.ValueInfoProto(name=results[0], type=values[0].type)
     open_results = [typed] if case.like else [onnx.ValueInfoProto(name=n) for n in results]
-    weights = [numpy_helper.from_array(a, n) for n, a in held.items() if a is not None]
+    weights = [numpy_helper.from_array(a, n) for n, a in constants.items() if a is not None]
     graph = helper.make_graph([node], "operator", values, open_results, weights)
     opset = helper.make_opsetid("", OPSET)
     model = helper.make_model(graph, opset_imports=[opset], ir_version=10)
@@ -85,7 +85,7 @@ def i64(*values: int) -> Array:
 
 
 def distinct(rows: int, columns: int) -> Array:
-    """Indices of rows, a permutation in each column."""
+    """Returns indices of rows, a permutation in each column."""
     return np.stack([_RNG.permutation(rows) for _ in range(columns)], 1)
 
 
@@ -322,7 +322,7 @@ def _contracting() -> Iterator[Case]:
 
 
 def cases() -> Sequence[Case]:
-    """All cases, in the order of the table.  Their arrays are the same at every call."""
+    """Returns all cases, in the order of the table.  Their arrays are the same at every call."""
     global _RNG
     _RNG = np.random.default_rng(7)
     families = (_ordering, _selection, _movement, _resampling, _pooling, _normalising, _pointwise,

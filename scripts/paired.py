@@ -25,7 +25,7 @@ from tcc.cli.peers.peer import PeerKind
 
 SLOWER = 1.02
 CONFIDENCE = 0.95
-ROUNDS = 15  # enough for a bound well inside the range of the rounds
+ROUNDS = 15  # enough rounds for a bound well inside their range
 BASE = "base"
 _WORKER = ROOT / "scripts" / "peers" / "peer_base.py"
 
@@ -39,7 +39,7 @@ class Base:
 
     @property
     def peer(self) -> PeerKind:
-        """Runs artifacts with the loader of the same commit."""
+        """Returns the peer that runs artifacts with the loader of the same commit."""
         return PeerKind(f"tcc of {self.commit}", str(_WORKER), arguments=(str(self.tree),))
 
     @property
@@ -55,15 +55,15 @@ class Base:
 
 
 def checked_out(name: str, folder: Path) -> Base:
-    """The sources of commit `name` in a subfolder of `folder`; ends the process with a message
-    where there is no such commit."""
-    found = subprocess.run(
+    """Returns the sources of commit `name` in a subfolder of `folder`; ends the process with a
+    message where there is no such commit."""
+    revision = subprocess.run(
         ("git", "rev-parse", "--short=8", "--verify", f"{name}^{{commit}}"),
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    if found.returncode:
+    if revision.returncode:
         sys.exit(f"--base {name}: there is no such commit in this repository")
-    base = Base(found.stdout.strip(), folder / found.stdout.strip())
+    base = Base(revision.stdout.strip(), folder / revision.stdout.strip())
     if not base.tree.is_dir():
         shutil.rmtree(base.folder, ignore_errors=True)
         archive = subprocess.run(
@@ -90,7 +90,7 @@ class Pair:
 
     @property
     def bound(self) -> float:
-        """The lower bound of the ratio new / base; 1 for equal artifacts."""
+        """Returns the lower bound of the ratio new / base; 1 for equal artifacts."""
         return lower_bound(self.ratios) if self.base else 1.0
 
     @property
@@ -99,10 +99,11 @@ class Pair:
 
 
 def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """The largest of `values` that lies below their distribution's median with this confidence.
+    """Returns the largest of `values` that lies below their distribution's median with this
+    confidence.
 
     Value number k, in order, does so with probability 1 - P(at most k - 1 of n fair coins are
-    heads).  Returns minus infinity for fewer values than any bound takes.
+    heads).  Returns minus infinity where there are too few values for a bound.
     """
     ordered, count = sorted(values), len(values)
     bound, below = -math.inf, 0.0
@@ -115,7 +116,7 @@ def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
 
 
 def pairs_table(pairs: Sequence[Pair], heading: str, base: str) -> str:
-    """The report as text, the largest ratio first."""
+    """Returns the report as text, the largest ratio first."""
     head = ("model", "base ms", "new ms", "new / base", "lower bound", "")
     ordered = sorted(pairs, key=lambda pair: pair.bound, reverse=True)
     slower = [pair.model for pair in ordered if pair.slower]

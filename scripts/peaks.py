@@ -1,4 +1,4 @@
-"""The machine's limits, measured beside the runtimes: a C program that is asked once a round."""
+"""Measures the machine's limits beside the runtimes: a C program measures them once a round."""
 
 import json
 import statistics
@@ -34,7 +34,7 @@ class Peaks:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._found: list[dict[str, list[float]]] = []
+        self._measurements: list[dict[str, list[float]]] = []
 
     def __enter__(self) -> Self:
         return self
@@ -49,15 +49,19 @@ class Peaks:
             self._process.kill()
 
     def measure(self) -> None:
-        self._found.append(self._ask("limits"))
+        self._measurements.append(self._ask("limits"))
 
     def now(self) -> dict[str, float]:
-        """What all threads reach at this moment, in 30 ms: {"flops": ..., "read": ...}."""
+        """Returns the rates of all threads at this moment, in 30 ms: {"flops": ..., "read":
+        ...}."""
         return self._ask("now")
 
     def typical(self) -> dict[str, list[float]]:
         return {
-            name: [statistics.median(found[name][n] for found in self._found) for n in (0, 1)]
+            name: [
+                statistics.median(measurement[name][n] for measurement in self._measurements)
+                for n in (0, 1)
+            ]
             for name in ("flops", "read")
         }
 
@@ -70,8 +74,9 @@ class Peaks:
 
 
 class Calm:
-    """Tells disturbed moments of a shared machine by its own limits: multiply-adds or reads of all
-    threads below a share of the best seen.  The same for every runtime: it asks none of them.
+    """Detects disturbed moments of a shared machine by its own limits: multiply-adds or reads of
+    all threads below a share of the best rate so far.  It uses no runtime's times, and so is fair
+    to all.
 
     `patience` is in seconds, for each call of `begin`.
     """
@@ -85,7 +90,7 @@ class Calm:
         self._peaks: Peaks | None = None
 
     def begin(self, peaks: Peaks, looks: int = 10) -> None:
-        """Counts the patience from now on and looks at what the machine can do."""
+        """Counts the patience from now on and measures the machine's rates `looks` times."""
         self._peaks = peaks
         self._ends = time.monotonic() + self._patience
         for _ in range(looks):
@@ -101,24 +106,29 @@ class Calm:
         return time.monotonic() < self._ends
 
 
-def undisturbed(run: Callable[[], T], calm: Calm, rest: float = 0.0) -> tuple[T, bool]:
-    """What `run` returns, and whether the machine was calm on both sides of it: else it is the last
-    run that there was patience for.  Rests for `rest` seconds before each look."""
+def undisturbed(
+    measured_call: Callable[[], T], calm: Calm, rest_seconds: float = 0.0
+) -> tuple[T, bool]:
+    """Returns the result of `measured_call`, and whether the machine was calm before and after it.
+
+    Calls again while the machine is disturbed and patience is left.  Rests for `rest_seconds`
+    before each look at the machine.
+    """
     while True:
-        time.sleep(rest)
+        time.sleep(rest_seconds)
         before = calm.calm()
         if before or not calm.patient():
-            found = run()
-            time.sleep(rest)
+            result = measured_call()
+            time.sleep(rest_seconds)
             after = calm.calm() and before
             if after or not calm.patient():
-                return found, after
+                return result, after
 
 
 class CalmTurns:
-    """What `interleaved` takes turns by: those on a disturbed machine are taken again.
+    """Takes the turns of `interleaved`: a turn on a disturbed machine is taken again.
 
-    `disturbed` counts those that no patience was left for, by the kind of the peer.
+    `disturbed` counts the turns for which no patience was left, by the kind of the peer.
     """
 
     def __init__(self, calm: Calm) -> None:

@@ -1,7 +1,7 @@
-"""Faults put into the compiler on purpose, and what reducing models that meet them comes to.
+"""Plants faults in the compiler on purpose, and reduces models that meet them.
 
-Each replaces the expression of one row of the op table by another row's: compiled code is wrong,
-references are not.  The models are seeded graphs of some thirty operators of many kinds.
+Each fault replaces the expression of one row of the op table by another row's: compiled code is
+wrong, references are not.  The models are seeded graphs of some thirty operators of many kinds.
 """
 
 import os
@@ -23,7 +23,8 @@ from tcc.errors import TccError, UserError
 from tcc.ops import OPS
 from tcc.options import read_options
 
-# The row whose expression becomes wrong, the row that it is taken from, the ONNX operator.
+# A fault: the row whose expression becomes wrong, the row that gives the expression, the ONNX
+# operator.
 FAULTS = (
     ("sigmoid", "tanh", "Sigmoid"), ("tanh", "erf", "Tanh"), ("relu", "abs", "Relu"),
     ("exp", "cosh", "Exp"), ("sin", "cos", "Sin"), ("cos", "sin", "Cos"),
@@ -40,7 +41,7 @@ _SEEDS = 5
 
 @contextmanager
 def planted(row: str, other: str) -> Iterator[None]:
-    """Within, compiled code computes `other` where a model says `row`."""
+    """Makes compiled code compute `other` where a model says `row`, inside the `with`."""
     right = OPS[row].expr
     object.__setattr__(OPS[row], "expr", OPS[other].expr)
     try:
@@ -50,9 +51,9 @@ def planted(row: str, other: str) -> Iterator[None]:
 
 
 def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
-    """A model of so many nodes in a seeded order; `operator` is somewhere in the second half."""
+    """Returns a model of `nodes` nodes in a seeded order; `operator` is in the second half."""
     rng = np.random.default_rng(seed)
-    made, values = [], ["x"]
+    node_protos, values = [], ["x"]
     kinds = [operator if n == nodes * 2 // 3 else _kind(rng, operator) for n in range(nodes)]
     for number, kind in enumerate(kinds):
         out = f"v{number}"
@@ -66,16 +67,16 @@ def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
         elif kind == "ReduceSum":
             reads.append("axes")
         attrs = {"perm": [1, 0]} if kind == "Transpose" else {}
-        made.append(helper.make_node(kind, reads, [out], name=f"node.{number}", **attrs))
+        node_protos.append(helper.make_node(kind, reads, [out], name=f"node.{number}", **attrs))
         if kind == "ReduceSum":  # back to the common size
-            made.append(helper.make_node("Add", [out, first], [f"{out}.wide"]))
+            node_protos.append(helper.make_node("Add", [out, first], [f"{out}.wide"]))
             out += ".wide"
         values.append(out)
-    read = {name for node in made for name in node.input}
-    ends = [name for node in made for name in node.output if name not in read]
+    read_names = {name for node in node_protos for name in node.input}
+    ends = [name for node in node_protos for name in node.output if name not in read_names]
     weights = rng.standard_normal((_SIZE, _SIZE)).astype(np.float32) / 3
     graph = helper.make_graph(
-        made,
+        node_protos,
         "planted",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [_SIZE, _SIZE])],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ends],
@@ -94,8 +95,8 @@ def _kind(rng: np.random.Generator, without: str) -> str:
 
 
 def mismatch(folder: Path, row: str, other: str) -> bool:
-    """Whether the model in `folder` compiles to other results than the evaluator's while the fault
-    is there."""
+    """Returns True where the model in `folder`, compiled with the fault, gives other results than
+    the evaluator."""
     model = folder / MODEL
     names = [value.name for value in onnx.load(model).graph.input]
     inputs = {name: np.load(folder / f"input{n}.npy") for n, name in enumerate(names)}
@@ -107,14 +108,14 @@ def mismatch(folder: Path, row: str, other: str) -> bool:
 
 
 def in_a_process(folder: Path, row: str, other: str) -> bool:
-    """`mismatch` in a process of its own, which is ended after a minute."""
+    """Runs `mismatch` in a process of its own, which is ended after a minute."""
     child = os.fork()
     if child == 0:
         verdict = 2
         try:
             verdict = int(mismatch(folder, row, other))
         except (TccError, runtime.RuntimeFailure):
-            pass  # refused: another failure than the one looked for
+            pass  # refused: not the planted failure
         finally:
             os._exit(verdict)
     deadline = time.monotonic() + _SECONDS
@@ -129,10 +130,10 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
 
 
 def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
-    """The model of fault `number`, reduced, and how many trials that took.
+    """Returns the reduced model of fault `number`, and the number of trials.
 
-    In some graphs nothing shows: the values are such that both functions agree, or a rewrite takes
-    the operator out before it becomes code.  Then the graph of another seed is taken.
+    In some graphs the fault does not show: both functions agree on the values, or a rewrite removes
+    the operator.  Then the graph of another seed is taken.
     """
     row, other, operator = FAULTS[number]
     path = folder / f"planted{number}.onnx"
@@ -140,35 +141,37 @@ def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
         "x": np.random.default_rng(number).standard_normal((_SIZE, _SIZE)).astype(np.float32)
     }
     trials = Trials(
-        lambda made: in_a_process(made, row, other), folder / f"trials{number}", lambda line: None
+        lambda trial_folder: in_a_process(trial_folder, row, other),
+        folder / f"trials{number}",
+        lambda line: None,
     )
-    *seeds, last = (number + len(FAULTS) * n for n in range(_SEEDS))
+    *seeds, last_seed = (number + len(FAULTS) * n for n in range(_SEEDS))
     for seed in seeds:
         onnx.save(example(seed, operator), path)
         with suppress(UserError):
-            return reduce_model(path, inputs, trials), trials.asked
-    onnx.save(example(last, operator), path)
-    return reduce_model(path, inputs, trials), trials.asked
+            return reduce_model(path, inputs, trials), trials.count
+    onnx.save(example(last_seed, operator), path)
+    return reduce_model(path, inputs, trials), trials.count
 
 
 def planted_report(count: int, folder: Path) -> int:
-    """Reduces the first `count` faults and prints a line each; exit code 1 where more than a tenth
-    have over five nodes left.  Goes on where it was stopped."""
+    """Reduces the first `count` faults and prints a line each.  Returns 1 where more than a tenth
+    have over five nodes left.  A stopped run goes on where it was."""
     folder.mkdir(parents=True, exist_ok=True)
     small = 0
     for number, (row, other, operator) in enumerate(FAULTS[:count]):
         try:
             with TemporaryDirectory(dir=folder):
-                reduced, asked = reduce_planted(number, folder)
+                reduced, trial_count = reduce_planted(number, folder)
         except TccError as error:
             print(f"{number:2} {row} as {other}: {error.what}", flush=True)
             continue
-        left = [node.op_type for node in reduced.proto.graph.node]
-        good = len(left) <= 5 and operator in left
-        small += good
+        kinds = [node.op_type for node in reduced.proto.graph.node]
+        is_small = len(kinds) <= 5 and operator in kinds
+        small += is_small
         print(
-            f"{number:2} {row} as {other}: {len(left)} nodes left ({', '.join(left)}), "
-            f"{asked} trials",
+            f"{number:2} {row} as {other}: {len(kinds)} nodes left ({', '.join(kinds)}), "
+            f"{trial_count} trials",
             flush=True,
         )
     print(f"{small} of {min(count, len(FAULTS))} reduced to five nodes or fewer")

@@ -1,7 +1,7 @@
-"""Predicted and measured times of kernels with open sizes: `scripts/predictions`.
+"""Compares predicted and measured times of kernels with open sizes, for `scripts/predictions`.
 
-One artifact of each case serves all its sets of sizes.  `tcc inspect --measure` has the prediction;
-the same functions give it here, so that Python starts once.
+One artifact of each case serves all its sets of sizes.  The predictions are those of `tcc inspect
+--measure`; the same functions give them here, so that Python starts once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from whole import write_whole
 
 MODELS = ("resnet50", "mobilenet_v2", "unet", "csrnet")
 HOLDS = (0.7, 1.4)
-LEAST = 20e-6  # seconds of a launch: shorter ones are mostly the launch itself
+MIN_SECONDS = 20e-6  # seconds of a launch; the time of a shorter launch is mostly overhead
 _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
@@ -37,7 +37,7 @@ _SECONDS = 0.04  # of runs in a round
 
 @dataclass(frozen=True, slots=True)
 class PredictionCase:
-    """A model with open sizes, and the shapes of its inputs at each set of sizes, by its text."""
+    """A model with open sizes, and the shapes of its inputs by the text of each set of sizes."""
 
     name: str
     source: Path
@@ -46,7 +46,7 @@ class PredictionCase:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one launch of a kernel, predicted (None: nothing is) and measured."""
+    """Seconds of one launch of a kernel, predicted (None: no prediction) and measured."""
 
     case: str
     sizes: str
@@ -78,7 +78,8 @@ HEAD = (
 
 
 def operator_cases(folder: Path) -> Iterator[PredictionCase]:
-    """The operators of `open_cases`; those of equal chains share a model, which `folder` gets."""
+    """Yields the operators of `open_cases`; operators of equal chains share a model, which is
+    written to `folder`."""
     for operator in operators():
         chains: dict[int, list[int]] = {}
         for size in _LENGTHS:
@@ -86,21 +87,21 @@ def operator_cases(folder: Path) -> Iterator[PredictionCase]:
         for count, sizes in chains.items():
             path = folder / f"{operator.name} {count}.onnx".replace(" ", "_")
             onnx.save(model_of(operator, count, None), path)
-            names = [f"x{n}" for n in range(count if operator.apart else 1)]
+            names = [f"x{n}" for n in range(count if operator.own_inputs else 1)]
             shapes = {str(size): dict.fromkeys(names, operator.sized(size)) for size in sizes}
             yield PredictionCase(operator.name, path, shapes)
 
 
 def model_case(name: str, path: Path) -> PredictionCase:
-    """A model of one image whose height and width are open."""
+    """Returns the case of a model of one image whose height and width are open."""
     return PredictionCase(name, path, {f"{h}x{w}": {"image": (1, 3, h, w)} for h, w in _IMAGES})
 
 
 def predictions(
     case: PredictionCase, options: Options, threads: Sequence[int], folder: Path
 ) -> Iterator[Prediction]:
-    """A row for each kernel at each set of sizes; times are kept in `folder` with a hash of the
-    artifact, and measured again where that is another."""
+    """Yields a row for each kernel at each set of sizes.  Times are kept in `folder` with a hash of
+    the artifact, and measured again where the hash differs."""
     artifact = folder / f"{case.source.stem}.so"
     compile_model(case.source, options, artifact)
     facts = kernel_facts(read_manifest(artifact), artifact)
@@ -114,35 +115,38 @@ _Measured = dict[tuple[str, int], Sequence[StepTime]]
 def _measured(
     case: PredictionCase, artifact: Path, facts: KernelFacts, threads: Sequence[int]
 ) -> _Measured:
-    """The steps' times at each set of sizes on so many threads."""
-    kept, digest = artifact.with_suffix(".json"), hashlib.sha256(artifact.read_bytes()).hexdigest()
-    held: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
-    times = held["times"] if held.get("digest") == digest else {}
+    """Returns the steps' times at each set of sizes on each number of threads."""
+    times_file, digest = (
+        artifact.with_suffix(".json"),
+        hashlib.sha256(artifact.read_bytes()).hexdigest(),
+    )
+    contents: dict[str, Any] = json.loads(times_file.read_text()) if times_file.exists() else {}
+    times = contents["times"] if contents.get("digest") == digest else {}
     keys = {f"{sizes} {count}": (sizes, count) for sizes in case.shapes for count in threads}
     missing = {key: pair for key, pair in keys.items() if key not in times}
     best: dict[str, Sequence[StepTime]] = {}
-    for _ in range(_ROUNDS):  # in turns, so that what disturbs a round disturbs few of each
+    for _ in range(_ROUNDS):  # in turns, so that a disturbance hits few rounds of each key
         for key, (sizes, count) in missing.items():
             steps = _timed(artifact, facts, case.shapes[sizes], count)
             best[key] = [*map(_faster, best.get(key, steps), steps)]
     if best:
         times |= {key: [asdict(step) for step in steps] for key, steps in best.items()}
-        write_whole(kept, json.dumps({"digest": digest, "times": times}))
+        write_whole(times_file, json.dumps({"digest": digest, "times": times}))
     return {pair: [*map(_step, times[key])] for key, pair in keys.items()}
 
 
 def _timed(
     artifact: Path, facts: KernelFacts, shapes: Mapping[str, tuple[int, ...]], threads: int
 ) -> tuple[StepTime, ...]:
-    """Each step's median over the runs of a round."""
+    """Returns each step's median over the runs of a round."""
     rng = np.random.default_rng(0)
     arrays: NamedArrays = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
 
     def timed(runs: int) -> tuple[StepTime, ...]:
         return measure_steps(artifact, facts.steps, lambda _: arrays, runs, threads)
 
-    whole = sum(step.seconds for step in timed(1))
-    return timed(min(_RUNS, max(1, int(_SECONDS / max(whole, 1e-9)))))
+    run_seconds = sum(step.seconds for step in timed(1))
+    return timed(min(_RUNS, max(1, int(_SECONDS / max(run_seconds, 1e-9)))))
 
 
 def _faster(a: StepTime, b: StepTime) -> StepTime:
@@ -166,19 +170,19 @@ def _rows(
 
 
 def summary(rows: Sequence[Prediction]) -> Iterator[str]:
-    """The share of kernels whose prediction holds, for each number of threads, case and set of
-    sizes, and together: of those that take at least 20 us."""
-    long = [row for row in rows if row.measured >= LEAST]
-    for count in sorted({row.threads for row in long}):
-        own = [row for row in long if row.threads == count]
+    """Yields the share of kernels of at least 20 us whose prediction holds, for each number of
+    threads, case and set of sizes, and together."""
+    counted_rows = [row for row in rows if row.measured >= MIN_SECONDS]
+    for count in sorted({row.threads for row in counted_rows}):
+        thread_rows = [row for row in counted_rows if row.threads == count]
         head = f"threads {count}"
         yield f"{head:20}{'sizes':>9}{'kernels':>9}{'hold':>7}{'median ratio':>14}"
         groups: dict[tuple[str, str], list[Prediction]] = {}
-        for row in own:
+        for row in thread_rows:
             groups.setdefault((row.case, row.sizes), []).append(row)
-        for (case, sizes), group in (*groups.items(), (("together", ""), own)):
+        for (case, sizes), group in (*groups.items(), (("together", ""), thread_rows)):
             share = sum(row.holds for row in group) / len(group)
             ratios = [row.ratio for row in group if row.ratio is not None]
-            middle = f"{np.median(ratios):.2f}" if ratios else "none"
-            yield f"{case:20}{sizes:>9}{len(group):9}{share:7.0%}{middle:>14}"
+            median_text = f"{np.median(ratios):.2f}" if ratios else "none"
+            yield f"{case:20}{sizes:>9}{len(group):9}{share:7.0%}{median_text:>14}"
         yield ""

@@ -1,7 +1,7 @@
-"""The kernels of a model and the schedules that each of them can have.
+"""Lists the kernels of a model and the schedules that each of them can have.
 
-a matmul of 384 rows    panels x K-blocks x units of rows x order of units x prefetch
-                        1,440 schedules; a seeded sample of 32, and the one that was chosen
+a matmul of 384 rows    panels x K-blocks x tiles of rows x order of tiles x prefetch
+                        1,440 schedules; a seeded sample of 32, and the chosen one
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
 from tcc.variants import optimise, variant_backends
 
-# Units, streaming blocks, and rows of register blocks become so many times as large; the latter
-# only smaller, for registers are few.
+# Factors on the sizes of tiles, of streaming blocks, and of rows of register blocks; the last only
+# shrink, because registers are few.
 UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 
@@ -54,7 +54,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
-    """One schedule of a kernel, and the tile program that it makes."""
+    """One schedule of a kernel, and its tile program."""
 
     group: TileGroup
     schedule: Schedule
@@ -65,7 +65,7 @@ class Candidate:
         return prod(as_int(extent(axis)) or 0 for axis in self.kernel.axes)
 
     def buffers(self) -> list[Buffer]:
-        """The operands and results of a launch."""
+        """Returns the operands and results of a launch."""
         return [
             Buffer((as_int(b.size) or 0) * b.dtype.bytes, b.constant, b.dtype.name)
             for b in self.group.buffers
@@ -75,8 +75,8 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelKernel:
-    """One kernel of a model, launched `launches` times in a run; loops whose trips data decide
-    count once."""
+    """One kernel of a model, launched `launches` times in a run; a loop with a data-dependent
+    number of trips counts once."""
 
     name: str
     launches: int
@@ -94,12 +94,12 @@ class Planned:
 
     @property
     def weights(self) -> int:
-        """Bytes of its constants."""
+        """Returns the bytes of the model's constants."""
         return self.lowered.weights.size
 
 
 def planned(model: Path, options: Options) -> Planned:
-    """The kernels of the model at `model`, with the schedules that a compile takes.
+    """Returns the kernels of the model at `model`, with the schedules that a compile takes.
 
     Raises UserError as a compile does, and for a target that is no CPU.
     """
@@ -109,7 +109,7 @@ def planned(model: Path, options: Options) -> Planned:
     (backend,) = backends if len(backends) == 1 else (None,)
     if not isinstance(backend, CpuBackend):
         raise UserError("only kernels of one CPU are timed here", where="--target")
-    keys = _remembered(backend)
+    keys = _recorded_keys(backend)
     ((graph, *_),) = optimise(graph, backends, options, trace)
     backend.check(graph)
     lowered = backend.lower(graph, trace)
@@ -123,33 +123,34 @@ def planned(model: Path, options: Options) -> Planned:
     return Planned(backend, lowered, kernels)
 
 
-def _remembered(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
-    """What every kernel that the planner makes from now on is made of."""
+def _recorded_keys(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
+    """Records the key of every kernel that the planner plans from now on; returns the keys by
+    bound."""
     keys: dict[Bound, KernelKey] = {}
     planner, plan = backend.planner, backend.planner.plan
 
     def remember(
         kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]
     ) -> PlannedKernel:
-        found = plan(kernel, layouts, constants)
-        keys[found.bound] = kernel_key(kernel, layouts, constants)
-        return found
+        planned_kernel = plan(kernel, layouts, constants)
+        keys[planned_kernel.bound] = kernel_key(kernel, layouts, constants)
+        return planned_kernel
 
     planner.plan = remember
     return keys
 
 
 def launches(lowered: Lowered) -> Counter[int]:
-    """How often a run launches each kernel."""
-    known, counts = constant_registers(lowered.program), Counter[int]()
+    """Returns how often a run launches each kernel."""
+    registers, counts = constant_registers(lowered.program), Counter[int]()
 
     def count(body: Sequence[Instr], times: int) -> None:
         for instr in body:
             if isinstance(instr, Launch):
                 counts[instr.kernel] += times
-            inside = known.get(instr.trips, 1) if isinstance(instr, Loop) else 1
+            trip_count = registers.get(instr.trips, 1) if isinstance(instr, Loop) else 1
             for inner in bodies_of(instr):
-                count(inner, times * inside)
+                count(inner, times * trip_count)
 
     count(lowered.program.body, 1)
     return counts
@@ -159,24 +160,25 @@ def launches(lowered: Lowered) -> Counter[int]:
 
 
 def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
-    """All schedules of a kernel: each combination of the compiler's knobs, and of each the units,
-    blocks, orders of units and prefetches around it.  The same order for equal kernels.
-    """
+    """Returns all schedules of a kernel: each combination of the compiler's knobs, and around each
+    the variants of tiles, blocks, orders of tiles and prefetches.  Equal kernels have equal
+    orders."""
     plain, _ = structure.with_knobs(Knobs())
     knobs = knobs_of(plain)
     settings = ((getattr(Knobs(), k.name), *k.settings) for k in knobs)
-    found: dict[tuple[int, Schedule], tuple[TileGroup, Schedule]] = {}
-    for chosen in product(*settings):
-        turned = dict(zip((k.name for k in knobs), chosen, strict=True))
-        group, schedule = structure.with_knobs(replace(Knobs(), **turned))
-        for each in around(group, schedule):
-            found.setdefault((id(group), each), (group, each))
-    return list(found.values())
+    schedules: dict[tuple[int, Schedule], tuple[TileGroup, Schedule]] = {}
+    for values in product(*settings):
+        settings_by_name = dict(zip((k.name for k in knobs), values, strict=True))
+        group, schedule = structure.with_knobs(replace(Knobs(), **settings_by_name))
+        for variant in around(group, schedule):
+            schedules.setdefault((id(group), variant), (group, variant))
+    return list(schedules.values())
 
 
 def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
-    """`schedule` itself, then with other units, streaming blocks, rows of register blocks, orders
-    of units, and without prefetches.  Along vectors nothing changes: constants are packed so."""
+    """Yields `schedule` itself, then variants with other tiles, streaming blocks, rows of register
+    blocks and orders of tiles, and without prefetches.  The vector loops stay: constants are packed
+    for them."""
     counts = {v.name: trips(v) for v in group.common}
     vectors = {nest.vector for nest in schedule.nests}
     free = [n for n in schedule.parallel if n not in vectors and counts[n] > 1]
@@ -186,47 +188,48 @@ def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
         stream = _scaled(schedule.stream_block, trips(group.stream.loop), STREAM)
     for sizes in product(*units):
         named = {**dict(schedule.units), **dict(zip(free, sizes, strict=True))}
-        kept = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)
+        tile_sizes = tuple((n, named[n]) for n in counts if named.get(n, 1) > 1)
         orders = _orders(schedule.parallel, counts, named)
         for order, nests, block in product(orders, _nests(group, schedule), stream):
-            yield Schedule(kept, order, nests, block)
+            yield Schedule(tile_sizes, order, nests, block)
 
 
 def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
-    """The nests themselves, then with fewer rows in register blocks, and without prefetches."""
-    found = []
-    for scale, ahead in product(ROWS, (True, False)):
+    """Returns the nests themselves, then variants with fewer rows in register blocks, and without
+    prefetches."""
+    variants = []
+    for scale, prefetch in product(ROWS, (True, False)):
         nests = []
         for nest in schedule.nests:
             rows = {v.name for n in nest.stages for v in group.stages[n].iters} - {nest.vector}
             blocks = (
                 (n, max(1, int(size * (scale if n in rows else 1)))) for n, size in nest.blocks
             )
-            kept = tuple((n, size) for n, size in blocks if size > 1)
-            nests.append(replace(nest, blocks=kept, ahead=nest.ahead if ahead else 0))
-        found.append(tuple(nests))
-    return list(dict.fromkeys(found))
+            row_blocks = tuple((n, size) for n, size in blocks if size > 1)
+            nests.append(replace(nest, blocks=row_blocks, ahead=nest.ahead if prefetch else 0))
+        variants.append(tuple(nests))
+    return list(dict.fromkeys(variants))
 
 
-def _scaled(size: int, most: int, scales: Sequence[float]) -> list[int]:
-    """`size` first, then what scales make of it."""
-    return list(dict.fromkeys(min(max(int(size * scale), 1), most) for scale in scales))
+def _scaled(size: int, limit: int, scales: Sequence[float]) -> list[int]:
+    """Returns `size` first, then its multiples by `scales`, between 1 and `limit`."""
+    return list(dict.fromkeys(min(max(int(size * scale), 1), limit) for scale in scales))
 
 
 def _orders(
     parallel: Sequence[str], counts: Mapping[str, int], units: Mapping[str, int]
 ) -> Iterator[tuple[str, ...]]:
-    """Orders of the loops that have several units; the others stay where they are."""
+    """Yields orders of the loops that have several tiles; other loops keep their places."""
     several = [n for n in parallel if ceil(counts[n] / units.get(n, 1)) > 1]
     for order in permutations(several):
-        left = iter(order)
-        yield tuple(next(left) if n in several else n for n in parallel)
+        remaining = iter(order)
+        yield tuple(next(remaining) if n in several else n for n in parallel)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The chosen schedule, first, and others drawn from `size` schedules; `refused` of the drawn
-    could not be lowered."""
+    """The chosen schedule, first, and others drawn from `size` schedules; `refused` counts drawn
+    schedules that could not be lowered."""
 
     candidates: tuple[Candidate, ...]
     size: int
@@ -234,19 +237,19 @@ class Sample:
 
 
 def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample:
-    """The chosen schedule of a kernel and `count` others, no two of one tile program."""
-    everything = space(Structure(kernel.key, model.backend.planner.core))
-    drawn = Random(f"{seed} {kernel.name}").sample(everything, min(count, len(everything)))
-    chosen = kernel.bound.group, kernel.bound.schedule
-    assert isinstance(chosen[1], Schedule)
-    found: dict[str, Candidate] = {}
+    """Returns the chosen schedule of a kernel and `count` others, no two with one tile program."""
+    schedules = space(Structure(kernel.key, model.backend.planner.core))
+    drawn = Random(f"{seed} {kernel.name}").sample(schedules, min(count, len(schedules)))
+    compiled_choice = kernel.bound.group, kernel.bound.schedule
+    assert isinstance(compiled_choice[1], Schedule)
+    candidates: dict[str, Candidate] = {}
     refused = 0
-    for group, schedule in (chosen, *drawn):
+    for group, schedule in (compiled_choice, *drawn):
         try:
             tile = lower(group, schedule)
             model.lowered.verify(tile)
         except TccError:
             refused += 1
             continue
-        found.setdefault(kernel_text(tile), Candidate(group, schedule, tile))
-    return Sample(tuple(found.values()), len(everything), refused)
+        candidates.setdefault(kernel_text(tile), Candidate(group, schedule, tile))
+    return Sample(tuple(candidates.values()), len(schedules), refused)

@@ -1,4 +1,4 @@
-"""Prices of a model's kernels beside measured times: what `scripts/price_check` does."""
+"""Compares the prices of a model's kernels with measured times, for `scripts/price_check`."""
 
 import argparse
 import hashlib
@@ -24,7 +24,7 @@ from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.temporary import temporary_folder
 from whole import write_whole
 
-KEPT = ROOT / "build" / "price_check"
+TIMES_FOLDER = ROOT / "build" / "price_check"
 RESULTS = ROOT / "scripts" / "results"
 _FILES = (".onnx", ".pt2")
 
@@ -47,59 +47,59 @@ class Prices:
 
 
 class Clock:
-    """Times kernels, and keeps the times in the folder `KEPT`; `opened` closes what it needs."""
+    """Times kernels, and keeps the times in `TIMES_FOLDER`; `stack` closes its resources."""
 
     def __init__(
-        self, chosen: argparse.Namespace, threads: Sequence[int], opened: ExitStack
+        self, arguments: argparse.Namespace, threads: Sequence[int], stack: ExitStack
     ) -> None:
-        self._again, self._effort = chosen.again, Effort(chosen.rounds, chosen.seconds)
-        self._threads, self._calm, self._opened = threads, Calm(chosen.patience), opened
+        self._again, self._effort = arguments.again, Effort(arguments.rounds, arguments.seconds)
+        self._threads, self._calm, self._stack = threads, Calm(arguments.patience), stack
         self._folder: Path | None = None
         self._peaks: Peaks | None = None
 
     def times(self, code: Code, processor: str) -> dict[str, Rounds]:
-        """By the number of threads as text: what is kept, or measured now."""
-        what = repr((code.digest, processor, self._threads, self._effort))
-        kept = KEPT / f"{hashlib.sha256(what.encode()).hexdigest()[:32]}.json"
-        if kept.is_file() and not self._again:
-            return {n: Rounds(**own) for n, own in json.loads(kept.read_text()).items()}
+        """Returns the rounds by the number of threads as text: kept ones, or measured now."""
+        key_text = repr((code.digest, processor, self._threads, self._effort))
+        times_file = TIMES_FOLDER / f"{hashlib.sha256(key_text.encode()).hexdigest()[:32]}.json"
+        if times_file.is_file() and not self._again:
+            return {n: Rounds(**rounds) for n, rounds in json.loads(times_file.read_text()).items()}
         running = Schedules(code, self._begin())
-        found = {str(n): running.rounds(self._effort, n, self._calm) for n in self._threads}
-        write_whole(kept, json.dumps({n: asdict(own) for n, own in found.items()}))
-        return found
+        measured = {str(n): running.rounds(self._effort, n, self._calm) for n in self._threads}
+        write_whole(times_file, json.dumps({n: asdict(rounds) for n, rounds in measured.items()}))
+        return measured
 
     def _begin(self) -> Path:
-        """Counts the patience from now on; a folder for files of one kernel."""
+        """Counts the patience from now on; returns a folder for files of one kernel."""
         if self._folder is None or self._peaks is None:
-            self._folder = self._opened.enter_context(temporary_folder("tcc-price-"))
+            self._folder = self._stack.enter_context(temporary_folder("tcc-price-"))
             peaks = Peaks(self._folder, max(self._threads))
-            self._peaks = self._opened.enter_context(peaks)
+            self._peaks = self._stack.enter_context(peaks)
             self._calm.begin(self._peaks)
         else:
             self._calm.begin(self._peaks, looks=0)
         return self._folder
 
 
-def check(path: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """The results of a model; raises TccError where it cannot be compiled."""
-    given = {"precision": chosen.precision, "machine": chosen.machine}
-    options = read_options({name: value for name, value in given.items() if value})
-    threads = sorted({1, chosen.threads})
+def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the results of a model; raises TccError where it cannot be compiled."""
+    option_texts = {"precision": arguments.precision, "machine": arguments.machine}
+    options = read_options({name: value for name, value in option_texts.items() if value})
+    threads = sorted({1, arguments.threads})
     say(f"{path.stem}: planning")
     model = planned(path, options)
     processor, prices = processor_line(model.backend.target), Prices(model, threads)
-    kernels, left = wanted(model, prices, chosen)
-    found = []
-    with ExitStack() as opened:
-        clock = Clock(chosen, threads, opened)
+    kernels, left_out = kernels_to_time(model, prices, arguments)
+    rows = []
+    with ExitStack() as stack:
+        clock = Clock(arguments, threads, stack)
         for number, kernel in enumerate(kernels, 1):
-            drawn = sample(model, kernel, chosen.sample, chosen.seed)
+            drawn = sample(model, kernel, arguments.sample, arguments.seed)
             count = f"{len(drawn.candidates)} of {drawn.size} schedules"
             say(f"{path.stem} {number}/{len(kernels)}: {kernel.name}, {count}")
             code = Code(drawn.candidates, model.backend.target, model.weights)
             times = clock.times(code, processor)
             priced = [prices.of(c.group, c.schedule) for c in drawn.candidates]
-            found.append(
+            rows.append(
                 {
                     "name": kernel.name,
                     "launches": kernel.launches,
@@ -119,40 +119,41 @@ def check(path: Path, chosen: argparse.Namespace) -> dict[str, Any]:
             "date": date.today().isoformat(),
             "model": path.stem,
             "precision": options.precision,
-            **{name: getattr(chosen, name) for name in ("sample", "seed", "rounds")},
+            **{name: getattr(arguments, name) for name in ("sample", "seed", "rounds")},
             "threads": threads,
-            "left_out": left,
-            "kernels": found,
+            "left_out": left_out,
+            "kernels": rows,
         }
     )
 
 
-def wanted(
-    model: Planned, prices: Prices, chosen: argparse.Namespace
+def kernels_to_time(
+    model: Planned, prices: Prices, arguments: argparse.Namespace
 ) -> tuple[list[ModelKernel], dict[str, str]]:
-    """The kernels to time, and why others are not."""
-    parts = [part for part in chosen.only.split(",") if part]
-    cost = {
-        k: k.launches * prices.of(k.bound.group, k.bound.schedule)[str(chosen.threads)].seconds
+    """Returns the kernels to time, and the reasons why others are left out."""
+    parts = [part for part in arguments.only.split(",") if part]
+    prices_by_kernel = {
+        k: k.launches * prices.of(k.bound.group, k.bound.schedule)[str(arguments.threads)].seconds
         for k in model.kernels
     }
-    least = 0.0 if parts else chosen.share * sum(cost.values())
+    min_price = 0.0 if parts else arguments.share * sum(prices_by_kernel.values())
     named = [k for k in model.kernels if not parts or any(part in k.name for part in parts)]
     if not named:
         names = "\n".join(kernel.name for kernel in model.kernels)
-        where = f"--only {chosen.only}"
+        where = f"--only {arguments.only}"
         raise UserError("no kernel has such a name", where=where, why=f"there are\n{names}")
-    left = {}
+    left_out = {}
     for kernel in named:
         if kernel.bound.kernel.sizes:
-            left[kernel.name] = "of symbolic sizes"
-        elif cost[kernel] < least:
-            left[kernel.name] = f"each below {chosen.share:.1%} of the model's price"
-    return [kernel for kernel in named if kernel.name not in left], left
+            left_out[kernel.name] = "of symbolic sizes"
+        elif prices_by_kernel[kernel] < min_price:
+            left_out[kernel.name] = f"each below {arguments.share:.1%} of the model's price"
+    return [kernel for kernel in named if kernel.name not in left_out], left_out
 
 
 def model_files(names: Sequence[str]) -> Iterator[Path]:
-    """Files as they are given; models of the manifest, or all of it, built where they are not."""
+    """Yields files as given, and files of models of the manifest, built where they are not; without
+    names those of the whole manifest."""
     if names and all(name.endswith(_FILES) for name in names):
         yield from map(Path, names)
         return
@@ -166,7 +167,7 @@ def model_files(names: Sequence[str]) -> Iterator[Path]:
         yield Path(name) if name.endswith(_FILES) else build(name, DEFAULT_OUT)
 
 
-def parse(page: str | None, given: Sequence[str] | None) -> argparse.Namespace:
+def parse(page: str | None, words: Sequence[str] | None) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=page, formatter_class=raw)
     parser.add_argument("models", nargs="*", metavar="MODEL", help="names or files; default: all")
@@ -191,29 +192,29 @@ def parse(page: str | None, given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--check", action="store_true", help="exit code 1 where prices miss what is wanted"
     )
-    chosen = parser.parse_args(given)
-    if min(chosen.rounds, chosen.threads, chosen.sample) < 1 or chosen.seconds <= 0:
+    arguments = parser.parse_args(words)
+    if min(arguments.rounds, arguments.threads, arguments.sample) < 1 or arguments.seconds <= 0:
         parser.error("--rounds, --threads, --sample and --seconds are positive")
-    if not 0 <= chosen.share < 1 or chosen.patience < 0:
+    if not 0 <= arguments.share < 1 or arguments.patience < 0:
         parser.error("--share is a part of 1, --patience is not negative")
-    return chosen
+    return arguments
 
 
-def main(page: str | None, given: Sequence[str] | None = None) -> int:
-    """Returns the exit code; `page` is what --help says."""
-    chosen = parse(page, given)
+def main(page: str | None, words: Sequence[str] | None = None) -> int:
+    """Returns the exit code; `page` is the text of --help."""
+    arguments = parse(page, words)
     results = []
     try:
-        for path in model_files(chosen.models):
-            results.append(check(path, chosen))
-            if not chosen.json:
+        for path in model_files(arguments.models):
+            results.append(check(path, arguments))
+            if not arguments.json:
                 print(table(results[-1]), flush=True)
     except TccError as error:
         say(str(error))
         return error.exit_code
-    print(json.dumps(results, indent=1) if chosen.json else summary(results), end="", flush=True)
-    if not chosen.models and not chosen.only:
-        stem = "-".join(filter(None, ("price_check", chosen.precision)))
+    print(json.dumps(results, indent=1) if arguments.json else summary(results), end="", flush=True)
+    if not arguments.models and not arguments.only:
+        stem = "-".join(filter(None, ("price_check", arguments.precision)))
         text = "\n".join((*map(table, results), summary(results)))
         (RESULTS / f"{stem}.txt").write_text(text)
-    return int(chosen.check and not met(together(results)))
+    return int(arguments.check and not met(together(results)))

@@ -27,15 +27,15 @@ from tcc.backends.cpu.compile import compile_kernels
 from tcc.target import Target
 
 SOURCE = ROOT / "scripts" / "price_check.c"
-# Copies of constants take no more than so many bytes in all, or the last cache four times: it keeps
-# a part of what is read in turns.  (Measured on Zen 4: out of 64 MiB and a cache of 32, constants
-# came at 50 GB/s, where memory gives 34.)
-ROTATE, MOST_SETS = 64 << 20, 1 << 14
-LEAST, MOST = 3, 1000  # launches of a schedule in a round
-_PAGE, _APART = 4096, 64 * 67  # buffers do not begin at the same place of a page
+# Copies of constants take at most this many bytes in all, or four times the last cache: the cache
+# keeps a part of what is read in turns. (Measured on Zen 4: with copies of 64 MiB and a cache of 32
+# MiB, constants came at 50 GB/s; memory gives 34.)
+MIN_ROTATED, MAX_SETS = 64 << 20, 1 << 14
+MIN_LAUNCHES, MAX_LAUNCHES = 3, 1000  # launches of a schedule in a round
+_PAGE, _STAGGER = 4096, 64 * 67  # bytes; buffers begin at different places of a page
 
-# Bytes of one element that no arithmetic is slow on: about 0.001.  All others are zero, as indices
-# must be.
+# Bytes of one element, about 0.001, on which no arithmetic is slow. All other types are zero,
+# because indices must be.
 _FILLS = MappingProxyType(
     {
         "f32": np.float32(1e-3).tobytes(),
@@ -48,7 +48,7 @@ _FILLS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to measure: rounds, and seconds of one schedule in a round."""
+    """The effort of a measurement: rounds, and seconds of one schedule in a round."""
 
     rounds: int
     seconds: float
@@ -62,13 +62,17 @@ class Rounds:
     calm: list[bool]
 
     def medians(self) -> list[float]:
-        """Of every schedule, over the calm rounds, or over all where none was."""
-        kept = [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm]
-        return [statistics.median(own) for own in zip(*(kept or self.seconds), strict=True)]
+        """Returns the median of every schedule over the calm rounds, or over all where none was
+        calm."""
+        calm_rounds = [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm]
+        return [
+            statistics.median(schedule_seconds)
+            for schedule_seconds in zip(*(calm_rounds or self.seconds), strict=True)
+        ]
 
 
 class _Work(ctypes.Structure):
-    """`work` of price_check.c."""
+    """Mirrors the struct `work` of price_check.c."""
 
     _fields_ = (
         ("kernel", ctypes.c_void_p),
@@ -80,30 +84,30 @@ class _Work(ctypes.Structure):
 
 
 class Code:
-    """The native code of one kernel's schedules, and the buffers that they are given; `weights` are
-    the bytes of all the model's constants."""
+    """The native code of one kernel's schedules, and the sizes of their buffers; `weights` are the
+    bytes of all the model's constants."""
 
     def __init__(self, candidates: Sequence[Candidate], target: Target, weights: int) -> None:
         self.names = [f"schedule{n}" for n in range(len(candidates))]
         jobs = len(os.sched_getaffinity(0))
-        made = compile_kernels([c.kernel for c in candidates], self.names, target, jobs)
-        self.objects, self.scratch = made.objects, made.scratch
+        compiled = compile_kernels([c.kernel for c in candidates], self.names, target, jobs)
+        self.objects, self.scratch = compiled.objects, compiled.scratch
         self.units = [c.units for c in candidates]
         self.buffers = [c.buffers() for c in candidates]
-        self.rotated = min(weights, max(ROTATE, 4 * target.profile.l3))
+        self.rotated = min(weights, max(MIN_ROTATED, 4 * target.profile.l3))
 
     @property
     def digest(self) -> str:
-        """Of all that times depend on but the machine."""
-        given = repr((self.units, self.buffers, self.rotated)).encode()
-        held = hashlib.sha256(SOURCE.read_bytes() + given)
+        """Returns a hash of everything that times depend on, except the machine."""
+        measured_state = repr((self.units, self.buffers, self.rotated)).encode()
+        hasher = hashlib.sha256(SOURCE.read_bytes() + measured_state)
         for data in self.objects:
-            held.update(hashlib.sha256(data).digest())
-        return held.hexdigest()
+            hasher.update(hashlib.sha256(data).digest())
+        return hasher.hexdigest()
 
 
 class Schedules:
-    """Code that runs.  Raises ToolError where nothing can link."""
+    """Linked code that can run.  Raises ToolError where linking fails."""
 
     def __init__(self, code: Code, folder: Path) -> None:
         self._library = ctypes.CDLL(str(_linked(code.objects, folder / code.digest)))
@@ -116,35 +120,36 @@ class Schedules:
         self._scratch = bytearray()
 
     def rounds(self, effort: Effort, threads: int, calm: Calm) -> Rounds:
-        """Every schedule has its turn in every round; a disturbed round is taken again."""
-        found = Rounds([], [])
+        """Times every schedule in every round; a disturbed round is taken again."""
+        result = Rounds([], [])
         for number in range(effort.rounds):
-            taken, calmly = undisturbed(lambda n=number: self._round(effort, threads, n), calm)
-            found.seconds.append(taken)
-            found.calm.append(calmly)
-        return found
+            seconds, calmly = undisturbed(lambda n=number: self._round(effort, threads, n), calm)
+            result.seconds.append(seconds)
+            result.calm.append(calmly)
+        return result
 
     def _round(self, effort: Effort, threads: int, number: int) -> list[float]:
-        """Each schedule's median; every other round goes backwards, so that neighbours change."""
+        """Returns each schedule's median; every other round goes backwards, so that neighbours
+        change."""
         order = range(len(self._entries))
-        taken = {
+        medians = {
             n: self.turn(n, threads, effort.seconds) for n in (order if number % 2 else order[::-1])
         }
-        return [taken[n] for n in order]
+        return [medians[n] for n in order]
 
     def turn(self, number: int, threads: int, seconds: float) -> float:
-        """The median seconds of a launch of one schedule, over about so many seconds."""
+        """Returns the median seconds of a launch of one schedule, over about `seconds` seconds."""
         if len(self._scratch) < threads * self._stride + _PAGE:
             self._scratch = bytearray(threads * self._stride + _PAGE)
         scratch = ctypes.addressof(ctypes.c_char.from_buffer(self._scratch))
-        table, out = self.memory.table, np.zeros(MOST, np.int64)
+        table, out = self.memory.table, np.zeros(MAX_LAUNCHES, np.int64)
         work = _Work(
             self._entries[number], table.ctypes.data, table.shape[1], table.shape[0],
             self._units[number], -(-scratch // _PAGE) * _PAGE, self._stride, threads,
         )  # fmt: skip
         budget = ctypes.c_int64(int(seconds * 1e9))
         count = self._library.times(
-            ctypes.byref(work), ctypes.c_int64(LEAST), ctypes.c_int64(MOST), budget,
+            ctypes.byref(work), ctypes.c_int64(MIN_LAUNCHES), ctypes.c_int64(MAX_LAUNCHES), budget,
             ctypes.c_void_p(out.ctypes.data),
         )  # fmt: skip
         return float(np.median(out[:count])) * 1e-9
@@ -155,17 +160,21 @@ class Memory:
 
     `table` has a row of addresses for each copy of the constants.  All copies take about `rotated`
     bytes: when the turn of one comes again, caches hold as much of it as in a run of the model.
-    Schedules that pack constants otherwise have room for the largest.
+    Where schedules pack constants differently, each place fits the largest.
     """
 
     def __init__(self, buffers: Sequence[Sequence[Buffer]], rotated: int) -> None:
-        together = [
-            Buffer(max(b.bytes for b in same), same[0].constant, same[0].dtype)
-            for same in zip(*buffers, strict=True)
+        largest = [
+            Buffer(
+                max(b.bytes for b in column_buffers),
+                column_buffers[0].constant,
+                column_buffers[0].dtype,
+            )
+            for column_buffers in zip(*buffers, strict=True)
         ]
-        room = [-(-b.bytes // _PAGE) * _PAGE + _APART for b in together]
-        constant = sum(n for n, b in zip(room, together, strict=True) if b.constant)
-        sets = max(1, min(MOST_SETS, rotated // constant)) if constant else 1
+        room = [-(-b.bytes // _PAGE) * _PAGE + _STAGGER for b in largest]
+        constant = sum(n for n, b in zip(room, largest, strict=True) if b.constant)
+        sets = max(1, min(MAX_SETS, rotated // constant)) if constant else 1
         self._mapping = mmap.mmap(
             -1,
             sum(room) + (sets - 1) * constant + _PAGE,
@@ -173,22 +182,22 @@ class Memory:
         )
         self._mapping.madvise(mmap.MADV_HUGEPAGE)
         data = np.frombuffer(self._mapping, np.uint8)
-        self.table = np.zeros((sets, len(together)), np.uint64)
-        at = 0
+        self.table = np.zeros((sets, len(largest)), np.uint64)
+        offset = 0
         for number in range(sets):
-            for column, (buffer, size) in enumerate(zip(together, room, strict=True)):
+            for column, (buffer, size) in enumerate(zip(largest, room, strict=True)):
                 if number and not buffer.constant:
                     self.table[number, column] = self.table[0, column]
                     continue
-                self.table[number, column] = data.ctypes.data + at
+                self.table[number, column] = data.ctypes.data + offset
                 fill = _FILLS.get(buffer.dtype, b"\0")
                 words = np.dtype(f"u{len(fill)}")
-                data[at : at + buffer.bytes].view(words)[:] = np.frombuffer(fill, words)
-                at += size
+                data[offset : offset + buffer.bytes].view(words)[:] = np.frombuffer(fill, words)
+                offset += size
 
 
 def _linked(objects: Sequence[bytes], folder: Path) -> Path:
-    """A library of kernels and of the runtime's threads, in the new `folder`."""
+    """Links kernels and the runtime's threads to a library, in the new `folder`."""
     folder.mkdir()
     names = [f"object{n}.o" for n in range(len(objects))]
     for name, data in zip(names, objects, strict=True):

@@ -1,9 +1,9 @@
-"""Shrinks a failing ONNX model: what `scripts/reduce` does, given a check of one model.
+"""Shrinks a failing ONNX model, given a check of one model, for `scripts/reduce`.
 
 Every value of the model is recorded once, by a reference.  Then any set of its nodes is a model:
-what it reads from other nodes are inputs with the recorded arrays, or constants where they hold
-sizes.  Delta debugging finds a small set that still fails; then optional inputs, attributes and
-outputs are left out and sizes cut while it does.
+values that it reads from other nodes become inputs with the recorded arrays, or constants where
+they hold sizes.  Delta debugging finds a small set that still fails; then optional inputs,
+attributes and outputs are left out and sizes cut while it still fails.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from tcc.frontends.onnx.pieces import PieceModel
 
 Array = np.ndarray
 MODEL = "model.onnx"
-_LIKE_SIZES = 64  # elements of an integer vector that becomes a constant
+_LIKE_SIZES = 64  # the most elements of an integer vector that becomes a constant
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Candidate:
     arrays: Mapping[str, Array]
 
     def save(self, folder: Path) -> list[str]:
-        """Writes `model.onnx` and a file for each input; the arguments that name these."""
+        """Writes `model.onnx` and a file for each input; returns the arguments that name the
+        inputs."""
         onnx.save(self.proto, folder / MODEL)
         words = []
         for number, name in enumerate(value.name for value in self.proto.graph.input):
@@ -44,17 +45,17 @@ class Candidate:
 
     @property
     def digest(self) -> str:
-        """Of all that a check may depend on."""
-        held = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
+        """Returns a hash of everything that a check may depend on."""
+        hasher = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
         for name in sorted(self.arrays):
-            held.update(name.encode() + _storable(self.arrays[name]).tobytes())
-        return held.hexdigest()
+            hasher.update(name.encode() + _storable(self.arrays[name]).tobytes())
+        return hasher.hexdigest()
 
 
 class Trials:
-    """Asks `fails(folder)` about candidates, each written to a folder, and remembers the answers in
-    the file `memory`, so that a reduction that was stopped goes on where it was.  Answers to
-    another `question` do not count."""
+    """Calls `fails(folder)` for candidates, each written to a folder, and remembers the answers in
+    the file `memory`, so that a stopped reduction goes on where it was.  Answers to another
+    `question` do not count."""
 
     def __init__(
         self,
@@ -64,54 +65,54 @@ class Trials:
         question: str = "",
     ) -> None:
         self._fails, self._memory, self._say, self._question = fails, memory, say, question
-        self._known: dict[str, bool] = {}
+        self._verdicts: dict[str, bool] = {}
         if memory.is_file():
             for line in memory.read_text().splitlines():
                 digest, _, verdict = line.partition(" ")
-                self._known[digest] = verdict == "fails"
-        self.asked = 0
+                self._verdicts[digest] = verdict == "fails"
+        self.count = 0
 
     def fail(self, candidate: Candidate) -> bool:
-        """Whether the candidate still fails."""
+        """Returns True where the candidate still fails."""
         digest = hashlib.sha256(f"{self._question} {candidate.digest}".encode()).hexdigest()
-        if digest not in self._known:
-            self.asked += 1
+        if digest not in self._verdicts:
+            self.count += 1
             with TemporaryDirectory(prefix="tcc-reduce-") as folder:
                 candidate.save(Path(folder))
-                self._known[digest] = self._fails(Path(folder))
+                self._verdicts[digest] = self._fails(Path(folder))
             with self._memory.open("a") as file:
-                file.write(f"{digest} {'fails' if self._known[digest] else 'passes'}\n")
-            verdict = "still fails" if self._known[digest] else "passes"
-            self._say(f"trial {self.asked}: {len(candidate.proto.graph.node)} nodes, {verdict}")
-        return self._known[digest]
+                file.write(f"{digest} {'fails' if self._verdicts[digest] else 'passes'}\n")
+            verdict = "still fails" if self._verdicts[digest] else "passes"
+            self._say(f"trial {self.count}: {len(candidate.proto.graph.node)} nodes, {verdict}")
+        return self._verdicts[digest]
 
 
 def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> Candidate:
-    """The smallest model found that fails as `model` does with `inputs`.
+    """Returns the smallest model found that fails as `model` does with `inputs`.
 
     Raises UserError where the model itself does not fail, once its nodes are written anew.
     """
     source = PieceModel(model, {name: array.shape for name, array in inputs.items()})
     values = {**recorded(model, source, inputs), **inputs}
     pieces = Pieces(source, values, frozenset(inputs))
-    everything = list(range(len(source.layers)))
-    whole = pieces.candidate(everything, source.outputs)
-    if whole is None or not trials.fail(whole):
+    all_nodes = list(range(len(source.layers)))
+    full_model = pieces.candidate(all_nodes, source.outputs)
+    if full_model is None or not trials.fail(full_model):
         raise UserError(
             "the model does not fail", where=str(model), hint="try the check on it by hand"
         )
 
     def fails(numbers: Sequence[int]) -> bool:
-        found = pieces.candidate(numbers)
-        return found is not None and trials.fail(found)
+        candidate = pieces.candidate(numbers)
+        return candidate is not None and trials.fail(candidate)
 
-    nodes = everything if not fails(everything) else minimal(everything, fails)
-    smallest = pieces.candidate(nodes) if nodes != everything else whole
-    return simplified(smallest or whole, trials)
+    nodes = all_nodes if not fails(all_nodes) else minimal(all_nodes, fails)
+    smallest = pieces.candidate(nodes) if nodes != all_nodes else full_model
+    return simplified(smallest or full_model, trials)
 
 
 class Pieces:
-    """Sets of a model's nodes as models."""
+    """Makes models of sets of a model's nodes."""
 
     def __init__(
         self, source: PieceModel, values: Mapping[str, Array], inputs: frozenset[str]
@@ -126,15 +127,15 @@ class Pieces:
     def candidate(
         self, numbers: Sequence[int], outputs: Sequence[str] | None = None
     ) -> Candidate | None:
-        """The model of those nodes; its outputs are what none of them reads.  None where one would
-        need a value that was not recorded."""
+        """Returns the model of these nodes; without `outputs`, its outputs are the values that none
+        of its nodes reads.  None where the model would need a value that was not recorded."""
         layers = [self._source.layers[number] for number in numbers]
-        read = {name for layer in layers for name in layer.reads}
-        made = {name for layer in layers for name in layer.writes}
+        read_names = {name for layer in layers for name in layer.reads}
+        written_names = {name for layer in layers for name in layer.writes}
         if outputs is None:
-            ends = (name for layer in layers for name in layer.writes if name not in read)
+            ends = (name for layer in layers for name in layer.writes if name not in read_names)
             outputs = [name for name in ends if name in self._values]
-        if not outputs or not read - made <= self._values.keys():
+        if not outputs or not read_names - written_names <= self._values.keys():
             return None
         with TemporaryDirectory(prefix="tcc-reduce-") as folder:
             path = Path(folder, MODEL)
@@ -144,9 +145,10 @@ class Pieces:
 
 
 def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Every value that has an array, by ONNX Runtime, else by the reference evaluator.
+    """Returns every value that has an array, from ONNX Runtime, else from the reference evaluator.
 
-    Where neither runs the model, these are ones, of the sizes that are known without running it."""
+    Where neither runs the model, returns ones, for the values whose sizes are known without a run.
+    """
     outputs = [name for layer in source.layers for name in layer.writes if source.seen(name)]
     with TemporaryDirectory(prefix="tcc-reduce-") as folder:
         path = Path(folder, MODEL)
@@ -164,32 +166,35 @@ def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Ma
 
 
 def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """A part of `items` that fails and of which no half, quarter, ... and no single item can be
-    left out (Zeller's ddmin); `items` itself must fail."""
-    kept, count = list(items), 2
-    while len(kept) > 1:
-        size = -(-len(kept) // count)
-        parts = [kept[at : at + size] for at in range(0, len(kept), size)]
+    """Returns a part of `items` that fails and of which no half, quarter, ... and no single item
+    can be left out (Zeller's ddmin); `items` itself must fail."""
+    remaining, count = list(items), 2
+    while len(remaining) > 1:
+        size = -(-len(remaining) // count)
+        parts = [remaining[at : at + size] for at in range(0, len(remaining), size)]
         part = next((part for part in parts if len(parts) > 1 and fails(part)), None)
         if part is not None:
-            kept, count = part, 2
+            remaining, count = part, 2
             continue
-        rests = ([x for x in kept if x not in set(part)] for part in parts)
-        rest = next((rest for rest in rests if rest and fails(rest)), None)
-        if rest is not None:
-            kept, count = rest, max(count - 1, 2)
+        remainders = ([x for x in remaining if x not in set(part)] for part in parts)
+        remainder = next(
+            (remainder for remainder in remainders if remainder and fails(remainder)), None
+        )
+        if remainder is not None:
+            remaining, count = remainder, max(count - 1, 2)
         elif size == 1:
             break
         else:
-            count = min(len(kept), 2 * count)
-    return kept
+            count = min(len(remaining), 2 * count)
+    return remaining
 
 
 # ---- within the nodes ---------------------------------------------------------------------------
 
 
 def simplified(candidate: Candidate, trials: Trials) -> Candidate:
-    """The candidate without what it fails without: outputs, optional inputs, attributes, sizes."""
+    """Returns the candidate without the parts that the failure does not need: outputs, optional
+    inputs, attributes, sizes."""
     for step in (_fewer_outputs, _fewer_operands, _fewer_attributes, _smaller):
         shrunk = True
         while shrunk:
@@ -210,7 +215,8 @@ def _fewer_outputs(candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _fewer_operands(candidate: Candidate) -> Iterator[Candidate]:
-    """Without the last input of a node, where it is an optional one: checkers say."""
+    """Yields candidates without the last input of a node; the checker refuses those where it is not
+    optional."""
     for number, node in enumerate(candidate.proto.graph.node):
         if len(node.input) > 1:
             proto = _copied(candidate.proto)
@@ -227,52 +233,52 @@ def _fewer_attributes(candidate: Candidate) -> Iterator[Candidate]:
 
 
 def _smaller(candidate: Candidate) -> Iterator[Candidate]:
-    """With all dimensions of one size cut to another, in inputs, weights and lists of sizes; then
-    with one axis of one array cut alone."""
+    """Yields candidates with all dimensions of one size cut to another, in inputs, weights and
+    lists of sizes; then with one axis of one array cut."""
     arrays = dict(candidate.arrays)
-    for held in candidate.proto.graph.initializer:
-        arrays[held.name] = onnx.numpy_helper.to_array(held)
-    every = [size for array in arrays.values() for size in array.shape]
-    for size in sorted({size for size in every if size > 1}, reverse=True):
+    for tensor in candidate.proto.graph.initializer:
+        arrays[tensor.name] = onnx.numpy_helper.to_array(tensor)
+    all_sizes = [size for array in arrays.values() for size in array.shape]
+    for size in sorted({size for size in all_sizes if size > 1}, reverse=True):
         for less in _less(size):
             yield _cut(candidate, {n: _sliced(a, size, less) for n, a in arrays.items()})
     for name, array in arrays.items():
         for axis, size in enumerate(array.shape):
-            for less in _less(size) if size > 1 and every.count(size) > 1 else ():
-                alone = np.ascontiguousarray(np.take(array, range(less), axis))
-                yield _cut(candidate, {**arrays, name: alone})
+            for less in _less(size) if size > 1 and all_sizes.count(size) > 1 else ():
+                shortened = np.ascontiguousarray(np.take(array, range(less), axis))
+                yield _cut(candidate, {**arrays, name: shortened})
 
 
 def _less(size: int) -> list[int]:
     return sorted({1, 2, size // 2} - {size})
 
 
-def _cut(candidate: Candidate, cut: Mapping[str, Array]) -> Candidate:
+def _cut(candidate: Candidate, arrays: Mapping[str, Array]) -> Candidate:
     proto = _copied(candidate.proto)
-    for held in proto.graph.initializer:
-        held.CopyFrom(onnx.numpy_helper.from_array(cut[held.name], held.name))
+    for tensor in proto.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(arrays[tensor.name], tensor.name))
     for value in proto.graph.input:
         element = value.type.tensor_type.elem_type
-        shape = cut[value.name].shape
+        shape = arrays[value.name].shape
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
-    return Candidate(proto, {name: cut[name] for name in candidate.arrays})
+    return Candidate(proto, {name: arrays[name] for name in candidate.arrays})
 
 
 def _sliced(array: Array, size: int, less: int) -> Array:
-    cut = array[tuple(slice(less) if n == size else slice(None) for n in array.shape)]
+    shortened = array[tuple(slice(less) if n == size else slice(None) for n in array.shape)]
     if _like_sizes(array):
-        cut = np.where(cut == size, np.asarray(less, cut.dtype), cut)
-    return np.ascontiguousarray(cut)
+        shortened = np.where(shortened == size, np.asarray(less, shortened.dtype), shortened)
+    return np.ascontiguousarray(shortened)
 
 
 def _without_unread(candidate: Candidate) -> Candidate:
-    """Drops inputs and weights that nothing reads any more."""
+    """Returns the candidate without inputs and weights that nothing reads any more."""
     graph = candidate.proto.graph
-    read = {name for node in graph.node for name in node.input}
-    read.update(value.name for value in graph.output)
-    for held in [held for held in graph.initializer if held.name not in read]:
-        graph.initializer.remove(held)
-    for value in [value for value in graph.input if value.name not in read]:
+    read_names = {name for node in graph.node for name in node.input}
+    read_names.update(value.name for value in graph.output)
+    for tensor in [tensor for tensor in graph.initializer if tensor.name not in read_names]:
+        graph.initializer.remove(tensor)
+    for value in [value for value in graph.input if value.name not in read_names]:
         graph.input.remove(value)
     names = {value.name for value in graph.input}
     return Candidate(
@@ -281,7 +287,7 @@ def _without_unread(candidate: Candidate) -> Candidate:
 
 
 def _valid(candidate: Candidate) -> bool:
-    """Whether ONNX itself takes the model: its checker and the inference of its sizes."""
+    """Returns True where ONNX's checker and its inference of sizes accept the model."""
     try:
         onnx.checker.check_model(candidate.proto)
         onnx.shape_inference.infer_shapes(candidate.proto, strict_mode=True, data_prop=True)
@@ -297,7 +303,7 @@ def _copied(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _storable(array: Array) -> Array:
-    """Strings as NumPy's own, whose files need no pickle."""
+    """Returns strings as NumPy's own type, whose files need no pickle."""
     return array.astype(str) if array.dtype == object else array
 
 

@@ -1,8 +1,8 @@
-"""A model with the integer weights that an artifact holds, as an ONNX model in f32.
+"""Makes an ONNX model in f32 with the integer weights of an artifact.
 
 The rule of rounding is written down here once more, from the text in passes/README.md and without
-tcc's own code: a runtime that computes in f32 with these weights must give what the artifact gives,
-but for the order of its sums.
+tcc's own code: a runtime that computes in f32 with these weights must give the artifact's results,
+except for the order of its sums.
 
     scales: bf16, one for 32 neighbours along the sum (16, or all, where 32 do not divide its
             length), rounded away from zero before levels are chosen
@@ -27,60 +27,62 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def rounded(weights: Array, axis: int, bits: int) -> Array:
-    """`weights` (f32), a sum running along `axis`, as `bits`-bit levels times scales."""
+    """Returns `weights` (f32), summed along `axis`, as `bits`-bit levels times scales."""
     rows = np.moveaxis(weights.astype(np.float64), axis, -1)
     length = rows.shape[-1]
     group = next((size for size in (32, 16) if length % size == 0), length)
     groups = rows.reshape(*rows.shape[:-1], length // group, group)
     largest = np.take_along_axis(groups, np.abs(groups).argmax(-1, keepdims=True), -1)
-    ends = np.abs(largest) / 127 if bits == 8 else largest / -8
-    scales = _bf16_outwards(ends.astype(np.float32)).astype(np.float64)
-    least, most = (-127, 127) if bits == 8 else (-8, 7)
-    levels = np.clip(np.rint(groups / np.where(scales == 0, 1, scales)), least, most)
-    found = np.moveaxis((levels * scales).reshape(rows.shape), -1, axis)
-    return np.ascontiguousarray(found, np.float32)
+    steps = np.abs(largest) / 127 if bits == 8 else largest / -8
+    scales = _bf16_outwards(steps.astype(np.float32)).astype(np.float64)
+    lowest_level, highest_level = (-127, 127) if bits == 8 else (-8, 7)
+    levels = np.clip(
+        np.rint(groups / np.where(scales == 0, 1, scales)), lowest_level, highest_level
+    )
+    result = np.moveaxis((levels * scales).reshape(rows.shape), -1, axis)
+    return np.ascontiguousarray(result, np.float32)
 
 
 def _bf16_outwards(values: Array) -> Array:
-    """The bf16 next to each value that is no nearer to zero."""
-    kept = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
-    further = ((values.view(np.uint32) & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(
+    """Returns the bf16 next to each value that is no nearer to zero."""
+    truncated = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+    next_value = ((values.view(np.uint32) & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(
         np.float32
     )
-    return np.where(kept == values, values, further)
+    return np.where(truncated == values, values, next_value)
 
 
 def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Gives the products of `model` the weights of an artifact, whose manifest lists them as
+    """Gives the contractions of `model` the weights of an artifact, whose manifest lists them as
     `listed` (its entry "rounded").
 
-    Other uses of a weight, such as the rows of a table, keep it as it is.  Raises ValueError where
-    an entry cannot be attributed to the products of the model.
+    Other uses of a weight, such as the rows of a table, keep the exact weight.  Raises ValueError
+    where an entry cannot be attributed to the contractions of the model.
     """
     types = _types(listed)
     constants = _constants(model.graph)
-    put: set[str] = set()
+    replaced: set[str] = set()
     for node in model.graph.node:
-        for number, axis in _factors(node):
-            found = constants.get(node.input[number])
-            if found is None or found[0] not in types:
+        for number, axis in _summed_operands(node):
+            constant = constants.get(node.input[number])
+            if constant is None or constant[0] not in types:
                 continue
-            source, array = found
-            put.add(source)
+            source, array = constant
+            replaced.add(source)
             name = f"{node.input[number]}/rounded {axis}"
             if name not in constants:
                 tensor = numpy_helper.from_array(rounded(array, axis, _BITS[types[source]]), name)
                 model.graph.initializer.append(tensor)
                 constants[name] = source, array
             node.input[number] = name
-    missing = [name for name in types if name not in put]
+    missing = [name for name in types if name not in replaced]
     if missing:
         raise ValueError(f"no product of the model reads {missing[0]!r}")
     _drop_unread(model.graph)
 
 
 def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The type of each constant."""
+    """Returns the type of each constant."""
     types: dict[str, str] = {}
     for entry in listed:
         if entry["type"] not in _BITS or not entry["weights"]:
@@ -91,8 +93,8 @@ def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return types
 
 
-def _factors(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
-    """The operands of a product, and the axis of each along which is summed."""
+def _summed_operands(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
+    """Yields the operands of a contraction, each with the axis that is summed."""
     flags = {item.name: item.i for item in node.attribute}
     if node.op_type == "MatMul":
         yield from ((0, -1), (1, -2))
@@ -104,25 +106,26 @@ def _factors(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
-    """Matrices among the constants, also turned ones: the name of what they are made of, and the
+    """Returns the constant matrices and their transposes: the name of the source constant, and the
     elements."""
-    found = {
+    constants = {
         tensor.name: (tensor.name, numpy_helper.to_array(tensor))
         for tensor in graph.initializer
         if tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) >= 2
     }
     for node in graph.node:
-        if node.op_type == "Transpose" and node.input[0] in found:
-            source, array = found[node.input[0]]
+        if node.op_type == "Transpose" and node.input[0] in constants:
+            source, array = constants[node.input[0]]
             order = next((tuple(a.ints) for a in node.attribute if a.name == "perm"), None)
-            found[node.output[0]] = source, array.transpose(order)
-    return found
+            constants[node.output[0]] = source, array.transpose(order)
+    return constants
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Drops what only the exact weights were for: the copy is no larger than the model."""
-    read = {name for node in graph.node for name in node.input}
-    read.update(value.name for value in graph.output)
+    """Drops constants that only exact weights needed, so that the copy is no larger than the
+    model."""
+    read_names = {name for node in graph.node for name in node.input}
+    read_names.update(value.name for value in graph.output)
     for number in reversed(range(len(graph.initializer))):
-        if graph.initializer[number].name not in read:
+        if graph.initializer[number].name not in read_names:
             del graph.initializer[number]

@@ -26,7 +26,7 @@ from tcc.options import Options
 from whole import write_whole
 
 TABLE = ROOT / "scripts" / "results" / "scatter.txt"
-_LEAST_RATIO = 0.95
+_MIN_RATIO = 0.95
 _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
@@ -35,8 +35,8 @@ class Scatter:
     """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
 
     `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
-    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` says how indices
-    are drawn, as in `subgraph.writer.Draw`.
+    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` names the
+    distribution of indices, as in `subgraph.writer.Draw`.
     """
 
     form: str
@@ -85,7 +85,7 @@ class Scatter:
                                              draw=Draw("below", 50_000)))  # fmt: skip
 
     def expected(self, feed: Arrays) -> np.ndarray:
-        """The result in float64 or int64: updates are combined one after another."""
+        """Returns the result in float64 or int64: updates are combined one after another."""
         graph = self.graph()
         start = graph.constants["c0"]
         y = start.astype(np.int64 if start.dtype.kind == "i" else np.float64)
@@ -148,12 +148,12 @@ class Row:
     @property
     def cells(self) -> tuple[str, ...]:
         times = (f"{seconds * 1e3:.4f}" for seconds in (self.tcc, self.ort))
-        miss = "below" if self.ratio < _LEAST_RATIO else ""
+        miss = "below" if self.ratio < _MIN_RATIO else ""
         return self.name, *times, f"{self.ratio:.2f}", f"{self.best:.2f}", miss
 
 
 class Differs(Exception):
-    """A result that is not the expected one."""
+    """Raised for a result that is not the expected one."""
 
 
 def measure(scatter: Scatter, folder: Path, plan: Plan) -> Row:
@@ -179,15 +179,15 @@ def measure(scatter: Scatter, folder: Path, plan: Plan) -> Row:
 
 
 def table(rows: Sequence[Row], plan: Plan) -> str:
-    """The rows of one number of threads as text."""
+    """Returns the rows of one number of threads as text."""
     name = "graph: updates to rows x width, indices, dtype"
     head = (name, "tcc ms", "ort ms", "ratio", "best", "")
-    below = sum(row.ratio < _LEAST_RATIO for row in rows)
+    below = sum(row.ratio < _MIN_RATIO for row in rows)
     mean = geometric_mean([row.ratio for row in rows])
     return "\n".join(
         (
             f"threads: {plan.threads}, {plan.rounds} rounds; geometric mean {mean:.2f}; "
-            f"{below} of {len(rows)} below {_LEAST_RATIO}",
+            f"{below} of {len(rows)} below {_MIN_RATIO}",
             "",
             *aligned([head, *(row.cells for row in rows)]),
             "",
@@ -205,7 +205,7 @@ def _head() -> str:
 
 
 def _rows(scatters: Iterable[Scatter], plan: Plan) -> tuple[list[Row], bool]:
-    """The timed graphs, and whether the results of another differ; prints each."""
+    """Times and prints the graphs; returns their rows, and whether results of a graph differ."""
     rows: list[Row] = []
     differs = False
     for scatter in scatters:
@@ -222,13 +222,13 @@ def _rows(scatters: Iterable[Scatter], plan: Plan) -> tuple[list[Row], bool]:
 
 def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
-    chosen = _parse(page)
-    scatters = [s for s in SCATTERS if chosen.only.search(s.name)]
+    arguments = _parse(page)
+    scatters = [s for s in SCATTERS if arguments.only.search(s.name)]
     text, bad, count = _head(), not scatters, 0
-    for threads in sorted(set(chosen.threads)):
-        plan = Plan(threads, chosen.rounds, chosen.seconds)
+    for threads in sorted(set(arguments.threads)):
+        plan = Plan(threads, arguments.rounds, arguments.seconds)
         rows, differs = _rows(scatters, plan)
-        bad |= differs or any(row.ratio < _LEAST_RATIO for row in rows)
+        bad |= differs or any(row.ratio < _MIN_RATIO for row in rows)
         count += len(rows) == len(SCATTERS)
         text += table(rows, plan) + "\n" if rows else ""
     print(f"\n{text}", end="")

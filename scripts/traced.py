@@ -1,10 +1,10 @@
-"""Which paths the processes of each hostile case open, from one trace of the whole run.
+"""Lists the paths that the processes of each hostile case open, from one trace of the whole run.
 
     strace -f -y -o TRACE scripts/hostile --inside      every case is a process in its folder
 
-A process belongs to the case whose folder it goes to, or to its parent's.  Paths are generalised so
-that those of two compiles are alike: what lies below the model's folder, numbers of processes,
-names of temporary files, modules of Python.
+A process belongs to the case whose folder it enters, else to its parent's case.  Paths are
+generalised so that those of two compiles are equal: paths below the model's folder, numbers of
+processes, names of temporary files, modules of Python.
 """
 
 import re
@@ -21,7 +21,7 @@ STRACE = (
 )  # fmt: skip
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>|\()(.*)")
 _MAKES = ("clone", "clone3", "fork", "vfork")
-# Those that open, run or change something; the others look whether it is there.
+# Calls that open, run or change a file; other calls only test whether it exists.
 _TOUCHES = re.compile(
     "open|openat|openat2|creat|execve|execveat|unlink|unlinkat|rename|renameat|renameat2|mkdir|"
     "mkdirat|rmdir|link|linkat|symlink|symlinkat|truncate|chmod|fchmodat|chown|fchownat|mknodat"
@@ -33,23 +33,27 @@ _MODULES = tuple(
 
 
 def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
-    """By case, the general paths that its processes opened; cases are the folders in `folder`."""
-    owners, lines = _owners(trace, folder), trace.read_text(errors="replace").splitlines()
-    found: dict[str, set[str]] = {}
-    for pid, call, rest in map(_parts, lines):
+    """Returns, by case, the generalised paths that its processes opened; cases are the folders in
+    `folder`."""
+    owners, lines = (
+        _cases_of_processes(trace, folder),
+        trace.read_text(errors="replace").splitlines(),
+    )
+    case_paths: dict[str, set[str]] = {}
+    for pid, call, arguments in map(_parts, lines):
         case = owners.get(pid)
         if case is None:
             continue
-        paths = found.setdefault(case, set())
-        if call == "connect" and "AF_INET" in rest:
+        paths = case_paths.setdefault(case, set())
+        if call == "connect" and "AF_INET" in arguments:
             paths.add("the network")
         if _TOUCHES.fullmatch(call):
-            paths.update(_general(path, folder / case, root) for path in _paths(rest))
-    return found
+            paths.update(_generalised(path, folder / case, root) for path in _paths(arguments))
+    return case_paths
 
 
 def run_traced(trace: Path, command: Sequence[str]) -> int:
-    """The exit code of a command under strace."""
+    """Returns the exit code of a command under strace."""
     return subprocess.run([*STRACE, "-o", str(trace), *command], check=False).returncode
 
 
@@ -58,29 +62,30 @@ def _parts(line: str) -> tuple[str, str, str]:
     return match.group(1, 2, 3) if match else ("", "", "")
 
 
-def _owners(trace: Path, folder: Path) -> dict[str, str]:
-    """The case of each process.  A child's first calls may come before the call that made it."""
+def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
+    """Returns the case of each process.  A child's first calls may come before the call that made
+    it."""
     parents: dict[str, str] = {}
     owners: dict[str, str] = {}
-    for pid, call, rest in map(_parts, trace.read_text(errors="replace").splitlines()):
-        if call in _MAKES and (made := re.search(r" = (\d+)$", rest)):
-            parents[made[1]] = pid
-        if call == "chdir" and (path := re.match(r'"([^"]*)"', rest)):
+    for pid, call, arguments in map(_parts, trace.read_text(errors="replace").splitlines()):
+        if call in _MAKES and (match := re.search(r" = (\d+)$", arguments)):
+            parents[match[1]] = pid
+        if call == "chdir" and (path := re.match(r'"([^"]*)"', arguments)):
             place = Path(path[1])
             if place.parent == folder:
                 owners.setdefault(pid, place.name)
     for pid in list(parents):
-        seen, at = [pid], pid
-        while at not in owners and at in parents:
-            at = parents[at]
-            seen.append(at)
-        owners.update({p: owners[at] for p in seen if at in owners})
+        ancestors, ancestor = [pid], pid
+        while ancestor not in owners and ancestor in parents:
+            ancestor = parents[ancestor]
+            ancestors.append(ancestor)
+        owners.update({p: owners[ancestor] for p in ancestors if ancestor in owners})
     return owners
 
 
 def _paths(arguments: str) -> Iterator[str]:
-    """Those of one call; what is relative to an open folder, with that folder.  Of what is opened
-    by the number of a descriptor, the file."""
+    """Yields the paths of one call: a relative path joined to its open folder, a file opened by the
+    number of a descriptor by its own path."""
     opened = re.search(r" = \d+<([^>]*)>$", arguments)
     for folder, path in _PATH.findall(arguments):
         if opened and path.startswith("/proc/self/fd/"):
@@ -88,7 +93,7 @@ def _paths(arguments: str) -> Iterator[str]:
         yield f"{folder}/{path}" if folder and not path.startswith("/") else path
 
 
-def _general(path: str, case: Path, root: Path) -> str:
+def _generalised(path: str, case: Path, root: Path) -> str:
     path = path.replace(f"{case}/", "").removeprefix("./")
     if path in (str(case), "") or (not path.startswith(("/", "..")) and "/../" not in path):
         return "below the model"

@@ -1,4 +1,4 @@
-"""The bars of runs that are ended: how long they take to end after they were told to."""
+"""Bars for ended runs: the time from the request until the run ends."""
 
 from __future__ import annotations
 
@@ -23,24 +23,26 @@ Case = tuple[ModelProto, dict[str, Any]]
 
 
 def cancels(folder: Path) -> Iterator[Figure]:
-    """Each case is ended at eight moments by each of three; the figure is the longest but one."""
+    """Yields the longest but one of the times of each case, ended at eight moments in each of three
+    ways."""
     del folder
     for name, case in CASES.items():
         model, feeds = case()
         module = tcc.compile(model, jobs=1)
         for how, end in WAYS.items():
             times = [end(module, feeds, moment) for moment in MOMENTS]
-            found = sorted(t for t in times if t is not None)
-            middle = f"(median {statistics.median(found):.1f})"
-            yield at_most(f"{name}, ended by {how}", found[-2], 50, "ms", middle)
+            durations = sorted(t for t in times if t is not None)
+            middle = f"(median {statistics.median(durations):.1f})"
+            yield at_most(f"{name}, ended by {how}", durations[-2], 50, "ms", middle)
 
 
 def _cancel(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """Milliseconds from instance_cancel in another thread; None where the run ended before."""
-    instance, told = module._idle[-1], [0.0]
+    """Returns the milliseconds from instance_cancel in another thread; None where the run ended
+    before."""
+    instance, cancelled = module._idle[-1], [0.0]
 
     def cancel() -> None:
-        told[0] = time.monotonic()
+        cancelled[0] = time.monotonic()
         module._api.instance_cancel(instance)
 
     timer = Timer(moment, cancel)
@@ -48,7 +50,7 @@ def _cancel(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
     try:
         module.run(feeds)
     except tcc.TccError:
-        return (time.monotonic() - told[0]) * 1e3
+        return (time.monotonic() - cancelled[0]) * 1e3
     finally:
         timer.cancel()
         timer.join()
@@ -56,7 +58,8 @@ def _cancel(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
 
 
 def _interrupt(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """The same from a signal, whose handler raises KeyboardInterrupt."""
+    """Returns the milliseconds from a signal, whose handler raises KeyboardInterrupt; None where
+    the run ended before."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     due = time.monotonic() + moment
     signal.setitimer(signal.ITIMER_REAL, moment)
@@ -71,7 +74,8 @@ def _interrupt(module: Any, feeds: dict[str, Any], moment: float) -> float | Non
 
 
 def _time_out(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """The same from the end of its time."""
+    """Returns the milliseconds from the end of the run's timeout; None where the run ended
+    before."""
     due = time.monotonic() + moment
     try:
         module.run(feeds, timeout=moment)
@@ -86,8 +90,10 @@ WAYS: dict[str, Callable[[Any, dict[str, Any], float], float | None]] = {
 
 
 def _model(nodes: list[Any], inputs: list[Any], output: Any, **constants: Any) -> ModelProto:
-    known = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
-    graph = helper.make_graph(nodes, "long", inputs, [output], known)
+    initializers = [
+        numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+    ]
+    graph = helper.make_graph(nodes, "long", inputs, [output], initializers)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -106,13 +112,13 @@ def _loop() -> Case:
 
 def _kernel() -> Case:
     inputs = [value("x", FLOAT, ["n", 4096])]
-    product = node("MatMul", ["x", "w"], ["y"])
+    matmul = node("MatMul", ["x", "w"], ["y"])
     weights = np.ones((4096, 4096), np.float32)
-    model = _model([product], inputs, value("y", FLOAT, ["n", 4096]), w=weights)
+    model = _model([matmul], inputs, value("y", FLOAT, ["n", 4096]), w=weights)
     return model, {"x": np.ones((32768, 4096), np.float32)}
 
 
-def _unit() -> Case:
+def _one_tile() -> Case:
     chain = [node("Tanh" if n % 2 else "Exp", [f"x{n}"], [f"x{n + 1}"]) for n in range(12)]
     chain.append(node("ReduceSum", ["x12"], ["y"], keepdims=0))
     model = _model(chain, [value("x0", FLOAT, ["n"])], value("y", FLOAT, []))
@@ -128,9 +134,9 @@ def _sort() -> Case:
 
 def _boxes() -> Case:
     inputs = [value("b", FLOAT, [1, "n", 4]), value("s", FLOAT, [1, 1, "n"])]
-    chosen = node("NonMaxSuppression", ["b", "s", "most", "overlap"], ["y"])
+    suppression = node("NonMaxSuppression", ["b", "s", "most", "overlap"], ["y"])
     limits = {"most": np.array(400_000), "overlap": np.float32(0.5)}
-    model = _model([chosen], inputs, value("y", INT64, ["k", 3]), **limits)
+    model = _model([suppression], inputs, value("y", INT64, ["k", 3]), **limits)
     rng = np.random.default_rng(0)
     boxes = rng.random((1, 400_000, 4)).astype(np.float32) * 1000
     boxes[..., 2:] = boxes[..., :2] + 2
@@ -138,6 +144,6 @@ def _boxes() -> Case:
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "a loop": _loop, "a kernel": _kernel, "a kernel of one unit": _unit, "a sort": _sort,
+    "a loop": _loop, "a kernel": _kernel, "a kernel of one unit": _one_tile, "a sort": _sort,
     "non-max suppression": _boxes,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The bars of collectives between GPUs: over stand-ins everywhere, and on the GPU that is there."""
+"""Bars for collectives between GPUs: over stand-ins on every machine, and on an installed GPU."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _HOLDS, _DOES_NOT = "all hold", "some do not hold"
 
 
 def devices(folder: Path) -> Iterator[Figure]:
-    """The matrix and every fault over libraries that check each call; with one rank really."""
+    """Yields the matrix and every fault over libraries that check each call, then each operation on
+    a real GPU with one rank."""
     library = build_comm_library(find_toolchain(), folder)
     matrix, faults = (build_program(folder, name, library) for name in ("matrix", "device_faults"))
     text = (TESTS / "comm" / "device_faults.c").read_text()
@@ -32,7 +33,7 @@ def devices(folder: Path) -> Iterator[Figure]:
     for name in DEVICE_LIBRARIES:
         variables = build_nccl(folder, name)
         commands = [(matrix, str(n), "short", "shared", name) for n in RANKS]
-        if name == "nccl":  # faults do not depend on which it is
+        if name == "nccl":  # faults do not depend on the library
             commands += [(faults, scenario) for scenario in scenarios]
         good = all([_holds(*command, **variables) for command in commands])
         what = f"{name.upper()}'s calls, {RANKS[0]} to {RANKS[-1]} ranks"
@@ -55,9 +56,11 @@ def _on_one_gpu(folder: Path) -> Figure:
         return absent(what, _HOLDS, "no GPU that torch sees")
     program, out = str(ROOT / "scripts" / "gpu_check"), str(folder / "gpu")
     check = (program, "--only", "collectives", "-o", out)
-    done = subprocess.run([sys.executable, *check], stdout=subprocess.PIPE, text=True, check=False)
-    say(done.stdout)
-    if "collectives: not here" in done.stdout:
+    process = subprocess.run(
+        [sys.executable, *check], stdout=subprocess.PIPE, text=True, check=False
+    )
+    say(process.stdout)
+    if "collectives: not here" in process.stdout:
         return absent(what, _HOLDS, "no NCCL or RCCL")
-    good = done.returncode == 0
+    good = process.returncode == 0
     return Figure(what, _HOLDS if good else _DOES_NOT, _HOLDS, good)

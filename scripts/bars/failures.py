@@ -1,4 +1,5 @@
-"""Calls to the system that fail: all of a load and a run, and of two ranks that meet."""
+"""Bars for calls to the system that fail: all calls of a load and a run, and of two ranks that
+meet."""
 
 from __future__ import annotations
 
@@ -24,30 +25,32 @@ from tcc.backends.artifact.comm_library import comm_sources
 from tests.runtime.interposer import INTERPOSER
 
 ERRORS = range(5)
-# Threads, TCC_WEIGHTS, and each how manieth call is tried: a search for shared weights makes many.
+# Threads, TCC_WEIGHTS, and a stride: every stride-th call fails once. The search for shared weights
+# makes many calls.
 LOADS = ((1, "map", 1), (2, "copy", 1), (2, "share", 16))
 
 
 def failures(folder: Path) -> Iterator[Figure]:
-    """Each call fails once, and it and all after it, with each of its errors."""
-    made = build_failures(folder, compile_kernels(folder))
-    for threads, choice, every in LOADS:
-        yield _of_a_load(made, threads, choice, every)
+    """Yields the outcomes where each call fails alone, and with all later calls, with each of its
+    errors."""
+    runner = build_failures(folder, compile_kernels(folder))
+    for threads, choice, stride in LOADS:
+        yield _load_failures(runner, threads, choice, stride)
     program = build_whole(folder, "faults", (*comm_sources(), INTERPOSER), *FAILING)
-    for error, on in product(ERRORS, (0, 1)):
-        yield _of_ranks(program, error, on)
+    for error, persistent in product(ERRORS, (0, 1)):
+        yield _rank_failures(program, error, persistent)
 
 
-def _of_a_load(made: Failures, threads: int, choice: str, every: int) -> Figure:
-    calls = made.host(threads, TCC_WEIGHTS=choice, **made.failing(0, False, 0)).calls
+def _load_failures(runner: Failures, threads: int, choice: str, stride: int) -> Figure:
+    calls = runner.host(threads, TCC_WEIGHTS=choice, **runner.failing(0, False, 0)).calls
     say(f"failures: {calls} calls with TCC_WEIGHTS={choice}")
-    trials = list(product(range(1, calls + 1, every), (False, True), ERRORS))
+    trials = list(product(range(1, calls + 1, stride), (False, True), ERRORS))
 
     def outcome(trial: tuple[int, bool, int]) -> str:
-        found = made.host(threads, TCC_WEIGHTS=choice, **made.failing(*trial))
-        if not found.good:
-            say(f"failures: {trial} of {choice}: {found}")
-        return "status" if "status" in found.text else "right" if found.good else "bad"
+        result = runner.host(threads, TCC_WEIGHTS=choice, **runner.failing(*trial))
+        if not result.good:
+            say(f"failures: {trial} of {choice}: {result}")
+        return "status" if "status" in result.text else "right" if result.good else "bad"
 
     with ThreadPoolExecutor(2) as workers:
         count = Counter(workers.map(outcome, trials))
@@ -56,12 +59,12 @@ def _of_a_load(made: Failures, threads: int, choice: str, every: int) -> Figure:
     return Figure(f"failures of {calls} calls, weights: {choice}", value, "0 bad", good)
 
 
-def _of_ranks(program: Path, error: int, on: int) -> Figure:
-    command = (str(program), "fails_somewhere", str(error), str(on), "1")
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    good = done.returncode == 0 and done.stdout.endswith("ok\n")
+def _rank_failures(program: Path, error: int, persistent: int) -> Figure:
+    command = (str(program), "fails_somewhere", str(error), str(persistent), "1")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    good = process.returncode == 0 and process.stdout.endswith("ok\n")
     if not good:
-        say(done.stderr[-3000:])
-    value = "; ".join(done.stdout.splitlines()[:-1]) if good else "failed"
-    what = f"failures of calls of ranks, error {error}{', all after' if on else ''}"
+        say(process.stderr[-3000:])
+    value = "; ".join(process.stdout.splitlines()[:-1]) if good else "failed"
+    what = f"failures of calls of ranks, error {error}{', all after' if persistent else ''}"
     return Figure(what, value, "a status", good)

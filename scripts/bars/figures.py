@@ -1,4 +1,4 @@
-"""Figures with the bar that each is to reach, and the programs that measure them."""
+"""Figures with their bars, and helpers for the programs that measure them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RUNTIME, TESTS = ROOT / "runtime", ROOT / "tests" / "runtime"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was measured; `met` is None where the machine lacks what the measurement needs."""
+    """One measured value and its bar; `met` is None where the machine lacks something that the
+    measurement needs."""
 
     what: str
     value: str
@@ -28,46 +29,46 @@ class Figure:
         return f"{self.what:<44} {self.value:>28}  {self.bar:<24} {verdict}"
 
 
-# Measures figures with a folder for what it builds.
+# Measures figures; the argument is a folder for files that it builds.
 Measure = Callable[[Path], Iterable[Figure]]
 
 
-def at_most(what: str, value: float, bar: float, unit: str = "", note: str = "") -> Figure:
-    """A figure that is met at `bar` or below."""
-    text = f"{value:.4g}{unit and ' ' + unit}{note and ' ' + note}"
-    return Figure(what, text, f"<= {bar:g}{unit and ' ' + unit}", value <= bar)
+def at_most(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
+    """Returns a figure that is met at `bar` or below."""
+    text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
+    return Figure(what, text, f"<= {bar:g}{unit_name and ' ' + unit_name}", value <= bar)
 
 
-def at_least(what: str, value: float, bar: float, unit: str = "", note: str = "") -> Figure:
-    """A figure that is met at `bar` or above."""
-    text = f"{value:.4g}{unit and ' ' + unit}{note and ' ' + note}"
-    return Figure(what, text, f">= {bar:g}{unit and ' ' + unit}", value >= bar)
+def at_least(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
+    """Returns a figure that is met at `bar` or above."""
+    text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
+    return Figure(what, text, f">= {bar:g}{unit_name and ' ' + unit_name}", value >= bar)
 
 
 def absent(what: str, bar: str, reason: str) -> Figure:
-    """A figure that this machine cannot give."""
+    """Returns a figure that this machine cannot measure."""
     return Figure(what, reason, bar, None)
 
 
 def say(text: str) -> None:
-    """Tells on stderr what is being measured."""
+    """Prints the current measurement on stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
 def output(*command: str | Path, text: str | None = None, **variables: str) -> str:
-    """What a command prints, with these environment variables too; raises CalledProcessError with
-    its errors shown where it fails."""
-    done = subprocess.run(
+    """Returns the output of a command, run with these environment variables too.  Raises
+    CalledProcessError where it fails; its errors go to stderr."""
+    process = subprocess.run(
         [str(part) for part in command], input=text, stdout=subprocess.PIPE, text=True, check=True,
         env=os.environ | variables,
     )  # fmt: skip
-    return done.stdout
+    return process.stdout
 
 
 def compiled(folder: Path, program: str, sources: Sequence[str], *flags: str) -> Path:
-    """The program tests/runtime/PROGRAM.c with these source files of the runtime."""
+    """Compiles the program tests/runtime/PROGRAM.c with these source files of the runtime."""
     files = [str(TESTS / f"{program}.c"), *(str(RUNTIME / "src" / name) for name in sources)]
     includes = (f"-I{RUNTIME / 'include'}", f"-I{RUNTIME / 'src'}")
-    made = folder / program
-    output("cc", "-std=gnu11", "-O2", *includes, *flags, *files, "-o", made, "-lpthread", "-ldl")
-    return made
+    binary = folder / program
+    output("cc", "-std=gnu11", "-O2", *includes, *flags, *files, "-o", binary, "-lpthread", "-ldl")
+    return binary

@@ -1,4 +1,4 @@
-"""The bars of memory: arenas, plans, weights, pools, calls of the system's allocator, code."""
+"""Bars for memory: arenas, plans, weights, pools, calls of the system's allocator, code."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ MORE = [ROOT / f"../shared/models/{name}.onnx" for name in ("yolox_nano", "magik
 WEIGHTS = 64 * MIB
 TURNS = 9
 PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
-# The runtime before the planner, the pool and shared weights.
-BEFORE = "6f283df"
+# the last commit before the planner, the pool and shared weights
+BASE_COMMIT = "6f283df"
 
-# A process with the module loaded says what it holds in proportional shares, before and after.
+# A process with the module loaded prints the growth of its proportional share of memory.
 HOLDER = """
 import sys
 import numpy as np
@@ -67,7 +67,7 @@ sys.stdin.readline()
 
 
 def arenas(folder: Path) -> Iterator[Figure]:
-    """Arenas of all models of the manifest and of two more, by scripts/arenas."""
+    """Yields the arenas of all models of the manifest and of two more, from scripts/arenas."""
     del folder
     more = [str(path) for path in MORE if path.is_file()]
     command = (sys.executable, str(ROOT / "scripts" / "arenas"), *manifest(), *more)
@@ -97,7 +97,8 @@ def growing(folder: Path) -> Iterator[Figure]:
 
 
 def minimalloc(folder: Path) -> Iterator[Figure]:
-    """MiniMalloc's instances by `python -m tcc.runtime.arena`."""
+    """Yields how many of MiniMalloc's instances fit with `python -m tcc.runtime.arena`, and the
+    times."""
     del folder
     files = sorted(INSTANCES.glob("minimalloc_*.1048576.csv"))
     if len(files) != 11:
@@ -108,18 +109,18 @@ def minimalloc(folder: Path) -> Iterator[Figure]:
         say(f"minimalloc: {path.name}")
         command = (str(PYTHON), "-m", "tcc.runtime.arena", str(path))
         start = time.monotonic()
-        done = subprocess.run(
+        process = subprocess.run(
             (*command, "--capacity", "1048576", "--seconds", "30"), capture_output=True, check=False
         )
         seconds.append(time.monotonic() - start)
-        fit += done.returncode == 0
+        fit += process.returncode == 0
     yield at_least("MiniMalloc's instances at capacity", fit, 11)
     yield at_most("their time together", sum(seconds), 60, "s")
     yield at_most("the longest of them", max(seconds), 15, "s")
 
 
 def weights(folder: Path) -> Iterator[Figure]:
-    """Proportional shares of two processes with one artifact's weights."""
+    """Yields the proportional share of memory of two processes with one artifact's weights."""
     width = int((WEIGHTS / 4) ** 0.5)
     array = np.random.default_rng(0).standard_normal((width, width), np.float32)
     ports = [
@@ -133,27 +134,27 @@ def weights(folder: Path) -> Iterator[Figure]:
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
     compile_model(path, read_options({}), folder / "weights.so")
     command = (str(PYTHON), "-c", HOLDER, str(folder / "weights.so"), str(width))
-    both = [
+    processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    held = 0
-    for process in both:  # all are ready before the first one counts
+    share_bytes = 0
+    for process in processes:  # all are ready before the first one counts
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
-    for process in both:
+    for process in processes:
         assert process.stdin
         assert process.stdout
         process.stdin.write("\n")
         process.stdin.flush()
-        held += int(process.stdout.readline())
-    for process in both:
+        share_bytes += int(process.stdout.readline())
+    for process in processes:
         process.communicate("\n")
-    yield at_most("memory of 2 processes over their weights", held / array.nbytes, 1.1)
+    yield at_most("memory of 2 processes over their weights", share_bytes / array.nbytes, 1.1)
 
 
 def mallocs(folder: Path) -> Iterator[Figure]:
-    """Allocating calls of runs whose result has a size that data decides, after warm-up."""
+    """Yields the allocating calls of runs whose result has a data-dependent size, after warm-up."""
     number = helper.make_tensor_value_info("n", TensorProto.INT64, [])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"])
     constants = [
@@ -174,19 +175,19 @@ def mallocs(folder: Path) -> Iterator[Figure]:
 
 
 def _has(library: str) -> bool:
-    """Whether the dynamic linker finds the library to load before all others."""
-    tried = subprocess.run(
+    """Returns True where the dynamic linker can preload the library."""
+    process = subprocess.run(
         ("true",), env=os.environ | {"LD_PRELOAD": library}, capture_output=True, check=False
     )
-    return not tried.stderr
+    return not process.stderr
 
 
 def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], tuple[float, float]]:
-    """By mix of sizes and allocator, the least p50 and p99.9 of rounds, in ns.
+    """Returns, by mix of sizes and allocator, the least p50 and p99.9 over rounds, in ns.
 
-    Rounds alternate between the allocators, and other work on the machine only adds to a time.
+    Rounds alternate between the allocators, because other work on the machine only adds to a time.
     """
-    found: dict[tuple[str, str], tuple[float, float]] = {}
+    least_times: dict[tuple[str, str], tuple[float, float]] = {}
     for turn in range(TURNS):
         say(f"pool: round {turn + 1} of {TURNS}")
         for name in ("own", "shared", "malloc", *peers):
@@ -194,13 +195,17 @@ def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], t
             kind = "malloc" if name in PEERS else name
             for row in output(program, "speed", kind, **variables).splitlines():
                 mix, _, half, rare = row.split()
-                before = found.get((mix, name), (math.inf, math.inf))
-                found[mix, name] = min(before[0], float(half)), min(before[1], float(rare))
-    return found
+                previous = least_times.get((mix, name), (math.inf, math.inf))
+                least_times[mix, name] = (
+                    min(previous[0], float(half)),
+                    min(previous[1], float(rare)),
+                )
+    return least_times
 
 
 def pool(folder: Path) -> Iterator[Figure]:
-    """Peaks on traces; times of a take and a give beside the C library's and others' malloc."""
+    """Yields a pool's peaks on traces, and times of a take and a give beside malloc of the C
+    library and others."""
     sources = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
     program = compiled(folder, "pool_times", (*sources, *parts), "-w")
@@ -238,13 +243,14 @@ def _code_bytes(
 
 
 def code(folder: Path) -> Iterator[Figure]:
-    """The runtime's code and data beside those of the commit that the bar counts from."""
-    what = f"growth of an artifact's runtime since {BEFORE}"
+    """Yields the growth of the runtime's code and data since the commit that the bar counts
+    from."""
+    what = f"growth of an artifact's runtime since {BASE_COMMIT}"
     archive = subprocess.run(
-        ("git", "archive", BEFORE, "runtime"), cwd=ROOT, capture_output=True, check=False
+        ("git", "archive", BASE_COMMIT, "runtime"), cwd=ROOT, capture_output=True, check=False
     )
     if archive.returncode:
-        yield absent(what, "<= 68 KiB", f"no commit {BEFORE}")
+        yield absent(what, "<= 68 KiB", f"no commit {BASE_COMMIT}")
         return
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder / "before", filter="data")

@@ -1,4 +1,4 @@
-"""Artifacts' programs with other words in them: how many end a process."""
+"""Bar for artifacts' programs with changed words: how many end a process."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _PROGRAMS = 10_000
 
 
 def mutants(folder: Path) -> Iterator[Figure]:
-    """Ten thousand programs, each run in a process of its own with pages that nobody may touch
-    behind its arrays; those that came to their end show that not all are refused."""
+    """Yields the number of signals over ten thousand programs.  Each runs in a process of its own,
+    with protected pages behind its arrays.  The programs that run to their end show that not all
+    are refused."""
     runner = build_runner(folder)
-    each, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0
+    per_model, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0
     for seed, name in zip(count(), MODELS, strict=False):
-        say(f"{each} programs of {name}")
+        say(f"{per_model} programs of {name}")
         artifact = compiled(name, folder)
-        programs = changed(read_program(artifact), each, random.Random(seed))
+        programs = changed(read_program(artifact), per_model, random.Random(seed))
         outcome = run_changed(runner, artifact, programs)
         signals, ran = signals + len(outcome.signals), ran + outcome.ran
     note = f"({ran} ran)"
-    yield at_most(f"signals of {each * len(MODELS)} changed programs", signals, 0, note=note)
+    yield at_most(f"signals of {per_model * len(MODELS)} changed programs", signals, 0, note=note)

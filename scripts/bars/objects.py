@@ -1,4 +1,4 @@
-"""The bars of objects that outlive what they were made of, and of threads in one comm."""
+"""Bars for objects that outlive their parents, and for threads in one comm."""
 
 from __future__ import annotations
 
@@ -21,44 +21,45 @@ from library import LIBRARIES, build_program
 from orders import build_watched_library, link_models, run_orders, watched_python
 from programs import compile_kernels
 
-BEFORE = "24f94713"  # calls of comms did not look for other threads
+BASE_COMMIT = "24f94713"  # at this commit calls of comms did not check for other threads
 ROUNDS = 9
 SECONDS = 3600
 
 
 def lifetimes(folder: Path) -> Iterator[Figure]:
-    """All orders of close, collect and use of the runtime's objects; also under sanitizers."""
+    """Yields all orders of close, collect and use of the runtime's objects; also under
+    sanitizers."""
     link_models(folder, compile_kernels(folder))
     library = build_comm_library(find_toolchain(), folder)
-    yield _tried("orders of close, collect and use", folder, library, {})
+    yield _orders_figure("orders of close, collect and use", folder, library, {})
     variables, what = watched_python(), "the same under ASan and UBSan"
     if isinstance(variables, str):
         yield absent(what, "0 of them bad", variables)
         return
     watched = folder / "watched"
     watched.mkdir()
-    yield _tried(what, folder, build_watched_library(watched), variables)
+    yield _orders_figure(what, folder, build_watched_library(watched), variables)
 
 
-def _tried(what: str, folder: Path, library: Path, variables: dict[str, str]) -> Figure:
+def _orders_figure(what: str, folder: Path, library: Path, variables: dict[str, str]) -> Figure:
     say(what)
     try:
-        found = run_orders(folder, library, seconds=SECONDS, variables=variables)
+        summary = run_orders(folder, library, seconds=SECONDS, variables=variables)
     except AssertionError as error:
         say(str(error))
         return Figure(what, "some are bad", "0 of them bad", False)
-    return Figure(what, found, "0 of them bad", found.endswith(" 0 of them bad"))
+    return Figure(what, summary, "0 of them bad", summary.endswith(" 0 of them bad"))
 
 
 def turns(folder: Path) -> Iterator[Figure]:
-    """What it costs a call that no other thread is in the comm: least times of turns that
-    alternate, of 10^7 calls each."""
-    what = f"a call on a comm of one rank, over {BEFORE}"
+    """Yields the time that a call needs to check that no other thread is in the comm: least times
+    of turns that alternate, of 10^7 calls each."""
+    what = f"a call on a comm of one rank, over {BASE_COMMIT}"
     archive = subprocess.run(
-        ("git", "archive", BEFORE, "runtime"), cwd=ROOT, capture_output=True, check=False
+        ("git", "archive", BASE_COMMIT, "runtime"), cwd=ROOT, capture_output=True, check=False
     )
     if archive.returncode:
-        yield absent(what, "<= 5 ns", f"no commit {BEFORE}")
+        yield absent(what, "<= 5 ns", f"no commit {BASE_COMMIT}")
         return
     with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
         files.extractall(folder / "before", filter="data")
@@ -75,11 +76,11 @@ def turns(folder: Path) -> Iterator[Figure]:
 
 
 def _older_library(folder: Path) -> Path:
-    """The communication library of the sources in `folder`."""
+    """Returns the communication library of the sources in `folder`."""
     base = folder / "runtime"
     sources = [base / "src" / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")]
     sources += sorted((base / "src" / "comm").glob("*.c"))
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    made = folder / "libtcc_comm.so"
-    output("cc", *FLAGS, *includes, "-shared", *sources, "-o", made, *LIBRARIES)
-    return made
+    library = folder / "libtcc_comm.so"
+    output("cc", *FLAGS, *includes, "-shared", *sources, "-o", library, *LIBRARIES)
+    return library

@@ -1,9 +1,9 @@
-"""The bar of orders: whether another order of launches needs less memory than the compiler's.
+"""Bar for orders: no other order of launches needs less memory than the compiler's.
 
-The search is none of the compiler's.  It looks at each program as it is before results go over
-operands, and takes every result that may do so as if it did where its operand dies: so no order
-of an artifact has a lower peak than the search sees.  It ends with a lower order, when it has seen
-all orders, or when its time is up.
+The search shares no code with the compiler's.  It takes each program from before results are placed
+over operands, and lets every result that may lie over an operand do so when the operand dies.  So
+no order of an artifact has a lower peak than the search counts.  It ends with a lower order, when
+it has tried all orders, or when its time is up.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # of our arena: no order is to need less
-MOST_SETS = 4 << 20  # of launches, that are remembered
+SHARE = 0.97  # of the compiler's arena: no order may need less
+MAX_SETS = 4 << 20  # sets of launches that are remembered
 
 
 @dataclass
 class Case:
-    """A program before results go over operands, and the arena that it came to; by kernel the
-    positions of what launches write, and of operands over which a result may lie."""
+    """A program before results are placed over operands, and the size of its arena in bytes.
+    `results` has, by kernel, the positions of written buffers; `pairs` those of operands and the
+    results that may lie over them."""
 
     program: Program
     results: Sequence[Sequence[int]]
@@ -56,19 +57,19 @@ class Case:
 
 @dataclass
 class Step:
-    """An instruction: the memory that it touches and writes, by numbers of buffers, the pairs of
-    which the second may lie over the first, and the bytes that its bodies need for themselves.
-    None passes a fixed one."""
+    """An instruction: the memory that it touches and writes, by numbers of buffers, `pairs` of
+    operand and result where the result may lie over the operand, and the bytes that its bodies need
+    (`inside`).  No step passes a fixed step."""
 
     touched: set[int]
-    written: set[int]
+    writes: set[int]
     pairs: Sequence[tuple[int, int]]
     inside: int
     fixed: bool
 
 
 def lowered(path: Path) -> Case:
-    """The program of a model; its arena is 0 where inputs decide sizes."""
+    """Returns the program of a model; its arena is 0 where inputs decide sizes."""
     cases: list[Case] = []
     update, plan = pipeline.update_in_place, pipeline.plan_arena
 
@@ -79,9 +80,9 @@ def lowered(path: Path) -> Case:
         return update(program, bounds)
 
     def planned(program, planner):  # type: ignore[no-untyped-def]
-        found = plan(program, planner)
-        cases[-1].arena = constant_registers(found).get(found.arena, 0)
-        return found
+        planned_program = plan(program, planner)
+        cases[-1].arena = constant_registers(planned_program).get(planned_program.arena, 0)
+        return planned_program
 
     options = read_options({"stop_after": "plan-arena"})
     with (
@@ -95,7 +96,7 @@ def lowered(path: Path) -> Case:
 
 
 def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
-    """The instructions that take time or that others may count on."""
+    """Returns the instructions that take time or that others may depend on."""
     program = case.program
     shared = shared_memory(program)
     body = [i for i in program.body if not isinstance(i, Let | Allocate | View)]
@@ -108,38 +109,42 @@ def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
     def step(instr: Instr, touched: set[int], elsewhere: set[int]) -> Step:
         inner = list(walk_instructions([instr]))[1:]
         users = {b: [n for n, i in enumerate(inner) if b in buffers_of(i)] for b in touched}
-        lives = [(b, at[0], at[-1]) for b, at in users.items() if at and b not in elsewhere]
+        lives = [
+            (b, positions[0], positions[-1])
+            for b, positions in users.items()
+            if positions and b not in elsewhere
+        ]
         inside = max(
             sum(sizes.get(b, 0) for b, first, last in lives if first <= n <= last)
             for n in range(len(inner) + 1)
         )
         memory = {home(b) for b in (touched & elsewhere if inner else touched)}
-        written, pairs = memory, ()
+        writes, pairs = memory, ()
         match instr:
             case Launch(kernel, _, buffers):
-                written = {home(buffers[n]) for n in case.results[kernel]}
+                writes = {home(buffers[n]) for n in case.results[kernel]}
                 pairs = tuple((home(buffers[a]), home(buffers[b])) for a, b in case.pairs[kernel])
             case Copy(target):
-                written = {home(target)}
+                writes = {home(target)}
             case CallOp(op, inputs, outputs):
-                written = {home(ref.buffer) for ref in outputs}
+                writes = {home(ref.buffer) for ref in outputs}
                 if op == "thin":
                     pairs = ((home(inputs[0].buffer), home(outputs[0].buffer)),)
         moves = isinstance(instr, Launch | Copy) or (
             isinstance(instr, CallOp) and instr.outputs and not instr.results
         )
-        return Step(memory, written, pairs, inside, not moves)
+        return Step(memory, writes, pairs, inside, not moves)
 
     return list(map(step, body, named, outside))
 
 
 class Search:
-    """Orders of steps, by the sets of those that are done first, as bits."""
+    """Searches orders of steps; a state is the set of finished steps, as bits."""
 
     def __init__(self, case: Case) -> None:
-        known = constant_registers(case.program)
+        registers = constant_registers(case.program)
         places = ((n, b.place) for n, b in enumerate(case.program.buffers))
-        self.sizes = {n: known[p.size] for n, p in places if isinstance(p, Arena)}
+        self.sizes = {n: registers[p.size] for n, p in places if isinstance(p, Arena)}
         self.steps = steps_of(case, self.sizes)
         self.users: dict[int, int] = {}
         for n, step in enumerate(self.steps):
@@ -151,54 +156,62 @@ class Search:
 
     def _tied(self, m: int, n: int) -> bool:
         a, b = self.steps[m], self.steps[n]
-        return a.fixed or b.fixed or bool(a.written & b.touched or b.written & a.touched)
+        return a.fixed or b.fixed or bool(a.writes & b.touched or b.writes & a.touched)
 
-    def step(self, done: int, live: int, n: int) -> tuple[int, int]:
-        """The bytes live at a step and behind it."""
-        step, rest = self.steps[n], ~(done | 1 << n)
-        new = [b for b in step.touched if not self.users[b] & done]
-        gone = [b for b in step.touched if not self.users[b] & rest]
-        over = {b for a, b in step.pairs if a in gone and b in new and self._fits(a, b)}
-        spared = sum(self.sizes[b] for b in over)
+    def step(self, finished: int, live: int, n: int) -> tuple[int, int]:
+        """Returns the bytes live during step `n` and after it."""
+        step, pending = self.steps[n], ~(finished | 1 << n)
+        new = [b for b in step.touched if not self.users[b] & finished]
+        gone = [b for b in step.touched if not self.users[b] & pending]
+        placed_over = {b for a, b in step.pairs if a in gone and b in new and self._fits(a, b)}
+        saved = sum(self.sizes[b] for b in placed_over)
         grown = live + sum(self.sizes.get(b, 0) for b in new)
-        return grown - spared + step.inside, grown - sum(self.sizes.get(b, 0) for b in gone)
+        return grown - saved + step.inside, grown - sum(self.sizes.get(b, 0) for b in gone)
 
     def _fits(self, operand: int, result: int) -> bool:
         return self.sizes.get(operand, 0) >= self.sizes.get(result, 1)
 
-    def below(self, most: int, seconds: float) -> str:
-        """Whether an order keeps below `most` bytes: "found", "none", or "open" as time is up."""
+    def below(self, limit: int, seconds: float) -> str:
+        """Returns "found" where an order keeps below `limit` bytes, "none" where no order does,
+        "open" where time is up."""
         end, count = time.monotonic() + seconds, len(self.steps)
         stack = [(0, 0)]
         while stack:
             if time.monotonic() > end:
                 return "open"
-            done, live = stack.pop()
-            if done in self.dead:
+            finished, live = stack.pop()
+            if finished in self.dead:
                 continue
-            if len(self.dead) < MOST_SETS:
-                self.dead.add(done)
-            if done.bit_count() == count:
+            if len(self.dead) < MAX_SETS:
+                self.dead.add(finished)
+            if finished.bit_count() == count:
                 return "found"
-            ready = (n for n in range(count) if not done >> n & 1 and not self.needs[n] & ~done)
-            tried = ((n, *self.step(done, live, n)) for n in ready)
-            ways = [(left, n) for n, high, left in tried if high < most]
-            free = [way for way in ways if way[0] <= live]  # in nobody's way
-            stack += [(done | 1 << n, left) for left, n in sorted(free[:1] or ways, reverse=True)]
+            ready = (
+                n for n in range(count) if not finished >> n & 1 and not self.needs[n] & ~finished
+            )
+            candidates = ((n, *self.step(finished, live, n)) for n in ready)
+            choices = [(live_after, n) for n, high, live_after in candidates if high < limit]
+            free = [
+                choice for choice in choices if choice[0] <= live
+            ]  # needs no more memory, so that every other order may come after it
+            stack += [
+                (finished | 1 << n, live_after)
+                for live_after, n in sorted(free[:1] or choices, reverse=True)
+            ]
         return "none"
 
 
 def orders(folder: Path, seconds: float) -> Iterator[Figure]:
-    """Models of the manifest for which the search finds an order below SHARE of our arena, with so
-    many seconds for each."""
+    """Yields the number of models of the manifest with an order below SHARE of the compiler's
+    arena; the search of each model may take `seconds`."""
     del folder
-    found: dict[str, list[str]] = {"found": [], "none": [], "open": []}
+    models: dict[str, list[str]] = {"found": [], "none": [], "open": []}
     for name in manifest():
         case = lowered(build(name, DEFAULT_OUT))
         verdict = Search(case).below(int(SHARE * case.arena), seconds) if case.arena else "none"
         say(f"orders: {name} {case.arena} {verdict}")
-        found[verdict].append(name)
-    note = f"of {sum(map(len, found.values()))}, {len(found['none'])} proved"
-    less = ", ".join(found["found"])
+        models[verdict].append(name)
+    note = f"of {sum(map(len, models.values()))}, {len(models['none'])} proved"
+    less = ", ".join(models["found"])
     what = f"models with an order below {SHARE} of ours"
-    yield at_most(what, len(found["found"]), 0, note=less or f"({note})")
+    yield at_most(what, len(models["found"]), 0, note=less or f"({note})")

@@ -1,4 +1,4 @@
-"""The runtime's C code under sanitizers and valgrind, by the tests that run it there."""
+"""Bars for the runtime's C code under sanitizers and valgrind, by the tests that run it there."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RUNTIME_TESTS = ("tests/runtime", "tests/e2e/test_client.py", "tests/e2e/test_ar
 
 
 def sanitizers(folder: Path) -> Iterator[Figure]:
-    """Tests of the runtime, whose programs are built with ASan, UBSan or TSan; an AVX2 artifact of
-    a C program under valgrind."""
+    """Yields the tests of the runtime, whose programs are built with ASan, UBSan or TSan, then an
+    AVX2 artifact of a C program under valgrind."""
     yield _tested("under ASan, UBSan and TSan", folder, *RUNTIME_TESTS, "-k", "not valgrind")
     if shutil.which("valgrind") is None:
         yield absent("under valgrind", "0 failed", "no valgrind")

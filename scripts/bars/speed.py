@@ -1,4 +1,4 @@
-"""The bars of time: processes at once, a call of Module; and those of collectives."""
+"""Bars for time: processes at once, a call of Module, and collectives."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ MIB = 1 << 20
 
 
 def processes(folder: Path) -> Iterator[Figure]:
-    """Two processes on two threads each over two on one each: medians of turns that alternate."""
+    """Yields the time of two processes on two threads each over two on one each: medians of turns
+    that alternate."""
     program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 
     def runs(threads: int) -> int:
-        found = output("taskset", "-c", "0,1", program, "2", "1", str(threads), str(MILLISECONDS))
-        return int(found.split()[0])
+        printed = output("taskset", "-c", "0,1", program, "2", "1", str(threads), str(MILLISECONDS))
+        return int(printed.split()[0])
 
     ratios = [runs(1) / max(1, runs(2)) for _ in range(TURNS)]
     yield at_most("2 processes: 2 threads' time over 1 thread's", statistics.median(ratios), 1.3)
@@ -54,7 +55,7 @@ def call(folder: Path) -> Iterator[Figure]:
     yield at_most("a call of Module, quickest round", min(rounds) * 1e3, 2, "us")
 
 
-def _own_times(times: Times) -> Iterator[Figure]:
+def _tcc_times(times: Times) -> Iterator[Figure]:
     for size, bar in ((4 << 10, 1), (64 << 10, 10), (MIB, 60)):
         yield at_most(f"all_reduce of {size >> 10} KiB", times.staged[size], bar, "us")
     for size in (s for s in times.staged if s >= 8 * MIB):
@@ -66,43 +67,44 @@ def _own_times(times: Times) -> Iterator[Figure]:
 def _peers(times: Times) -> Iterator[Figure]:
     for name, bar in (("gloo", 5.0), ("MPI", 1.4)):
         what = f"speed over {name}'s, worst size from 4 KiB on"
-        found = [times.ratios[peer] for peer in times.ratios if peer.startswith(name)]
-        if not found:
+        peer_ratios = [times.ratios[peer] for peer in times.ratios if peer.startswith(name)]
+        if not peer_ratios:
             yield absent(what, f">= {bar:g}", "not installed")
             continue
-        best = {size: min(its[size] for its in found) for size in times.staged}
+        best = {size: min(sizes[size] for sizes in peer_ratios) for size in times.staged}
         worst = min(best, key=best.__getitem__)
         yield at_least(what, best[worst], bar, note=f"({worst >> 10} KiB)")
 
 
 def _more_ranks(perf: Path) -> Iterator[Figure]:
-    """Four ranks on two CPUs beside two, at 1 MiB."""
+    """Yields the time of four ranks on two CPUs over that of two, at 1 MiB."""
 
     def row(ranks: int) -> dict[str, float]:
         flags = ("-b", "1M", "-e", "1M", "-n", "500", "-c", "0", "-a", "0", "-g", str(ranks))
-        found = table(output("taskset", "-c", "0,1", perf, *flags))[0]
-        return {name: float(found[name]) for name in ("p50", "max")}
+        printed = table(output("taskset", "-c", "0,1", perf, *flags))[0]
+        return {name: float(printed[name]) for name in ("p50", "max")}
 
     two, four = zip(*((row(2), row(4)) for _ in range(5)), strict=True)
     ratio = statistics.median(b["p50"] / a["p50"] for a, b in zip(two, four, strict=True))
     yield at_most("4 ranks over 2 ranks, 2 CPUs, 1 MiB", ratio, 4)
-    worst = max(its["max"] for its in four) / 1e3
+    worst = max(times["max"] for times in four) / 1e3
     yield at_most("4 ranks, 2 CPUs, the longest of 2,500", worst, 20, "ms")
 
 
 def all_reduce(folder: Path) -> Iterator[Figure]:
-    """Between two pinned ranks, beside a copy and beside the peers that are installed."""
+    """Yields the times between two pinned ranks, beside a copy and beside the installed peers."""
     library = build_comm_library(find_toolchain(), folder)
     perf = build_program(folder, str(ROOT / "runtime/bench/perf"), library)
     say("all_reduce: five rounds of all sizes")
     times = measured(perf, installed(), 5)
-    yield from _own_times(times)
+    yield from _tcc_times(times)
     yield from _peers(times)
     yield from _more_ranks(perf)
 
 
 def collectives(folder: Path) -> Iterator[Figure]:
-    """The matrix over each library, random deaths and pairs of hosts, by scripts/comm_check."""
+    """Yields the results of scripts/comm_check: the matrix over each library, random deaths and
+    pairs of hosts."""
     del folder
     command = [sys.executable, str(ROOT / "scripts" / "comm_check"), "--rounds", "0"]
     command += ["--mpi", *map(str, prefixes())]
@@ -119,8 +121,8 @@ def collectives(folder: Path) -> Iterator[Figure]:
 
 
 def _outcome(line: str) -> Figure:
-    """A line of comm_check: what was tried, and what was seen."""
-    what, _, said = line.partition(": ")
-    said = said.strip()
-    good = None if said.startswith("not here") else not said.startswith("FAILED")
-    return Figure(what, said, "holds", good)
+    """Returns the figure of a line of comm_check, `CHECK: RESULT`."""
+    what, _, text = line.partition(": ")
+    text = text.strip()
+    good = None if text.startswith("not here") else not text.startswith("FAILED")
+    return Figure(what, text, "holds", good)

@@ -1,4 +1,4 @@
-"""Ranks that end at random moments: how soon the others go on without them."""
+"""Bar for ranks that end at random moments: the time until the others go on without them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _PRINTED = re.compile(r"(\d+) ranks ended; .* after ([\d.]+) ms, at most ([\d.]+
 
 
 def survivors(folder: Path) -> Iterator[Figure]:
-    """Two hundred trials of eight ranks, of which one to four end: from a trial's last end until
-    all others had a right sum of a comm of those that were left."""
+    """Yields the longest time over two hundred trials of eight ranks, of which one to four end:
+    from a trial's last end until all survivors have a right sum of a comm of the survivors."""
     library = build_comm_library(find_toolchain(), folder)
     program = build_program(folder, "survivors", library)
-    found = _PRINTED.search(output(program, "1", str(_TRIALS), str(_RANKS)))
-    assert found is not None
-    ended, median, longest = int(found[1]), float(found[2]), float(found[3])
+    match = _PRINTED.search(output(program, "1", str(_TRIALS), str(_RANKS)))
+    assert match is not None
+    ended, median, longest = int(match[1]), float(match[2]), float(match[3])
     note = f"(median {median:.1f}, {ended} ended)"
     yield at_most(f"from a death to a sum without it, {_TRIALS} trials", longest, _BAR, "ms", note)

@@ -1,4 +1,5 @@
-"""Comms over MPI and plugins between two hosts (`link.py`); their link delays and loses packets."""
+"""Checks comms over MPI and plugins between two hosts (`link.py`) whose link delays and loses
+packets."""
 
 from __future__ import annotations
 
@@ -16,40 +17,42 @@ from hosts.link import ADDRESSES
 
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
-SECONDS = 300  # of one run
-PEER_DEAD = "9"  # of tcc.h
-# The matrix moves more; ranks that see through the hosts to one memory move fewer.
+SECONDS = 300  # limit of one run
+PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
+# The matrix moves more packets than this; ranks that share memory across the hosts would move
+# fewer.
 LEAST_PACKETS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was tried, whether it holds, and what was seen."""
+    """The result of one check: its name, whether it holds, and a line of evidence."""
 
     what: str
     good: bool
-    seen: str
+    text: str
 
 
 def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "") -> tuple[str, str]:
-    """What ranks on two hosts, and the shell command `after` on the first, print.
+    """Returns the output and errors of ranks on two hosts, and of the shell command `after` on the
+    first.
 
-    Ranks start from a shell, which hides from the launcher that they die, and do not heed SIGUSR1,
-    by which Hydra says it.
+    Ranks start from a shell, which hides their deaths from the launcher.  They ignore SIGUSR1, by
+    which Hydra reports a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")
-    agent = "$LINK_AGENT"  # the shell's
+    agent = "$LINK_AGENT"  # expanded by the shell
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             (sys.executable, str(LINK), "sh", "-c", f"{started}; {after or 'true'}"),
             capture_output=True, text=True, check=False, timeout=SECONDS,
             env=os.environ | launcher.variables,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return "", f"not ended after {SECONDS} s"
-    return done.stdout, done.stderr
+    return process.stdout, process.stderr
 
 
 def _last_line(text: str) -> str:
@@ -57,23 +60,24 @@ def _last_line(text: str) -> str:
 
 
 def _matrix(launcher: Launcher | ByHand, program: Path, ranks: int) -> Outcome:
-    printed, said = _run(launcher, ranks, f"{program} 0 short {launcher.backends}")
-    found = re.search(r"link: (\d+) packets carried, (\d+) lost", said)
-    carried, lost = (int(found[1]), int(found[2])) if found else (0, 0)
+    printed, errors = _run(launcher, ranks, f"{program} 0 short {launcher.backends}")
+    match = re.search(r"link: (\d+) packets carried, (\d+) lost", errors)
+    carried, lost = (int(match[1]), int(match[2])) if match else (0, 0)
     good = printed.count("ok") == ranks and carried >= LEAST_PACKETS and lost > 0
-    seen = f"{carried} packets carried, {lost} lost" if good else _last_line(said)
-    return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, seen)
+    text = f"{carried} packets carried, {lost} lost" if good else _last_line(errors)
+    return Outcome(f"matrix, {ranks} ranks on two hosts, {launcher.name}", good, text)
 
 
 def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -> Outcome:
-    """All other ranks have an error in time, which `apart` judges; Open MPI says of what kind.
+    """Checks that all other ranks have an error in time, which `apart` judges; Open MPI also tells
+    its kind.
 
     MPICH is told to use libfabric: over UCX its library crashes in a rank that sends to one that
     has ended (MPICH 5.0.2).
     """
     started = f"{program} {how} {launcher.backends} $TMPDIR/report"
     command = f"MPIR_CVAR_CH4_NETMOD=ofi {started}"
-    printed, said = _run(launcher, ranks, command, "cat $TMPDIR/report")
+    printed, errors = _run(launcher, ranks, command, "cat $TMPDIR/report")
     reports = re.findall(r"^rank (\d+): status (\d+) after (\d+) ms", printed, re.M)
     expected = {str(rank) for rank in range(ranks if how == "cut" else ranks - 1)}
     good = expected <= {rank for rank, _, _ in reports}
@@ -81,13 +85,14 @@ def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -
         good &= {status for _, status, _ in reports} == {PEER_DEAD}
     times = "errors after " + ", ".join(f"{took} ms" for _, _, took in reports)
     what = f"{how}, {ranks} ranks on two hosts, {launcher.name}"
-    return Outcome(what, good, times if good else f"{len(reports)} reports; {_last_line(said)}")
+    return Outcome(what, good, times if good else f"{len(reports)} reports; {_last_line(errors)}")
 
 
 def outcomes(
     launcher: Launcher | ByHand, programs: Mapping[str, Path], ranks: int
 ) -> Iterator[Outcome]:
-    """The matrix, then each kind of failure; `programs` has `matrix` and `apart`."""
+    """Yields the outcome of the matrix, then of each kind of failure; `programs` has `matrix` and
+    `apart`."""
     yield _matrix(launcher, programs["matrix"], ranks)
     for how in FAILURES:
         yield _failure(launcher, programs["apart"], ranks, how)

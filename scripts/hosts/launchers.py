@@ -1,4 +1,4 @@
-"""MPI's launchers and libraries in folders, and ranks without a launcher, for comm_check."""
+"""Finds MPI's launchers and libraries, and starts ranks without a launcher, for comm_check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Launcher:
 
     @property
     def variables(self) -> dict[str, str]:
-        """For ranks."""
+        """Returns the environment variables for ranks."""
         return {"TCC_MPI_LIBRARY": str(self.library)}
 
     @property
@@ -36,69 +36,75 @@ class Launcher:
 
     @property
     def reaches_hosts(self) -> bool:
-        """Whether `on_hosts` knows its options: Debian's Open MPI 4 has others."""
+        """Returns True where `on_hosts` knows the launcher's options: Debian's Open MPI 4 has
+        others."""
         return not self.is_open_mpi or self.mpiexec.name == "mpiexec"
 
     @property
     def compiler(self) -> Path:
-        """The C compiler for its programs."""
+        """Returns the C compiler for its programs."""
         return self.mpiexec.with_name(self.mpiexec.name.replace("mpiexec", "mpicc"))
 
     @property
     def name(self) -> str:
-        """The folder and the library."""
+        """Returns the names of the folder and the library."""
         return f"{self.mpiexec.parents[1].name}/{self.library.name}"
 
     def command(self, ranks: int) -> tuple[str, ...]:
-        """Starts ranks on this host; Open MPI has options for root and more ranks than cores."""
-        own = ("--allow-run-as-root", "--oversubscribe") if self.is_open_mpi else ()
-        return (str(self.mpiexec), *own, "-n", str(ranks))
+        """Returns the command that starts ranks on this host; Open MPI needs options for root and
+        for more ranks than cores."""
+        options = ("--allow-run-as-root", "--oversubscribe") if self.is_open_mpi else ()
+        return (str(self.mpiexec), *options, "-n", str(ranks))
 
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
-        """Starts ranks on hosts in turns, by an agent with the arguments of ssh.
+        """Returns the command that starts ranks on hosts in turns, by an agent with the arguments
+        of ssh.
 
         The other ranks live on where one dies.
         """
-        command, *rest = self.command(ranks)
+        command, *arguments = self.command(ranks)
         if self.is_open_mpi:
             slots = ",".join(f"{host}:{ranks}" for host in hosts)
-            own = ["--host", slots, "--map-by", "node", "--with-ft", "ulfm"]
-            return (command, *own, "--prtemca", "plm_ssh_agent", agent, *rest)
-        own = ["-hosts", ",".join(hosts), "-launcher", "rsh", "-launcher-exec", agent]
-        return (command, *own, "-disable-auto-cleanup", *rest)
+            options = ["--host", slots, "--map-by", "node", "--with-ft", "ulfm"]
+            return (command, *options, "--prtemca", "plm_ssh_agent", agent, *arguments)
+        options = ["-hosts", ",".join(hosts), "-launcher", "rsh", "-launcher-exec", agent]
+        return (command, *options, "-disable-auto-cleanup", *arguments)
 
 
 @dataclass(frozen=True)
 class ByHand:
-    """Ranks of a plugin that are started one by one: nothing tells which are of one host."""
+    """Ranks of a plugin that are started one by one: nothing tells them which ranks share a
+    host."""
 
     name: str
     plugin: Path
-    more: Mapping[str, str]  # variables
+    more: Mapping[str, str]  # further environment variables
     backends = "shared,plugin"
     is_open_mpi = False
 
     @property
     def variables(self) -> dict[str, str]:
-        """For ranks."""
+        """Returns the environment variables for ranks."""
         return {"TCC_COMM_PLUGIN": str(self.plugin), **self.more}
 
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
-        """As of a launcher; the ranks' command follows, as arguments `sh -c COMMAND`."""
-        each = (
+        """Returns a command as that of a launcher; the ranks' command follows, as arguments `sh -c
+        COMMAND`."""
+        rank_commands = (
             f"TCC_RANK={rank} {agent} {hosts[rank % len(hosts)]} 'eval \"$RUN\"' &"
             for rank in range(ranks)
         )
         job = f'export RUN="$2" TCC_SIZE={ranks} TCC_RENDEZVOUS={hosts[0]}:29400'
         job += f" TCC_TOKEN={secrets.token_hex(16)}"
-        return ("sh", "-c", " ".join((f"{job};", *each, "wait")))
+        return ("sh", "-c", " ".join((f"{job};", *rank_commands, "wait")))
 
 
 def launchers(prefixes: Sequence[Path]) -> list[Launcher]:
-    """The launcher and the library of each binary interface that is in one of the prefixes."""
-    found = []
+    """Returns the launcher and the library of each binary interface that is in one of the
+    prefixes."""
+    result = []
     for prefix in prefixes:
         for mpiexec, library in ((prefix / a, prefix / b) for a, b in _PAIRS):
             if mpiexec.is_file() and library.is_file():
-                found.append(Launcher(mpiexec, library))
-    return found
+                result.append(Launcher(mpiexec, library))
+    return result

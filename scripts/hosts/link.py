@@ -1,12 +1,12 @@
-"""Two hosts: network namespaces of this machine, and a link between them that delays and loses.
+"""Makes two hosts, as network namespaces here, with a link that delays and loses packets.
 
     link.py [--delay 1] [--loss 0.01] [--outage 5000] [--seed 1] COMMAND ...
 
 COMMAND runs on the first host, 10.77.0.1, named `host1`; $LINK_AGENT is a program with the
 arguments of ssh, `HOST COMMAND ...`, which starts commands on the other, 10.77.0.2, named `host2`,
 or on this one.  Each namespace has a TUN device, and this program carries packets between them:
-each arrives after `delay` milliseconds, or, with probability `loss`, not at all.  Which are lost
-depends on the seed and on the order in which they come.  SIGUSR1 to process $LINK_PROCESS cuts the
+each arrives after `delay` milliseconds, or, with probability `loss`, not at all.  The lost packets
+depend on the seed and on the order of all packets.  SIGUSR1 to process $LINK_PROCESS cuts the
 link for `outage` milliseconds.
 
 Needs Linux with /dev/net/tun, and user namespaces where it is not run by root; no module of the
@@ -43,7 +43,7 @@ TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PR_SET_PDEATHSIG = 1
 MTU = 1500
 NOT_ALLOWED = 3
-FILES = Path("/mnt")  # of the mount namespace: over it lies memory
+FILES = Path("/mnt")  # in the mount namespace, where a tmpfs covers it
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 AGENT = """#!/bin/sh
@@ -57,17 +57,17 @@ exec nsenter --target "$process" --mount --net --uts --ipc sh -c "$*"
 
 
 def outside(*arguments: str) -> list[str]:
-    """The command that runs this program with these arguments in namespaces of its own."""
+    """Returns the command that runs this program with these arguments in namespaces of its own."""
     user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     spaces = ("--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net")
     return ["unshare", *user, *spaces, sys.executable, str(Path(__file__).resolve()), *arguments]
 
 
 def why_not() -> str:
-    """Why this machine cannot have such hosts; empty where it can."""
-    tried = subprocess.run(outside("true"), capture_output=True, text=True, check=False)
-    said = tried.stderr.strip() or f"exit code {tried.returncode}"
-    return "" if tried.returncode == 0 else said.splitlines()[-1]
+    """Returns the reason why this machine cannot have two hosts; empty where it can."""
+    process = subprocess.run(outside("true"), capture_output=True, text=True, check=False)
+    reason = process.stderr.strip() or f"exit code {process.returncode}"
+    return "" if process.returncode == 0 else reason.splitlines()[-1]
 
 
 # ---- hosts -------------------------------------------------------------------------------------
@@ -78,16 +78,16 @@ def _call(*command: str) -> None:
 
 
 def make_host(which: int) -> tuple[int, int]:
-    """Moves this process to a new host; its TUN device, and a process that stays there."""
+    """Moves this process to a new host; returns its TUN device, and a process that stays there."""
     if LIBC.unshare(NAMESPACES):
         raise OSError(ctypes.get_errno(), "unshare")
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     socket.sethostname(NAMES[which])
     _call("mount", "-t", "sysfs", "sysfs", "/sys")  # it lists the namespace's devices
-    own, peer = ADDRESSES[which], ADDRESSES[1 - which]
+    address, peer_address = ADDRESSES[which], ADDRESSES[1 - which]
     _call("ip", "link", "set", "lo", "up")
-    _call("ip", "address", "add", own, "peer", peer, "dev", DEVICE)
+    _call("ip", "address", "add", address, "peer", peer_address, "dev", DEVICE)
     _call("ip", "link", "set", DEVICE, "up", "mtu", str(MTU))
     process = os.fork()
     if process == 0:
@@ -106,9 +106,9 @@ def name_hosts() -> None:
 
 
 def write_agent(processes: Sequence[int]) -> Path:
-    """The program that starts commands on hosts."""
+    """Returns the program that starts commands on hosts."""
     table = zip(NAMES, ADDRESSES, processes, strict=True)
-    cases = "\n".join(f"{name}|{address}) process={its};;" for name, address, its in table)
+    cases = "\n".join(f"{name}|{address}) process={process};;" for name, address, process in table)
     agent = FILES / "agent"
     agent.write_text(AGENT.format(cases=cases))
     agent.chmod(0o755)
@@ -133,7 +133,7 @@ class Link:
         self.carried = self.lost = 0
 
     def take(self, source: int) -> None:
-        """All packets that wait in device `source`."""
+        """Reads all packets that wait in device `source`."""
         while True:
             try:
                 packet = os.read(self.devices[source], 1 << 16)
@@ -145,25 +145,25 @@ class Link:
                 self.under_way[source].append((time.monotonic() + self.delay, packet))
 
     def deliver(self) -> float:
-        """Hands over the packets that are due; seconds until the next one is."""
-        now, rest = time.monotonic(), 1.0
+        """Hands over the packets that are due; returns the seconds until the next one is."""
+        now, wait = time.monotonic(), 1.0
         for source, packets in enumerate(self.under_way):
             while packets and packets[0][0] <= now:
                 os.write(self.devices[1 - source], packets.popleft()[1])
                 self.carried += 1
             if packets:
-                rest = min(rest, packets[0][0] - now)
-        return rest
+                wait = min(wait, packets[0][0] - now)
+        return wait
 
     def turn(self) -> None:
-        """Waits for what comes next, a packet or a signal, and handles it."""
+        """Waits for the next packet or signal, and handles it."""
         ready = select.select(self.devices, (), (), max(0.0, self.deliver()))[0]
         for device in ready:
             self.take(self.devices.index(device))
 
 
 def carry(link: Link, outage: float, command: Sequence[str]) -> int:
-    """Runs a command and carries packets until it has ended; its exit code."""
+    """Runs a command and carries packets until it has ended; returns its exit code."""
 
     def cut(_signal: int, _frame: FrameType | None) -> None:
         link.cut_until = time.monotonic() + outage
@@ -173,7 +173,7 @@ def carry(link: Link, outage: float, command: Sequence[str]) -> int:
     ended = process.pid, 0
     while True:
         link.turn()
-        while True:  # as the first process of the namespace it is every orphan's parent
+        while True:  # the first process of a namespace becomes the parent of every orphan
             try:
                 ended = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--outage", type=float, default=5000.0, metavar="MILLISECONDS")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("command", nargs=argparse.REMAINDER)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     if os.getpid() != 1:
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         os.execvp("unshare", outside(*sys.argv[1:]))
@@ -208,8 +208,8 @@ def main() -> int:
     os.environ |= {
         "LINK_AGENT": str(agent), "LINK_PROCESS": str(os.getpid()), "TMPDIR": str(FILES),
     }  # fmt: skip
-    link = Link((first[0], second[0]), asked.delay / 1e3, asked.loss, asked.seed)
-    code = carry(link, asked.outage / 1e3, asked.command)
+    link = Link((first[0], second[0]), arguments.delay / 1e3, arguments.loss, arguments.seed)
+    code = carry(link, arguments.outage / 1e3, arguments.command)
     print(f"link: {link.carried} packets carried, {link.lost} lost", file=sys.stderr)
     return code
 

@@ -1,4 +1,5 @@
-"""The cases of ONNX's own backend suite, with their inputs and expected outputs.  Needs onnx."""
+"""Reads the cases of ONNX's own backend suite, with their inputs and expected outputs.  Needs
+onnx."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from onnx.backend.test.loader import DATA_DIR, load_model_tests
 from onnx.backend.test.runner import Runner
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
-_BF16_RTOL = 2.0**-6  # what ONNX's runner allows for two steps of bfloat16
+_BF16_RTOL = 2.0**-6  # ONNX's runner allows two steps of bfloat16
 
 
 @dataclass(frozen=True)
 class Case:
-    """One case; a node case carries its model, the others name a folder or a file."""
+    """One case; a node case carries its model, other cases name a folder or a file."""
 
     name: str
     kind: str
@@ -33,7 +34,8 @@ class Case:
     source: Any
 
     def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-        """The model and its data sets: inputs in the order of the model's, expected outputs.
+        """Returns the model and its data sets: inputs in the order of the model's, expected
+        outputs.
 
         Values are arrays, lists of values for sequences, None for an absent optional.
         """
@@ -46,36 +48,40 @@ class Case:
 
 
 def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
-    """All cases of the kinds, sorted by kind, then name."""
-    found = []
+    """Returns all cases of the kinds, sorted by kind, then name."""
+    cases = []
     for kind in kinds:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # NumPy's, while ONNX computes expected outputs
+            warnings.simplefilter(
+                "ignore"
+            )  # warnings of NumPy, while ONNX computes expected outputs
             listed = load_model_tests(kind=kind)
-        found += [
-            Case(_unique(each.name, kind), kind, each.rtol, each.atol, _source(each))
-            for each in sorted(listed, key=lambda each: each.name)
+        cases += [
+            Case(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
+            for test in sorted(listed, key=lambda test: test.name)
         ]
-    return tuple(found)
+    return tuple(cases)
 
 
 def node_cases(modules: Sequence[str]) -> tuple[Case, ...]:
-    """The node cases that these modules of ONNX's suite define, and those already made here."""
+    """Returns the node cases that these modules of ONNX's suite define, and those defined by
+    earlier imports."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for name in modules:
             import_module(f"{node.__name__}.{name}")
-    made = sorted(node._NodeTestCases, key=lambda each: each.name)
-    return tuple(Case(each.name, "node", each.rtol, each.atol, each) for each in made)
+    tests = sorted(node._NodeTestCases, key=lambda test: test.name)
+    return tuple(Case(test.name, "node", test.rtol, test.atol, test) for test in tests)
 
 
 def node_modules() -> tuple[str, ...]:
-    """The modules of ONNX's suite that define node cases."""
+    """Returns the modules of ONNX's suite that define node cases."""
     return tuple(sorted(info.name for info in iter_modules(node.__path__)))
 
 
 def _unique(name: str, kind: str) -> str:
-    """Names of node cases are their own; others may meet them."""
+    """Returns a name that is unique over kinds: names of other kinds may equal those of node
+    cases."""
     return name if kind == "node" else f"{kind}/{name}"
 
 
@@ -113,48 +119,49 @@ def _read(place: Path, name: str, types: Sequence[TypeProto]) -> Iterator[Any]:
 
 
 def _light(path: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """A large network with constant weights; the inputs are what ONNX's runner makes for it."""
+    """Returns a large network with constant weights; ONNX's runner makes its inputs."""
     model = onnx.load(path)
     fixed = {t.name for t in model.graph.initializer}
-    given = [v for v in model.graph.input if v.name not in fixed]
-    inputs = [Runner.generate_dummy_data(v, seed=0, name=path.stem) for v in given]
+    fed_inputs = [v for v in model.graph.input if v.name not in fixed]
+    inputs = [Runner.generate_dummy_data(v, seed=0, name=path.stem) for v in fed_inputs]
     files = [path.with_name(f"{path.stem}_output_{n}.pb") for n in range(len(model.graph.output))]
     outputs = [numpy_helper.to_array(TensorProto.FromString(f.read_bytes())) for f in files]
     return model, [(inputs, outputs)]
 
 
-def mismatch(found: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
-    """What differs between a run's outputs and the expected ones by ONNX's rules; '' if nothing."""
-    if len(found) != len(expected):
-        return f"{len(found)} outputs, {len(expected)} expected"
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
-        why = _difference(one, other, rtol, atol)
+def mismatch(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
+    """Returns the first difference between a run's outputs and the expected ones by ONNX's rules;
+    '' if none."""
+    if len(results) != len(expected):
+        return f"{len(results)} outputs, {len(expected)} expected"
+    for number, (result, wanted_result) in enumerate(zip(results, expected, strict=True)):
+        why = _difference(result, wanted_result, rtol, atol)
         if why:
             return f"output {number}: {why}"
     return ""
 
 
-def _difference(found: Any, expected: Any, rtol: float, atol: float) -> str:
+def _difference(results: Any, expected: Any, rtol: float, atol: float) -> str:
     if isinstance(expected, list | tuple):
-        if not isinstance(found, list | tuple):
-            return f"{type(found).__name__} instead of a sequence"
-        return mismatch(found, expected, rtol, atol)
-    if expected is None or found is None:
-        return "" if found is expected else "one of the two is absent"
-    if not isinstance(found, np.ndarray):
-        return f"{type(found).__name__} instead of an array"
+        if not isinstance(results, list | tuple):
+            return f"{type(results).__name__} instead of a sequence"
+        return mismatch(results, expected, rtol, atol)
+    if expected is None or results is None:
+        return "" if results is expected else "one of the two is absent"
+    if not isinstance(results, np.ndarray):
+        return f"{type(results).__name__} instead of an array"
     expected = np.asarray(expected)
-    if found.shape != expected.shape:
-        return f"shape {found.shape}, {expected.shape} expected"
+    if results.shape != expected.shape:
+        return f"shape {results.shape}, {expected.shape} expected"
     if expected.dtype.kind in "OSU":
-        return "" if np.array_equal(found, expected) else "strings differ"
-    if found.dtype != expected.dtype:
-        return f"element type {found.dtype}, {expected.dtype} expected"
-    if expected.dtype.kind not in "biufc":  # ml_dtypes, with which NumPy's comparison cannot do
+        return "" if np.array_equal(results, expected) else "strings differ"
+    if results.dtype != expected.dtype:
+        return f"element type {results.dtype}, {expected.dtype} expected"
+    if expected.dtype.kind not in "biufc":  # types of ml_dtypes, which NumPy cannot compare
         rtol = max(rtol, _BF16_RTOL) if expected.dtype.name == "bfloat16" else rtol
-        found, expected = found.astype(np.float32), expected.astype(np.float32)
+        results, expected = results.astype(np.float32), expected.astype(np.float32)
     try:
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
+        np.testing.assert_allclose(results, expected, rtol=rtol, atol=atol)
     except AssertionError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         return "; ".join(lines[1:6])[:300]
@@ -174,10 +181,10 @@ _RANDOM = re.compile(
 
 
 def category(case: Case, model: onnx.ModelProto) -> str:
-    """The group of a case in the summary: by what it needs, the rarest first."""
+    """Returns the group of a case in the summary: its rarest requirement."""
     if case.kind != "node":
         return case.kind
-    domains = {each.domain for each in model.graph.node}
+    domains = {node_.domain for node_ in model.graph.node}
     if domains - {"", "ai.onnx"}:
         return sorted(domains - {"", "ai.onnx"})[0]
     if "image_decoder" in case.name:
@@ -192,7 +199,7 @@ def category(case: Case, model: onnx.ModelProto) -> str:
         return "string"
     if elements & _NARROW:
         return "narrow types"
-    if {each.op_type for each in model.graph.node} & {"If", "Loop", "Scan"}:
+    if {node_.op_type for node_ in model.graph.node} & {"If", "Loop", "Scan"}:
         return "control flow"
     if TensorProto.BFLOAT16 in elements:
         return "bf16"

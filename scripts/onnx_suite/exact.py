@@ -1,4 +1,4 @@
-"""What a case's outputs are without rounding: the same model in f64.  Needs onnx."""
+"""Computes a case's outputs without rounding: the same model in f64.  Needs onnx."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _TYPES = ("to", "dtype", "output_datatype", "softmax_precision", "stash_type")
 
 
 def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
-    """The outputs by ONNX's reference evaluator with f64 in the place of narrower floats, in the
-    element types of `like`; None where the model takes or gives other things than tensors, or
-    where the evaluator cannot do it.
+    """Returns the outputs of ONNX's reference evaluator with f64 in the place of narrower floats,
+    in the element types of `like`.  None where inputs or outputs are not all tensors, or where the
+    evaluator fails.
 
     Narrow constants are taken as they are: their rounding is part of the model.
     """
-    if not all(isinstance(each, np.ndarray) for each in (*inputs, *like)):
+    if not all(isinstance(item, np.ndarray) for item in (*inputs, *like)):
         return None
     wide = onnx.ModelProto()
     wide.CopyFrom(model)
@@ -31,10 +31,13 @@ def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) ->
         for value, array in zip(model.graph.input, inputs, strict=False)
     }
     try:
-        found = ReferenceEvaluator(wide).run(None, feeds)
-    except Exception:  # whatever it is that the evaluator cannot do with f64
+        results = ReferenceEvaluator(wide).run(None, feeds)
+    except Exception:  # the evaluator fails on f64 in many ways
         return None
-    return [np.asarray(one).astype(other.dtype) for one, other in zip(found, like, strict=True)]
+    return [
+        np.asarray(result).astype(like_array.dtype)
+        for result, like_array in zip(results, like, strict=True)
+    ]
 
 
 def _is_rounded(value: ValueInfoProto) -> bool:

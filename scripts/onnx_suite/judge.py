@@ -1,4 +1,4 @@
-"""One case compiled, run and compared.  Needs tcc; the calling process may die of it."""
+"""Compiles, runs and compares one case.  Needs tcc; the calling process may die of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnx_suite.exact import exact
 from onnx_suite.modes import MODES
 from tests.backends.cpu.pool_here import PoolHere
 
-# What became of a case, from good to bad.
+# The outcomes of a case, from good to bad.
 OUTCOMES = MappingProxyType(
     {
         "pass": "agrees with the stored outputs",
@@ -41,7 +41,7 @@ _RANDOM = frozenset(("Bernoulli", "Dropout", "Multinomial"))
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a case in one mode; `why` is what was said, in one line."""
+    """The outcome of a case in one mode; `why` is the reason, in one line."""
 
     name: str
     category: str
@@ -51,11 +51,11 @@ class Row:
 
 
 def judge(case: Case, mode: str, level: int) -> Row:
-    """The row of a case; whatever Python raises is in it."""
+    """Returns the row of a case, whatever Python raises."""
     started = time.perf_counter()
     model, data = case.load()
     try:
-        # Without a seed few draws agree by chance once in a while.
+        # Without a fixed seed, outputs of few draws agree by chance now and then.
         with (
             np.errstate(all="ignore"),
             patch.object(cpu_compile, "WorkerPool", PoolHere),
@@ -65,7 +65,7 @@ def judge(case: Case, mode: str, level: int) -> Row:
     except UserError as error:
         outcome, why = "refused", _line(error)
     except Exception as error:
-        # A tool that fails on what tcc wrote is tcc's fault too.
+        # A tool that fails on tcc's output is tcc's fault too.
         kind = "ToolError" if isinstance(error, ToolError) else type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
@@ -74,24 +74,25 @@ def judge(case: Case, mode: str, level: int) -> Row:
 
 
 def _compare(case: Case, model: Any, data: Sequence[Any], mode: str, level: int) -> tuple[str, str]:
-    outcome, said = "pass", ""
+    outcome, reason = "pass", ""
     for inputs, expected in data:
-        changed, kept = MODES[mode](model, inputs)
+        changed, run_inputs = MODES[mode](model, inputs)
         prepared = onnx_backend.prepare(changed, level=level, jobs=1, threads=2)
-        found = prepared.run(kept)
-        why = mismatch(found, expected, case.rtol, case.atol)
-        if why and _draws(model) and _forms(found) == _forms(expected):
-            outcome, said = "drawn", why
+        results = prepared.run(run_inputs)
+        why = mismatch(results, expected, case.rtol, case.atol)
+        if why and _draws(model) and _forms(results) == _forms(expected):
+            outcome, reason = "drawn", why
         elif why:
-            true = exact(model, inputs, expected)
-            if true is None or mismatch(found, true, case.rtol, case.atol):
+            exact_results = exact(model, inputs, expected)
+            if exact_results is None or mismatch(results, exact_results, case.rtol, case.atol):
                 return "wrong", why
-            outcome, said = "exact", why
-    return outcome, said
+            outcome, reason = "exact", why
+    return outcome, reason
 
 
 def _draws(model: Any) -> bool:
-    """Whether the model or one of its functions has a node that may draw random numbers."""
+    """Returns True where the model or one of its functions has a node that may draw random
+    numbers."""
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     return any(node.op_type in _RANDOM or node.op_type.startswith("Random") for node in nodes)
 

@@ -14,11 +14,11 @@ Prepared: TypeAlias = tuple[onnx.ModelProto, list[Any]]
 
 
 def static(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """As it is: all sizes known, all contents given at run time."""
+    """Returns the model as it is: all sizes are known, all contents are given at run time."""
     return model, list(inputs)
 
 
-# Sizes that an operator reads as constants: by input, the axes; None stands for all of them.
+# Sizes that an operator reads as constants: the axes by input; None stands for all axes.
 _ALL = None
 _KERNEL: Mapping[int, tuple[int, ...] | None] = MappingProxyType({1: _ALL, 2: _ALL})
 _CELL: Mapping[int, tuple[int, ...] | None] = MappingProxyType(
@@ -39,14 +39,15 @@ _CONSTANT: Mapping[str, Mapping[int, tuple[int, ...] | None]] = MappingProxyType
 
 
 def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Every size of an input above one is open, equal ones under one name, as exporters do.
+    """Returns the model with every size above one of an input open, equal sizes under one name, as
+    exporters do.
 
-    Sizes of zero and one are structure, and so are the length of a vector of integers, which is the
-    rank of something else, and what `_CONSTANT` lists.
+    Sizes of zero and one are structure and stay.  So do the length of a vector of integers, which
+    is the rank of another value, and the axes that `_CONSTANT` lists.
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
-    kept = _kept_axes(changed.graph)
+    fixed_axes = _fixed_axes(changed.graph)
     for value in changed.graph.input:
         if value.type.WhichOneof("value") != "tensor_type":
             continue
@@ -55,7 +56,7 @@ def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
         if len(dims) == 1 and not is_float:
             continue
         for axis, dim in enumerate(dims):
-            if dim.dim_value > 1 and not kept[value.name] & {axis, axis - len(dims), _ALL}:
+            if dim.dim_value > 1 and not fixed_axes[value.name] & {axis, axis - len(dims), _ALL}:
                 dim.dim_param = f"n{dim.dim_value}"
     return changed, list(inputs)
 
@@ -63,30 +64,30 @@ def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 
 
-def _kept_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
-    """For each input the axes that stay."""
-    kept: dict[str, set[int | None]] = defaultdict(set)
+def _fixed_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
+    """Returns for each input the axes whose sizes stay fixed."""
+    fixed_axes: dict[str, set[int | None]] = defaultdict(set)
     for node in graph.node:
         for number, axes in _CONSTANT.get(node.op_type, {}).items():
             if number < len(node.input):
-                kept[node.input[number]] |= {_ALL} if axes is None else set(axes)
-    return kept
+                fixed_axes[node.input[number]] |= {_ALL} if axes is None else set(axes)
+    return fixed_axes
 
 
 def constant(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Tensors that are inputs become initialisers; sequences and optionals stay inputs."""
+    """Returns the model with tensor inputs as initialisers; sequences and optionals stay inputs."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     fixed = {t.name for t in changed.graph.initializer}
-    given = [value for value in changed.graph.input if value.name not in fixed]
-    kept = []
-    for value, array in zip(given, inputs, strict=True):
+    fed_inputs = [value for value in changed.graph.input if value.name not in fixed]
+    remaining = []
+    for value, array in zip(fed_inputs, inputs, strict=True):
         if value.type.WhichOneof("value") == "tensor_type":
             changed.graph.initializer.append(numpy_helper.from_array(array, value.name))
             changed.graph.input.remove(value)
         else:
-            kept.append(array)
-    return changed, kept
+            remaining.append(array)
+    return changed, remaining
 
 
 MODES: Mapping[str, Callable[[onnx.ModelProto, Sequence[Any]], Prepared]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""Cases handed to processes that may die or hang: every one ends with a row."""
+"""Hands cases to processes that may die or hang: every case ends with a row."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ _FORK = get_context("fork")  # the cases are made once, here
 
 
 class _Worker:
-    """A process that judges cases by number; `deadline` is for the one it has."""
+    """A process that judges cases by number; `deadline` belongs to its current case, `count` counts
+    its cases."""
 
-    def __init__(self, judge: Callable[[int], Row]) -> None:
-        self.pipe, other = _FORK.Pipe()
-        self.process = _FORK.Process(target=_serve, args=(other, self.pipe, judge), daemon=True)
+    def __init__(self, judge_number: Callable[[int], Row]) -> None:
+        self.pipe, worker_pipe = _FORK.Pipe()
+        self.process = _FORK.Process(
+            target=_serve, args=(worker_pipe, self.pipe, judge_number), daemon=True
+        )
         self.process.start()
-        other.close()
-        self.number, self.deadline, self.done, self.started = -1, 0.0, 0, 0.0
+        worker_pipe.close()
+        self.number, self.deadline, self.count, self.started = -1, 0.0, 0, 0.0
 
     def give(self, number: int, limit: float) -> None:
         self.number, self.started = number, time.monotonic()
         self.deadline = self.started + limit
-        self.done += 1
+        self.count += 1
         self.pipe.send(number)
 
     def end(self) -> None:
@@ -40,7 +43,7 @@ class _Worker:
         self.process.join()
 
 
-def _serve(pipe: Any, parents: Any, judge: Callable[[int], Row]) -> None:
+def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], Row]) -> None:
     parents.close()
     end_with_parent(pipe.fileno())
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -50,13 +53,14 @@ def _serve(pipe: Any, parents: Any, judge: Callable[[int], Row]) -> None:
             number = pipe.recv()
         except EOFError:
             return
-        pipe.send(judge(number))
+        pipe.send(judge_number(number))
 
 
 def rows(
-    cases: Sequence[Case], judge: Callable[[Case], Row], jobs: int, limit: float
+    cases: Sequence[Case], judge_case: Callable[[Case], Row], jobs: int, limit: float
 ) -> Iterator[Row]:
-    """A row of each case as it is done, in `jobs` processes, each case in at most `limit` seconds.
+    """Yields a row of each case as it is done, in `jobs` processes, each case in at most `limit`
+    seconds.
 
     A process that dies or takes longer costs its own case only.
     """
@@ -65,7 +69,7 @@ def rows(
     try:
         while pending or workers:
             while pending and len(workers) < jobs:
-                workers.append(_Worker(lambda number: judge(cases[number])))
+                workers.append(_Worker(lambda number: judge_case(cases[number])))
                 workers[-1].give(pending.popleft(), limit)
             first = min(worker.deadline for worker in workers)
             ready = connection.wait(
@@ -76,7 +80,7 @@ def rows(
                 if row is None:
                     continue
                 yield row
-                ended = row.outcome in ("crash", "hang") or worker.done >= _CASES_PER_PROCESS
+                ended = row.outcome in ("crash", "hang") or worker.count >= _CASES_PER_PROCESS
                 if ended or not pending:
                     worker.end()
                     workers.remove(worker)
@@ -88,7 +92,7 @@ def rows(
 
 
 def _row(worker: _Worker, cases: Sequence[Case], ready: bool) -> Row | None:
-    """What became of the worker's case; None while it is at it."""
+    """Returns the row of the worker's case; None while it is at work."""
     if ready:
         try:
             row: Row = worker.pipe.recv()

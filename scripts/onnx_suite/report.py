@@ -16,20 +16,20 @@ from whole import write_whole
 _SOURCES = ("compiler", "passes", "backends", "runtime")
 
 
-def code_key(root: Path, *judge: str) -> str:
-    """A hash of the sources of tcc and of those in the folders `judge`: results of other code do
-    not count."""
-    found = hashlib.sha256()
-    for folder in (*_SOURCES, *judge):
+def code_key(root: Path, *further_folders: str) -> str:
+    """Returns a hash of the sources of tcc and of `further_folders`: results of other code do not
+    count."""
+    hasher = hashlib.sha256()
+    for folder in (*_SOURCES, *further_folders):
         for path in sorted((root / folder).rglob("*")):
             if path.suffix in (".py", ".c", ".h"):
-                found.update(path.relative_to(root).as_posix().encode() + b"\0")
-                found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+                hasher.update(path.relative_to(root).as_posix().encode() + b"\0")
+                hasher.update(path.read_bytes())
+    return hasher.hexdigest()[:16]
 
 
 def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
-    """The rows of a results file by name; none where the file is of other code."""
+    """Returns the rows of a results file by name; none where the file is of other code."""
     if not path.is_file():
         return {}
     head, *lines = path.read_text().splitlines()
@@ -39,31 +39,33 @@ def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
 
 
 def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> None:
-    """Writes the file, which is whole at any time."""
+    """Writes the file, which is complete at any time."""
     lines = [json.dumps({"code": key}), *(json.dumps(rows[name]) for name in sorted(rows))]
     write_whole(path, "\n".join(lines) + "\n")
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What becomes of the cases that do not pass in one mode and level, by name."""
+    """The expected outcomes of the cases that do not pass in one mode and level, by name."""
 
     outcomes: Mapping[str, str]
 
     def complaints(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """What is not as listed: failures that are not listed, passes that are."""
-        found = []
+        """Returns the cases that are not as listed: failures that are not listed, passes that
+        are."""
+        lines = []
         for name in sorted(rows):
-            outcome, due = rows[name]["outcome"], self.outcomes.get(name, "pass")
-            if outcome == "pass" != due:
-                found.append(f"{name}: passes, but is listed as {due}")
-            elif outcome != due:
-                found.append(f"{name}: {outcome}: {rows[name]['why']}")
-        return found
+            outcome, expected = rows[name]["outcome"], self.outcomes.get(name, "pass")
+            if outcome == "pass" != expected:
+                lines.append(f"{name}: passes, but is listed as {expected}")
+            elif outcome != expected:
+                lines.append(f"{name}: {outcome}: {rows[name]['why']}")
+        return lines
 
 
 def read_expected(path: Path, mode: str, level: int) -> Expected:
-    """The list for a mode and level: groups without `modes` or `levels` hold in all of them.
+    """Returns the list for a mode and level: groups without `modes` or `levels` hold in all of
+    them.
 
     Raises ValueError where a case is listed twice.
     """
@@ -80,19 +82,19 @@ def read_expected(path: Path, mode: str, level: int) -> Expected:
 
 
 def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:
-    """Counts by category and outcome."""
+    """Returns counts by category and outcome."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
         counts.setdefault(row["category"], Counter())[row["outcome"]] += 1
-    total: Counter[str] = sum(counts.values(), Counter())
+    sums: Counter[str] = sum(counts.values(), Counter())
     lines = [f"{'category':28}{'cases':>7}" + "".join(f"{name:>10}" for name in outcomes)]
     ordered = sorted(counts.items(), key=lambda item: (-item[1].total(), item[0]))
-    for name, count in [*ordered, ("all", total)]:
+    for name, count in [*ordered, ("all", sums)]:
         cells = "".join(f"{count[outcome] or '-':>10}" for outcome in outcomes)
         lines.append(f"{name:28}{count.total():7}{cells}")
     return "\n".join(lines)
 
 
 def as_row(row: Any) -> dict[str, Any]:
-    """A row as it is stored."""
+    """Returns a row in its stored form."""
     return {**asdict(row), "seconds": round(row.seconds, 3)}

@@ -13,11 +13,11 @@ import numpy as np
 from iree.compiler import compile_file
 from tcc.cli.peers.worker import Array, read_arrays, serve
 
-OPSET = 17  # what the importer knows best; it refuses models below
+OPSET = 17  # the version that the importer supports best; it refuses older models
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """A function that runs the model once on the arrays of `feed`."""
+    """Returns a function that runs the model once on the arrays of `feed`."""
     imported = feed.with_name("model.mlir")
     importer = [sys.executable, "-m", "iree.compiler.tools.import_onnx", str(model)]
     subprocess.run([*importer, "-o", str(imported), f"--opset-version={OPSET}"], check=True)

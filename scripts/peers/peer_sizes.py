@@ -1,11 +1,11 @@
 """The worker that runs models at several sizes: MODELS.json INPUTS.npz THREADS tcc|ort.
 
 MODELS.json lists a file for each size, and may list one several times; the arrays in INPUTS.npz are
-named `NUMBER NAME`, as are the outputs.  It answers as `tcc.cli.peers.worker` says, but for
+named `NUMBER NAME`, as are the outputs.  It answers as `tcc.cli.peers.worker` says, except for
 
     time MICROSECONDS  -> {"seconds": [...]}  the median of the runs in that time at each size
 
-of which the first, which wakes the threads, counts only where there is no time for another.
+The first run wakes the threads and counts only where there is no time for another.
 """
 
 import json
@@ -25,7 +25,7 @@ Model = Callable[[Arrays], Arrays]
 
 
 def prepare(models: Path, feed: Path, threads: int, kind: str) -> Sequence[Run]:
-    """Functions that run the model of each size once."""
+    """Returns functions that run the model of each size once."""
     files: list[str] = json.loads(models.read_text())
     feeds: list[dict[str, Array]] = [{} for _ in files]
     for text, array in read_arrays(feed).items():
@@ -44,7 +44,7 @@ def _artifact(file: str, threads: int) -> Model:
 
 
 def _session(file: str, threads: int) -> Model:
-    """ONNX Runtime with the settings of `tcc.cli.peers.ort`."""
+    """Opens a session of ONNX Runtime with the settings of `tcc.cli.peers.ort`."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -54,12 +54,12 @@ def _session(file: str, threads: int) -> Model:
     return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
 
-def timed(run: Run, seconds: float) -> float:
-    """The median of runs that take `seconds` together."""
+def timed(run_model: Run, seconds: float) -> float:
+    """Returns the median of runs that take `seconds` together."""
     end, times = time.perf_counter() + seconds, []
     while not times or time.perf_counter() < end:
         started = time.perf_counter()
-        run()
+        run_model()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:] or times)
 
@@ -75,9 +75,13 @@ def main() -> None:
             verb, _, operand = line.strip().partition(" ")
             answer = {}
             if verb == "time":
-                answer = {"seconds": [timed(run, int(operand) * 1e-6) for run in runs]}
+                answer = {"seconds": [timed(run_model, int(operand) * 1e-6) for run_model in runs]}
             elif verb == "outputs":
-                named = ((n, name, a) for n, run in enumerate(runs) for name, a in run().items())
+                named = (
+                    (n, name, a)
+                    for n, run_model in enumerate(runs)
+                    for name, a in run_model().items()
+                )
                 write_arrays(Path(operand), {f"{n} {name}": array for n, name, array in named})
             print(json.dumps(answer), file=answers, flush=True)
     except Exception as error:

@@ -19,7 +19,7 @@ from models.manifest import model_spec
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """A function that runs the model once on the arrays of `feed`."""
+    """Returns a function that runs the model once on the arrays of `feed`."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(feed.parent / "inductor")
     torch.set_num_threads(threads)
     spec = model_spec(model.stem)
@@ -29,8 +29,8 @@ def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, 
     def run() -> Mapping[str, Array]:
         with torch.inference_mode():
             results = compiled(*arguments)
-        found = [results] if isinstance(results, torch.Tensor) else _flat(results)
-        return dict(zip(spec.outputs, (item.numpy() for item in found), strict=True))
+        tensors = [results] if isinstance(results, torch.Tensor) else _flat(results)
+        return dict(zip(spec.outputs, (item.numpy() for item in tensors), strict=True))
 
     return run
 

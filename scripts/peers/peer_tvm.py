@@ -1,6 +1,7 @@
-"""The worker that runs a model with TVM: MODEL.onnx INPUTS.npz THREADS.
+"""Runs a model with TVM, as a worker: MODEL.onnx INPUTS.npz THREADS.
 
-The ONNX importer of Relax, its default pipeline for CPUs, this machine's processor; no tuning.
+It uses the ONNX importer of Relax, its default pipeline for CPUs and this machine's processor,
+without tuning.
 """
 
 import os
@@ -16,7 +17,7 @@ from tvm.relax.frontend.onnx import from_onnx
 
 
 def prepare(model: Path, feed: Path, threads: int) -> Callable[[], Mapping[str, Array]]:
-    """A function that runs the model once on the arrays of `feed`."""
+    """Returns a function that runs the model once on the arrays of `feed`."""
     os.environ["TVM_NUM_THREADS"] = str(threads)
     module = from_onnx(onnx.load(model), keep_params_in_input=False)
     target = tvm.target.Target({"kind": "llvm", "mcpu": detect().cpu, "num-cores": threads})

@@ -92,7 +92,7 @@ def table(results: Mapping[str, Any]) -> str:
     timed.sort(key=lambda entry: known[entry.family])
     lines = [*_heading(results), "", *LEGEND, ""]
     rows = (_cells(results, entry) for entry in timed)
-    lines += aligned([_head(results["precision"]), *rows], left=3)
+    lines += aligned([_head(results["precision"]), *rows], left_columns=3)
     lines += ["", *(f"{text}: {'met' if met else 'MISSED'}" for text, met in goals(results))]
     for title, found in (
         (

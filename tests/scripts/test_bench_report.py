@@ -57,7 +57,7 @@ def test_goals_are_of_the_ratio_within_rounds() -> None:
     report = results({"csrnet": row((0.010, 0.008), ort=(0.030, 0.024), openvino=(0.022, 0.016))})
     assert goals.goal_ratio(report, "csrnet") == pytest.approx((16 / 8 + 28 / 12) / 2)
     (verdict,) = goals.judge(report)
-    assert (verdict.what, verdict.wanted, verdict.text) == ("ratio", 2.2, "MISSED")
+    assert (verdict.what, verdict.goal, verdict.text) == ("ratio", 2.2, "MISSED")
 
 
 def test_a_missing_baseline_leaves_a_goal_open() -> None:
@@ -107,14 +107,14 @@ def test_the_mean_needs_every_model() -> None:
     rows["b"]["peers"]["openvino-bf16"] = times(0.005, 0.005)
     last = list(goals.judge(results(rows, "bf16")))
     assert [v.text for v in last] == ["met", "MISSED", "MISSED"]
-    assert last[-1].found == pytest.approx(1.0)  # of 2 and 0.5
+    assert last[-1].value == pytest.approx(1.0)  # of 2 and 0.5
     assert not any("mean" in v.what for v in goals.judge(results({"lstm": row((1, 1))})))
 
 
 def test_decoding_is_judged_by_the_bandwidth() -> None:
     found = results({"gpt2_decode": row((125e-6, 1e-4), ort=(1, 1), openvino=(1, 1))})
     (verdict,) = goals.judge(found)  # 2 MB in 125 us are 16 GB/s of 20
-    assert (verdict.found, verdict.text) == (pytest.approx(0.8), "MISSED")
+    assert (verdict.value, verdict.text) == (pytest.approx(0.8), "MISSED")
 
 
 def test_the_table_lines_up_and_says_all() -> None:

@@ -30,7 +30,7 @@ def test_open_sizes_give_what_fixed_ones_give(operator: Operator) -> None:
         found.append(dict(enumerate(session.run(None, feed))))
     first, second = ({str(k): v for k, v in each.items()} for each in found)
     assert distance(first, second) < 1e-5
-    assert len(first) == (8 if operator.apart else 1)
+    assert len(first) == (8 if operator.own_inputs else 1)
 
 
 def test_every_size_is_measured_in_every_round(tmp_path: Path) -> None:
@@ -39,15 +39,15 @@ def test_every_size_is_measured_in_every_round(tmp_path: Path) -> None:
     rows = list(measure(softmax, (1, 7), read_options({}), plan, tmp_path))
     assert [row.size for row in rows] == [1, 7]
     assert all(len(t) == 2 and min(t) > 0 for row in rows for t in (row.open, row.fixed, row.ort))
-    assert max(row.apart for row in rows) < 1e-5
+    assert max(row.difference for row in rows) < 1e-5
     assert len(list(tmp_path.glob("*.so"))) == 3  # one with open sizes, one for each size
 
 
 def test_ratios_are_of_the_same_round() -> None:
     slow = OpenRow(
-        "a", 1, open=(2e-6, 8e-6, 3e-6), fixed=(1e-6, 2e-6, 3e-6), ort=(1e-6,) * 3, apart=0
+        "a", 1, open=(2e-6, 8e-6, 3e-6), fixed=(1e-6, 2e-6, 3e-6), ort=(1e-6,) * 3, difference=0
     )
-    quick = OpenRow("b", 1, open=(1e-6,) * 3, fixed=(2e-6,) * 3, ort=(2e-6,) * 3, apart=0)
+    quick = OpenRow("b", 1, open=(1e-6,) * 3, fixed=(2e-6,) * 3, ort=(2e-6,) * 3, difference=0)
     assert (slow.loss, quick.loss) == (2.0, 0.5)
     assert not slow.slow  # with fixed sizes it is slower than ONNX Runtime too
     lines = list(summary([slow, quick]))

@@ -16,10 +16,18 @@ sys.path.insert(0, str(SCRIPTS))
 
 from open_cases import OpenRow
 
-GOOD = OpenRow("unet", "96x416", open=(1.1e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, apart=1e-6)
-SLOW = OpenRow("unet", "96x416", open=(1.3e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, apart=1e-6)
-LATE = OpenRow("unet", "96x416", open=(3e-3,) * 3, fixed=(3e-3,) * 3, ort=(2e-3,) * 3, apart=1e-6)
-WRONG = OpenRow("unet", "96x416", open=(1e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, apart=2e-4)
+GOOD = OpenRow(
+    "unet", "96x416", open=(1.1e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, difference=1e-6
+)
+SLOW = OpenRow(
+    "unet", "96x416", open=(1.3e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, difference=1e-6
+)
+LATE = OpenRow(
+    "unet", "96x416", open=(3e-3,) * 3, fixed=(3e-3,) * 3, ort=(2e-3,) * 3, difference=1e-6
+)
+WRONG = OpenRow(
+    "unet", "96x416", open=(1e-3,) * 3, fixed=(1e-3,) * 3, ort=(2e-3,) * 3, difference=2e-4
+)
 
 
 @pytest.fixture

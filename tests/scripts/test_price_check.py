@@ -129,7 +129,7 @@ def test_a_kernel_from_end_to_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(price_main, "KEPT", tmp_path / "kept")
+    monkeypatch.setattr(price_main, "TIMES_FOLDER", tmp_path / "kept")
     model = product(tmp_path / "m.onnx")
     brief = ["--sample=5", "--rounds=2", "--seconds=1e-4", "--patience=0", "--threads=2"]
     words = [str(model), "--only=MatMul", *brief]
