@@ -172,7 +172,7 @@ def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Name
 
 
 def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Times each member of the shard that has no times; exports a member whose files are missing."""
+    """Times each member of the shard without times; exports one first if its files are missing."""
     names = ("threads", "rounds", "seconds", "patience", "cap")
     plan = json.dumps({name: getattr(options, name) for name in names})
     entries = entries_of(candidates, candidates.members(outcomes.failed_exports()), options)
