@@ -20,13 +20,13 @@ def brief(error: BaseException) -> str:
 
 
 def answer(
-    cases: Mapping[str, Any], listed: Iterable[str], check: Callable[[Any], tuple[str, str]]
+    cases: Mapping[str, Any], case_names: Iterable[str], check: Callable[[Any], tuple[str, str]]
 ) -> None:
     """Answers `?` with the names in `listed`, and a name with the outcome of its check."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not mix with the answers
     warnings.simplefilter("ignore")
-    names = list(listed)
+    names = list(case_names)
     for line in sys.stdin:
         name = line.strip()
         try:

@@ -99,16 +99,16 @@ def check(op: Any) -> tuple[str, str]:
             return "refused", brief(error)
         except TccError as error:
             return "crash", brief(error)
-        named = dict(zip((port.name for port in module.inputs), inputs, strict=True))
+        named_inputs = dict(zip((port.name for port in module.inputs), inputs, strict=True))
         try:
             outputs, second_outputs = (
-                module.run({name: t.clone() for name, t in named.items()}, seed=seed)
+                module.run({name: t.clone() for name, t in named_inputs.items()}, seed=seed)
                 for seed in range(2)
             )
         except UserError as error:  # an assertion of the program failed
             return "refused", brief(error)
     # Tensors that the operator updates, as a training batch norm its moments, are results too.
-    updated = {f"{name}.updated": t for name, t in zip(named, arguments, strict=True)}
+    updated = {f"{name}.updated": t for name, t in zip(named_inputs, arguments, strict=True)}
     results = list(outputs.values())
     draws = compare(results, list(second_outputs.values()), defined=True)[0] != "pass"
     expected += [updated[name] for name in outputs if name in updated]

@@ -16,22 +16,22 @@ _BAD = ("mismatch", "crash", "signal", "hang")
 
 
 class Sweep:
-    """The cases of `scripts/frameworks/NAME_worker.py`; `what` names their kind.
+    """The cases of `scripts/frameworks/NAME_worker.py`; `case_kind` names their kind.
 
     `seconds` bounds one case, `per_process` the number of cases of one process.  A worker that
-    checks its cases in another way gets the name of that `way`, which has outcomes and a table of
+    checks its cases in another way gets the name of that `mode`, which has outcomes and a table of
     its own.
     """
 
     def __init__(
-        self, name: str, what: str, *, seconds: float, per_process: int, way: str = ""
+        self, name: str, case_kind: str, *, seconds: float, per_process: int, mode: str = ""
     ) -> None:
-        self._what = what
-        stem = f"{name}_{way}" if way else name
+        self._case_kind = case_kind
+        stem = f"{name}_{mode}" if mode else name
         self._outcomes = ROOT / "build" / f"{stem}.json"
         self._table = ROOT / "scripts" / "results" / f"{stem}.txt"
         worker = Path(__file__).with_name(f"{name}_worker.py")
-        self._worker = WorkerProcess(worker, seconds, per_process, [way] if way else [])
+        self._worker = WorkerProcess(worker, seconds, per_process, [mode] if mode else [])
 
     def main(self, page: str, reached: Callable[[int, int], bool], goal: str) -> int:
         """Checks the cases that the command line names; returns the exit code."""
@@ -64,7 +64,9 @@ class Sweep:
         lines = [f"{cases} {self._what}: {summary}; {share:.1%} pass (goal: {goal})", ""]
         width = max(map(len, outcomes), default=0)
         rows = sorted(outcomes.items(), key=lambda row: (row[1][0], row[0]))
-        lines += [f"{name:{width}}  {what:8}  {why[:240]}".rstrip() for name, (what, why) in rows]
+        lines += [
+            f"{name:{width}}  {outcome:8}  {why[:240]}".rstrip() for name, (outcome, why) in rows
+        ]
         return "\n".join(lines) + "\n"
 
 

@@ -34,13 +34,13 @@ def check(case: Case, results: Results) -> tuple[str, str]:
     try:
         model = build(case)
         inputs = case.inputs()
-        named = {**inputs, **case.arguments, "return_dict": True}
+        arguments = {**inputs, **case.arguments, "return_dict": True}
         with torch.no_grad():
-            expected = model(**named)
+            expected = model(**arguments)
     except Exception as error:
         return "no model", brief(error)
     try:
-        outputs = results(model, inputs, named)
+        outputs = results(model, inputs, arguments)
     except UserError as error:
         return "refused", brief(error)
     except TccError as error:
@@ -48,18 +48,18 @@ def check(case: Case, results: Results) -> tuple[str, str]:
     return compare(tensors(expected), outputs)
 
 
-def compiled_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
+def compiled_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
     """Returns the results of the compiled model."""
     with torch.no_grad():
-        module = tcc.compile(model, inputs=named, jobs=1)
+        module = tcc.compile(model, inputs=arguments, jobs=1)
     return list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
 
 
-def archived_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
+def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
     """Returns the reference evaluator's results for the graph that is read from an archive."""
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.pt2"
-        torch.export.save(exported(model, named), path)
+        torch.export.save(exported(model, arguments), path)
         graph = load_model(path)
         arrays = {value.name: inputs[value.name].numpy() for value in graph.inputs}
         return list(evaluate_graph(graph, arrays).values())

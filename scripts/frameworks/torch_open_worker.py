@@ -25,16 +25,16 @@ def check(case: Case) -> tuple[str, str]:
     torch.manual_seed(0)
     try:
         model, inputs = build(case), {n: _several(x) for n, x in case.inputs().items()}
-        named = {**inputs, **case.arguments, "return_dict": True}
+        arguments = {**inputs, **case.arguments, "return_dict": True}
         with torch.no_grad():
-            model(**named)
+            model(**arguments)
     except Exception as error:
         return "no model", brief(error)
     axes = tuple(_open_axes(x) for x in inputs.values())
     try:
         with torch.no_grad():
             program = torch.export.export(
-                Positional(model, tuple(inputs), named),
+                Positional(model, tuple(inputs), arguments),
                 tuple(inputs.values()),
                 dynamic_shapes=(axes,),
                 strict=False,
@@ -48,7 +48,7 @@ def check(case: Case) -> tuple[str, str]:
     except TccError as error:
         return "crash", brief(error)
     ports = {f"x_{number}": name for number, name in enumerate(inputs)}
-    return _compared(model, module, ports, inputs, named)
+    return _compared(model, module, ports, inputs, arguments)
 
 
 class Positional(torch.nn.Module):
@@ -75,7 +75,7 @@ def _open_axes(x: torch.Tensor) -> dict[int, Any]:
 
 
 def _compared(
-    model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, named: dict[str, Any]
+    model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, arguments: dict[str, Any]
 ) -> tuple[str, str]:
     """Returns the outcome at the sizes of the export and at other sizes that model and program
     take.
@@ -91,7 +91,7 @@ def _compared(
         }
         try:
             with torch.no_grad():
-                expected = tensors(model(**(named | resized)))
+                expected = tensors(model(**(arguments | resized)))
         except Exception:
             continue  # the model does not take these sizes
         try:

@@ -135,13 +135,13 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
     with tempfile.TemporaryDirectory() as scratch:
         artifact = Path(scratch) / "model.so"
         compile_item(item.model, {"target": target, **item.options}, artifact)
-        packed = folder / "artifacts" / f"{item.facts['name']}.zip"
-        carried = pack(artifact, item.draws, packed)
-    other = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
-    if other.exists() and other.read_bytes() == packed.read_bytes():
-        packed.unlink()
+        archive = folder / "artifacts" / f"{item.facts['name']}.zip"
+        carried_bytes = pack(artifact, item.draws, archive)
+    original = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
+    if original.exists() and original.read_bytes() == archive.read_bytes():
+        archive.unlink()
         return []
-    row = {**item.facts, "carried_bytes": carried, "file_bytes": packed.stat().st_size}
+    row = {**item.facts, "carried_bytes": carried_bytes, "file_bytes": archive.stat().st_size}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",

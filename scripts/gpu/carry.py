@@ -54,23 +54,23 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
     return len(remainder.lines)
 
 
-def unpack(packed: Path, draws: Mapping[str, Draw], out: Path) -> None:
+def unpack(archive: Path, draws: Mapping[str, Draw], out: Path) -> None:
     """Writes the artifact that `pack` took to `out`.
 
     Raises ValueError where its weights, or its file, differ from those that were packed.
     """
-    with zipfile.ZipFile(packed) as file:
+    with zipfile.ZipFile(archive) as file:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))
         facts = json.loads(file.read("recipe.json"))
     parts = tuple(map(_part, facts["parts"]))
     section = rebuild(parts, Remainder(facts["size"], mask, lines), draws)
     if hashlib.sha256(section).hexdigest() != facts["weights_sha256"]:
-        raise ValueError(f"{packed}: the weights made from seeds are not those of the artifact")
+        raise ValueError(f"{archive}: the weights made from seeds are not those of the artifact")
     checksum = hashlib.sha256(head)
     checksum.update(section)
     checksum.update(trailer)
     if checksum.hexdigest() != facts["sha256"]:
-        raise ValueError(f"{packed}: the file is damaged")
+        raise ValueError(f"{archive}: the file is damaged")
     with out.open("wb") as file:
         file.write(head)
         file.write(section.data)

@@ -48,13 +48,13 @@ def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, An
     )
     kernels = with_machine_code(distinct)
     sources = [kernel.source for kernel in distinct]
-    broken, stale = judge(model.stem, precision, kernels, sources, EXEMPTIONS)
+    violations, stale = judge(model.stem, precision, kernels, sources, EXEMPTIONS)
     return {
         "seconds": seconds,
         "kernels": len(compiled_kernels),
         "distinct": len(distinct),
         **facts(kernels, sources),
-        "broken": broken,
+        "broken": violations,
         "kept": stale,
     }
 

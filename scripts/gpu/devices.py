@@ -113,10 +113,10 @@ class Cpu:
         """Does nothing, because work has ended when its call returns."""
 
     def timed(self, start: Start, times: int) -> float:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(times):
             start()
-        return time.perf_counter() - begun
+        return time.perf_counter() - start_time
 
     def recorded(self, batch: Start) -> Start | None:
         batch()

@@ -128,5 +128,5 @@ def _constant(attributes: Mapping[str, Any]) -> Array:
 def _tensor(array: Array, draw: Draw | None) -> dict[str, Any]:
     if draw is not None:
         return {"draw": asdict(draw)}
-    packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": packed}
+    data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}

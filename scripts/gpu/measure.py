@@ -129,8 +129,10 @@ def latency(device: Device, start: Start) -> float:
         start()
     device.synchronize()
     times: list[float] = []
-    begun = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - begun < device.seconds and len(times) < 1000):
+    start_time = time.perf_counter()
+    while len(times) < 5 or (
+        time.perf_counter() - start_time < device.seconds and len(times) < 1000
+    ):
         before = time.perf_counter()
         start()
         device.synchronize()

@@ -50,8 +50,8 @@ def observations() -> Iterator[list[Observation]]:
         finally:
             sources.clear()
 
-    def watched_blocks(job: Job, compilers: Any, **how: Any) -> Any:
-        code = compile_blocks(job, compilers, **how)
+    def watched_blocks(job: Job, compilers: Any, **options: Any) -> Any:
+        code = compile_blocks(job, compilers, **options)
         dot = "ieee" if job.precision == "f32" else job.precision
         # kernels without sources were compiled to be compared, and get into no artifact
         for images in code.kernels if sources else ():
@@ -87,9 +87,9 @@ def judge(
 ) -> tuple[list[str], list[str]]:  # fmt: skip
     """Returns the breaches without an exemption, and the exemptions whose kernels keep the rule."""
     archs = {c.made.arch for c in kernels}
-    mine = [k for k in exemptions if (k.model, k.precision) == (model, precision)]
-    waiting = [(k, a) for k in mine for a in k.archs if a in archs]
-    stale, broken = dict.fromkeys(waiting), []
+    model_exemptions = [k for k in exemptions if (k.model, k.precision) == (model, precision)]
+    waiting = [(k, a) for k in model_exemptions for a in k.archs if a in archs]
+    stale, violations = dict.fromkeys(waiting), []
     for checked, source in zip(kernels, sources, strict=True):
         for breach in breaches(checked):
             arch = checked.made.arch
@@ -100,6 +100,6 @@ def judge(
             for excuse in excuses:
                 stale.pop(excuse, None)
             if not excuses:
-                where = f"{model} {precision} {arch} {checked.made.symbol} ({source.strip()})"
-                broken.append(f"{where}: {breach.rule}: {breach.found}")
-    return broken, [f"{model} {precision} {a} {k.source}: {k.rule}" for k, a in stale]
+                location = f"{model} {precision} {arch} {checked.made.symbol} ({source.strip()})"
+                violations.append(f"{location}: {breach.rule}: {breach.found}")
+    return violations, [f"{model} {precision} {a} {k.source}: {k.rule}" for k, a in stale]

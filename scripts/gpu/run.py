@@ -66,17 +66,17 @@ def carry_out(
     }  # fmt: skip
     unproven = with_twins(index["items"])
     waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[Step]()
-    broken = 0
+    broken_items = 0
     while waiting or late:
         step = waiting.popleft() if waiting else late.popleft()
         if step.task == "jax" and not results["device"].get("jax"):
             continue
-        new = step.task in ("kernel", "model") and step.name in unproven
-        if new and broken >= _FEW and waiting:
+        is_unproven = step.task in ("kernel", "model") and step.name in unproven
+        if is_unproven and broken_items >= _FEW and waiting:
             late.append(step)
             continue
         answer = _take(step, results, index, folder, steps, budget, out)
-        broken += new and answer is not None and bool(answer.get("broken"))
+        broken_items += is_unproven and answer is not None and bool(answer.get("broken"))
         results["spent_seconds"] = budget.spent()
         _write(results, out)
     return results
@@ -87,14 +87,14 @@ def _take(
     budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Returns the answer to a step and adds it to `results`; None if there is no time for it."""
-    kind, watched = KINDS[step.task], step.task in WATCHED
-    starting = None if watched else budget.grant(READY.limit, READY.minimum)
+    kind, has_tool = KINDS[step.task], step.task in WATCHED
+    starting = None if has_tool else budget.grant(READY.limit, READY.minimum)
     failed = steps.ready(starting) if starting is not None else ""
     seconds = budget.grant(kind.limit, kind.minimum)
     if seconds is None:
         results["skipped"].append(f"{step.task} {step.name}")
         return None
-    if watched:
+    if has_tool:
         text = out.with_suffix(f".{step.name}.txt")
         answer = watch(step.task, step.name, step.item["of"], folder, text, seconds)
     elif failed:
@@ -206,10 +206,10 @@ class Worker:
 
     def _ended(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         try:
-            how = f"ended with code {process.wait(_END_SECONDS)}"
+            end = f"ended with code {process.wait(_END_SECONDS)}"
         except subprocess.TimeoutExpired:
-            how = "does not end"
-        return {"failed": f"the process {how} (see {self._log.name})", "broken": True}
+            end = "does not end"
+        return {"failed": f"the process {end} (see {self._log.name})", "broken": True}
 
     def close(self) -> None:
         """Ends the process and its children; leaves a process that a driver holds back."""

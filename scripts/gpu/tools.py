@@ -54,20 +54,20 @@ def watch(
 
     Returns an answer as a worker's: `{"result": ...}` or `{"failed": why}`.
     """
-    watched = [sys.executable, "-m", "gpu.small", str(folder), *names]
+    process = [sys.executable, "-m", "gpu.small", str(folder), *names]
     for command in commands(task, check):
         tool = _place(command[0]) or command[0]
-        code, text = _run([tool, *command[1:], *watched], folder, seconds)
+        code, text = _run([tool, *command[1:], *process], folder, seconds)
         out.write_text(text)
         if code is None:
             return {"failed": f"took more than {seconds:.0f} s (see {out.name})"}
         if f"{names[0]}: " in text:  # the process was run
             break
     last = next((line for line in reversed(text.splitlines()) if "SUMMARY" in line), "")
-    said = last.strip("= ") or f"exit code {code}"
+    summary = last.strip("= ") or f"exit code {code}"
     if code:
-        return {"failed": f"{said} (see {out.name})"}
-    return {"result": {"said": said, "text": out.name}}
+        return {"failed": f"{summary} (see {out.name})"}
+    return {"result": {"said": summary, "text": out.name}}
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:

@@ -75,8 +75,8 @@ def kernel(request: Request, device: Device) -> dict[str, Any]:
     if item["group"] == "memory":
         works.append(_copy(device, item["bytes"]))
     with _tf32(item["precision"] == "tf32"), torch.inference_mode():
-        ours, theirs, *copies = compare(device, works)
-    return result | _rates(item, ours, theirs, copies)
+        tcc_time, torch_time, *copies = compare(device, works)
+    return result | _rates(item, tcc_time, torch_time, copies)
 
 
 def small(request: Request, device: Device) -> dict[str, Any]:
@@ -90,17 +90,17 @@ def small(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _rates(
-    item: Mapping[str, Any], ours: Timing, theirs: Timing, copies: list[Timing]
+    item: Mapping[str, Any], tcc_time: Timing, torch_time: Timing, copies: list[Timing]
 ) -> dict[str, Any]:
     rates = {
-        "seconds": ours.seconds, "timed": ours.how, "torch_seconds": theirs.seconds,
-        "torch_timed": theirs.how, "bytes_per_second": item["bytes"] / ours.seconds,
-        "flops_per_second": item["flops"] / ours.seconds,
+        "seconds": tcc_time.seconds, "timed": tcc_time.how, "torch_seconds": torch_time.seconds,
+        "torch_timed": torch_time.how, "bytes_per_second": item["bytes"] / tcc_time.seconds,
+        "flops_per_second": item["flops"] / tcc_time.seconds,
     }  # fmt: skip
     if copies:
-        rates["share"] = copies[0].seconds / ours.seconds
+        rates["share"] = copies[0].seconds / tcc_time.seconds
     elif item["group"] == "matrix":
-        rates["share"] = theirs.seconds / ours.seconds
+        rates["share"] = torch_time.seconds / tcc_time.seconds
     return rates
 
 
@@ -193,16 +193,16 @@ def _compiled(request: Request, device: Device, name: str) -> dict[str, Any]:
     torch_model, operands = _in_precision(_reference(request, device), inputs, request["item"])
     torch._dynamo.reset()
     with _tf32(False), torch.inference_mode():
-        fast = torch.compile(
+        compiled_model = torch.compile(
             torch_model, fullgraph=True, **device.compile_options(TORCH_MODES[name])
         )
-        begun = time.perf_counter()
-        fast(*operands)
+        start_time = time.perf_counter()
+        compiled_model(*operands)
         device.synchronize()
-        spent = time.perf_counter() - begun
-        seconds = latency(device, lambda: fast(*operands))
+        compile_seconds = time.perf_counter() - start_time
+        seconds = latency(device, lambda: compiled_model(*operands))
     torch._dynamo.reset()
-    return {f"{name}_seconds": seconds, f"{name}_after": spent}
+    return {f"{name}_seconds": seconds, f"{name}_after": compile_seconds}
 
 
 def jax(request: Request, device: Device) -> dict[str, Any]:

@@ -126,9 +126,11 @@ def decode_appending(batch: int, length: int) -> Graph:
     A cache of `length` - 1 rows is an input, a cache of `length` rows a result.
     """
     w = Writer()
-    q, *new = (w.input(n, batch, heads, 1, 128) for n, heads in (("q", 32), ("k", 8), ("v", 8)))
+    q, *new_rows = (
+        w.input(n, batch, heads, 1, 128) for n, heads in (("q", 32), ("k", 8), ("v", 8))
+    )
     past = [w.input(f"past_{n}", batch, 8, length - 1, 128) for n in "kv"]
-    k, v = (w.op("Concat", old, row, axis=2) for old, row in zip(past, new, strict=True))
+    k, v = (w.op("Concat", cache, row, axis=2) for cache, row in zip(past, new_rows, strict=True))
     return w.graph(_decoded(w, q, k, v, batch, length), k, v)
 
 

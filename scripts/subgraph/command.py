@@ -129,8 +129,8 @@ def _report(
 
 def _selected_cases(options: argparse.Namespace) -> list[Case]:
     part, parts = options.shard
-    listed = cases(options.sweep)[part::parts]
-    return [case for case in listed if options.only.search(case.name)]
+    shard_cases = cases(options.sweep)[part::parts]
+    return [case for case in shard_cases if options.only.search(case.name)]
 
 
 def _parse(page: str) -> argparse.Namespace:

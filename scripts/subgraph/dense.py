@@ -110,7 +110,7 @@ def decoder_step(batch: int, past: int) -> Graph:
         part = w.op("Transpose", part, perm=[0, 2, 1, 3])
         projections[name] = part if name == "v" else rotary(w, part, 64, *rotation)
     k, v = (
-        w.op("Concat", old, projections[n], axis=2) for old, n in zip(caches, "kv", strict=True)
+        w.op("Concat", cache, projections[n], axis=2) for cache, n in zip(caches, "kv", strict=True)
     )
     wide = [_four_times(w, cache, batch, past + 1) for cache in (k, v)]
     scores = w.op("MatMul", projections["q"], w.op("Transpose", wide[0], perm=[0, 1, 3, 2]))

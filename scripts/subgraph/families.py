@@ -213,5 +213,5 @@ def _shuffled() -> list[int]:
 
 def cases(swept: int = SWEEP) -> list[Case]:
     """Returns the list in its order, with graphs that do not fit into memory; the sweep is last."""
-    named = [Case(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
-    return [*named, *sweep(swept)]
+    family_cases = [Case(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
+    return [*family_cases, *sweep(swept)]

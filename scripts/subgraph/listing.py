@@ -12,14 +12,14 @@ LIST = ROOT / "scripts" / "results" / "subgraphs-list.txt"
 _HEAD = ("graph", "nodes", "inputs MB", "weights MB", "unfused MB", "digest")
 
 
-def text(listed: Sequence[Case] | None = None) -> str:
+def text(selected: Sequence[Case] | None = None) -> str:
     """Returns a table of the graphs that are timed, then one of the graphs that do not fit into
     memory.
 
     `unfused MB` is the size of the values that are alive at once where nodes run one by one.
     `digest` changes with any part of the graph and with the draws of its arrays.
     """
-    all_cases = cases() if listed is None else listed
+    all_cases = cases() if selected is None else selected
     fitting, larger = [c for c in all_cases if c.fits], [c for c in all_cases if not c.fits]
     return "\n".join(
         (

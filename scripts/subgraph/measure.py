@@ -107,9 +107,11 @@ class _Steps:
             times = beside(
                 self._artifact, self._model, feed, plan, see=see, take=turns, cap=self._cap
             )
-        except ToolError as unable:
-            ours = unable.what.startswith("tcc")
-            raise _Unfit("run" if ours else "reference", str(unable), self._run_line()) from None
+        except ToolError as error_of_peer:
+            is_tcc = error_of_peer.what.startswith("tcc")
+            raise _Unfit(
+                "run" if is_tcc else "reference", str(error_of_peer), self._run_line()
+            ) from None
         tcc, ort = times["tcc"], times["ort"]
         ratios = [of(tcc.rounds, [ort.rounds]) for of in (paired_ratio, best_ratio)]
         return Result(

@@ -131,8 +131,8 @@ def table(results: Mapping[str, Result], cases: int, conditions: Conditions) -> 
     Graphs below the floor with their kernels come first, then failures, then all timed graphs by
     ratio, the smallest first.
     """
-    timed = sorted((r.ratio, name) for name, r in results.items() if r.ratio is not None)
-    below = [name for ratio, name in timed if ratio < FLOOR]
+    ratios = sorted((r.ratio, name) for name, r in results.items() if r.ratio is not None)
+    below = [name for ratio, name in ratios if ratio < FLOOR]
     plan = conditions.plan
     lines = [
         f"{conditions.target}, {plan.threads} threads, f32, {plan.rounds} rounds of "
@@ -142,7 +142,7 @@ def table(results: Mapping[str, Result], cases: int, conditions: Conditions) -> 
         f"a graph that is below {FLOOR} at first is timed anew, in {LONGER} times the rounds",
         "kernels: us of a run, what they come from, their share of what limits them",
         "",
-        f"{len(timed)} of {cases} graphs timed, {len(below)} below {FLOOR}" + _mean(timed),
+        f"{len(ratios)} of {cases} graphs timed, {len(below)} below {FLOOR}" + _mean(ratios),
         *_counts(results.values()),
     ]
     if below:
@@ -158,14 +158,14 @@ def table(results: Mapping[str, Result], cases: int, conditions: Conditions) -> 
         for name, r in wrong:
             lines += [f"{name}: {OUTCOMES[r.outcome]}: {r.why}"]
             lines += [f"  {r.command}"] if r.command else []
-    if timed:
+    if ratios:
         head = ("graph", "tcc", "ort", "ratio", "best", "error", "disturbed turns")
-        lines += ["", *aligned([head, *(_cells(name, results[name]) for _, name in timed)])]
+        lines += ["", *aligned([head, *(_cells(name, results[name]) for _, name in ratios)])]
     return "\n".join((*lines, ""))
 
 
-def _mean(timed: Sequence[tuple[float, str]]) -> str:
-    return f", geometric mean {geometric_mean([r for r, _ in timed]):.2f}" if timed else ""
+def _mean(ratios: Sequence[tuple[float, str]]) -> str:
+    return f", geometric mean {geometric_mean([r for r, _ in ratios]):.2f}" if ratios else ""
 
 
 def _counts(results: Iterable[Result]) -> list[str]:

@@ -89,16 +89,16 @@ class Candidates:
     order: Mapping[str, Sequence[Entry]]
 
     def entries(self) -> Iterator[Entry]:
-        for listed in self.order.values():
-            yield from listed
+        for entries in self.order.values():
+            yield from entries
 
     def members(self, failed: Collection[str]) -> list[Entry]:
         """Returns the candidates that are measured: the first ones of each registry whose family
         has not failed.
         """
         members = []
-        for registry, listed in self.order.items():
-            candidates = [entry for entry in listed if entry.family not in failed]
+        for registry, entries in self.order.items():
+            candidates = [entry for entry in entries if entry.family not in failed]
             members += candidates[: self.places[registry]]
         return members
 
@@ -139,7 +139,9 @@ def _key(seed: int, *names: str) -> tuple[bytes, tuple[str, ...]]:
 
 def text(candidates: Candidates) -> str:
     """Returns the text of the file of a draw: JSON, one candidate a line."""
-    order = {r: [f"{e.family} {e.model}" for e in listed] for r, listed in candidates.order.items()}
+    order = {
+        r: [f"{e.family} {e.model}" for e in entries] for r, entries in candidates.order.items()
+    }
     head = {
         "seed": candidates.seed,
         "versions": dict(candidates.versions),

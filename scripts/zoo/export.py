@@ -36,8 +36,8 @@ class Positional(nn.Module):
         self._names, self._constants = tuple(names), dict(constants)
 
     def forward(self, *arguments: Tensor) -> tuple[Tensor, ...]:
-        named = dict(zip(self._names, arguments, strict=True))
-        return tuple(results(self.model(**named, **self._constants)).values())
+        keyword_arguments = dict(zip(self._names, arguments, strict=True))
+        return tuple(results(self.model(**keyword_arguments, **self._constants)).values())
 
 
 def results(output: Any) -> dict[str, Tensor]:
@@ -60,18 +60,18 @@ def export(entry: Entry, folder: Path) -> dict[str, Any]:
 
     Raises Dead, and any error of a library that cannot build, run or export the model.
     """
-    built = build(entry)
-    signals.seed_weights(built.model, 0)
-    first, second = built.inputs(0), built.inputs(1)
-    module = Positional(built.model, list(first), built.constants).eval()
+    candidate = build(entry)
+    signals.seed_weights(candidate.model, 0)
+    first, second = candidate.inputs(0), candidate.inputs(1)
+    module = Positional(candidate.model, list(first), candidate.constants).eval()
     scaled = enlivened(module, first, second)
     with torch.no_grad():
-        named = results(built.model(**first, **built.constants))
+        outputs = results(candidate.model(**first, **candidate.constants))
     recipe = Recipe(module, "dynamo", OPSET)
-    names = [name if name not in first else f"{name}_out" for name in named]
+    names = [name if name not in first else f"{name}_out" for name in outputs]
     model = export_onnx(recipe, tuple(first.values()), list(first), names)
     _write(model, first, folder / entry.family)
-    return _facts(built, first, model, scaled)
+    return _facts(candidate, first, model, scaled)
 
 
 def enlivened(module: nn.Module, first: signals.Inputs, second: signals.Inputs) -> int:
@@ -94,11 +94,11 @@ def enlivened(module: nn.Module, first: signals.Inputs, second: signals.Inputs) 
 
 
 def _facts(
-    built: BuiltModel, inputs: signals.Inputs, model: onnx.ModelProto, scaled: int
+    candidate: BuiltModel, inputs: signals.Inputs, model: onnx.ModelProto, scaled: int
 ) -> dict[str, Any]:
     return {
-        "weights": weight_bytes(built.model),
-        "cut": built.reductions,
+        "weights": weight_bytes(candidate.model),
+        "cut": candidate.reductions,
         "scaled": scaled,
         "nodes": len(model.graph.node),
         "inputs": {name: list(value.shape) for name, value in inputs.items()},

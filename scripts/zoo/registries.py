@@ -48,8 +48,10 @@ def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
 
     families: dict[str, set[str]] = {}
     for kind in kinds:
-        for model_type, named in getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").items():
-            models = (named,) if isinstance(named, str) else named
+        for model_type, model_names in getattr(
+            modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"
+        ).items():
+            models = (model_names,) if isinstance(model_names, str) else model_names
             family = family_of(model_type_to_module_name(model_type).rpartition(".")[2])
             families.setdefault(family, set()).update(models)
     return {family: sorted(models) for family, models in sorted(families.items())}

@@ -96,10 +96,10 @@ def table(results: Mapping[str, Any]) -> str:
     """Returns the report as text."""
     family_ratios = ratios(results)
     members = [Entry(**entry) for entry in results["members"]]
-    timed = [entry for entry in members if entry.family in family_ratios]
-    timed.sort(key=lambda entry: family_ratios[entry.family])
+    entries = [entry for entry in members if entry.family in family_ratios]
+    entries.sort(key=lambda entry: family_ratios[entry.family])
     lines = [*_heading(results), "", *LEGEND, ""]
-    rows = (_cells(results, entry) for entry in timed)
+    rows = (_cells(results, entry) for entry in entries)
     lines += aligned([_head(results["precision"]), *rows], left=3)
     lines += ["", *(f"{text}: {'met' if met else 'MISSED'}" for text, met in goals(results))]
     for title, section in (
@@ -152,14 +152,14 @@ def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
     best = ratio(row, kinds, best_ratio)
     value = ratio_of(row)
     fma = row["contraction_flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
-    timed = [_ms(peers.get(k, {}), key) for k in kinds for key in ("median", "best")]
+    time_cells = [_ms(peers.get(k, {}), key) for k in kinds for key in ("median", "best")]
     return [
         entry.family,
         entry.registry,
         entry.model + (f".{entry.part}" if entry.part else ""),
         f"{export['weights'] / 1e6:.0f}" if "weights" in export else "-",
         _ms(peers["tcc"], "median"),
-        *timed,
+        *time_cells,
         "-" if value is None else f"{value:.2f}",
         "-" if best is None else f"{best:.2f}",
         f"{fma:.0%}",

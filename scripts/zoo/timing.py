@@ -51,7 +51,7 @@ class Plan:
     precision: str = "f32"
 
     @property
-    def timed(self) -> tuple[str, ...]:
+    def timed_kinds(self) -> tuple[str, ...]:
         return ("tcc", *BASELINES[self.precision])
 
 
@@ -72,8 +72,8 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
             running, absent = _start(source, artifact, arrays, plan, stack)
             outputs = {peer.kind: peer.outputs() for peer in running}
             error = agreement(outputs, BOUNDS[plan.precision])
-            timed = [peer for peer in running if peer.kind in plan.timed]
-            times = _timed(timed, plan, stem.parent, stack)
+            timed_peers = [peer for peer in running if peer.kind in plan.timed_kinds]
+            times = _timed(timed_peers, plan, stem.parent, stack)
         return {
             "target": targets_text(resolve_targets(Options())),
             "date": date.today().isoformat(),
@@ -102,7 +102,7 @@ def _start(
     """Returns the peers that run, and the reasons why the other peers do not."""
     running: list[Peer] = []
     absent: dict[str, dict[str, str]] = {}
-    for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed)):
+    for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed_kinds)):
         try:
             peer = Peer(
                 kind, artifact if kind == "tcc" else source, arrays, plan.threads, cap=plan.cap
