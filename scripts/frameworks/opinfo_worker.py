@@ -14,7 +14,10 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 SAMPLES = 8
-RELATIVE, ABSOLUTE = 1.3e-6, 1e-5  # torch's own for f32, the latter times the largest result
+RELATIVE, ABSOLUTE = (
+    1.3e-6,
+    1e-5,
+)  # torch's own for f32; the largest result, if above 1, scales ABSOLUTE
 
 
 # The results of these operators are undefined: only types and shapes are compared.
@@ -120,6 +123,9 @@ def check(op: Any) -> tuple[str, str]:
 
 
 def compare(expected: list[Any], results: list[Any], defined: bool) -> tuple[str, str]:
+    """Returns `pass` or `mismatch`, and the reason; unless `defined`, compares shapes and dtypes
+    only.
+    """
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"
     for number, (expected_result, result) in enumerate(zip(expected, results, strict=True)):

@@ -36,9 +36,9 @@ class Sweep:
     def main(self, page: str, reached: Callable[[int, int], bool], goal: str) -> int:
         """Checks the cases that the command line names; returns the exit code."""
         parser = argparse.ArgumentParser(description=page.splitlines()[0])
-        parser.add_argument("--only", default="", help="parts of names")
-        parser.add_argument("--again", default="", help="outcomes")
-        parser.add_argument("--shard", default="0/1", help="K/N")
+        parser.add_argument("--only", default="", help="parts of names, with commas")
+        parser.add_argument("--again", default="", help="outcomes to check again, with commas")
+        parser.add_argument("--shard", default="0/1", help="K/N: every N-th case from K on, from 0")
         options = parser.parse_args()
         names: list[str] = self._worker.ask("?")[1]
         outcomes: Outcomes = (

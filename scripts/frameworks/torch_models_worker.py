@@ -83,6 +83,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]:
+    """Returns `pass` or `mismatch`, and the reason or the largest error relative to an output's
+    maximum.
+    """
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"
     worst = 0.0

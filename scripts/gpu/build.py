@@ -65,6 +65,9 @@ def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Pa
 
 
 def kernel_item(kernel: Kernel) -> Item:
+    """Returns the item of a kernel, with inputs of random floats, or of integers below their
+    bounds.
+    """
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
@@ -257,8 +260,8 @@ def main() -> int:
     """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--archs", default="sm_90", help="or cpu: for a rehearsal")
-    parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
+    parser.add_argument("--archs", default="sm_90", help="or cpu for a rehearsal")
+    parser.add_argument("--only", default="", metavar="A,B", help="items whose names begin so")
     options = parser.parse_args()
     names = split(options.only)
     archs = options.archs.split(",")
@@ -274,5 +277,5 @@ def main() -> int:
         flush=True,
     )
     if size > MOST_BYTES:
-        print(f"larger than {MOST_BYTES >> 20} MiB: weights were not found again (see the rows)")
+        print(f"larger than {MOST_BYTES >> 20} MiB: seeds explain too few weights (see the rows)")
     return 1 if index["refused"] or not index["items"] or size > MOST_BYTES else 0

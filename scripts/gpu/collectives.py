@@ -173,7 +173,7 @@ class TorchMemory:
 def check(folder: Path) -> dict[str, Any]:
     """Returns the answer of the worker's step; raises an error where the step fails."""
     memory = TorchMemory()
-    inputs = torch.empty(8, 16, device="cuda")  # one address: runs are recorded by it
+    inputs = torch.empty(8, 16, device="cuda")  # one address, so that a recorded run is used again
 
     def run(module: Any, x: Array) -> Array:
         inputs.copy_(torch.from_numpy(x))

@@ -25,7 +25,7 @@ def build(graph: Mapping[str, Any], dtype: str | None) -> tuple[Run, dict[str, A
     """
     missing = sorted({node["op"] for node in graph["nodes"]} - FUNCTIONS.keys())
     if missing:
-        raise ValueError(f"the reference in JAX does not know {', '.join(missing)}")
+        raise ValueError(f"the JAX reference does not support {', '.join(missing)}")
     constants = {name: array_of(tensor) for name, tensor in graph["tensors"].items()}
     weight_names = {
         name
@@ -54,6 +54,7 @@ def to_device(array: np.ndarray[Any, Any], dtype: str | None) -> Array:
 
 
 def _node(node: Mapping[str, Any], values: dict[str, Array], constants: Mapping[str, Any]) -> None:
+    """Adds the results of `node` to `values`."""
     function, literal = FUNCTIONS[node["op"]]
     operands = [
         None if not name

@@ -108,6 +108,7 @@ class _Heads:
 
 
 def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[Part]:
+    """Yields the parts of `section` that hold the array, in all types and orders of axes."""
     for dtype in _TYPES:
         bits = bits_of(array, dtype)
         count = _HEAD // bits.itemsize

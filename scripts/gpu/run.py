@@ -155,7 +155,7 @@ class Worker:
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         try:
             answer = self._answer(request, seconds)
-        except (OSError, ValueError) as error:  # no process, or half an answer
+        except (OSError, ValueError) as error:  # the process ended, or its answer is incomplete
             answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
         # the device's context may be broken; after a failed recording the worker tests it itself
         if "failed" in answer:
@@ -216,7 +216,7 @@ class Worker:
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):  # where it has ended by itself
+        with suppress(ProcessLookupError):  # the process ended by itself
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_SECONDS)

@@ -1,6 +1,8 @@
 """Runs kernels of a folder once each, for tools that watch a process.
 
-python -m gpu.small FOLDER NAME...   # in the folder; exit code 1 where a result is wrong
+    python -m gpu.small FOLDER NAME...
+
+The working directory is the folder.  The exit code is 1 where a result is wrong.
 """
 
 from __future__ import annotations

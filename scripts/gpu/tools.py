@@ -61,7 +61,7 @@ def watch(
         out.write_text(text)
         if code is None:
             return {"failed": f"took more than {seconds:.0f} s (see {out.name})"}
-        if f"{names[0]}: " in text:  # the process was run
+        if f"{names[0]}: " in text:  # the process ran, so the tool knows the options
             break
     last = next((line for line in reversed(text.splitlines()) if "SUMMARY" in line), "")
     summary = last.strip("= ") or f"exit code {code}"

@@ -49,9 +49,12 @@ class _Builder:
         return fx.GraphModule(self._root, self._fx).eval()
 
     def _node(self, node: Mapping[str, Any]) -> None:
+        """Adds the operations and the results of `node`.  Raises ValueError for an unknown
+        operator.
+        """
         op, attributes = node["op"], dict(node["at"])
         if op not in FUNCTIONS:
-            raise ValueError(f"the operator {op} is not known to the reference in torch")
+            raise ValueError(f"the torch reference does not support the operator {op}")
         function, literal = FUNCTIONS[op]
         operands = [
             None if not name else self._literal(name) if place in literal else self._value(name)
@@ -119,10 +122,10 @@ def _gemm(
 
 def _padding(pads: Sequence[int] | None, auto_pad: str) -> Sequence[int]:
     if auto_pad not in ("NOTSET", "VALID"):
-        raise ValueError(f"auto_pad {auto_pad} is not known to the reference in torch")
+        raise ValueError(f"the torch reference does not support auto_pad {auto_pad}")
     half = len(pads or ()) // 2
     if pads and list(pads[:half]) != list(pads[half:]):
-        raise ValueError("uneven padding is not known to the reference in torch")
+        raise ValueError("the torch reference does not support uneven padding")
     return tuple((pads or ())[:half]) or (0,)
 
 
@@ -211,7 +214,7 @@ def _gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 
 def _gather_nd(x: Tensor, index: Tensor, batch_dims: int = 0) -> Tensor:
     if batch_dims:
-        raise ValueError("GatherND over batches is not known to the reference in torch")
+        raise ValueError("the torch reference does not support GatherND over batches")
     return x[tuple(index.unbind(-1))]
 
 

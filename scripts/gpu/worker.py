@@ -174,6 +174,7 @@ def model(request: Request, device: Device) -> dict[str, Any]:
 def _in_precision(
     reference: Any, inputs: list[Tensor], item: Mapping[str, Any]
 ) -> tuple[Any, list[Tensor]]:
+    """Returns the torch model and its inputs in the item's precision."""
     dtype = TYPES[item["precision"]]
     return reference.to(dtype), [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
@@ -189,6 +190,7 @@ def autotuned(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _compiled(request: Request, device: Device, name: str) -> dict[str, Any]:
+    """Returns the latency of torch.compile in a mode, and the seconds of its first call."""
     inputs = [draw(spec, device.name, 1) for spec in request["item"]["inputs"]]
     torch_model, operands = _in_precision(_reference(request, device), inputs, request["item"])
     torch._dynamo.reset()

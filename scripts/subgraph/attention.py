@@ -248,6 +248,7 @@ def _attend(
     bias: str | None = None,
     mask: str | None = None,
 ) -> str:
+    """Adds attention with scores q @ k^T scale, to which cap, bias and mask apply in this order."""
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Mul", scores, w.constant(scale))
     if cap is not None:

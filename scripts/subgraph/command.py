@@ -36,14 +36,12 @@ TABLE = ROOT / "scripts" / "results" / "subgraphs.txt"
 
 def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # so that temporary folders are removed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes temporary folders
     options = _parse(page)
     try:
         return _run(options)
     except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here")
+        print("\nstopped; run the same command to resume")
         return 130
 
 
@@ -154,9 +152,9 @@ def _parse(page: str) -> argparse.Namespace:
     add("--check", action="store_true", help="exit code 1 also where a graph is below or missing")
     options = parser.parse_args()
     if min(options.threads, options.rounds) < 1 or min(options.seconds, options.cap) <= 0:
-        parser.error("--threads, --rounds, --seconds and --cap are positive")
+        parser.error("--threads, --rounds, --seconds and --cap must be positive")
     if options.patience < 0 or options.sweep < 0:
-        parser.error("--patience and --sweep are not negative")
+        parser.error("--patience and --sweep must not be negative")
     unknown = [word for word in options.again if word not in {"all", *OUTCOMES}]
     if unknown:
         parser.error(f"no outcome {unknown[0]!r}; there are: all, {', '.join(OUTCOMES)}")

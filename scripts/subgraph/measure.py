@@ -96,12 +96,13 @@ class _Steps:
         kernels = self._kernels() if result.below else []
         return replace(result, kernels=kernels, artifact=artifact)
 
-    def _timed(self, feed: Arrays, want: Arrays, plan: Plan) -> Result:
+    def _timed(self, feed: Arrays, reference: Arrays, plan: Plan) -> Result:
+        """Returns a timed result in `plan`'s rounds, with the largest error over all runs."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
 
         def see(outputs: Sequence[Arrays]) -> None:
-            error.append(self._agree(outputs[0], want))
+            error.append(self._agree(outputs[0], reference))
 
         try:
             times = beside(
@@ -128,7 +129,7 @@ class _Steps:
         """
         free, needed = available_memory(), 2 * self._case.bytes + extra_bytes
         if free < needed:
-            text = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+            text = f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
             raise _Unfit("memory", text)
 
     def _write(self) -> dict[str, np.ndarray]:
@@ -146,16 +147,18 @@ class _Steps:
         try:
             with Peer("ort-plain", self._model, feed, self._plan.threads, cap=self._cap) as peer:
                 return peer.outputs()
-        except ToolError as unable:
-            raise _Unfit("reference", str(unable)) from None
+        except ToolError as error:
+            raise _Unfit("reference", str(error)) from None
 
-    def _agree(self, got: Arrays, want: Arrays) -> float:
+    def _agree(self, results: Arrays, references: Arrays) -> float:
         """Returns the largest error.
 
         `tcc verify` judges an error above the tolerance of f32, because it bounds the rounding
         error of the reference.
         """
-        comparisons = [compare(name, got[name], want[name], TOLERANCES["f32"]) for name in want]
+        comparisons = [
+            compare(name, results[name], references[name], TOLERANCES["f32"]) for name in references
+        ]
         if not all(item.ok for item in comparisons):
             verdict = self._tcc(
                 "verify", self._model, self._artifact, *self._input_flags, fault="differs"

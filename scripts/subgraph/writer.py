@@ -171,7 +171,7 @@ def _drawn(case: str, item: Tensor) -> Array:
         case "steps":
             values = rng.integers(-8, 9, shape) * draw.a
         case _:
-            raise ValueError(f"tensor {item.name!r} is drawn as {draw.kind!r}, which is no draw")
+            raise ValueError(f"tensor {item.name!r} has the unknown draw {draw.kind!r}")
     return values.astype(item.dtype, copy=False)
 
 
@@ -190,7 +190,7 @@ def skeleton(graph: Graph) -> onnx.ModelProto:
 def model_of(name: str, graph: Graph) -> onnx.ModelProto:
     """Returns the model with its weights; raises ValueError where they exceed a file's limit."""
     if sum(t.bytes for t in graph.weights) > MOST_WEIGHTS:
-        raise ValueError(f"{name}: weights of 2 GiB and more do not go into one ONNX file")
+        raise ValueError(f"{name}: weights of 2 GiB or more do not fit into one ONNX file")
     typed = skeleton(graph).graph
     weight_names = {t.name for t in graph.weights}
     inputs = [value for value in typed.input if value.name not in weight_names]
@@ -240,6 +240,6 @@ def _bytes(value: onnx.ValueInfoProto) -> int:
     if kind.elem_type == TensorProto.UNDEFINED or not all(
         d.HasField("dim_value") for d in kind.shape.dim
     ):
-        raise ValueError(f"the size of {value.name!r} is not known")
+        raise ValueError(f"the size of {value.name!r} is unknown")
     itemsize = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
     return int(np.prod(sizes, dtype=np.int64)) * itemsize

@@ -198,7 +198,7 @@ def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
     seconds = getattr(extractor, "chunk_length", None) or SECONDS
     features = extractor(wave(rng, rate * seconds, rate), sampling_rate=rate, return_tensors="pt")
     if model.main_input_name not in features:
-        raise ValueError(f"{name} gives no {model.main_input_name}")
+        raise ValueError(f"{name} does not return {model.main_input_name}")
     return {n: v.float() if v.is_floating_point() else v for n, v in features.items()}
 
 

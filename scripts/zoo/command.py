@@ -95,7 +95,7 @@ def _parse(page: str) -> argparse.Namespace:
     if options.step == "time" and (
         min(options.threads, options.rounds) < 1 or min(options.seconds, options.cap) <= 0
     ):
-        parser.error("--threads, --rounds, --seconds and --cap are positive")
+        parser.error("--threads, --rounds, --seconds and --cap must be positive")
     return options
 
 
@@ -136,9 +136,9 @@ def drawing() -> int:
         print(f"{LIST.relative_to(ROOT)}: {len(list(read(LIST).entries()))} candidates")
         return 0
     if LIST.read_text() == listing:
-        print(f"{LIST.relative_to(ROOT)} is what the seed draws")
+        print(f"{LIST.relative_to(ROOT)} agrees with the draw of the seed")
         return 0
-    print(f"{LIST.relative_to(ROOT)} is not what the seed draws from these registries")
+    print(f"{LIST.relative_to(ROOT)} differs from the seed's draw from these registries")
     return 1
 
 
@@ -185,7 +185,9 @@ def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespa
         if not all(file.is_file() for file in files):
             exported = _step(outcomes, "export", entry, (), place)
             if exported["outcome"] != "done":
-                print(f"{entry.family} is replaced: run scripts/breadth export")
+                print(
+                    f"{entry.family}: the export failed; scripts/breadth export adds a substitute"
+                )
                 failed = True
                 continue
         arguments = (plan, "--precision", options.precision)

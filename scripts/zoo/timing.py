@@ -117,6 +117,7 @@ def _start(
 
 
 def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Returns the times of the peers, which take turns, and the machine's peaks between rounds."""
     peaks = stack.enter_context(Peaks(folder, plan.threads))
     calm = Calm(plan.patience)
     calm.begin(peaks)
