@@ -1,7 +1,7 @@
-"""Small configurations of Hugging Face architectures, and inputs for each.
+"""Small configurations of Hugging Face architectures, with inputs for each.
 
-A case names a model class of `transformers`, its configuration's class and fields, and how its
-inputs are made.  Sizes are small, structure is that of the family.
+A case names a model class of `transformers`, its configuration's class and fields, and a function
+that draws its inputs.  Sizes are small; the structure is that of the family.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VOCABULARY, LENGTH = 96, 12
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One architecture.  `fields` are those of the configuration, `arguments` go to forward."""
+    """One architecture.  `fields` are fields of the configuration, `arguments` go to forward."""
 
     name: str
     model: str
@@ -32,7 +32,7 @@ class Case:
 
 
 def text() -> dict[str, torch.Tensor]:
-    """Token numbers, the last ones of the second row masked."""
+    """Returns token numbers, with the last tokens of the second row masked."""
     ids = torch.randint(3, VOCABULARY, (2, LENGTH))
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     mask[1, -3:] = 0
@@ -44,7 +44,7 @@ def tokens() -> dict[str, torch.Tensor]:
 
 
 def pair() -> dict[str, torch.Tensor]:
-    """For an encoder and a decoder."""
+    """Returns inputs for an encoder and a decoder."""
     return text() | {"decoder_input_ids": torch.randint(3, VOCABULARY, (2, 7))}
 
 

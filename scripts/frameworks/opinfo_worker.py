@@ -14,17 +14,20 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 SAMPLES = 8
-RELATIVE, ABSOLUTE = 1.3e-6, 1e-5  # torch's own for f32, the latter times the largest result
+RELATIVE, ABSOLUTE = (
+    1.3e-6,
+    1e-5,
+)  # torch's own for f32; the largest result, if above 1, scales ABSOLUTE
 
 
-# What these give is not defined: only types and shapes are compared.
+# The results of these operators are undefined: only types and shapes are compared.
 UNDEFINED = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
 )
 
 
-# Signs and turns of vectors among these results are free: as in torch's tests, what is compared is
-# what the samples' `output_process_fn_grad` makes of the results.
+# Signs and rotations of the vectors in these results are free.  As in torch's tests, the samples'
+# `output_process_fn_grad` is applied to the results before they are compared.
 FREE = frozenset(
     "linalg.eig linalg.eigh linalg.svd svd svd_lowrank pca_lowrank linalg.svdvals".split()
 )
@@ -33,26 +36,27 @@ FREE = frozenset(
 class Samples(torch.nn.Module):
     """An operator on its samples; `forward` takes the samples' tensors, one after another.
 
-    Results are the tensors and numbers that the calls give; complex ones as pairs of real ones.
+    Results are the tensors and numbers that the calls return; complex numbers are pairs of real
+    numbers.
     """
 
     def __init__(self, op: Callable[..., Any], samples: Iterable[Any], free: bool = False) -> None:
         super().__init__()
-        given = list(samples)
+        sample_list = list(samples)
         self.op = op
-        self.flat = [pytree.tree_flatten((s.input, s.args, s.kwargs)) for s in given]
-        self.process = [s.output_process_fn_grad if free else _as_it_is for s in given]
+        self.flat = [pytree.tree_flatten((s.input, s.args, s.kwargs)) for s in sample_list]
+        self.process = [s.output_process_fn_grad if free else _as_it_is for s in sample_list]
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         return tuple(v for leaves, _ in self.flat for v in leaves if isinstance(v, torch.Tensor))
 
     def forward(self, *tensors: torch.Tensor) -> list[Any]:
-        given, results = iter(tensors), []
+        operands, results = iter(tensors), []
         for (leaves, spec), process in zip(self.flat, self.process, strict=True):
-            own = [next(given) if isinstance(v, torch.Tensor) else v for v in leaves]
-            first, args, kwargs = pytree.tree_unflatten(own, spec)
-            found = pytree.tree_leaves(process(self.op(first, *args, **kwargs)))
-            results += [_real(v) for v in found if v is not None]
+            arguments = [next(operands) if isinstance(v, torch.Tensor) else v for v in leaves]
+            first, args, kwargs = pytree.tree_unflatten(arguments, spec)
+            outputs = pytree.tree_leaves(process(self.op(first, *args, **kwargs)))
+            results += [_real(v) for v in outputs if v is not None]
         return results
 
 
@@ -66,27 +70,30 @@ def _real(value: Any) -> Any:
 
 
 def model_of(op: Any) -> Samples:
-    """The operator on its first samples."""
+    """Returns the operator on its first samples."""
     torch.manual_seed(0)
     samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
     return Samples(op.op, samples, op.name in FREE)
 
 
 def operators() -> dict[str, Any]:
-    """The operators that take f32, by name and variant."""
-    found = (op for op in op_db if torch.float32 in op.dtypes)
-    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in found}
+    """Returns the operators that take f32, by name and variant."""
+    supported = (op for op in op_db if torch.float32 in op.dtypes)
+    return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in supported}
 
 
 def check(op: Any) -> tuple[str, str]:
-    """`pass`, `drawn` (random numbers of torch's shapes and types), `refused`, `mismatch` or
-    `crash`, and why."""
+    """Returns an outcome and its reason.
+
+    The outcome is `pass`, `drawn` (random numbers of torch's shapes and types), `refused`,
+    `mismatch` or `crash`.
+    """
     model = model_of(op)
     inputs = model.tensors()
     with torch.no_grad():
         try:
-            own = [t.clone() for t in inputs]
-            expected = model(*own)
+            arguments = [t.clone() for t in inputs]
+            expected = model(*arguments)
         except Exception as error:
             return "refused", f"eager fails: {brief(error)}"
         try:
@@ -95,19 +102,19 @@ def check(op: Any) -> tuple[str, str]:
             return "refused", brief(error)
         except TccError as error:
             return "crash", brief(error)
-        named = dict(zip((port.name for port in module.inputs), inputs, strict=True))
+        named_inputs = dict(zip((port.name for port in module.inputs), inputs, strict=True))
         try:
-            found, again = (
-                module.run({name: t.clone() for name, t in named.items()}, seed=seed)
+            outputs, second_outputs = (
+                module.run({name: t.clone() for name, t in named_inputs.items()}, seed=seed)
                 for seed in range(2)
             )
-        except UserError as error:  # the program asserts what does not hold
+        except UserError as error:  # an assertion of the program failed
             return "refused", brief(error)
-    # What the operator updates, a training batch norm's moments, are results too.
-    updated = {f"{name}.updated": t for name, t in zip(named, own, strict=True)}
-    results = list(found.values())
-    draws = compare(results, list(again.values()), defined=True)[0] != "pass"
-    expected += [updated[name] for name in found if name in updated]
+    # Tensors that the operator updates, as a training batch norm its moments, are results too.
+    updated = {f"{name}.updated": t for name, t in zip(named_inputs, arguments, strict=True)}
+    results = list(outputs.values())
+    draws = compare(results, list(second_outputs.values()), defined=True)[0] != "pass"
+    expected += [updated[name] for name in outputs if name in updated]
     outcome, why = compare(expected, results, op.name not in UNDEFINED)
     if outcome == "mismatch" and draws:
         outcome, why = compare(expected, results, defined=False)
@@ -115,13 +122,16 @@ def check(op: Any) -> tuple[str, str]:
     return outcome, why
 
 
-def compare(expected: list[Any], found: list[Any], defined: bool) -> tuple[str, str]:
-    if len(expected) != len(found):
-        return "mismatch", f"{len(found)} results, {len(expected)} are due"
-    for number, (wanted, got) in enumerate(zip(expected, found, strict=True)):
-        want, have = torch.as_tensor(wanted), torch.as_tensor(got)
+def compare(expected: list[Any], results: list[Any], defined: bool) -> tuple[str, str]:
+    """Returns `pass` or `mismatch`, and the reason; unless `defined`, compares shapes and dtypes
+    only.
+    """
+    if len(expected) != len(results):
+        return "mismatch", f"{len(results)} results, {len(expected)} are due"
+    for number, (expected_result, result) in enumerate(zip(expected, results, strict=True)):
+        want, have = torch.as_tensor(expected_result), torch.as_tensor(result)
         if want.shape != have.shape or (
-            want.dtype != have.dtype and isinstance(wanted, torch.Tensor)
+            want.dtype != have.dtype and isinstance(expected_result, torch.Tensor)
         ):
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"
         if not defined:

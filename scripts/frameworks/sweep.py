@@ -1,4 +1,4 @@
-"""Sweeps over named cases that worker processes check: resumable, with a table at the end."""
+"""Sweeps over named cases in worker processes; a sweep resumes, and ends with a table."""
 
 from __future__ import annotations
 
@@ -8,67 +8,72 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from asked import Asked
 from environment import ROOT
+from worker_process import WorkerProcess
 
 Outcomes = dict[str, list[str]]
 _BAD = ("mismatch", "crash", "signal", "hang")
 
 
 class Sweep:
-    """The cases of `scripts/frameworks/NAME_worker.py`; `what` is what they are.
+    """The cases of `scripts/frameworks/NAME_worker.py`; `case_kind` names their kind.
 
-    `seconds` bounds one case, `per_process` the cases of one process.  A worker that checks its
-    cases in another way gets the name of that `way`, which has outcomes and a table of its own.
+    `seconds` bounds one case, `per_process` the number of cases of one process.  A worker that
+    checks its cases in another way gets the name of that `mode`, which has outcomes and a table of
+    its own.
     """
 
     def __init__(
-        self, name: str, what: str, *, seconds: float, per_process: int, way: str = ""
+        self, name: str, case_kind: str, *, seconds: float, per_process: int, mode: str = ""
     ) -> None:
-        self._what = what
-        outcomes = f"{name}_{way}" if way else name
-        self._kept = ROOT / "build" / f"{outcomes}.json"
-        self._table = ROOT / "scripts" / "results" / f"{outcomes}.txt"
+        self._case_kind = case_kind
+        stem = f"{name}_{mode}" if mode else name
+        self._outcomes = ROOT / "build" / f"{stem}.json"
+        self._table = ROOT / "scripts" / "results" / f"{stem}.txt"
         worker = Path(__file__).with_name(f"{name}_worker.py")
-        self._worker = Asked(worker, seconds, per_process, [way] if way else [])
+        self._worker = WorkerProcess(worker, seconds, per_process, [mode] if mode else [])
 
     def main(self, page: str, reached: Callable[[int, int], bool], goal: str) -> int:
-        """Checks what the command line asks for; returns the exit code."""
+        """Checks the cases that the command line names; returns the exit code."""
         parser = argparse.ArgumentParser(description=page.splitlines()[0])
-        parser.add_argument("--only", default="", help="parts of names")
-        parser.add_argument("--again", default="", help="outcomes")
-        parser.add_argument("--shard", default="0/1", help="K/N")
+        parser.add_argument("--only", default="", help="parts of names, with commas")
+        parser.add_argument("--again", default="", help="outcomes to check again, with commas")
+        parser.add_argument("--shard", default="0/1", help="K/N: every N-th case from K on, from 0")
         options = parser.parse_args()
         names: list[str] = self._worker.ask("?")[1]
-        known: Outcomes = json.loads(self._kept.read_text()) if self._kept.is_file() else {}
-        known = {name: outcome for name, outcome in known.items() if name in names}
-        for name in _chosen(names, known, options):
-            known[name] = self._worker.ask(name)
-            print(name, *known[name], flush=True)
-            self._kept.parent.mkdir(exist_ok=True)
-            self._kept.write_text(json.dumps(known, indent=0, sort_keys=True))
+        outcomes: Outcomes = (
+            json.loads(self._outcomes.read_text()) if self._outcomes.is_file() else {}
+        )
+        outcomes = {name: outcome for name, outcome in outcomes.items() if name in names}
+        for name in _selected(names, outcomes, options):
+            outcomes[name] = self._worker.ask(name)
+            print(name, *outcomes[name], flush=True)
+            self._outcomes.parent.mkdir(exist_ok=True)
+            self._outcomes.write_text(json.dumps(outcomes, indent=0, sort_keys=True))
         self._worker.close()
-        self._table.write_text(self._text(known, len(names), goal))
-        print(self._text(known, len(names), goal).splitlines()[0])
-        passed = sum(outcome == "pass" for outcome, _ in known.values())
-        bad = any(outcome in _BAD for outcome, _ in known.values())
+        self._table.write_text(self._text(outcomes, len(names), goal))
+        print(self._text(outcomes, len(names), goal).splitlines()[0])
+        passed = sum(outcome == "pass" for outcome, _ in outcomes.values())
+        bad = any(outcome in _BAD for outcome, _ in outcomes.values())
         return int(bad or not reached(passed, len(names)))
 
-    def _text(self, outcomes: Mapping[str, list[str]], total: int, goal: str) -> str:
+    def _text(self, outcomes: Mapping[str, list[str]], cases: int, goal: str) -> str:
         counts = Counter(outcome for outcome, _ in outcomes.values())
-        seen = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
-        share = counts["pass"] / max(total, 1)
-        lines = [f"{total} {self._what}: {seen}; {share:.1%} pass (goal: {goal})", ""]
+        summary = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
+        share = counts["pass"] / max(cases, 1)
+        lines = [f"{cases} {self._what}: {summary}; {share:.1%} pass (goal: {goal})", ""]
         width = max(map(len, outcomes), default=0)
         rows = sorted(outcomes.items(), key=lambda row: (row[1][0], row[0]))
-        lines += [f"{name:{width}}  {what:8}  {why[:240]}".rstrip() for name, (what, why) in rows]
+        lines += [
+            f"{name:{width}}  {outcome:8}  {why[:240]}".rstrip() for name, (outcome, why) in rows
+        ]
         return "\n".join(lines) + "\n"
 
 
-def _chosen(names: list[str], known: Outcomes, options: argparse.Namespace) -> list[str]:
+def _selected(names: list[str], outcomes: Outcomes, options: argparse.Namespace) -> list[str]:
     part, parts = (int(n) for n in options.shard.split("/"))
-    wanted = [name for number, name in enumerate(names) if number % parts == part]
+    part_names = [name for number, name in enumerate(names) if number % parts == part]
     if options.only:
-        return [n for n in wanted if any(word in n for word in options.only.split(","))]
+        return [n for n in part_names if any(word in n for word in options.only.split(","))]
     again = options.again.split(",") if options.again else []
-    return [n for n in wanted if n not in known or known[n][0] in again]
+    return [n for n in part_names if n not in outcomes or outcomes[n][0] in again]

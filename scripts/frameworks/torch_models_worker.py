@@ -1,6 +1,6 @@
 """Checks architectures of `architectures.py`, named on standard input: one JSON line for each.
 
-With the argument `archives` a program goes to tcc by way of a file of `torch.export.save`.
+With the argument `archives` tcc reads a program from a file of `torch.export.save`.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ Results: TypeAlias = Callable[[Any, Tensors, Mapping[str, Any]], list[Any]]
 
 
 def check(case: Case, results: Results) -> tuple[str, str]:
-    """`pass`, `refused`, `mismatch` or `crash`, and why or how near."""
+    """Returns `pass`, `refused`, `mismatch`, `crash` or `no model`, and the reason or the error."""
     torch.manual_seed(0)
     try:
         model = build(case)
         inputs = case.inputs()
-        named = {**inputs, **case.arguments, "return_dict": True}
+        arguments = {**inputs, **case.arguments, "return_dict": True}
         with torch.no_grad():
-            expected = model(**named)
+            expected = model(**arguments)
     except Exception as error:
         return "no model", brief(error)
     try:
-        found = results(model, inputs, named)
+        outputs = results(model, inputs, arguments)
     except UserError as error:
         return "refused", brief(error)
     except TccError as error:
         return "crash", brief(error)
-    return compare(tensors(expected), found)
+    return compare(tensors(expected), outputs)
 
 
-def compiled_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
-    """What the compiled model gives."""
+def compiled_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
+    """Returns the results of the compiled model."""
     with torch.no_grad():
-        module = tcc.compile(model, inputs=named, jobs=1)
+        module = tcc.compile(model, inputs=arguments, jobs=1)
     return list(module.run({port.name: inputs[port.name] for port in module.inputs}).values())
 
 
-def archived_results(model: Any, inputs: Tensors, named: Mapping[str, Any]) -> list[Any]:
-    """What the reference evaluator makes of the graph that is read from an archive."""
+def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
+    """Returns the reference evaluator's results for the graph that is read from an archive."""
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.pt2"
-        torch.export.save(exported(model, named), path)
+        torch.export.save(exported(model, arguments), path)
         graph = load_model(path)
-        given = {value.name: inputs[value.name].numpy() for value in graph.inputs}
-        return list(evaluate_graph(graph, given).values())
+        arrays = {value.name: inputs[value.name].numpy() for value in graph.inputs}
+        return list(evaluate_graph(graph, arrays).values())
 
 
 def build(case: Case) -> Any:
-    """The model with seeded weights: biases and the gains of norms are random too."""
+    """Returns the model with seeded weights, in which biases and gains of norms are random too."""
     config = getattr(transformers, case.config)(**case.fields)
     model = getattr(transformers, case.model)(config).eval()
     with torch.no_grad():
@@ -82,11 +82,14 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [v for v in pytree.tree_leaves(value) if isinstance(v, torch.Tensor)]
 
 
-def compare(expected: list[torch.Tensor], found: list[Any]) -> tuple[str, str]:
-    if len(expected) != len(found):
-        return "mismatch", f"{len(found)} results, {len(expected)} are due"
+def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]:
+    """Returns `pass` or `mismatch`, and the reason or the largest error relative to an output's
+    maximum.
+    """
+    if len(expected) != len(results):
+        return "mismatch", f"{len(results)} results, {len(expected)} are due"
     worst = 0.0
-    for number, (want, have) in enumerate(zip(expected, found, strict=True)):
+    for number, (want, have) in enumerate(zip(expected, results, strict=True)):
         have = torch.as_tensor(have)
         if want.shape != have.shape or want.dtype != have.dtype:
             return "mismatch", f"result {number}: {have.dtype}{list(have.shape)}"

@@ -1,5 +1,4 @@
-"""Checks architectures of `architectures.py` exported with symbolic sizes: one JSON line for
-each."""
+"""Checks architectures of `architectures.py` with symbolic dims: one JSON line for each."""
 
 from __future__ import annotations
 
@@ -18,21 +17,24 @@ Inputs = dict[str, torch.Tensor]
 
 
 def check(case: Case) -> tuple[str, str]:
-    """`pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch` or `crash`, and why or how
-    near."""
+    """Returns an outcome and its reason or its error.
+
+    The outcome is `pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch`, `crash`, `no
+    model` or `no program`.
+    """
     torch.manual_seed(0)
     try:
         model, inputs = build(case), {n: _several(x) for n, x in case.inputs().items()}
-        named = {**inputs, **case.arguments, "return_dict": True}
+        arguments = {**inputs, **case.arguments, "return_dict": True}
         with torch.no_grad():
-            model(**named)
+            model(**arguments)
     except Exception as error:
         return "no model", brief(error)
     axes = tuple(_open_axes(x) for x in inputs.values())
     try:
         with torch.no_grad():
             program = torch.export.export(
-                Positional(model, tuple(inputs), named),
+                Positional(model, tuple(inputs), arguments),
                 tuple(inputs.values()),
                 dynamic_shapes=(axes,),
                 strict=False,
@@ -46,11 +48,11 @@ def check(case: Case) -> tuple[str, str]:
     except TccError as error:
         return "crash", brief(error)
     ports = {f"x_{number}": name for number, name in enumerate(inputs)}
-    return _compared(model, module, ports, inputs, named)
+    return _compared(model, module, ports, inputs, arguments)
 
 
 class Positional(torch.nn.Module):
-    """A model whose inputs come in a row; `fixed` holds its other arguments."""
+    """A model with positional inputs; `fixed` holds its other arguments."""
 
     def __init__(self, model: Any, names: tuple[str, ...], fixed: Mapping[str, Any]) -> None:
         super().__init__()
@@ -61,47 +63,55 @@ class Positional(torch.nn.Module):
 
 
 def _several(x: torch.Tensor) -> torch.Tensor:
-    """Two rows of one: torch takes a size of one for a fixed one."""
+    """Returns two rows where `x` has one, because torch fixes a size of one."""
     return torch.cat([x, x]) if x.shape[0] == 1 else x
 
 
 def _open_axes(x: torch.Tensor) -> dict[int, Any]:
-    """Rows of numbers may be of any number and length, images and the like of any number."""
+    """Returns the axes of symbolic size: rows and lengths of token arrays, the batch of all other
+    inputs.
+    """
     return dict.fromkeys(range(2 if x.ndim == 2 else 1), Dim.AUTO)
 
 
 def _compared(
-    model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, named: dict[str, Any]
+    model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, arguments: dict[str, Any]
 ) -> tuple[str, str]:
-    """The results at the sizes of the export, and at others that model and program take."""
+    """Returns the outcome at the sizes of the export and at other sizes that model and program
+    take.
+    """
     sizes = {ports[p.name]: p.shape for p in module.inputs}
     axes = sum(size is None for shape in sizes.values() for size in shape)
     if not axes:
         return "fixed", ""
-    outcome, tried = ("pass", ""), 0
+    outcome, passes = ("pass", ""), 0
     for batch, length in ((2, None), (3, 9), (1, 7), (5, 16)):
-        own = {name: _resized(inputs[name], size, batch, length) for name, size in sizes.items()}
+        resized = {
+            name: _resized(inputs[name], size, batch, length) for name, size in sizes.items()
+        }
         try:
             with torch.no_grad():
-                expected = tensors(model(**(named | own)))
+                expected = tensors(model(**(arguments | resized)))
         except Exception:
-            continue  # not of these sizes
+            continue  # the model does not take these sizes
         try:
-            found = list(module.run({p.name: own[ports[p.name]] for p in module.inputs}).values())
+            results = list(
+                module.run({p.name: resized[ports[p.name]] for p in module.inputs}).values()
+            )
         except UserError as error:
             outcome = "refused", brief(error)
             continue
-        outcome = compare(expected, found)
+        outcome = compare(expected, results)
         if outcome[0] != "pass":
             return outcome[0], f"{batch}, {length}: {outcome[1]}"
-        tried += 1
-    if not tried:
+        passes += 1
+    if not passes:
         return outcome
-    return "pass", f"{axes} axes, at {tried} sizes, {outcome[1]}"
+    return "pass", f"{axes} axes, at {passes} sizes, {outcome[1]}"
 
 
 def _resized(x: torch.Tensor, sizes: Any, batch: int, length: int | None) -> torch.Tensor:
-    """`x` with rows of other numbers and lengths where its sizes are open."""
+    """Returns `x` with `batch` rows of `length` along its symbolic axes."""
     for axis, size in enumerate((batch, length)[: x.ndim]):
         if size is not None and sizes[axis] is None:
             x = x.index_select(axis, torch.arange(size) % x.shape[axis])

@@ -1,4 +1,4 @@
-"""A bounded time, handed out step by step."""
+"""Divides a time limit between steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 class Budget:
-    """`seconds` from now on, of which the last `reserve` are kept for writing results."""
+    """A limit of `seconds` from now on, of which the last `reserve` seconds are for writing
+    results.
+    """
 
     def __init__(
         self, seconds: float, reserve: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -22,7 +24,9 @@ class Budget:
     def left(self) -> float:
         return max(0.0, self._end - self._clock())
 
-    def grant(self, wanted: float, least: float) -> float | None:
-        """Seconds that a step may take: `wanted` or what is left; None if that is below `least`."""
-        left = self.left()
-        return None if left < least else min(wanted, left)
+    def grant(self, requested: float, minimum: float) -> float | None:
+        """Returns the seconds of a step: at most `requested` and the time left; None below
+        `minimum`.
+        """
+        remaining = self.left()
+        return None if remaining < minimum else min(requested, remaining)

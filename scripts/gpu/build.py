@@ -1,4 +1,4 @@
-"""The half of `scripts/gpu_check` that needs tcc and no GPU: makes the folder to carry."""
+"""Builds the folder for a machine with a GPU: the half of `scripts/gpu_check` that needs tcc."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
-# Products in tf32 round their operands to eleven bits.
+# Matmuls in tf32 round their operands to eleven bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
 _RUNTIME = "tcc/runtime"
 _DTYPES = {
@@ -45,8 +45,7 @@ Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is compiled: a model with its seeded weights, the compile's options, and the facts that
-    go to the index."""
+    """An item: a model with its seeded weights, options of its compile, and facts for the index."""
 
     model: onnx.ModelProto
     draws: Mapping[str, Draw]
@@ -55,7 +54,7 @@ class Item:
 
 
 def target_of(archs: Sequence[str]) -> str:
-    """`cuda:...` or `rocm:...` for these architectures, which are of one vendor; or `cpu`."""
+    """Returns `cuda:...` or `rocm:...` for architectures of one vendor, or `cpu`."""
     if archs == ["cpu"]:
         return "cpu"
     return f"{'rocm' if archs[0].startswith('gfx') else 'cuda'}:{','.join(archs)}"
@@ -66,6 +65,9 @@ def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Pa
 
 
 def kernel_item(kernel: Kernel) -> Item:
+    """Returns the item of a kernel, with inputs of random floats, or of integers below their
+    bounds.
+    """
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
@@ -90,7 +92,7 @@ def kernel_item(kernel: Kernel) -> Item:
 
 
 def twin_item(item: Item) -> Item:
-    """The item without kernels in Gluon, to tell what these bring."""
+    """Returns the item without kernels in Gluon, to measure their effect."""
     facts = {**item.facts, "name": f"{item.facts['name']}_triton", "twin_of": item.facts["name"]}
     return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
 
@@ -101,8 +103,8 @@ def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
 
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
-    """A model of models/ with weights made anew, once in each precision."""
-    # it needs torch, which kernels alone do not
+    """Yields a model of models/ with new weights, once in each precision."""
+    # only models need torch
     builder = importlib.import_module("models.build")
     model = onnx.load(builder.build(name, builder.DEFAULT_OUT))
     draws = reseed(model)
@@ -125,8 +127,10 @@ def _input(spec: InputSpec) -> dict[str, Any]:
 
 
 def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[dict[str, Any]]:
-    """Compiles one item into `folder`; its row of the index, none for a twin that has the same code
-    as its other.  Raises TccError."""
+    """Compiles one item into `folder`; returns its row of the index.
+
+    Returns no row for a twin with the same code as the original.  Raises TccError.
+    """
     graph = folder / "graphs" / f"{item.facts['graph']}.json"
     if not graph.exists():
         graph.write_text(json.dumps(graph_json(item.model, item.draws)))
@@ -134,13 +138,13 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
     with tempfile.TemporaryDirectory() as scratch:
         artifact = Path(scratch) / "model.so"
         compile_item(item.model, {"target": target, **item.options}, artifact)
-        packed = folder / "artifacts" / f"{item.facts['name']}.zip"
-        carried = pack(artifact, item.draws, packed)
-    other = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
-    if other.exists() and other.read_bytes() == packed.read_bytes():
-        packed.unlink()
+        archive = folder / "artifacts" / f"{item.facts['name']}.zip"
+        carried_bytes = pack(artifact, item.draws, archive)
+    original = folder / "artifacts" / f"{item.facts.get('twin_of')}.zip"
+    if original.exists() and original.read_bytes() == archive.read_bytes():
+        archive.unlink()
         return []
-    row = {**item.facts, "carried_bytes": carried, "file_bytes": packed.stat().st_size}
+    row = {**item.facts, "carried_bytes": carried_bytes, "file_bytes": archive.stat().st_size}
     print(
         f"{row['name']:28} {time.perf_counter() - started:6.1f} s, "
         f"{row['file_bytes'] / 1e6:6.2f} MB",
@@ -152,8 +156,7 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
 def make_folder(
     folder: Path, items: Iterator[Item], archs: Sequence[str], compile_item: Compile
 ) -> dict[str, Any]:
-    """Fills `folder`, which is emptied first; the index.  Items that cannot be compiled are listed
-    with the reason."""
+    """Empties and fills `folder`; returns the index, which lists refused items with the reason."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("graphs", "artifacts", "gpu", _RUNTIME):
         (folder / name).mkdir(parents=True)
@@ -179,8 +182,10 @@ g (float[8,16] x) => (float[8,16] y) {
 
 
 def add_collectives(folder: Path, archs: Sequence[str]) -> dict[str, Any]:
-    """The communication library and a model with a collective; the row of the index.  Raises
-    TccError."""
+    """Adds the communication library and a model with a collective; returns the row of the index.
+
+    Raises TccError.
+    """
     out = folder / "artifacts" / f"{COLLECTIVES}.so"
     compile_with_tcc(onnx.parser.parse_model(_SUMMING), {"target": target_of(archs)}, out)
     build_comm_library(find_toolchain(), folder / _RUNTIME / "lib")
@@ -201,15 +206,19 @@ def _copy_programs(folder: Path) -> None:
 
 
 def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
-    """Kernels and models; with `names` those whose name begins with one of them.  Where kernels may
-    be in Gluon, a twin in Triton follows each."""
+    """Yields kernels and models; with `names` those whose name begins with one of them.
+
+    A twin in Triton follows each item that may have kernels in Gluon.
+    """
     yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
 
 
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
-    """Small kernels and a small model for the CPU, in precisions that it has; with `names` those
-    whose name begins with one of them, of the large models too."""
+    """Yields small kernels and a small model for the CPU, in precisions that it supports.
+
+    With `names` yields all items whose name begins with one of them, large models too.
+    """
     models = MODELS if names else REHEARSED
     small = _small_items(names, SMALL, ["cpu"])
     for item in (*small, *_items(names, SMALL, models, ["cpu"])):
@@ -226,7 +235,7 @@ def _items(
         if is_wanted(kernel.name, names):
             yield from _with_twin(kernel_item(kernel), archs)
     for model in models:
-        # of batches in the precision that they are there for
+        # batches are there for bf16 alone
         for precision in ("bf16",) if ".b" in model else ("bf16", "f32"):
             if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
@@ -234,7 +243,7 @@ def _items(
 
 
 def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:
-    """A kernel of each kind, of sizes that tools which watch every access finish soon."""
+    """Yields a kernel of each kind, in sizes that suit tools which watch every access."""
     for kernel in kernels(sizes):
         if is_wanted(PREFIX + kernel.name, names):
             item = kernel_item(replace(kernel, name=PREFIX + kernel.name))
@@ -251,22 +260,22 @@ def main() -> int:
     """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, required=True)
-    parser.add_argument("--archs", default="sm_90", help="or cpu: for a rehearsal")
-    parser.add_argument("--only", default="", metavar="A,B", help="by the start of names")
-    chosen = parser.parse_args()
-    names = split(chosen.only)
-    archs = chosen.archs.split(",")
+    parser.add_argument("--archs", default="sm_90", help="or cpu for a rehearsal")
+    parser.add_argument("--only", default="", metavar="A,B", help="items whose names begin so")
+    options = parser.parse_args()
+    names = split(options.only)
+    archs = options.archs.split(",")
     items = rehearsed_items(names) if archs == ["cpu"] else all_items(names, archs)
-    index = make_folder(chosen.out, items, archs, compile_with_tcc)
+    index = make_folder(options.out, items, archs, compile_with_tcc)
     if archs != ["cpu"] and is_wanted(COLLECTIVES, names):
-        index["items"].append(add_collectives(chosen.out, archs))
-        (chosen.out / "index.json").write_text(json.dumps(index, indent=1))
-    size = sum(path.stat().st_size for path in chosen.out.rglob("*") if path.is_file())
+        index["items"].append(add_collectives(options.out, archs))
+        (options.out / "index.json").write_text(json.dumps(index, indent=1))
+    size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
     print(
-        f"{chosen.out}: {len(index['items'])} items, {len(index['refused'])} refused, "
+        f"{options.out}: {len(index['items'])} items, {len(index['refused'])} refused, "
         f"{size / 1e6:.1f} MB",
         flush=True,
     )
     if size > MOST_BYTES:
-        print(f"larger than {MOST_BYTES >> 20} MiB: weights were not found again (see the rows)")
+        print(f"larger than {MOST_BYTES >> 20} MiB: seeds explain too few weights (see the rows)")
     return 1 if index["refused"] or not index["items"] or size > MOST_BYTES else 0

@@ -1,4 +1,4 @@
-"""Artifacts without their seeded weights, as one compressed file each.  NumPy only."""
+"""Packs artifacts without their seeded weights, as one compressed file each.  NumPy only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu.draws import Draw
-from gpu.recipe import Part, Rest, describe, rebuild
+from gpu.recipe import Part, Remainder, describe, rebuild
 
 # The end of an artifact, as runtime/src/weights.c states it: magic, version, offset, size, SHA-256.
 _TRAILER = struct.Struct("<8sQQQ32s")
@@ -24,8 +24,8 @@ _MAGIC = b"TCCWGTS\0"
 def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
     """Writes `artifact` to `out` without the weights that come from `draws`.
 
-    Returns how many bytes of its weight section (its kernels among them) are carried; one for a CPU
-    may have none.  Raises ValueError for a section that is not known here.
+    Returns how many bytes of the weight section, which holds the kernels too, are carried; an
+    artifact for a CPU may have no section.  Raises ValueError for an unknown form of section.
     """
     data = artifact.read_bytes()
     magic, version, offset, size, digest = _TRAILER.unpack(data[-_TRAILER.size :])
@@ -34,7 +34,7 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
     elif version != 1 or offset + size + _TRAILER.size != len(data):
         raise ValueError(f"{artifact}: its weights are not at the end of the file")
     section = np.frombuffer(data, np.uint8, size, offset)
-    parts, rest = describe(section, draws)
+    parts, remainder = describe(section, draws)
     facts = {
         "size": size,
         "sha256": hashlib.sha256(data).hexdigest(),
@@ -44,33 +44,33 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
     with zipfile.ZipFile(out, "w") as file:
         for name, content in (
             ("head", data[:offset]),
-            ("mask", rest.mask),
-            ("lines", rest.lines),
+            ("mask", remainder.mask),
+            ("lines", remainder.lines),
             ("trailer", data[-_TRAILER.size :]),
             ("recipe.json", json.dumps(facts)),
         ):
-            # a ZipInfo of its own has a fixed date; not every Python has LZMA
+            # a new ZipInfo has a fixed date; not every Python has LZMA
             file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
-    return len(rest.lines)
+    return len(remainder.lines)
 
 
-def unpack(packed: Path, draws: Mapping[str, Draw], out: Path) -> None:
-    """Writes the artifact that `pack` was given to `out`.
+def unpack(archive: Path, draws: Mapping[str, Draw], out: Path) -> None:
+    """Writes the artifact that `pack` took to `out`.
 
-    Raises ValueError where its weights, or the whole file, are not what was packed.
+    Raises ValueError where its weights, or its file, differ from those that were packed.
     """
-    with zipfile.ZipFile(packed) as file:
+    with zipfile.ZipFile(archive) as file:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))
         facts = json.loads(file.read("recipe.json"))
     parts = tuple(map(_part, facts["parts"]))
-    section = rebuild(parts, Rest(facts["size"], mask, lines), draws)
+    section = rebuild(parts, Remainder(facts["size"], mask, lines), draws)
     if hashlib.sha256(section).hexdigest() != facts["weights_sha256"]:
-        raise ValueError(f"{packed}: the weights made from seeds are not those of the artifact")
-    whole = hashlib.sha256(head)
-    whole.update(section)
-    whole.update(trailer)
-    if whole.hexdigest() != facts["sha256"]:
-        raise ValueError(f"{packed}: the file is damaged")
+        raise ValueError(f"{archive}: the weights made from seeds are not those of the artifact")
+    checksum = hashlib.sha256(head)
+    checksum.update(section)
+    checksum.update(trailer)
+    if checksum.hexdigest() != facts["sha256"]:
+        raise ValueError(f"{archive}: the file is damaged")
     with out.open("wb") as file:
         file.write(head)
         file.write(section.data)

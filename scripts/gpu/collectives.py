@@ -1,7 +1,7 @@
-"""A comm of one rank that has a GPU: every operation of NCCL or RCCL, and a model with a collective
-whose runs are recorded.
+"""Checks a comm of one rank that has a GPU: every operation of NCCL or RCCL, and a model with a
+collective whose runs are recorded.
 
-With one rank every operation gives what it was given.
+With one rank the result of every operation equals its operand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNT, RUNS = 1027, 4
 TYPES = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "i8": "i1", "u8": "u1", "i32": "i4",
          "i64": "i8"}  # fmt: skip
 SUM, AVG = 0, 4
-# by tcc_comm_kind: whether it reduces
+# name -> (value of tcc_comm_kind, True for a reduction)
 KINDS = {"all_reduce": (1, True), "reduce_scatter": (2, True), "all_gather": (3, False),
          "all_gather_v": (4, False), "all_to_all": (5, False), "all_to_all_v": (6, False),
          "broadcast": (7, False)}  # fmt: skip
@@ -34,23 +34,23 @@ _UNSUPPORTED = 3
 
 
 class Memory(Protocol):
-    """A GPU's memory, and a stream of it; `device_type` is DLPack's."""
+    """The memory of a GPU and a stream on it; `device_type` is DLPack's."""
 
     device_type: int
     stream: int
 
     def place(self, array: Array) -> int:
-        """The address of a copy on the GPU, which lives as long as this."""
+        """Returns the address of a copy on the GPU, which lives as long as this object."""
 
     def read(self, address: int, like: Array) -> Array:
-        """What is there, in an array such as `like`."""
+        """Returns the content of an address, as an array with the shape and dtype of `like`."""
 
     def wait(self) -> int:
-        """Waits for the stream; an error of the driver, or 0."""
+        """Waits for the stream; returns an error of the driver, or 0."""
 
 
 class _Call(ctypes.Structure):
-    """tcc_comm_call."""
+    """The struct tcc_comm_call."""
 
     _fields_ = (
         ("struct_size", c_uint32), ("kind", c_int), ("reduction", c_int), ("dtype", CDType),
@@ -61,7 +61,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """One call, by the name of its kind and of its element type."""
+    """One call, named by its kind and by its element type."""
 
     kind: str
     dtype: str
@@ -77,7 +77,7 @@ class Operation:
 
 
 def operations() -> Iterator[Operation]:
-    """All that these libraries do for a comm of one rank."""
+    """Yields all operations of these libraries for a comm of one rank."""
     for kind, (_, reduces) in KINDS.items():
         for dtype in TYPES:
             for reduction in range(AVG + 1) if reduces else (SUM,):
@@ -93,18 +93,21 @@ def _values(dtype: str, seed: int) -> Array:
 
 
 def library() -> ctypes.CDLL:
-    """libtcc_comm.so."""
-    found = ctypes.CDLL(os.environ.get("TCC_COMM_LIBRARY") or str(comms.LIBRARY))
-    found.tcc_comm_device_open.argtypes = (c_void_p, c_int32, POINTER(c_void_p))
-    found.tcc_comm_device_start.argtypes = (c_void_p, POINTER(_Call), *(c_void_p,) * 3)
-    found.tcc_comm_device_close.argtypes = (c_void_p,)
-    found.tcc_comm_last_error.restype = ctypes.c_char_p
-    return found
+    """Returns libtcc_comm.so with the types of its functions."""
+    handle = ctypes.CDLL(os.environ.get("TCC_COMM_LIBRARY") or str(comms.LIBRARY))
+    handle.tcc_comm_device_open.argtypes = (c_void_p, c_int32, POINTER(c_void_p))
+    handle.tcc_comm_device_start.argtypes = (c_void_p, POINTER(_Call), *(c_void_p,) * 3)
+    handle.tcc_comm_device_close.argtypes = (c_void_p,)
+    handle.tcc_comm_last_error.restype = ctypes.c_char_p
+    return handle
 
 
 def check_operations(comm: comms.Comm, memory: Memory) -> int:
-    """How many operations were right.  Raises LookupError where there is no library for the GPU,
-    and AssertionError where an operation is refused or wrong."""
+    """Returns how many operations were right.
+
+    Raises LookupError if there is no library for the GPU, and AssertionError if an operation is
+    refused or wrong.
+    """
     c = library()
     device = c_void_p()
     status = c.tcc_comm_device_open(comm.handle, memory.device_type, byref(device))
@@ -113,38 +116,38 @@ def check_operations(comm: comms.Comm, memory: Memory) -> int:
         raise LookupError(reason)
     assert status == 0, reason
     wait = ctypes.CFUNCTYPE(c_int, c_void_p)(lambda _: memory.wait())
-    done = 0
+    passed = 0
     try:
         for operation in operations():
-            given = _values(operation.dtype, done)
-            send, receive = memory.place(given), memory.place(np.zeros_like(given))
+            operand = _values(operation.dtype, passed)
+            send, receive = memory.place(operand), memory.place(np.zeros_like(operand))
             call, error = operation.call(), c_int()
             status = c.tcc_comm_device_start(device, byref(call), send, receive, memory.stream)
             status = status or c.tcc_comm_device_wait(device, wait, None, byref(error))
             assert status == 0, f"{operation}: {c.tcc_comm_last_error().decode()}"
             assert error.value == 0, f"{operation}: error {error.value} of the driver"
-            found = memory.read(receive, given)
-            assert np.array_equal(found, given), f"{operation}: other elements than were given"
-            done += 1
+            result = memory.read(receive, operand)
+            assert np.array_equal(result, operand), f"{operation}: other elements than were given"
+            passed += 1
     finally:
         c.tcc_comm_device_close(device)
-    return done
+    return passed
 
 
-def check_model(path: Path, comm: comms.Comm, run: Callable[[Any, Array], Array]) -> None:
-    """y = relu(x) + the sum of all ranks' x, in runs that are recorded from the second on.
+def check_model(path: Path, comm: comms.Comm, run_model: Callable[[Any, Array], Array]) -> None:
+    """Checks y = relu(x) + the sum of all ranks' x, in runs that are recorded from the second on.
 
-    `run(module, x)` gives y.  Raises AssertionError where a result is wrong.
+    `run(module, x)` returns y.  Raises AssertionError where a result is wrong.
     """
     module = runtime.load(path, comm=comm)
     for number in range(RUNS):
         x = np.arange(-64, 64, dtype=np.float32).reshape(8, 16)
-        found = run(module, x)
-        assert np.array_equal(found, np.maximum(x, 0) + x), f"run {number} of the model is wrong"
+        y = run_model(module, x)
+        assert np.array_equal(y, np.maximum(x, 0) + x), f"run {number} of the model is wrong"
 
 
 class TorchMemory:
-    """Of the GPU that torch has."""
+    """The memory of the GPU that torch uses."""
 
     def __init__(self) -> None:
         self.device_type = 10 if torch.version.hip else 2
@@ -159,8 +162,8 @@ class TorchMemory:
         return int(tensor.data_ptr())
 
     def read(self, address: int, like: Array) -> Array:
-        found: Array = self._tensors[address].cpu().numpy()
-        return found.view(like.dtype)
+        content: Array = self._tensors[address].cpu().numpy()
+        return content.view(like.dtype)
 
     def wait(self) -> int:
         self._stream.synchronize()
@@ -168,19 +171,19 @@ class TorchMemory:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """What a step of the worker answers; it fails by raising."""
+    """Returns the answer of the worker's step; raises an error where the step fails."""
     memory = TorchMemory()
-    inputs = torch.empty(8, 16, device="cuda")  # one address: runs are recorded by it
+    inputs = torch.empty(8, 16, device="cuda")  # one address, so that a recorded run is used again
 
     def run(module: Any, x: Array) -> Array:
         inputs.copy_(torch.from_numpy(x))
-        found: Array = module(inputs).cpu().numpy()
-        return found
+        y: Array = module(inputs).cpu().numpy()
+        return y
 
     with comms.open(0, 1, rendezvous=f"gpu-check-{os.getpid()}", token="") as comm:
         try:
-            done = check_operations(comm, memory)
+            count = check_operations(comm, memory)
         except LookupError as absent:
             return {"said": f"not here: {absent}"}
         check_model(folder / "artifacts" / "collectives.so", comm, run)
-    return {"said": f"{done} operations and {RUNS} runs of a model on one rank", "error": 0.0}
+    return {"said": f"{count} operations and {RUNS} runs of a model on one rank", "error": 0.0}

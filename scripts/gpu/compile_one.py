@@ -1,9 +1,9 @@
-"""Compiles one model for one kind of GPU and says what became of its kernels.  Needs tcc.
+"""Compiles one model for one kind of GPU and reports the facts of its kernels.  Needs tcc.
 
     python -m gpu.compile_one MODEL TARGET PRECISION JOBS
 
-The last line printed is JSON.  Its seconds count from the start of this process until the artifact
-is there, as a command's would; what is read from the machine code then is not in them.
+The last line of the output is JSON.  Its seconds count from the start of this process until the
+artifact is written, as for a command; reading the machine code comes later and does not count.
 """
 
 import time
@@ -26,46 +26,54 @@ from tcc.driver import compile_model
 from tcc.errors import TccError
 from tcc.options import read_options
 
-from gpu.known import KNOWN
-from gpu.observe import compiled, judge, observed
+from gpu.exemptions import EXEMPTIONS
+from gpu.observe import judge, observations, with_machine_code
 from tests.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_families
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:
-    """Seconds and facts.  Raises TccError where the model does not compile."""
+    """Returns seconds and facts.  Raises TccError where the model does not compile."""
     options = read_options({"target": target, "precision": precision, "jobs": jobs})
-    with tempfile.TemporaryDirectory(prefix="tcc-gpu-compile-") as folder, observed() as found:
+    with (
+        tempfile.TemporaryDirectory(prefix="tcc-gpu-compile-") as folder,
+        observations() as compiled_kernels,
+    ):
         compile_model(model, options, Path(folder) / "model.so")
         seconds = time.perf_counter() - START
-    different = list({(each.made.image, each.made.arch): each for each in found}.values())
-    kernels = compiled(different)
-    sources = [each.source for each in different]
-    broken, kept = judge(model.stem, precision, kernels, sources, KNOWN)
+    distinct = list(
+        {
+            (observation.compiled.image, observation.compiled.arch): observation
+            for observation in compiled_kernels
+        }.values()
+    )
+    kernels = with_machine_code(distinct)
+    sources = [kernel.source for kernel in distinct]
+    violations, stale = judge(model.stem, precision, kernels, sources, EXEMPTIONS)
     return {
         "seconds": seconds,
-        "kernels": len(found),
-        "distinct": len(different),
+        "kernels": len(compiled_kernels),
+        "distinct": len(distinct),
         **facts(kernels, sources),
-        "broken": broken,
-        "kept": kept,
+        "broken": violations,
+        "kept": stale,
     }
 
 
 def facts(kernels: Sequence[CheckedKernel], sources: Sequence[str]) -> dict[str, Any]:
-    """Of the different kernels."""
-    must = Counter(family for each in kernels for family in matrix_families(each))
-    used = Counter(family for each in kernels for family, _ in each.code.matrix)
+    """Returns the facts of the distinct kernels."""
+    required = Counter(family for kernel in kernels for family in matrix_families(kernel))
+    uses = Counter(family for kernel in kernels for family, _ in kernel.code.matrix)
     return {
         "spills": {
-            f"{each.made.symbol} {source.strip()}": each.code.private
-            for each, source in zip(kernels, sources, strict=True)
-            if each.code.private
+            f"{kernel.made.symbol} {source.strip()}": kernel.code.private
+            for kernel, source in zip(kernels, sources, strict=True)
+            if kernel.code.private
         },
-        "contracts": sum(any(True for _ in contracts(each.kernel.body)) for each in kernels),
-        "matrix": {f: {"must": must[f], "use": used[f]} for f in sorted({*must, *used})},
-        "registers": max((each.code.registers for each in kernels), default=0),
-        "shared": max((each.made.shared for each in kernels), default=0),
-        "image_bytes": sum(len(each.made.image) for each in kernels),
+        "contracts": sum(any(True for _ in contracts(kernel.kernel.body)) for kernel in kernels),
+        "matrix": {f: {"must": required[f], "use": uses[f]} for f in sorted({*required, *uses})},
+        "registers": max((kernel.code.registers for kernel in kernels), default=0),
+        "shared": max((kernel.made.shared for kernel in kernels), default=0),
+        "image_bytes": sum(len(kernel.made.image) for kernel in kernels),
     }
 
 

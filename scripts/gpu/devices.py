@@ -1,4 +1,4 @@
-"""What measuring asks of a device: of a GPU through torch, or, in a rehearsal, of this CPU."""
+"""Measures on a device: on a GPU through torch or, in a rehearsal, on this CPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,12 @@ Start = Callable[[], Any]
 
 
 class Device(Protocol):
-    """`name` is torch's, `cache_bytes` more than its caches hold; `seconds` limits a measurement,
-    `peak` and `large` are the sizes that its peaks are taken at: of a matrix, and of a copy."""
+    """A device to measure on.
+
+    `name` is torch's name, `cache_bytes` exceed the device's caches, and `seconds` limits a
+    measurement.  `peak` is the size of the matrix, and `large` the bytes of the copy, that the
+    device's peaks are measured with.
+    """
 
     name: str
     cache_bytes: int
@@ -24,22 +28,22 @@ class Device(Protocol):
     large: int
 
     def synchronize(self) -> None:
-        """Waits until all work that was started is done."""
+        """Waits until all work that was started has ended."""
 
     def timed(self, start: Start, times: int) -> float:
-        """Seconds that the work of `times` calls of `start` takes."""
+        """Returns the seconds of the work of `times` calls of `start`."""
 
     def recorded(self, batch: Start) -> Start | None:
-        """Starts the recorded work of `batch`; None where it cannot be recorded."""
+        """Returns a start of the recorded work of `batch`; None where it cannot be recorded."""
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
-        """Of torch.compile."""
+        """Returns options of torch.compile."""
 
     def forget(self) -> None:
-        """Gives back the memory of arrays that are gone."""
+        """Frees the memory of deleted arrays."""
 
     def facts(self) -> dict[str, Any]:
-        """What the device is."""
+        """Returns facts about the device."""
 
 
 class Gpu:
@@ -69,7 +73,7 @@ class Gpu:
         try:
             with torch.cuda.graph(graph):
                 batch()
-        except RuntimeError as failure:  # something in it waits, or allocates for itself
+        except RuntimeError as failure:  # a part of the work waits, or allocates memory
             print(f"not recorded: {failure}", flush=True)
             torch.cuda.synchronize()
             # raises where the device's context is broken
@@ -86,18 +90,18 @@ class Gpu:
         torch.cuda.empty_cache()
 
     def facts(self) -> dict[str, Any]:
-        found, hip = torch.cuda.get_device_properties(0), torch.version.hip
+        properties, hip = torch.cuda.get_device_properties(0), torch.version.hip
         return {
-            "device": found.name,
+            "device": properties.name,
             "driver": _driver(),
             "platform": f"rocm {hip}" if hip else f"cuda {torch.version.cuda}",
-            "capability": f"{found.major}.{found.minor}",
-            "memory_bytes": found.total_memory,
+            "capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory,
         }
 
 
 class Cpu:
-    """This CPU with sizes of a rehearsal: its figures say nothing."""
+    """This CPU with the sizes of a rehearsal: its times have no meaning."""
 
     name = "cpu"
     cache_bytes = 1 << 16
@@ -106,20 +110,20 @@ class Cpu:
     large = 1 << 16
 
     def synchronize(self) -> None:
-        """Work is done when its call returns."""
+        """Does nothing, because work has ended when its call returns."""
 
     def timed(self, start: Start, times: int) -> float:
-        begun = time.perf_counter()
+        start_time = time.perf_counter()
         for _ in range(times):
             start()
-        return time.perf_counter() - begun
+        return time.perf_counter() - start_time
 
     def recorded(self, batch: Start) -> Start | None:
         batch()
         return batch
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
-        return {"backend": "eager"}  # the others need a C++ compiler
+        return {"backend": "eager"}  # all other backends need a C++ compiler
 
     def forget(self) -> None:
         gc.collect()
@@ -137,6 +141,6 @@ def _driver() -> str:
 
 
 def device_of(name: str) -> Device:
-    """The device that an index names."""
-    found: dict[str, Device] = {"cuda": Gpu(), "cpu": Cpu()}
-    return found[name]
+    """Returns the device that an index names."""
+    devices: dict[str, Device] = {"cuda": Gpu(), "cpu": Cpu()}
+    return devices[name]

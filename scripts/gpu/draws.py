@@ -1,7 +1,7 @@
-"""Seeded arrays that two machines make alike, bit by bit.  NumPy only.
+"""Draws seeded arrays that are equal bit for bit on two machines.  NumPy only.
 
-They use the raw words of the Philox generator, whose stream NumPy promises to keep, and exact
-arithmetic; NumPy's distributions promise neither.
+The arrays use the raw words of the Philox generator, whose stream NumPy promises to keep, and exact
+arithmetic.  NumPy promises neither for its distributions.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ class Draw:
 
 
 def seed_of(text: str) -> int:
-    """A seed that depends on `text` only."""
+    """Returns a seed that depends on `text` only."""
     return zlib.crc32(text.encode())
 
 
 def values(draw: Draw) -> Array:
-    """The array of `draw`; equal draws give equal bytes on every machine."""
+    """Returns the array of `draw`; equal draws give equal bytes on every machine."""
     count = prod(draw.shape)
     words = np.random.Philox(key=draw.seed).random_raw((count + 1) // 2)
     halves = words.astype("<u8").view("<u4")[:count]
-    unit = (halves >> np.uint32(8)).astype(np.float32)  # 24 bits, so all of this is exact
-    unit *= np.float32(2.0**-23)
-    unit -= np.float32(1)
-    unit *= np.float32(draw.spread)
-    unit += np.float32(draw.offset)
-    return unit.reshape(draw.shape)
+    array = (halves >> np.uint32(8)).astype(np.float32)  # 24 bits, so that all steps are exact
+    array *= np.float32(2.0**-23)
+    array -= np.float32(1)
+    array *= np.float32(draw.spread)
+    array += np.float32(draw.offset)
+    return array.reshape(draw.shape)
 
 
 @cache
-def kept(draw: Draw) -> Array:
-    """`values(draw)`, made once in a process: nobody writes to it."""
+def cached_values(draw: Draw) -> Array:
+    """Returns `values(draw)` from a cache of the process; no caller may write to it."""
     return values(draw)
 
 
-def stored(array: Array, dtype: str) -> Array:
-    """The bit patterns of a float32 array in `dtype` (f32, bf16, f16), rounded to nearest even."""
+def bits_of(array: Array, dtype: str) -> Array:
+    """Returns the bits of a float32 array in `dtype` (f32, bf16, f16), rounded to nearest even."""
     if dtype == "f32":
         return array.view(np.uint32)
     if dtype == "f16":
@@ -67,8 +67,10 @@ def stored(array: Array, dtype: str) -> Array:
 
 
 def array_of(tensor: Mapping[str, Any]) -> Array:
-    """A tensor of a graph as `graphs.py` writes it: a draw, or its compressed bytes."""
+    """Returns the array of a graph's tensor in the form of `graphs.py`: a draw, or compressed
+    bytes.
+    """
     if "draw" in tensor:
-        return kept(Draw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])}))
+        return cached_values(Draw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])}))
     data = zlib.decompress(base64.b64decode(tensor["data"]))
     return np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"]).copy()

@@ -1,4 +1,4 @@
-"""ONNX graphs as JSON, with seeded arrays in place of float weights.  Needs onnx."""
+"""Writes ONNX graphs as JSON, with seeded arrays in place of float weights.  Needs onnx."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from onnx import numpy_helper
 
 from gpu.draws import Array, Draw, seed_of, values
 
-# Smaller float initialisers are scalars and tables of the architecture, and stay as they are.
+# Elements: smaller float initialisers are scalars and tables of the architecture, and stay.
 _SMALLEST = 32
 _BIAS = 0.05
 _EMBEDDING = 0.5
-# Of dense layers: below one, because transformers that attend sharply make bf16's rounding large.
+# Gain of dense layers: below one, because sharp attention makes the rounding errors of bf16 large.
 _GAIN = 0.5
 _NORM = (1.0, 0.1)  # gains of layer norms: around one
 
 
 def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
-    """Replaces the float initialisers of `model`, in place, by seeded arrays; returns these.
+    """Replaces the float initialisers of `model`, in place, by seeded arrays; returns their draws.
 
     Matrices and filters are scaled by their fan-in, so that signals survive.  Batch norms get unit
-    gain and variance, random means and shifts: folded into a filter they leave its values alone.
-    What has few different values or infinities (masks) stays.
+    gain and variance, random means and shifts: folded into a filter, they leave its values
+    unchanged.  Initialisers with few distinct values or with infinities (masks) stay.
     """
     users = {
         name: (node, place)
@@ -38,25 +38,25 @@ def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
     }
     draws: dict[str, Draw] = {}
     for tensor in model.graph.initializer:
-        held = numpy_helper.to_array(tensor)
-        if tensor.name not in users or held.dtype != np.float32 or held.size < _SMALLEST:
+        array = numpy_helper.to_array(tensor)
+        if tensor.name not in users or array.dtype != np.float32 or array.size < _SMALLEST:
             continue
-        if not np.isfinite(held).all() or _few(held):
+        if not np.isfinite(array).all() or _few(array):
             continue
         node, place = users[tensor.name]
-        offset, spread = _scale(node, place, held.shape)
-        draw = Draw(seed_of(tensor.name), held.shape, offset, spread)
+        offset, spread = _scale(node, place, array.shape)
+        draw = Draw(seed_of(tensor.name), array.shape, offset, spread)
         tensor.CopyFrom(numpy_helper.from_array(values(draw), tensor.name))
         draws[tensor.name] = draw
     return draws
 
 
-def _few(held: Array) -> bool:
-    return held.ndim > 1 and np.unique(held.reshape(-1)[:4096]).size <= 2
+def _few(array: Array) -> bool:
+    return array.ndim > 1 and np.unique(array.reshape(-1)[:4096]).size <= 2
 
 
 def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Offset and spread of an initialiser that is operand `place` of `node`."""
+    """Returns offset and spread of an initialiser that is operand `place` of `node`."""
     match node.op_type, place:
         case "BatchNormalization", 1:
             return 1.0, 0.0
@@ -80,15 +80,15 @@ def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[fl
 
 
 def _uniform(fan_in: int) -> float:
-    """The half width of the uniform distribution whose variance is one over the fan-in."""
+    """Returns the half width of the uniform distribution whose variance is one over the fan-in."""
     return sqrt(3 / fan_in)
 
 
 def graph_json(model: onnx.ModelProto, draws: Mapping[str, Draw]) -> dict[str, Any]:
-    """The graph of `model` as JSON: nodes, inputs, outputs, and tensors as draws or literally."""
+    """Returns `model` as JSON: nodes, inputs, outputs, and tensors as draws or as literals."""
     graph = model.graph
-    held = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-    tensors = {name: _tensor(array, draws.get(name)) for name, array in held.items()}
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    tensors = {name: _tensor(array, draws.get(name)) for name, array in arrays.items()}
     nodes = []
     for node in graph.node:
         attributes = _attributes(node)
@@ -108,12 +108,12 @@ def graph_json(model: onnx.ModelProto, draws: Mapping[str, Draw]) -> dict[str, A
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    found = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     return {
         name: value.decode() if isinstance(value, bytes)
         else value if isinstance(value, int | float | str | onnx.TensorProto)
         else list(value)
-        for name, value in found.items()
+        for name, value in values.items()
     }  # fmt: skip
 
 
@@ -128,5 +128,5 @@ def _constant(attributes: Mapping[str, Any]) -> Array:
 def _tensor(array: Array, draw: Draw | None) -> dict[str, Any]:
     if draw is not None:
         return {"draw": asdict(draw)}
-    packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
-    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": packed}
+    data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()
+    return {"dtype": array.dtype.name, "shape": list(array.shape), "data": data}

@@ -1,4 +1,4 @@
-"""Runs the graphs of `graphs.py` in JAX, for its time beside the others'.  Needs jax."""
+"""Runs the graphs of `graphs.py` in JAX, to compare its time with that of tcc.  Needs jax."""
 
 from __future__ import annotations
 
@@ -18,52 +18,57 @@ Run = Callable[..., tuple[Array, ...]]
 
 
 def build(graph: Mapping[str, Any], dtype: str | None) -> tuple[Run, dict[str, Array]]:
-    """A function of weights and inputs that gives a tuple of outputs, and the weights: those of
-    floats in `dtype`, on JAX's default device.
+    """Returns a function of weights and inputs that returns a tuple of outputs, and the weights.
 
-    Raises ValueError for an operator that is not known here.
+    Float weights are in `dtype`, and all weights on JAX's default device.  Raises ValueError for an
+    unknown operator.
     """
     missing = sorted({node["op"] for node in graph["nodes"]} - FUNCTIONS.keys())
     if missing:
-        raise ValueError(f"the reference in JAX does not know {', '.join(missing)}")
-    held = {name: array_of(stored) for name, stored in graph["tensors"].items()}
-    used = {
+        raise ValueError(f"the JAX reference does not support {', '.join(missing)}")
+    constants = {name: array_of(tensor) for name, tensor in graph["tensors"].items()}
+    weight_names = {
         name
         for node in graph["nodes"]
         for place, name in enumerate(node["in"])
-        if name in held and place not in FUNCTIONS[node["op"]][1]
+        if name in constants and place not in FUNCTIONS[node["op"]][1]
     }
 
     def run(weights: Mapping[str, Array], *inputs: Array) -> tuple[Array, ...]:
         values = {**weights, **dict(zip(graph["inputs"], inputs, strict=True))}
         for node in graph["nodes"]:
-            _node(node, values, held)
+            _node(node, values, constants)
         return tuple(values[name] for name in graph["outputs"])
 
-    return run, {name: to_device(held[name], dtype) for name in sorted(used)}
+    return run, {name: to_device(constants[name], dtype) for name in sorted(weight_names)}
 
 
 def to_device(array: np.ndarray[Any, Any], dtype: str | None) -> Array:
-    """The array in JAX; floats in `dtype` where one is given."""
-    made = jnp.asarray(array)
-    return made.astype(dtype) if dtype and jnp.issubdtype(made.dtype, jnp.floating) else made
+    """Returns the array in JAX; floats are converted to `dtype` unless it is None."""
+    converted = jnp.asarray(array)
+    return (
+        converted.astype(dtype)
+        if dtype and jnp.issubdtype(converted.dtype, jnp.floating)
+        else converted
+    )
 
 
-def _node(node: Mapping[str, Any], values: dict[str, Array], held: Mapping[str, Any]) -> None:
+def _node(node: Mapping[str, Any], values: dict[str, Array], constants: Mapping[str, Any]) -> None:
+    """Adds the results of `node` to `values`."""
     function, literal = FUNCTIONS[node["op"]]
     operands = [
         None if not name
-        else held[name].reshape(-1).tolist() if place in literal
+        else constants[name].reshape(-1).tolist() if place in literal
         else values[name]
         for place, name in enumerate(node["in"])
     ]  # fmt: skip
     attributes = dict(node["at"])
     if node["op"] == "Split":
         attributes["count"] = len(node["out"])
-    made = function(*operands, **attributes)
-    if not isinstance(made, tuple):
-        made = (made,)
-    values.update(zip(node["out"], made, strict=True))
+    results = function(*operands, **attributes)
+    if not isinstance(results, tuple):
+        results = (results,)
+    values.update(zip(node["out"], results, strict=True))
 
 
 def _reshape(x: Array, shape: Sequence[int], allowzero: int = 0) -> Array:
@@ -79,8 +84,8 @@ def _gemm(
     transA: int = 0,
     transB: int = 0,
 ) -> Array:
-    product = alpha * ((a.T if transA else a) @ (b.T if transB else b))
-    return product if c is None else product + beta * c
+    matmul = alpha * ((a.T if transA else a) @ (b.T if transB else b))
+    return matmul if c is None else matmul + beta * c
 
 
 def _conv(
@@ -95,13 +100,13 @@ def _conv(
     auto_pad: str = "NOTSET",
 ) -> Array:
     rank = x.ndim - 2
-    ones = (1,) * rank
+    unit_steps = (1,) * rank
     padding = list(zip(pads[:rank], pads[rank:], strict=True)) or [(0, 0)] * rank
     y = lax.conv_general_dilated(
-        x, w, tuple(strides) or ones, padding, rhs_dilation=tuple(dilations) or ones,
+        x, w, tuple(strides) or unit_steps, padding, rhs_dilation=tuple(dilations) or unit_steps,
         feature_group_count=group,
     )  # fmt: skip
-    return y if b is None else y + b.reshape(-1, *ones)
+    return y if b is None else y + b.reshape(-1, *unit_steps)
 
 
 def _max_pool(
@@ -182,12 +187,12 @@ def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _attention(q: Array, k: Array, v: Array, is_causal: int = 0) -> Array:
-    # JAX has the heads behind the rows
-    turned = (x.swapaxes(1, 2) for x in (q, k, v))
-    return jax.nn.dot_product_attention(*turned, is_causal=bool(is_causal)).swapaxes(1, 2)
+    # in JAX the heads come after the rows
+    transposed = (x.swapaxes(1, 2) for x in (q, k, v))
+    return jax.nn.dot_product_attention(*transposed, is_causal=bool(is_causal)).swapaxes(1, 2)
 
 
-# As in torch_graph.py: the function, and the operands that must be constants.
+# As in torch_graph.py: operator -> (function, operands that must be constants).
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

@@ -1,4 +1,4 @@
-"""The time of a graph in JAX.  It is a module of its own: JAX is not everywhere."""
+"""Times a graph in JAX.  It is a module of its own, because JAX is not on every machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# the device's memory is torch's too
+# torch needs memory of the same device
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -22,27 +22,33 @@ _DTYPES = {"bf16": "bfloat16", "f16": "float16"}
 
 
 def seconds_of(request: Mapping[str, Any], inputs: list[Any], limit: float) -> dict[str, Any]:
-    """The median seconds of calls of the item's graph through jax.jit, over `limit` seconds, on
-    inputs (NumPy arrays; floats are taken in the item's precision); and how long compiling took.
+    """Returns the median seconds of calls of the item's graph through jax.jit, and the compile
+    time.
 
-    A model's calls are awaited one by one, a kernel's in tens, so that launching is hidden.
+    The calls take `limit` seconds in all.  `inputs` are NumPy arrays; floats are converted to the
+    item's precision.  Calls of a model are awaited one by one, calls of a kernel in tens, so that
+    the launches overlap.
     """
     item = request["item"]
     path = Path(request["folder"]) / "graphs" / f"{item['graph']}.json"
-    run, weights = build(json.loads(path.read_text()), _DTYPES.get(item["precision"]))
-    given = [to_device(x, _DTYPES.get(item["precision"])) for x in inputs]
-    exact = "default" if item["precision"] in _DTYPES else "highest"
+    function, weights = build(json.loads(path.read_text()), _DTYPES.get(item["precision"]))
+    operands = [to_device(x, _DTYPES.get(item["precision"])) for x in inputs]
+    matmul_precision = "default" if item["precision"] in _DTYPES else "highest"
     times: list[float] = []
     calls = 1 if item["kind"] == "model" else 10
-    with jax.default_matmul_precision(exact):
-        fast = jax.jit(run)
-        begun = time.perf_counter()
-        found = jax.block_until_ready(fast(weights, *given))
-        spent = time.perf_counter() - begun
-        begun = time.perf_counter()
-        while len(times) < 5 or time.perf_counter() - begun < limit:
+    with jax.default_matmul_precision(matmul_precision):
+        fast = jax.jit(function)
+        start_time = time.perf_counter()
+        results = jax.block_until_ready(fast(weights, *operands))
+        compile_seconds = time.perf_counter() - start_time
+        start_time = time.perf_counter()
+        while len(times) < 5 or time.perf_counter() - start_time < limit:
             before = time.perf_counter()
-            jax.block_until_ready([fast(weights, *given) for _ in range(calls)])
+            jax.block_until_ready([fast(weights, *operands) for _ in range(calls)])
             times.append((time.perf_counter() - before) / calls)
-    outputs = [jnp.asarray(x, jnp.float32).__array__() for x in found]
-    return {"jax_seconds": statistics.median(times), "jax_after": spent, "outputs": outputs}
+    outputs = [jnp.asarray(x, jnp.float32).__array__() for x in results]
+    return {
+        "jax_seconds": statistics.median(times),
+        "jax_after": compile_seconds,
+        "outputs": outputs,
+    }

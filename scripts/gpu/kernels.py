@@ -1,4 +1,4 @@
-"""The single kernels that are checked, each as a small ONNX model.  Needs onnx."""
+"""Builds the single kernels that are checked, each as a small ONNX model.  Needs onnx."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How large the kernels are: of those that memory bounds, one that caches hold, one that they
-    do not, one that is long."""
+    """Sizes of the kernels.
+
+    `megabytes` of kernels that memory bounds has a size that caches hold, one that they do not, and
+    one that is long.
+    """
 
     megabytes: tuple[int, ...] = (8, 128, 512)
     both_types_at: int = 128
@@ -32,13 +35,13 @@ class Sizes:
     head: int = 128
 
 
-# Of a rehearsal: names are those of full size where they can be.
+# Sizes of a rehearsal: kernels have the names of full sizes where possible.
 SMALL = Sizes(
     (1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32
 )
 
 
-# Of a small pass on a device: the least that has whole blocks, in Gluon too.
+# Sizes of a small pass on a device: the smallest sizes with whole blocks, in Gluon too.
 CHECKED = Sizes(
     (1,), 1, 512, 2048, (512,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
 )
@@ -46,10 +49,10 @@ CHECKED = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel's model, what its run computes and moves at least, and the compile's options.
+    """A kernel's model, the least work and traffic of its run, and the compile's options.
 
     `group` says what its speed is compared with: copies ("memory"), cuBLAS or rocBLAS ("matrix"),
-    or nothing ("other").  `indices` are inputs of integers, with the bound they stay below.
+    or nothing ("other").  `indices` are inputs of integers, with their exclusive upper bounds.
     """
 
     name: str
@@ -63,15 +66,15 @@ class Kernel:
 
 
 def kernels(sizes: Sizes = Sizes()) -> Iterator[Kernel]:
-    """All of them, the most important first."""
+    """Yields all kernels, the most important first."""
     yield from _attention(sizes)
-    yield from _products(sizes)
+    yield from _matmuls(sizes)
     yield from _memory(sizes)
     yield from _convolutions(sizes)
 
 
 def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
-    """A model from ONNX's text form, in which T stands for the element type."""
+    """Returns a model from ONNX's text form, in which T is the element type."""
     text = f'<ir_version: 10, opset_import: ["" : 23]> g ({inputs}) => ({outputs}) {{ {body} }}'
     return onnx.parser.parse_model(text.replace("T[", f"{_NAMES[dtype]}["))
 
@@ -83,8 +86,8 @@ def _memory(sizes: Sizes) -> Iterator[Kernel]:
 
 
 def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[Kernel]:
-    one = megabytes << 20
-    rows = one // (width * _BYTES[dtype])
+    size = megabytes << 20
+    rows = size // (width * _BYTES[dtype])
     x, row = f"T[{rows},{width}]", f"T[{width}]"
     cases = {
         "elementwise": (f"{x} a, {x} b", f"{x} y", "m = Mul(a, b) s = Sub(m, a) y = Relu(s)", 3),
@@ -118,26 +121,26 @@ def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[Kernel]:
         model = _model(dtype, inputs, outputs, body)
         indices = {"index": rows} if name == "gather" else {}
         title = f"{name}_{dtype}_{megabytes}mb"
-        yield Kernel(title, "memory", dtype, model, times * one, indices=indices)
+        yield Kernel(title, "memory", dtype, model, times * size, indices=indices)
 
 
-def _product(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> Kernel:
+def _matmul(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> Kernel:
     body = f"T[{m},{k}] a, T[{k},{n}] b", f"T[{m},{n}] y", "y = MatMul(a, b)"
-    moved = (m * k + k * n + m * n) * _BYTES[dtype]
-    return Kernel(name, "matrix", dtype, _model(dtype, *body), moved, 2 * m * n * k, options)
+    traffic = (m * k + k * n + m * n) * _BYTES[dtype]
+    return Kernel(name, "matrix", dtype, _model(dtype, *body), traffic, 2 * m * n * k, options)
 
 
-def _products(sizes: Sizes) -> Iterator[Kernel]:
+def _matmuls(sizes: Sizes) -> Iterator[Kernel]:
     n = sizes.square
     for k in reversed(sizes.depths):
-        yield _product(f"gemm_bf16_k{k}", "bf16", n, n, k)
+        yield _matmul(f"gemm_bf16_k{k}", "bf16", n, n, k)
     for m in (1, 16):
         for suffix, wide, deep in sizes.decode:
-            yield _product(f"decode_bf16_m{m}{suffix}", "bf16", m, wide, deep)
+            yield _matmul(f"decode_bf16_m{m}{suffix}", "bf16", m, wide, deep)
     for k in reversed(sizes.depths):
-        yield _product(f"gemm_f16_k{k}", "f16", n, n, k)
-        yield _product(f"gemm_tf32_k{k}", "f32", n, n, k, precision="tf32")
-        yield _product(f"gemm_f32_k{k}", "f32", n, n, k)
+        yield _matmul(f"gemm_f16_k{k}", "f16", n, n, k)
+        yield _matmul(f"gemm_tf32_k{k}", "f32", n, n, k, precision="tf32")
+        yield _matmul(f"gemm_f32_k{k}", "f32", n, n, k)
 
 
 def _convolutions(sizes: Sizes) -> Iterator[Kernel]:
@@ -150,9 +153,9 @@ def _convolutions(sizes: Sizes) -> Iterator[Kernel]:
             "y = Conv<kernel_shape = [3, 3], pads = [1, 1, 1, 1]>(a, w)",
         )
         elements = batch * channels * size * size
-        moved = (2 * elements + channels * channels * 9) * _BYTES[dtype]
+        traffic = (2 * elements + channels * channels * 9) * _BYTES[dtype]
         flops = 2 * elements * channels * 9
-        yield Kernel(f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), moved, flops)
+        yield Kernel(f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), traffic, flops)
 
 
 def _attention(sizes: Sizes) -> Iterator[Kernel]:
@@ -163,7 +166,7 @@ def _attention(sizes: Sizes) -> Iterator[Kernel]:
         model = _model("bf16", f"{x} q, {x} k, {x} v", f"{x} y", body)
         flops = 4 * heads * length * length * width // (2 if causal else 1)
         name = "attention_causal_bf16" if causal else "attention_bf16"
-        # The shares are rounded for their product, as every fused attention of halves does.
+        # Shares are rounded before their matmul, as in every fused attention of 16-bit floats.
         options = {"precision": "bf16"}
-        moved = 8 * heads * length * width
-        yield Kernel(name, "other", "bf16", model, moved, flops, options)
+        traffic = 8 * heads * length * width
+        yield Kernel(name, "other", "bf16", model, traffic, flops, options)

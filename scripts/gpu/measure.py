@@ -1,4 +1,4 @@
-"""Inputs, times and errors on the device, in torch."""
+"""Draws inputs, and measures times and errors on the device, in torch."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ Run = Callable[[int], Any]  # starts the work on input set i
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What is timed: `run` on each of `sets` input sets in turn."""
+    """The work to time: `call` on each of `sets` input sets in turn."""
 
-    run: Run
+    call: Run
     sets: int
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one run on the device, and how it was taken: as a "graph", or between "events"."""
+    """Seconds of one run on the device, and the way of timing: a recorded "graph", or "events"."""
 
     seconds: float
     how: str
 
 
 def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
-    """An input as its row of the index says; equal seeds give equal arrays on one device."""
+    """Returns an input as its row of the index says; equal seeds give equal arrays on a device."""
     generator = torch.Generator(device).manual_seed(seed_of(f"{spec['name']}/{seed}"))
     shape, dtype = tuple(spec["shape"]), TYPES[spec["dtype"]]
     match spec["draw"]:
@@ -60,19 +60,21 @@ def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
 
 
 def input_sets(specs: Sequence[Mapping[str, Any]], device: Device) -> list[list[Tensor]]:
-    """Equal shapes, other values; as many as are larger than any cache together, so that no run
-    finds its arrays in one."""
+    """Returns input sets of equal shapes and different values.
+
+    Together they are larger than any cache, so that no run finds its arrays in one.
+    """
     size = sum(prod(s["shape"]) * TYPES[s["dtype"]].itemsize for s in specs)
     count = max(1, min(_MOST_SETS, -(-device.cache_bytes // max(size, 1))))
     return [[draw(spec, device.name, number) for spec in specs] for number in range(count)]
 
 
-def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """The largest difference of an output, relative to its largest value; inf for NaN."""
-    if len(found) != len(wanted):
+def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
+    """Returns the largest difference of an output, relative to its largest value; inf for NaN."""
+    if len(results) != len(references):
         return float("inf")
     worst = 0.0
-    for a, b in zip(found, wanted, strict=True):
+    for a, b in zip(results, references, strict=True):
         if a.shape != b.shape:
             return float("inf")
         exact = b.to(torch.float64) if b.numel() < 1 << 28 else b.float()
@@ -83,36 +85,36 @@ def error(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 
 
 def compare(device: Device, works: Sequence[Work]) -> list[Timing]:
-    """Times of works that take turns, so that clocks and heat are the same for all; medians.
+    """Returns median times of works that take turns, so that clocks and heat are the same for all.
 
-    A turn is one graph of runs over all input sets where they can be recorded, else the runs one
-    after the other: then the time of launching counts where it is longer.
+    A turn is one graph of runs over all input sets where they can be recorded, else single runs in
+    sequence; then the time of a launch counts where it exceeds the run.
     """
     prepared = [_prepare(device, work) for work in works]
     times: list[list[float]] = [[] for _ in works]
     for _ in range(_BATCHES):
-        for (start, calls, _how), taken in zip(prepared, times, strict=True):
-            taken.append(device.timed(start, 1) / calls)
+        for (start, calls, _how), samples in zip(prepared, times, strict=True):
+            samples.append(device.timed(start, 1) / calls)
     return [
-        Timing(statistics.median(taken), how)
-        for (_start, _calls, how), taken in zip(prepared, times, strict=True)
+        Timing(statistics.median(samples), how)
+        for (_start, _calls, how), samples in zip(prepared, times, strict=True)
     ]
 
 
 def _prepare(device: Device, work: Work) -> tuple[Start, int, str]:
-    """What starts a turn, its number of runs, and how it is taken; it was started once."""
+    """Runs a turn once; returns its start function, its number of runs, and the way of timing."""
     for i in range(3):
-        work.run(i % work.sets)
+        work.call(i % work.sets)
     device.synchronize()
-    once = device.timed(lambda: work.run(0), 3) / 3
+    once = device.timed(lambda: work.call(0), 3) / 3
     calls = max(1, min(200, int(device.seconds / _BATCHES / max(once, 1e-6))))
     calls = max(calls // work.sets, 1) * work.sets if calls > work.sets else calls
-    # results stay until their inputs' next turn: they are not written to one place in a cache
-    held: list[Any] = [None] * work.sets
+    # results live until the next run on their inputs, so that a cache does not hold all of them
+    results: list[Any] = [None] * work.sets
 
     def batch() -> None:
         for i in range(calls):
-            held[i % work.sets] = work.run(i % work.sets)
+            results[i % work.sets] = work.call(i % work.sets)
 
     recorded = device.recorded(batch)
     start, how = (batch, "events") if recorded is None else (recorded, "graph")
@@ -122,13 +124,15 @@ def _prepare(device: Device, work: Work) -> tuple[Start, int, str]:
 
 
 def latency(device: Device, start: Start) -> float:
-    """Median seconds from the call until the result is there, over at least five runs."""
+    """Returns the median seconds from the call to the result, over at least five runs."""
     for _ in range(3):
         start()
     device.synchronize()
     times: list[float] = []
-    begun = time.perf_counter()
-    while len(times) < 5 or (time.perf_counter() - begun < device.seconds and len(times) < 1000):
+    start_time = time.perf_counter()
+    while len(times) < 5 or (
+        time.perf_counter() - start_time < device.seconds and len(times) < 1000
+    ):
         before = time.perf_counter()
         start()
         device.synchronize()

@@ -1,4 +1,4 @@
-"""Looks at the kernels of compiles for GPUs: what they are, what became of them.  Needs tcc."""
+"""Observes the kernels of compiles for GPUs and judges their machine code.  Needs tcc."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tests.oracle.gpu.machine_code import machine_codes
 
 
 @dataclass(frozen=True)
-class Observed:
-    """A kernel for one architecture; `source` names the model's nodes that it computes."""
+class Observation:
+    """A kernel for one architecture; `source` names the nodes of the model that it computes."""
 
     source: str
     kernel: TileKernel
-    made: CompiledKernel
+    compiled: CompiledKernel
     alignments: tuple[int, ...]
     dot: str
 
 
-def compiled(found: Sequence[Observed]) -> list[CheckedKernel]:
-    """Kernels with the facts of their machine code, which take a moment to read."""
-    codes = machine_codes([each.made for each in found])
+def with_machine_code(kernels: Sequence[Observation]) -> list[CheckedKernel]:
+    """Returns the kernels with the facts of their machine code; reading it takes a moment."""
+    codes = machine_codes([k.compiled for k in kernels])
     return [
-        CheckedKernel(each.kernel, each.made, code, each.alignments, each.dot)
-        for each, code in zip(found, codes, strict=True)
+        CheckedKernel(k.kernel, k.compiled, code, k.alignments, k.dot)
+        for k, code in zip(kernels, codes, strict=True)
     ]
 
 
 @contextmanager
-def observed() -> Iterator[list[Observed]]:
-    """All kernels that get into the artifacts of the compiles inside, for every architecture."""
-    found: list[Observed] = []
+def observations() -> Iterator[list[Observation]]:
+    """Collects, while the context is open, all kernels of artifacts, for every architecture."""
+    kernels: list[Observation] = []
     generate, compile_blocks = gpu_code.GpuBackend.generate, gpu_code.compile_blocks
     sources: list[str] = []
 
@@ -50,26 +50,27 @@ def observed() -> Iterator[list[Observed]]:
         finally:
             sources.clear()
 
-    def watched_blocks(job: Job, compilers: Any, **how: Any) -> Any:
-        code = compile_blocks(job, compilers, **how)
+    def watched_blocks(job: Job, compilers: Any, **options: Any) -> Any:
+        code = compile_blocks(job, compilers, **options)
         dot = "ieee" if job.precision == "f32" else job.precision
-        for made in code.kernels if sources else ():  # others were compiled to be compared
-            rows = zip(sources, job.kernels, made, job.alignments, strict=True)
-            found.extend(Observed(s, k, m, tuple(a), dot) for s, k, m, a in rows)
+        # kernels without sources were compiled to be compared, and get into no artifact
+        for images in code.kernels if sources else ():
+            rows = zip(sources, job.kernels, images, job.alignments, strict=True)
+            kernels.extend(Observation(s, k, m, tuple(a), dot) for s, k, m, a in rows)
         return code
 
     gpu_code.GpuBackend.generate, gpu_code.compile_blocks = watched_generate, watched_blocks
     try:
-        yield found
+        yield kernels
     finally:
         gpu_code.GpuBackend.generate, gpu_code.compile_blocks = generate, compile_blocks
 
 
 @dataclass(frozen=True)
-class Known:
-    """A rule that a kernel is known to break, and why that is so for now.
+class Exemption:
+    """A rule that a kernel breaks, and why it does so for now.
 
-    Kernels are named by a part of their source; `precision` and `arch` are theirs.
+    `source` is a part of the kernel's source; `precision` and `archs` are those of the compile.
     """
 
     model: str
@@ -82,23 +83,23 @@ class Known:
 
 def judge(
     model: str, precision: str, kernels: Sequence[CheckedKernel], sources: Sequence[str],
-    known: Sequence[Known],
+    exemptions: Sequence[Exemption],
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """What breaks the rules unexpectedly, and what is known to break one and keeps it."""
+    """Returns the breaches without an exemption, and the exemptions whose kernels keep the rule."""
     archs = {c.made.arch for c in kernels}
-    mine = [k for k in known if (k.model, k.precision) == (model, precision)]
-    waiting = [(k, a) for k in mine for a in k.archs if a in archs]
-    kept, broken = dict.fromkeys(waiting), []
-    for compiled, source in zip(kernels, sources, strict=True):
-        for breach in breaches(compiled):
-            arch = compiled.made.arch
+    model_exemptions = [k for k in exemptions if (k.model, k.precision) == (model, precision)]
+    waiting = [(k, a) for k in model_exemptions for a in k.archs if a in archs]
+    stale, violations = dict.fromkeys(waiting), []
+    for checked, source in zip(kernels, sources, strict=True):
+        for breach in breaches(checked):
+            arch = checked.made.arch
             excuses = [
                 (k, a) for k, a in waiting
                 if a == arch and k.rule == breach.rule and k.source in source
             ]  # fmt: skip
             for excuse in excuses:
-                kept.pop(excuse, None)
+                stale.pop(excuse, None)
             if not excuses:
-                where = f"{model} {precision} {arch} {compiled.made.symbol} ({source.strip()})"
-                broken.append(f"{where}: {breach.rule}: {breach.found}")
-    return broken, [f"{model} {precision} {a} {k.source}: {k.rule}" for k, a in kept]
+                location = f"{model} {precision} {arch} {checked.made.symbol} ({source.strip()})"
+                violations.append(f"{location}: {breach.rule}: {breach.found}")
+    return violations, [f"{model} {precision} {a} {k.source}: {k.rule}" for k, a in stale]

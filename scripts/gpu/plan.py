@@ -1,4 +1,4 @@
-"""Which steps a run takes, in which order, and how long they should take."""
+"""Plans the steps of a run: their order, and their expected times."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from gpu.tools import CHECKS, PROFILER, SANITIZER
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A step's time in seconds: at most `most`, not begun with less than `least`, and `expected`,
-    which is a guess for a GPU of a server."""
+    """Times of a step in seconds: it takes at most `limit`, and starts only with `minimum` left.
 
-    most: float
-    least: float
+    `expected` is an estimate for a GPU of a server.
+    """
+
+    limit: float
+    minimum: float
     expected: float
 
 
-# Reading torch and opening the device, for each process anew; the first time files may come over a
-# network.
+# The import of torch and the start of the device, in each process; at first, files may come over
+# a network.
 READY = Kind(150.0, 5.0, 10.0)
 KINDS = {
     "device": Kind(60.0, 10.0, 5.0),
@@ -38,7 +40,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One request to the worker; `item` is a row of the index, empty for the device."""
+    """A request to the worker; `item` is a row of the index, empty for the device."""
 
     task: str
     item: Mapping[str, Any]
@@ -48,24 +50,24 @@ class Step:
         return str(self.item.get("name", "device"))
 
 
-# What is profiled, by the start of names.
+# Prefixes of the names of profiled kernels.
 _PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
 
 
 def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[Step]:
-    """All steps, the most important first: what may be left out when time is short comes last.
+    """Yields all steps, the most important first: steps at the end are left out if time is short.
 
-    Kernels of small sizes go before all others, for results and under the first check of the
-    sanitizer where it is among `tools`.  Of kernels in Gluon, and of their twins in Triton, one of
-    each group comes next: they tell early whether such kernels run.
+    Kernels of small sizes come before all other kernels, for results and under the first check of
+    the sanitizer where it is among `tools`.  Then comes one kernel in Gluon of each group with its
+    twin in Triton, to tell early whether kernels in Gluon run.
     """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
-    urgent, others = (
-        [i for i in models if (i["precision"] == "bf16") == wanted] for wanted in (True, False)
+    urgent, later = (
+        [i for i in models if (i["precision"] == "bf16") == urgency] for urgency in (True, False)
     )
     first = _scouts(kernels)
-    rest = [item for item in kernels if item not in first]
+    other_kernels = [item for item in kernels if item not in first]
     compared = [item for item in urgent if "twin_of" not in item]
     small = [item for item in items if item["kind"] == "small"]
     checks = _checks(small) if SANITIZER in tools else []
@@ -76,18 +78,18 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
     yield from (Step("kernel", item) for item in first)
     yield from checks[1:]
     yield from (Step("model", item) for item in urgent)
-    yield from (Step("kernel", item) for item in rest if _is_urgent(item))
-    yield from (Step("model", item) for item in others)
-    yield from (Step("kernel", item) for item in rest if not _is_urgent(item))
+    yield from (Step("kernel", item) for item in other_kernels if _is_urgent(item))
+    yield from (Step("model", item) for item in later)
+    yield from (Step("kernel", item) for item in other_kernels if not _is_urgent(item))
     yield from _profiles(kernels) if PROFILER in tools else ()
     yield from (Step("compiled", item) for item in compared)
     yield from (Step("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
     yield from (Step("autotuned", item) for item in compared)
-    yield from (Step("compiled", item) for item in others)
+    yield from (Step("compiled", item) for item in later)
 
 
 def _checks(small: Sequence[Mapping[str, Any]]) -> list[Step]:
-    """The sanitizer's checks, each of the kernels that it understands."""
+    """Returns the sanitizer's checks, each with the kernels that it supports."""
     doubled = with_twins(small)
     steps = []
     for check in CHECKS:
@@ -97,13 +99,13 @@ def _checks(small: Sequence[Mapping[str, Any]]) -> list[Step]:
     return steps
 
 
-# Checks that do not see the barriers between warps with roles of their own, and what tensor maps
-# store (compute-sanitizer of CUDA 13.0): kernels in Gluon would have only false reports.
+# Checks that see neither the barriers between specialised warps nor the stores of tensor maps
+# (compute-sanitizer of CUDA 13.0): they would give only false reports for kernels in Gluon.
 _BLIND = ("racecheck", "initcheck")
 
 
 def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
-    """One kernel of each kind whose speed has a goal."""
+    """Yields a profile of one kernel of each kind whose speed has a goal."""
     for kind in _PROFILED:
         names = [k["name"] for k in kernels if k["name"].startswith(kind) and "twin_of" not in k]
         if names:
@@ -111,23 +113,23 @@ def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
 
 
 def with_twins(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
-    """The names of items that have a twin without the kernels that are new: those in Gluon."""
+    """Returns the names of items in Gluon, which have a twin in Triton."""
     return frozenset(item["twin_of"] for item in items if "twin_of" in item)
 
 
 def _scouts(kernels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The first kernel of each group that has a twin, and these."""
+    """Returns the first kernel of each group that has a twin, with the twins."""
     doubled = with_twins(kernels)
-    found: dict[str, Mapping[str, Any]] = {}
+    first_of_group: dict[str, Mapping[str, Any]] = {}
     for item in kernels:
         if item["name"] in doubled:
-            found.setdefault(item["group"], item)
-    names = {item["name"] for item in found.values()}
+            first_of_group.setdefault(item["group"], item)
+    names = {item["name"] for item in first_of_group.values()}
     return [k for k in kernels if k["name"] in names or k.get("twin_of") in names]
 
 
 def _is_urgent(item: Mapping[str, Any]) -> bool:
-    """Whether a goal of speed names the kernel."""
+    """Returns whether a goal of speed names the kernel."""
     return bool(item["precision"] == "bf16" or item["group"] == "memory")
 
 
@@ -137,13 +139,13 @@ def _is_for_jax(item: Mapping[str, Any]) -> bool:
 
 
 def forecast(steps: Sequence[Step], seconds: float) -> str:
-    """How long the steps should take beside the `seconds` there are, for people."""
-    lines, spent, first = [], 0.0, 0
+    """Returns the expected times of the steps and the `seconds` that there are, as a text."""
+    lines, expected, first = [], 0.0, 0
     while first < len(steps):
         task = steps[first].task
         count = next((i for i, s in enumerate(steps[first:]) if s.task != task), len(steps) - first)
-        spent += count * KINDS[task].expected
-        late = "" if spent <= seconds else "  (where time is left)"
-        lines.append(f"  {task:10}{count:4} steps, until {spent:5.0f} s{late}")
+        expected += count * KINDS[task].expected
+        late = "" if expected <= seconds else "  (where time is left)"
+        lines.append(f"  {task:10}{count:4} steps, until {expected:5.0f} s{late}")
         first += count
     return "\n".join([f"{len(steps)} steps in {seconds:.0f} s:", *lines])

@@ -1,9 +1,9 @@
-"""How a weight section is made again from seeded arrays.  NumPy only.
+"""Describes a weight section by seeded arrays, and rebuilds it from them.  NumPy only.
 
-`describe` knows nothing of the compiler: it looks for the bytes of each array, in any order of its
-axes and in each float type, as a block, as panels of one axis, or as rows at equal distances (a
-part of a merged matrix, or a padded one).  What it does not find is carried as it is, so that
-`rebuild` gives the section back byte for byte whatever the compiler did.
+`describe` has no knowledge of the compiler.  It looks for the bytes of each array, in any order of
+its axes and in each float type: as a block, as panels of one axis, or as rows at equal distances (a
+part of a merged matrix, or a padded matrix).  Bytes that it cannot explain are carried unchanged,
+so that `rebuild` returns the section byte for byte for any layout of the compiler.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gpu.draws import Array, Draw, kept, stored, values
+from gpu.draws import Array, Draw, bits_of, cached_values, values
 
-_LINE = 64  # the compiler places weights, and rows of large ones, on multiples of it
+_LINE = 64  # the compiler aligns weights, and rows of large weights, to this many bytes
 _HEAD = 8
 _SMALLEST = 1024  # elements: smaller arrays are carried
 _TYPES = ("f32", "bf16", "f16")
 _WIDTHS = (128, 64, 32, 16)
-# An array that begins in more places than this is no random one.
+# An array that begins in more places than this is not random.
 _MOST_PLACES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Bytes of a section: the array `source` with its axes in the order `axes`, stored as `dtype`,
-    in `rows` rows of equal length that begin `stride` bytes apart, the first at `offset`.
+    """Bytes of a section that are an array.
 
-    With `panel` (an axis and a width) that axis was cut in two first: its panels, and the places
-    within one.
+    The array is `source` with its axes in the order `axes`, stored as `dtype`.  It lies in `rows`
+    rows of equal length that begin `stride` bytes apart, the first at `offset`.  With `panel` (an
+    axis and a width) the axis was split first, into its panels and the places within a panel.
     """
 
     source: str
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Remainder:
     """The lines of a section that hold bytes of no part: a bit for each line, and their bytes."""
 
     size: int
@@ -55,8 +55,8 @@ class Rest:
     lines: bytes
 
 
-def describe(section: Array, draws: Mapping[str, Draw]) -> tuple[tuple[Part, ...], Rest]:
-    """The parts of `section` (bytes) that are arrays of `draws`, and all else."""
+def describe(section: Array, draws: Mapping[str, Draw]) -> tuple[tuple[Part, ...], Remainder]:
+    """Returns the parts of `section` (bytes) that are arrays of `draws`, and the remainder."""
     heads = _Heads(section)
     parts = tuple(
         part
@@ -64,40 +64,40 @@ def describe(section: Array, draws: Mapping[str, Draw]) -> tuple[tuple[Part, ...
         if prod(draw.shape) >= _SMALLEST and draw.spread > 0
         for part in _parts_of(name, values(draw), section, heads)
     )
-    left = np.zeros(-(-section.size // _LINE) * _LINE, np.uint8)
-    left[: section.size] = section
+    unexplained = np.zeros(-(-section.size // _LINE) * _LINE, np.uint8)
+    unexplained[: section.size] = section
     for part in parts:
         shape = draws[part.source].shape
-        _rows(left, part, prod(shape) * _item(part.dtype) // part.rows)[:] = 0
-    lines = left.reshape(-1, _LINE)
-    held = lines.any(1)
-    return parts, Rest(section.size, np.packbits(held).tobytes(), lines[held].tobytes())
+        _rows(unexplained, part, prod(shape) * _item(part.dtype) // part.rows)[:] = 0
+    lines = unexplained.reshape(-1, _LINE)
+    nonzero = lines.any(1)
+    return parts, Remainder(section.size, np.packbits(nonzero).tobytes(), lines[nonzero].tobytes())
 
 
-def rebuild(parts: tuple[Part, ...], rest: Rest, draws: Mapping[str, Draw]) -> Array:
-    """The bytes of the section that `describe` was given."""
-    count = -(-rest.size // _LINE)
+def rebuild(parts: tuple[Part, ...], remainder: Remainder, draws: Mapping[str, Draw]) -> Array:
+    """Returns the bytes of the section that `describe` took."""
+    count = -(-remainder.size // _LINE)
     lines = np.zeros((count, _LINE), np.uint8)
-    held = np.unpackbits(np.frombuffer(rest.mask, np.uint8), count=count).astype(bool)
-    lines[held] = np.frombuffer(rest.lines, np.uint8).reshape(-1, _LINE)
+    nonzero = np.unpackbits(np.frombuffer(remainder.mask, np.uint8), count=count).astype(bool)
+    lines[nonzero] = np.frombuffer(remainder.lines, np.uint8).reshape(-1, _LINE)
     section = lines.reshape(-1)
     by_source: dict[str, list[Part]] = {}
     for part in parts:
         by_source.setdefault(part.source, []).append(part)
-    for source, found in by_source.items():
-        array = kept(draws[source])
-        for part in found:
-            flat = _bytes(_cut(stored(array, part.dtype), part.panel).transpose(part.axes))
+    for source, source_parts in by_source.items():
+        array = cached_values(draws[source])
+        for part in source_parts:
+            flat = _bytes(_cut(bits_of(array, part.dtype), part.panel).transpose(part.axes))
             _rows(section, part, flat.size // part.rows)[:] = flat.reshape(part.rows, -1)
-    return section[: rest.size]
+    return section[: remainder.size]
 
 
 class _Heads:
-    """Where on the lines of a section eight given bytes are."""
+    """Finds the lines of a section that begin with eight given bytes."""
 
     def __init__(self, section: Array) -> None:
-        whole = section[: section.size // _LINE * _LINE]
-        words = np.ascontiguousarray(whole.reshape(-1, _LINE)[:, :_HEAD]).view(np.uint64)[:, 0]
+        lines = section[: section.size // _LINE * _LINE]
+        words = np.ascontiguousarray(lines.reshape(-1, _LINE)[:, :_HEAD]).view(np.uint64)[:, 0]
         self._order = np.argsort(words, kind="stable")
         self._sorted = words[self._order]
 
@@ -108,26 +108,29 @@ class _Heads:
 
 
 def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[Part]:
+    """Yields the parts of `section` that hold the array, in all types and orders of axes."""
     for dtype in _TYPES:
-        bits = stored(array, dtype)
+        bits = bits_of(array, dtype)
         count = _HEAD // bits.itemsize
-        known: set[int] = set()
+        part_places: set[int] = set()
         for panel, axes in _orders(bits.shape):
             view = _cut(bits, panel).transpose(axes)
-            places = set(heads.find(np.array(view.flat[:count]).tobytes())) - known
+            places = set(heads.find(np.array(view.flat[:count]).tobytes())) - part_places
             flat = _bytes(view) if places else None
             for place in sorted(places):
                 assert flat is not None
-                found = _part_at(place, view.shape, flat, section, heads)
-                if found is not None:
-                    known.add(place)
-                    yield Part(name, panel, axes, dtype, place, *found)
+                rows_and_stride = _part_at(place, view.shape, flat, section, heads)
+                if rows_and_stride is not None:
+                    part_places.add(place)
+                    yield Part(name, panel, axes, dtype, place, *rows_and_stride)
 
 
 def _part_at(
     place: int, shape: tuple[int, ...], flat: Array, section: Array, heads: _Heads
 ) -> tuple[int, int] | None:
-    """Rows and their distance, if the array begins at `place`."""
+    """Returns the number of rows and their distance in bytes if the array begins at `place`, else
+    None.
+    """
     if np.array_equal(section[place : place + flat.size], flat):
         return 1, flat.size
     for axis in range(1, len(shape)):
@@ -146,20 +149,22 @@ def _part_at(
 
 @cache
 def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple[int, ...]], ...]:
-    """Panels and orders of axes that differ in memory: whole arrays first, axes of size one and
-    the panels in front."""
-    ones = tuple(i for i, size in enumerate(shape) if size == 1)
-    others = [i for i, size in enumerate(shape) if size != 1]
-    found: list[tuple[tuple[int, int] | None, tuple[int, ...]]]
-    found = [(None, (*ones, *order)) for order in permutations(others)]
-    for axis in others:
+    """Returns panels and orders of axes that differ in memory.
+
+    Orders of the array without panels come first; axes of size one and panels are the first axes.
+    """
+    unit_axes = tuple(i for i, size in enumerate(shape) if size == 1)
+    axes = [i for i, size in enumerate(shape) if size != 1]
+    orders: list[tuple[tuple[int, int] | None, tuple[int, ...]]]
+    orders = [(None, (*unit_axes, *order)) for order in permutations(axes)]
+    for axis in axes:
         for width in _WIDTHS:
             if shape[axis] % width == 0 and shape[axis] > width:
-                # the panels' number takes the axis's place, what follows moves on by one
-                rest = [i + (i >= axis) if i != axis else axis + 1 for i in others]
-                front = (*(i + (i > axis) for i in ones), axis)
-                found += [((axis, width), (*front, *order)) for order in permutations(rest)]
-    return tuple(found)
+                # the panel axis takes the place of the axis, and later axes move by one
+                inner_axes = [i + (i >= axis) if i != axis else axis + 1 for i in axes]
+                front = (*(i + (i > axis) for i in unit_axes), axis)
+                orders += [((axis, width), (*front, *order)) for order in permutations(inner_axes)]
+    return tuple(orders)
 
 
 def _cut(array: Array, panel: tuple[int, int] | None) -> Array:

@@ -1,4 +1,4 @@
-"""Results as a table, and what of them is wrong.  Standard library only."""
+"""Writes results as a table, and lists failures and missed goals.  Standard library only."""
 
 from __future__ import annotations
 
@@ -7,31 +7,33 @@ from typing import Any
 
 from gpu.names import TORCH_MODES
 
-# What is to be reached: shares of the copy bandwidth and of the vendor's product, FLOP per second.
+# Goals: shares of the copy bandwidth and of the speed of the vendor's matmul; FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
-# Steps: those that judge tcc, and those that time others only.
+# Steps that check tcc, and steps that time peers only.
 OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
-    """Wrong and missing results of tcc, one sentence each.
+    """Returns wrong and missing results of tcc, one sentence each.
 
-    An error that torch's own has in the same precision is none of tcc's.
+    An error that torch has in the same precision is no failure of tcc.
     """
-    found = [f"{name}: not compiled: {why}" for name, why in results["refused"].items()]
-    found += _failed(results, OURS)
+    sentences = [f"{name}: not compiled: {why}" for name, why in results["refused"].items()]
+    sentences += _failed(results, OURS)
     for name, item in results["items"].items():
-        most = max(item["facts"]["tolerance"], item.get("torch_error", 0.0))
-        if "error" in item and not item["error"] <= most:
-            found.append(f"{name}: error {item['error']:.2g} > {most:.2g}")
-    return found + [f"{s}: no time was left" for s in results["skipped"] if s.split()[0] in OURS]
+        limit = max(item["facts"]["tolerance"], item.get("torch_error", 0.0))
+        if "error" in item and not item["error"] <= limit:
+            sentences.append(f"{name}: error {item['error']:.2g} > {limit:.2g}")
+    return sentences + [
+        f"{s}: no time was left" for s in results["skipped"] if s.split()[0] in OURS
+    ]
 
 
 def absent(results: Mapping[str, Any]) -> list[str]:
-    """Times of others that are missing, one sentence each."""
+    """Returns the missing times of peers, one sentence each."""
     late = [s for s in results["skipped"] if s.split()[0] in OTHERS]
     return _failed(results, OTHERS) + [f"{step}: no time was left" for step in late]
 
@@ -47,40 +49,48 @@ def _failed(results: Mapping[str, Any], tasks: tuple[str, ...]) -> list[str]:
 
 
 def missed(results: Mapping[str, Any]) -> list[str]:
-    """Goals of speed that were measured and not reached, one sentence each."""
-    found = []
+    """Returns the goals of speed that were measured and not reached, one sentence each."""
+    sentences = []
     for name, item in results["items"].items():
         goal = GOALS.get(item["facts"]["group"])
         if _judged(name, item["facts"]) and goal is not None and item.get("share", goal) < goal:
-            found.append(f"{name}: {item['share']:.0%} of {goal:.0%}")
+            sentences.append(f"{name}: {item['share']:.0%} of {goal:.0%}")
         if name == ATTENTION[0] and item.get("flops_per_second", ATTENTION[1]) < ATTENTION[1]:
-            found.append(f"{name}: {item['flops_per_second'] / 1e12:.0f} TFLOP/s of 500")
-        ours, theirs = item.get("seconds", 0.0), _best_of_torch(item)
-        if item["facts"]["precision"] == "bf16" and theirs is not None and ours > theirs:
-            found.append(f"{name}: {ours / theirs:.2f} times torch.compile's time")
-    return found
+            sentences.append(f"{name}: {item['flops_per_second'] / 1e12:.0f} TFLOP/s of 500")
+        tcc_seconds, torch_seconds = item.get("seconds", 0.0), _best_of_torch(item)
+        if (
+            item["facts"]["precision"] == "bf16"
+            and torch_seconds is not None
+            and tcc_seconds > torch_seconds
+        ):
+            sentences.append(
+                f"{name}: {tcc_seconds / torch_seconds:.2f} times torch.compile's time"
+            )
+    return sentences
 
 
 def _best_of_torch(item: Mapping[str, Any]) -> float | None:
-    """The seconds of torch.compile in the better of its modes that was measured."""
-    found = [item[f"{mode}_seconds"] for mode in TORCH_MODES if f"{mode}_seconds" in item]
-    return min(found, default=None)
+    """Returns the seconds of torch.compile in the faster of its measured modes."""
+    seconds = [item[f"{mode}_seconds"] for mode in TORCH_MODES if f"{mode}_seconds" in item]
+    return min(seconds, default=None)
 
 
 def _judged(name: str, facts: Mapping[str, Any]) -> bool:
-    """Whether a goal names the kernel: of products, those in bf16 with many rows."""
+    """Returns whether a goal names the kernel; among matmuls, these are the bf16 kernels with many
+    rows.
+    """
     if "twin_of" in facts:
         return False
     return name.startswith("gemm_bf16") or not name.startswith(("gemm", "decode"))
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The results for people."""
+    """Returns the results as a table for people."""
     lines = [*_device(results), *_tools(results), "", *_kernels(results), "", *_models(results)]
-    judged = {"wrong or missing": failures(results), "not had of others": absent(results)}
+    sections = {"wrong or missing": failures(results), "not had of others": absent(results)}
     if not results["rehearsal"]:
-        judged["goals missed"] = missed(results)
-    for title, rows in judged.items():
+        sections["goals missed"] = missed(results)
+    for title, rows in sections.items():
         lines += ["", f"{title}: {len(rows)}", *(f"  {row}" for row in rows)]
     return "\n".join(lines) + "\n"
 
@@ -88,13 +98,13 @@ def table(results: Mapping[str, Any]) -> str:
 def _device(results: Mapping[str, Any]) -> Iterator[str]:
     facts = results["device"]
     if results["rehearsal"]:
-        yield "REHEARSAL on this CPU with small sizes: no figure here says anything of a GPU"
+        yield "REHEARSAL on this CPU with small sizes: no figure here holds for a GPU"
     yield f"{results['date']}  {facts.get('device', 'no device')}  ({', '.join(results['archs'])})"
     if "copy_bytes_per_second" in facts:
         yield f"{facts['driver']}; torch {facts['torch']}, {facts['platform']}"
         yield (
             f"copy {facts['copy_bytes_per_second'] / 1e9:.0f} GB/s, "
-            f"bf16 products {facts['matrix_flops_per_second'] / 1e12:.0f} TFLOP/s"
+            f"bf16 matmuls {facts['matrix_flops_per_second'] / 1e12:.0f} TFLOP/s"
         )
         if not facts["jax"]:
             yield "JAX is not installed there: not timed"
@@ -104,8 +114,8 @@ def _tools(results: Mapping[str, Any]) -> Iterator[str]:
     small = [item for item in results["items"].values() if item["facts"]["kind"] == "small"]
     if small:
         worst = max((item["error"] for item in small if "error" in item), default=float("nan"))
-        done = sum("error" in item for item in small)
-        yield f"small sizes: {done} of {len(small)} kernels ran, largest error {worst:.1e}"
+        passed = sum("error" in item for item in small)
+        yield f"small sizes: {passed} of {len(small)} kernels ran, largest error {worst:.1e}"
     for name, item in results["items"].items():
         if item["facts"]["kind"] == "collectives":
             yield f"{name}: {item.get('said', 'failed')}"
@@ -131,12 +141,12 @@ def _kernels(results: Mapping[str, Any]) -> Iterator[str]:
                 f"{_number(item, 'share', 1, '.0%'):>7}"
                 f"{'  not as a graph' if item.get('timed') == 'events' else ''}"
             )
-    yield "of peak: of the copy bandwidth or of the bf16 products above, what is more;"
-    yield "share: of a copy of as many bytes, or of torch's speed for products, taken in turns"
+    yield "of peak: of the copy bandwidth or of the bf16 matmuls above, the larger share;"
+    yield "share: of a copy of as many bytes, or of torch's speed for matmuls, timed in turns"
 
 
 def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
-    found = [
+    shares = [
         item[rate] / device[peak]
         for rate, peak in (
             ("bytes_per_second", "copy_bytes_per_second"),
@@ -144,7 +154,7 @@ def _of_peak(item: Mapping[str, Any], device: Mapping[str, Any]) -> str:
         )
         if rate in item and peak in device
     ]
-    return f"{max(found):.0%}" if found else _MISSING
+    return f"{max(shares):.0%}" if shares else _MISSING
 
 
 def _models(results: Mapping[str, Any]) -> Iterator[str]:

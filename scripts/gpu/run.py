@@ -1,6 +1,6 @@
-"""The half of `gpu_check` that needs a GPU: bounded steps, results after each one.
+"""Runs the half of `gpu_check` that needs a GPU: steps with limits, and results after each step.
 
-It and the worker run with the Python that is there: 3.10 or newer.
+This module and the worker run with the machine's own Python, 3.10 or newer.
 """
 
 from __future__ import annotations
@@ -26,32 +26,36 @@ from gpu.report import failures, table
 from gpu.tools import WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-# Reading torch for the first time takes long where files come over a network.
+# The first import of torch takes long where files come over a network.
 _PROBE_SECONDS = 150.0
-# What a driver takes to give back a device that a killed process held.
+# Seconds in which a driver releases the device of a killed process.
 _END_SECONDS = 30.0
-# So many items with new kernels may hang or crash before the others of them have to wait.
+# After this many items with new kernels hung or crashed, all other such items have to wait.
 _FEW = 2
 
 
 class Steps(Protocol):
-    """What answers requests."""
+    """Answers requests."""
 
     def ready(self, seconds: float) -> str:
-        """Starts a process where there is none, within so many seconds; why not, or nothing."""
+        """Starts a process unless one runs, within `seconds`; returns the reason of a failure, or
+        "".
+        """
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """`{"result": ...}`, or `{"failed": why}` after at most `seconds`; with "broken" where its
-        process hung or ended."""
+        """Returns `{"result": ...}`, or `{"failed": why}` after at most `seconds`.
+
+        A failure has "broken" where the process hung or ended.
+        """
 
 
 def carry_out(
     folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
 ) -> dict[str, Any]:
-    """Takes all steps within the budget; the results, which are in `out` after every step.
+    """Takes all steps within the budget; returns the results, which are in `out` after every step.
 
-    Where items that have a twin break their process again and again, those that are left come
-    last: each costs its whole time.
+    Where items that have a twin break their process again and again, the remaining ones come last,
+    because each costs its full time.
     """
     results: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
@@ -62,17 +66,17 @@ def carry_out(
     }  # fmt: skip
     unproven = with_twins(index["items"])
     waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[Step]()
-    broken = 0
+    broken_items = 0
     while waiting or late:
         step = waiting.popleft() if waiting else late.popleft()
         if step.task == "jax" and not results["device"].get("jax"):
             continue
-        new = step.task in ("kernel", "model") and step.name in unproven
-        if new and broken >= _FEW and waiting:
+        is_unproven = step.task in ("kernel", "model") and step.name in unproven
+        if is_unproven and broken_items >= _FEW and waiting:
             late.append(step)
             continue
         answer = _take(step, results, index, folder, steps, budget, out)
-        broken += new and answer is not None and bool(answer.get("broken"))
+        broken_items += is_unproven and answer is not None and bool(answer.get("broken"))
         results["spent_seconds"] = budget.spent()
         _write(results, out)
     return results
@@ -82,15 +86,15 @@ def _take(
     step: Step, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
     budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """The answer to a step, which is noted; None where there is no time for it."""
-    kind, watched = KINDS[step.task], step.task in WATCHED
-    starting = None if watched else budget.grant(READY.most, READY.least)
+    """Returns the answer to a step and adds it to `results`; None if there is no time for it."""
+    kind, has_tool = KINDS[step.task], step.task in WATCHED
+    starting = None if has_tool else budget.grant(READY.limit, READY.minimum)
     failed = steps.ready(starting) if starting is not None else ""
-    seconds = budget.grant(kind.most, kind.least)
+    seconds = budget.grant(kind.limit, kind.minimum)
     if seconds is None:
         results["skipped"].append(f"{step.task} {step.name}")
         return None
-    if watched:
+    if has_tool:
         text = out.with_suffix(f".{step.name}.txt")
         answer = watch(step.task, step.name, step.item["of"], folder, text, seconds)
     elif failed:
@@ -104,18 +108,18 @@ def _take(
 
 
 def _write(results: Mapping[str, Any], out: Path) -> None:
-    """The results, and the table that is made of them, whole at every moment."""
+    """Writes the results and their table; a file is complete at every moment."""
     for path, text in (
         (out, json.dumps(results, indent=1) + "\n"),
         (out.with_suffix(".txt"), table(results)),
     ):
-        beside = path.with_name(f".{path.name}.part")
-        beside.write_text(text)
-        beside.replace(path)
+        partial = path.with_name(f".{path.name}.part")
+        partial.write_text(text)
+        partial.replace(path)
 
 
 def is_rehearsal(index: Mapping[str, Any]) -> bool:
-    """Whether the folder's artifacts are for this CPU: then no figure says anything of a GPU."""
+    """Returns whether the folder's artifacts are for this CPU; then no figure holds for a GPU."""
     return bool(index["device"] == "cpu")
 
 
@@ -139,8 +143,10 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 class Worker:
-    """The process of a folder's worker; it is started anew after a step that failed or took too
-    long."""
+    """The process of a folder's worker.
+
+    It starts again after a step that failed or took too long.
+    """
 
     def __init__(self, folder: Path, log: Path) -> None:
         self._folder, self._log = folder, log
@@ -149,9 +155,9 @@ class Worker:
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
         try:
             answer = self._answer(request, seconds)
-        except (OSError, ValueError) as error:  # no process, or half an answer
+        except (OSError, ValueError) as error:  # the process ended, or its answer is incomplete
             answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
-        # the device's context may be broken; that of a recording that failed was tried there
+        # the device's context may be broken; after a failed recording the worker tests it itself
         if "failed" in answer:
             self.close()
         return answer
@@ -176,15 +182,15 @@ class Worker:
         return self._line(process, seconds)
 
     def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        """The process's next answer; its first says that it is ready."""
+        """Returns the process's next answer; the first answer says that it is ready."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
             if not ready.select(seconds):
                 return {"failed": f"took more than {seconds:.0f} s", "broken": True}
         line = process.stdout.readline()
-        found: dict[str, Any] = json.loads(line) if line else self._ended(process)
-        return found
+        answer: dict[str, Any] = json.loads(line) if line else self._ended(process)
+        return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
@@ -200,33 +206,33 @@ class Worker:
 
     def _ended(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
         try:
-            how = f"ended with code {process.wait(_END_SECONDS)}"
+            end = f"ended with code {process.wait(_END_SECONDS)}"
         except subprocess.TimeoutExpired:
-            how = "does not end"
-        return {"failed": f"the process {how} (see {self._log.name})", "broken": True}
+            end = "does not end"
+        return {"failed": f"the process {end} (see {self._log.name})", "broken": True}
 
     def close(self) -> None:
-        """Ends the process and those that it started; one that a driver holds back is left."""
+        """Ends the process and its children; leaves a process that a driver holds back."""
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):  # where it has ended by itself
+        with suppress(ProcessLookupError):  # the process ended by itself
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_SECONDS)
 
 
 def why_no_gpu() -> str | None:
-    """Why nothing can be measured here, in one sentence; None where there is a GPU."""
+    """Returns why nothing can be measured here, in one sentence; None where there is a GPU."""
     try:
-        found = subprocess.run(
+        probe = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS
         )
     except subprocess.TimeoutExpired:
         return f"torch did not answer within {_PROBE_SECONDS:.0f} s"
-    if found.returncode:
-        return "torch cannot be imported: " + (found.stderr.strip().splitlines() or ["?"])[-1]
-    return None if int(found.stdout.split()[-1]) else "torch sees no GPU on this machine"
+    if probe.returncode:
+        return "torch cannot be imported: " + (probe.stderr.strip().splitlines() or ["?"])[-1]
+    return None if int(probe.stdout.split()[-1]) else "torch sees no GPU on this machine"
 
 
 def main() -> int:
@@ -236,20 +242,20 @@ def main() -> int:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=480.0)
     parser.add_argument("--only", default="")
-    chosen = parser.parse_args()
-    budget = Budget(chosen.seconds)
-    index = json.loads((chosen.folder / "index.json").read_text())
-    names = split(chosen.only)
+    options = parser.parse_args()
+    budget = Budget(options.seconds)
+    index = json.loads((options.folder / "index.json").read_text())
+    names = split(options.only)
     index["items"] = [item for item in index["items"] if is_wanted(item["name"], names)]
     index["tools"] = present_tools()
-    reason = why_not(index, chosen.json.resolve())
+    reason = why_not(index, options.json.resolve())
     if reason is not None:
         print(f"gpu_check: {reason}; nothing was measured")
         return 1
     print(forecast(list(plan(index["items"], index["tools"])), budget.left()), flush=True)
-    worker = Worker(chosen.folder, chosen.json.with_suffix(".log"))
+    worker = Worker(options.folder, options.json.with_suffix(".log"))
     try:
-        results = carry_out(chosen.folder.resolve(), index, worker, budget, chosen.json)
+        results = carry_out(options.folder.resolve(), index, worker, budget, options.json)
     finally:
         worker.close()
     print(table(results))
@@ -257,11 +263,11 @@ def main() -> int:
 
 
 def why_not(index: Mapping[str, Any], out: Path) -> str | None:
-    """Why nothing can be measured, in one sentence; None where it can."""
+    """Returns why nothing can be measured, in one sentence; None where it can."""
     if not is_rehearsal(index):
         return why_no_gpu()
-    kept = out.parent.name == "results" and out.parent.parent.name == "scripts"
-    return "a rehearsal's figures are none to keep in scripts/results" if kept else None
+    in_results = out.parent.name == "results" and out.parent.parent.name == "scripts"
+    return "scripts/results must not hold the figures of a rehearsal" if in_results else None
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Runs kernels of a folder once each, for tools that watch a whole process.
+"""Runs kernels of a folder once each, for tools that watch a process.
 
-python -m gpu.small FOLDER NAME...   from the folder; exit code 1 where a result is wrong
+    python -m gpu.small FOLDER NAME...
+
+The working directory is the folder.  The exit code is 1 where a result is wrong.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ def main() -> int:
     common = {"task": "small", "folder": folder, "device": index["device"]}
     wrong = 0
     for name in names:
-        found = answer({**common, "item": items[name]})
-        error = found.get("result", {}).get("error", float("inf"))
+        response = answer({**common, "item": items[name]})
+        error = response.get("result", {}).get("error", float("inf"))
         wrong += not error <= items[name]["tolerance"]
-        print(f"{name}: {found.get('failed') or error}", flush=True)
+        print(f"{name}: {response.get('failed') or error}", flush=True)
     return 1 if wrong else 0
 
 

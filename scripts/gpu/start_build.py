@@ -13,7 +13,7 @@ from gpu.names import asks_for_models
 parser = argparse.ArgumentParser(add_help=False)
 parser.add_argument("--only", default="")
 only = parser.parse_known_args()[0].only
-# tcc with Triton, and what builds the models
+# tcc with Triton, and the packages that build the models
 enter("gpu", "dev", *(("models",) if asks_for_models(only) else ()))
 
 from gpu.build import main

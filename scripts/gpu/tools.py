@@ -1,4 +1,4 @@
-"""NVIDIA's tools over some kernels of a folder: compute-sanitizer's checks, and Nsight Compute."""
+"""Runs NVIDIA's tools over kernels of a folder: compute-sanitizer's checks, and Nsight Compute."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZER, PROFILER = "compute-sanitizer", "ncu"
 _CUDA = "/usr/local/cuda"
 _FOLDERS = (f"{_CUDA}/bin", f"{_CUDA}/compute-sanitizer", "/opt/nvidia/nsight-compute")
-# Of tcc's kernels, to pass over torch's.
+# Matches tcc's kernels, but not torch's.
 _SYMBOL = "tcc_kernel"
-_FOUND = 86  # exit code where a check finds something
+_FOUND = 86  # exit code of a check with findings
 _END_SECONDS = 20.0
 
 
 def present_tools() -> tuple[str, ...]:
-    """Those that are on this machine."""
+    """Returns the tools that are on this machine."""
     return tuple(name for name in (SANITIZER, PROFILER) if _place(name))
 
 
@@ -34,13 +34,15 @@ def _place(name: str) -> str | None:
 
 
 def commands(task: str, check: str) -> list[list[str]]:
-    """What stands before the process that is watched, the best first: the others are for versions
-    of the tool that do not know an option."""
+    """Returns the command lines of the tool, without the watched process, the best first.
+
+    Later command lines are for versions of the tool that lack an option.
+    """
     if task == "profile":
         only = ["--kernel-name", f"regex:{_SYMBOL}", "--launch-count", "1"]
         return [[PROFILER, *only, "--set", "full"], [PROFILER, *only]]
     plain = [SANITIZER, "--tool", check, "--error-exitcode", str(_FOUND)]
-    if check == "initcheck":  # it has to see what other kernels write
+    if check == "initcheck":  # it must see the stores of all kernels
         return [plain]
     return [[*plain, "--kernel-regex", f"kns={_SYMBOL}"], plain]
 
@@ -48,28 +50,28 @@ def commands(task: str, check: str) -> list[list[str]]:
 def watch(
     task: str, check: str, names: Sequence[str], folder: Path, out: Path, seconds: float
 ) -> dict[str, Any]:
-    """Runs kernels `names` of the folder under a tool; all that it prints goes to `out`.
+    """Runs kernels `names` of the folder under a tool, whose output goes to `out`.
 
-    The answer is that of a worker: `{"result": ...}` or `{"failed": why}`.
+    Returns an answer as a worker's: `{"result": ...}` or `{"failed": why}`.
     """
-    watched = [sys.executable, "-m", "gpu.small", str(folder), *names]
+    process = [sys.executable, "-m", "gpu.small", str(folder), *names]
     for command in commands(task, check):
         tool = _place(command[0]) or command[0]
-        code, text = _run([tool, *command[1:], *watched], folder, seconds)
+        code, text = _run([tool, *command[1:], *process], folder, seconds)
         out.write_text(text)
         if code is None:
             return {"failed": f"took more than {seconds:.0f} s (see {out.name})"}
-        if f"{names[0]}: " in text:  # the process was run
+        if f"{names[0]}: " in text:  # the process ran, so the tool knows the options
             break
     last = next((line for line in reversed(text.splitlines()) if "SUMMARY" in line), "")
-    said = last.strip("= ") or f"exit code {code}"
+    summary = last.strip("= ") or f"exit code {code}"
     if code:
-        return {"failed": f"{said} (see {out.name})"}
-    return {"result": {"said": said, "text": out.name}}
+        return {"failed": f"{summary} (see {out.name})"}
+    return {"result": {"said": summary, "text": out.name}}
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """Exit code and output; no code where it took too long."""
+    """Returns exit code and output; None as exit code where it took too long."""
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,
@@ -81,7 +83,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
             os.killpg(process.pid, signal.SIGKILL)
         try:
             text, _ = process.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:  # one that a driver holds back is left
+        except subprocess.TimeoutExpired:  # a driver holds the process back: leave it
             text = ""
         return None, text
     return process.returncode, text

@@ -1,7 +1,7 @@
-"""Runs the graphs of `graphs.py` in PyTorch: as a module of plain torch functions.
+"""Runs the graphs of `graphs.py` in PyTorch, as a module of plain torch functions.
 
 A graph becomes a torch.fx module, whose forward is straight-line Python: it runs eagerly without an
-interpreter, and torch.compile sees an ordinary module.
+interpreter, and torch.compile takes it as an ordinary module.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from gpu.draws import Draw, array_of
 
 
 def draws_of(graph: Mapping[str, Any]) -> dict[str, Draw]:
-    """The seeded tensors of a graph."""
-    found = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
-    return {n: Draw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in found.items()}
+    """Returns the draws of a graph's seeded tensors."""
+    draws = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
+    return {n: Draw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in draws.items()}
 
 
 def build(graph: Mapping[str, Any]) -> fx.GraphModule:
-    """A module that takes the graph's inputs in order and returns a tuple of its outputs.
+    """Returns a module that takes the graph's inputs in order and returns a tuple of its outputs.
 
-    Raises ValueError for an operator that is not known here.
+    Raises ValueError for an unknown operator.
     """
     return _Builder(graph).build()
 
@@ -49,9 +49,12 @@ class _Builder:
         return fx.GraphModule(self._root, self._fx).eval()
 
     def _node(self, node: Mapping[str, Any]) -> None:
+        """Adds the operations and the results of `node`.  Raises ValueError for an unknown
+        operator.
+        """
         op, attributes = node["op"], dict(node["at"])
         if op not in FUNCTIONS:
-            raise ValueError(f"the operator {op} is not known to the reference in torch")
+            raise ValueError(f"the torch reference does not support the operator {op}")
         function, literal = FUNCTIONS[op]
         operands = [
             None if not name else self._literal(name) if place in literal else self._value(name)
@@ -59,12 +62,12 @@ class _Builder:
         ]
         if op == "Split":
             attributes["count"] = len(node["out"])
-        made = self._fx.call_function(function, tuple(operands), attributes)
+        result = self._fx.call_function(function, tuple(operands), attributes)
         if op == "Split":
             for place, name in enumerate(node["out"]):
-                self._values[name] = self._fx.call_function(operator.getitem, (made, place))
+                self._values[name] = self._fx.call_function(operator.getitem, (result, place))
         else:
-            self._values[node["out"][0]] = made
+            self._values[node["out"][0]] = result
 
     def _value(self, name: str) -> fx.Node:
         if name not in self._values:
@@ -76,13 +79,13 @@ class _Builder:
     def _literal(self, name: str) -> list[Any]:
         if name not in self._graph["tensors"]:
             raise ValueError(f"'{name}' decides a shape, but is not a constant")
-        found: list[Any] = tensor_of(self._graph["tensors"][name]).reshape(-1).tolist()
-        return found
+        values: list[Any] = tensor_of(self._graph["tensors"][name]).reshape(-1).tolist()
+        return values
 
 
-def tensor_of(stored: Mapping[str, Any]) -> Tensor:
-    """A tensor of a graph, on the CPU."""
-    return torch.from_numpy(array_of(stored))
+def tensor_of(tensor: Mapping[str, Any]) -> Tensor:
+    """Returns a tensor of a graph, on the CPU."""
+    return torch.from_numpy(array_of(tensor))
 
 
 # ---- operators ----------------------------------------------------------------------------------
@@ -113,16 +116,16 @@ def _gemm(
     a, b = a.T if transA else a, b.T if transB else b
     if c is not None and alpha == beta == 1.0:
         return torch.addmm(c, a, b)
-    product = a @ b if alpha == 1.0 else alpha * (a @ b)
-    return product if c is None else product + beta * c
+    matmul = a @ b if alpha == 1.0 else alpha * (a @ b)
+    return matmul if c is None else matmul + beta * c
 
 
 def _padding(pads: Sequence[int] | None, auto_pad: str) -> Sequence[int]:
     if auto_pad not in ("NOTSET", "VALID"):
-        raise ValueError(f"auto_pad {auto_pad} is not known to the reference in torch")
+        raise ValueError(f"the torch reference does not support auto_pad {auto_pad}")
     half = len(pads or ()) // 2
     if pads and list(pads[:half]) != list(pads[half:]):
-        raise ValueError("uneven padding is not known to the reference in torch")
+        raise ValueError("the torch reference does not support uneven padding")
     return tuple((pads or ())[:half]) or (0,)
 
 
@@ -211,7 +214,7 @@ def _gather(x: Tensor, index: Tensor, axis: int = 0) -> Tensor:
 
 def _gather_nd(x: Tensor, index: Tensor, batch_dims: int = 0) -> Tensor:
     if batch_dims:
-        raise ValueError("GatherND over batches is not known to the reference in torch")
+        raise ValueError("the torch reference does not support GatherND over batches")
     return x[tuple(index.unbind(-1))]
 
 
@@ -262,8 +265,8 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
-    total = x.ndim + len(axes)
-    for axis in sorted(a % total for a in axes):
+    rank = x.ndim + len(axes)
+    for axis in sorted(a % rank for a in axes):
         x = x.unsqueeze(axis)
     return x
 
@@ -276,7 +279,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: int = 0) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal))
 
 
-# Of each operator: the function, and the operands that must be constants.
+# operator -> (function, operands that must be constants)
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

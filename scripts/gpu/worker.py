@@ -1,6 +1,7 @@
-"""Runs single steps on the GPU for `run.py`: a line of JSON in, a line of JSON out.
+"""Runs single steps on the GPU for `run.py`: reads a line of JSON and writes a line of JSON.
 
-It is a process of its own, so that a step that hangs or breaks the device's context ends with it.
+The worker is a process of its own, so that a step that hangs or breaks the device's context ends
+with it.
 """
 
 from __future__ import annotations
@@ -37,74 +38,74 @@ def _graph(folder: str, name: str) -> Any:
     return json.loads((Path(folder) / "graphs" / f"{name}.json").read_text())
 
 
-def device(request: Request, where: Device) -> dict[str, Any]:
-    """What this machine is, its copy bandwidth and its bf16 matrix peak."""
-    n = where.peak
-    a, b = (torch.randn(n, n, device=where.name).bfloat16() for _ in range(2))
-    product, copied = compare(where, [Work(lambda i: torch.mm(a, b), 1), _copy(where, where.large)])
+def device(request: Request, device: Device) -> dict[str, Any]:
+    """Returns the facts of this machine, its copy bandwidth and its bf16 matrix peak."""
+    size = device.peak
+    a, b = (torch.randn(size, size, device=device.name).bfloat16() for _ in range(2))
+    matmul, copy = compare(device, [Work(lambda i: torch.mm(a, b), 1), _copy(device, device.large)])
     return {
-        **where.facts(),
+        **device.facts(),
         "torch": torch.__version__,
-        "copy_bytes_per_second": where.large / copied.seconds,
-        "matrix_flops_per_second": 2 * n**3 / product.seconds,
+        "copy_bytes_per_second": device.large / copy.seconds,
+        "matrix_flops_per_second": 2 * size**3 / matmul.seconds,
         "jax": importlib.util.find_spec("jax") is not None,
     }
 
 
-def _copy(where: Device, moved: int) -> Work:
-    """A copy that moves `moved` bytes, half of them read."""
-    spec = {"name": "copy", "shape": [moved // 8], "dtype": "f32", "draw": "normal"}
-    sets = [tensors[0] for tensors in input_sets([spec], where)]
+def _copy(device: Device, traffic: int) -> Work:
+    """Returns a copy with `traffic` bytes, of which half are read."""
+    spec = {"name": "copy", "shape": [traffic // 8], "dtype": "f32", "draw": "normal"}
+    sets = [tensors[0] for tensors in input_sets([spec], device)]
     targets = [torch.empty_like(x) for x in sets]
     return Work(lambda i: targets[i].copy_(sets[i]), len(sets))
 
 
-def kernel(request: Request, where: Device) -> dict[str, Any]:
-    """A kernel's error against torch, its time, and its share of what bounds it."""
+def kernel(request: Request, device: Device) -> dict[str, Any]:
+    """Returns a kernel's error against torch, its time, and its share of the bounding speed."""
     os.environ["TCC_GRAPHS"] = "0"  # the runs are recorded from here
     item = request["item"]
-    module, reference = _module(request, where), _reference(request, where)
-    sets = input_sets(item["inputs"], where)
+    module, reference = _module(request, device), _reference(request, device)
+    sets = input_sets(item["inputs"], device)
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
     works = [
         Work(lambda i: module(*sets[i]), len(sets)),
-        # what torch returns as a view must be written, as it is here
+        # tcc writes its results, so torch must write the results that it returns as views
         Work(lambda i: [x.contiguous() for x in reference(*sets[i])], len(sets)),
     ]
     if item["group"] == "memory":
-        works.append(_copy(where, item["bytes"]))
+        works.append(_copy(device, item["bytes"]))
     with _tf32(item["precision"] == "tf32"), torch.inference_mode():
-        ours, theirs, *copied = compare(where, works)
-    return result | _rates(item, ours, theirs, copied)
+        tcc_time, torch_time, *copies = compare(device, works)
+    return result | _rates(item, tcc_time, torch_time, copies)
 
 
-def small(request: Request, where: Device) -> dict[str, Any]:
-    """The error of a kernel of small sizes, which is run twice."""
+def small(request: Request, device: Device) -> dict[str, Any]:
+    """Returns the error of a kernel of small sizes, which runs twice."""
     item = request["item"]
-    module, reference = _module(request, where), _reference(request, where)
-    inputs = [draw(spec, where.name, 0) for spec in item["inputs"]]
+    module, reference = _module(request, device), _reference(request, device)
+    inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
     errors = [_kernel_error(module, reference, inputs, item) for _ in range(2)]
-    where.synchronize()
+    device.synchronize()
     return {"error": max(errors)}
 
 
 def _rates(
-    item: Mapping[str, Any], ours: Timing, theirs: Timing, copied: list[Timing]
+    item: Mapping[str, Any], tcc_time: Timing, torch_time: Timing, copies: list[Timing]
 ) -> dict[str, Any]:
-    found = {
-        "seconds": ours.seconds, "timed": ours.how, "torch_seconds": theirs.seconds,
-        "torch_timed": theirs.how, "bytes_per_second": item["bytes"] / ours.seconds,
-        "flops_per_second": item["flops"] / ours.seconds,
+    rates = {
+        "seconds": tcc_time.seconds, "timed": tcc_time.how, "torch_seconds": torch_time.seconds,
+        "torch_timed": torch_time.how, "bytes_per_second": item["bytes"] / tcc_time.seconds,
+        "flops_per_second": item["flops"] / tcc_time.seconds,
     }  # fmt: skip
-    if copied:
-        found["share"] = copied[0].seconds / ours.seconds
+    if copies:
+        rates["share"] = copies[0].seconds / tcc_time.seconds
     elif item["group"] == "matrix":
-        found["share"] = theirs.seconds / ours.seconds
-    return found
+        rates["share"] = torch_time.seconds / tcc_time.seconds
+    return rates
 
 
 class _tf32:
-    """Whether torch may round products of float32 to eleven bits."""
+    """Sets whether torch may round matmuls of float32 to eleven bits, while the context is open."""
 
     def __init__(self, allowed: bool) -> None:
         self._allowed = allowed
@@ -121,103 +122,109 @@ class _tf32:
 def _kernel_error(
     module: Any, reference: Any, inputs: list[Tensor], item: Mapping[str, Any]
 ) -> float:
-    found = _tuple(module(*inputs))
+    outputs = _tuple(module(*inputs))
     wider = torch.float64 if item["precision"] in ("f32", "tf32") else torch.float32
     with _tf32(False), torch.inference_mode():
         exact = [x.to(wider) if x.is_floating_point() else x for x in inputs]
-        return error(found, reference(*exact))
+        return error(outputs, reference(*exact))
 
 
-def _reference(request: Request, where: Device) -> Any:
-    return build(_graph(request["folder"], request["item"]["graph"])).to(where.name)
+def _reference(request: Request, device: Device) -> Any:
+    return build(_graph(request["folder"], request["item"]["graph"])).to(device.name)
 
 
-def _module(request: Request, where: Device) -> Any:
-    """The artifact of an item, its weights made from their seeds, loaded."""
+def _module(request: Request, device: Device) -> Any:
+    """Returns the loaded artifact of an item, with weights drawn from their seeds."""
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
         draws = draws_of(_graph(request["folder"], item["graph"]))
         unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
         module = runtime.load(path)
-        # the weights are on the device once a run ended; until then the file must be there
-        inputs = [draw(spec, where.name, 0) for spec in item["inputs"]]
+        # the file must exist until the first run ends: then the weights are on the device
+        inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
         module(*inputs)
-        where.synchronize()
+        device.synchronize()
     return module
 
 
-def _tuple(found: Any) -> tuple[Tensor, ...]:
-    return tuple(found) if isinstance(found, tuple) else (found,)
+def _tuple(outputs: Any) -> tuple[Tensor, ...]:
+    return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
 
-def model(request: Request, where: Device) -> dict[str, Any]:
-    """A model's error against torch in float32, and its latency beside torch's eager mode."""
+def model(request: Request, device: Device) -> dict[str, Any]:
+    """Returns a model's error against torch in float32, its latency, and that of torch's eager
+    mode.
+    """
     os.environ.pop("TCC_GRAPHS", None)
     item = request["item"]
-    module, reference = _module(request, where), _reference(request, where)
-    inputs = [draw(spec, where.name, 1) for spec in item["inputs"]]
+    module, reference = _module(request, device), _reference(request, device)
+    inputs = [draw(spec, device.name, 1) for spec in item["inputs"]]
     with _tf32(False), torch.inference_mode():
         exact = reference(*inputs)
     result = {"error": error(_tuple(module(*inputs)), exact)}
-    result["seconds"] = latency(where, lambda: module(*inputs))
-    theirs, given = _in_precision(reference, inputs, item)
+    result["seconds"] = latency(device, lambda: module(*inputs))
+    torch_model, operands = _in_precision(reference, inputs, item)
     with _tf32(False), torch.inference_mode():
-        result["torch_error"] = error(theirs(*given), exact)
-        result["eager_seconds"] = latency(where, lambda: theirs(*given))
+        result["torch_error"] = error(torch_model(*operands), exact)
+        result["eager_seconds"] = latency(device, lambda: torch_model(*operands))
     return result
 
 
 def _in_precision(
     reference: Any, inputs: list[Tensor], item: Mapping[str, Any]
 ) -> tuple[Any, list[Tensor]]:
+    """Returns the torch model and its inputs in the item's precision."""
     dtype = TYPES[item["precision"]]
     return reference.to(dtype), [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
-def compiled(request: Request, where: Device) -> dict[str, Any]:
-    """The latency of torch.compile, which records CUDA graphs; it tunes little."""
-    return _compiled(request, where, "compiled")
+def compiled(request: Request, device: Device) -> dict[str, Any]:
+    """Returns the latency of torch.compile, which records CUDA graphs and tunes little."""
+    return _compiled(request, device, "compiled")
 
 
-def autotuned(request: Request, where: Device) -> dict[str, Any]:
-    """The latency of torch.compile at its best, which takes long to compile."""
-    return _compiled(request, where, "autotuned")
+def autotuned(request: Request, device: Device) -> dict[str, Any]:
+    """Returns the latency of torch.compile at its best, which takes long to compile."""
+    return _compiled(request, device, "autotuned")
 
 
-def _compiled(request: Request, where: Device, name: str) -> dict[str, Any]:
-    inputs = [draw(spec, where.name, 1) for spec in request["item"]["inputs"]]
-    theirs, given = _in_precision(_reference(request, where), inputs, request["item"])
+def _compiled(request: Request, device: Device, name: str) -> dict[str, Any]:
+    """Returns the latency of torch.compile in a mode, and the seconds of its first call."""
+    inputs = [draw(spec, device.name, 1) for spec in request["item"]["inputs"]]
+    torch_model, operands = _in_precision(_reference(request, device), inputs, request["item"])
     torch._dynamo.reset()
     with _tf32(False), torch.inference_mode():
-        fast = torch.compile(theirs, fullgraph=True, **where.compile_options(TORCH_MODES[name]))
-        begun = time.perf_counter()
-        fast(*given)
-        where.synchronize()
-        spent = time.perf_counter() - begun
-        seconds = latency(where, lambda: fast(*given))
+        compiled_model = torch.compile(
+            torch_model, fullgraph=True, **device.compile_options(TORCH_MODES[name])
+        )
+        start_time = time.perf_counter()
+        compiled_model(*operands)
+        device.synchronize()
+        compile_seconds = time.perf_counter() - start_time
+        seconds = latency(device, lambda: compiled_model(*operands))
     torch._dynamo.reset()
-    return {f"{name}_seconds": seconds, f"{name}_after": spent}
+    return {f"{name}_seconds": seconds, f"{name}_after": compile_seconds}
 
 
-def jax(request: Request, where: Device) -> dict[str, Any]:
-    """The latency of the item's graph in JAX, and that it is the same graph."""
-    # it needs jax, which the other steps do not
+def jax(request: Request, device: Device) -> dict[str, Any]:
+    """Returns the latency of the item's graph in JAX, and JAX's error against torch."""
+    # only this step needs jax
     seconds_of = importlib.import_module("gpu.jax_worker").seconds_of
     item = request["item"]
-    reference = _reference(request, where)
-    inputs = [draw(spec, where.name, 1) for spec in item["inputs"]]
+    reference = _reference(request, device)
+    inputs = [draw(spec, device.name, 1) for spec in item["inputs"]]
     exact = [x.float() if x.is_floating_point() else x for x in inputs]
     with _tf32(False), torch.inference_mode():
-        wanted = [x.cpu() for x in reference(*exact)]
-    found = seconds_of(request, [x.cpu().numpy() for x in exact], where.seconds)
-    outputs = [torch.from_numpy(x.copy()) for x in found.pop("outputs")]
-    return {**found, "jax_error": error(outputs, wanted)}
+        expected = [x.cpu() for x in reference(*exact)]
+    result = seconds_of(request, [x.cpu().numpy() for x in exact], device.seconds)
+    outputs = [torch.from_numpy(x.copy()) for x in result.pop("outputs")]
+    return {**result, "jax_error": error(outputs, expected)}
 
 
-def collectives(request: Request, where: Device) -> dict[str, Any]:
-    """Operations of a comm of one rank, and a model with one."""
-    del where
+def collectives(request: Request, device: Device) -> dict[str, Any]:
+    """Checks the operations of a comm of one rank, and a model with a collective."""
+    del device
     return check(Path(request["folder"]))
 
 
@@ -228,12 +235,12 @@ TASKS: dict[str, Callable[[Request, Device], dict[str, Any]]] = {
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """The result of one request, or why there is none."""
+    """Returns the result of one request, or the reason of its failure."""
     try:
-        where = device_of(request["device"])
-        result = TASKS[request["task"]](request, where)
-        where.forget()
-    # whatever one step raises is its result; the others go on
+        device = device_of(request["device"])
+        result = TASKS[request["task"]](request, device)
+        device.forget()
+    # an error of a step is its result; the next steps go on
     except Exception as failure:
         traceback.print_exc()
         return {"failed": f"{type(failure).__name__}: {failure}"[:2000]}
@@ -241,7 +248,7 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def main() -> None:
-    # libraries print to standard output; answers have a way of their own
+    # libraries print to standard output, so answers get another file
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Attention as exporters write it: one node an operation, heads split by the caller.
+"""Builds attention as exporters write it: one node an operation, heads split by the caller.
 
 Queries, keys and values are inputs of a run, of shape [batch, length, heads, size].
 """
@@ -12,89 +12,99 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def causal(batch: int, length: int) -> Graph:
-    """GPT-2: 12 heads of 64."""
+    """Returns GPT-2's attention: 12 heads of 64."""
     w = Writer()
     q, k, v = _heads(w, batch, length, 12, 64)
-    return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_before(w, length)))
+    return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_causal_mask(w, length)))
 
 
 def sliding_window(batch: int, length: int) -> Graph:
-    """Mistral: 8 heads of 128, each position sees the 256 up to itself."""
+    """Returns Mistral's attention: 8 heads of 128, a causal mask, a window of 256 positions."""
     w = Writer()
     q, k, v = _heads(w, batch, length, 8, 128)
-    return w.graph(_attend(w, q, k, v, 128**-0.5, mask=_before(w, length, 256)))
+    return w.graph(_attend(w, q, k, v, 128**-0.5, mask=_causal_mask(w, length, 256)))
 
 
 def alibi(batch: int, length: int) -> Graph:
-    """BLOOM: 16 heads of 64, a slope a head times the distance, and a causal mask."""
+    """Returns BLOOM's attention: 16 heads of 64, causal, a slope a head times the distance."""
     w = Writer()
     q, k, v = _heads(w, batch, length, 16, 64)
     slopes = 2.0 ** (-8.0 * np.arange(1, 17) / 16)
     bias = w.constant(slopes[:, None, None] * np.arange(length)[None, None])
-    return w.graph(_attend(w, q, k, v, 64**-0.5, bias=bias, mask=_before(w, length)))
+    return w.graph(_attend(w, q, k, v, 64**-0.5, bias=bias, mask=_causal_mask(w, length)))
 
 
 def normalised_keys(batch: int, length: int) -> Graph:
-    """Swin v2: 8 heads of 32, queries and keys of length 1, a scale a head, a bias a pair."""
+    """Returns Swin v2's attention: 8 heads of 32, queries and keys of length 1, a scale a head, a
+    bias a pair.
+    """
     w = Writer()
     q, k, v = _heads(w, batch, length, 8, 32)
     scale = w.weight("scale", 8, 1, 1, draw=Draw("uniform", 5, 20))
     bias = w.weight("bias", 8, length, length, draw=Draw("normal", 1.0))
-    scores = w.op("MatMul", _unit(w, q), w.op("Transpose", _unit(w, k), perm=[0, 1, 3, 2]))
+    scores = w.op(
+        "MatMul", _normalised(w, q), w.op("Transpose", _normalised(w, k), perm=[0, 1, 3, 2])
+    )
     scores = w.op("Add", w.op("Mul", scores, scale), bias)
-    return w.graph(_weighted(w, scores, v))
+    return w.graph(_weighted_values(w, scores, v))
 
 
 def tanh_cap(batch: int, length: int) -> Graph:
-    """Gemma 2: 8 heads of 256 over 4 of keys, scores capped at 50, a causal mask."""
+    """Returns Gemma 2's attention: 8 query and 4 key heads of 256, scores capped at 50, a causal
+    mask.
+    """
     w = Writer()
     q, k, v = _heads(w, batch, length, 8, 256, 4)
-    k, v = (_repeated(w, x, 2, (batch, 4, length, 256)) for x in (k, v))
-    return w.graph(_attend(w, q, k, v, 256**-0.5, cap=50.0, mask=_before(w, length)))
+    k, v = (_repeat_heads(w, x, 2, (batch, 4, length, 256)) for x in (k, v))
+    return w.graph(_attend(w, q, k, v, 256**-0.5, cap=50.0, mask=_causal_mask(w, length)))
 
 
 def qk_norm_gemma3(batch: int, length: int) -> Graph:
-    """Gemma 3 (1B): 4 heads of 256 over 1 of keys, a window of 512."""
+    """Returns Gemma 3's attention (1B): 4 query heads and 1 key head of 256, a window of 512."""
     return _qk_norm(batch, length, 4, 1, 256, 512)
 
 
 def qk_norm_qwen3(batch: int, length: int) -> Graph:
-    """Qwen 3 (0.6B): 16 heads of 128 over 8 of keys."""
+    """Returns Qwen 3's attention (0.6B): 16 query and 8 key heads of 128."""
     return _qk_norm(batch, length, 16, 8, 128, None)
 
 
 def _qk_norm(
-    batch: int, length: int, heads: int, kept: int, size: int, window: int | None
+    batch: int, length: int, heads: int, kv_heads: int, size: int, window: int | None
 ) -> Graph:
-    """Queries and keys by RMSNorm over a head, then rotary embedding; a causal mask."""
+    """Returns attention with a causal mask: queries and keys pass RMSNorm over a head, then rotary
+    embedding.
+    """
     w = Writer()
-    shapes = {"q": heads, "k": kept, "v": kept}
+    shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
     q, k, v = (w.input(n, batch, length, count, size) for n, count in shapes.items())
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(size // 2) / (size // 2))
-    twice = np.concatenate([angles, angles], 1)
-    turns = w.constant(np.cos(twice)), w.constant(np.sin(twice))
+    both_halves = np.concatenate([angles, angles], 1)
+    rotation = w.constant(np.cos(both_halves)), w.constant(np.sin(both_halves))
     gains = [w.weight(f"{n}_norm", size, draw=Draw("uniform", 0.5, 1.5)) for n in "qk"]
     q, k = (
-        rotary(w, w.op("Transpose", rms_norm(w, x, gain), perm=[0, 2, 1, 3]), size, *turns)
+        rotary(w, w.op("Transpose", rms_norm(w, x, gain), perm=[0, 2, 1, 3]), size, *rotation)
         for x, gain in zip((q, k), gains, strict=True)
     )
     v = w.op("Transpose", v, perm=[0, 2, 1, 3])
-    k, v = (_repeated(w, x, heads // kept, (batch, kept, length, size)) for x in (k, v))
-    return w.graph(_attend(w, q, k, v, size**-0.5, mask=_before(w, length, window)))
+    k, v = (_repeat_heads(w, x, heads // kv_heads, (batch, kv_heads, length, size)) for x in (k, v))
+    return w.graph(_attend(w, q, k, v, size**-0.5, mask=_causal_mask(w, length, window)))
 
 
 def mha(batch: int, length: int) -> Graph:
-    """As oneDNN has it: 16 heads of 64, scores divided, a mask added that a run gives."""
+    """Returns oneDNN's attention: 16 heads of 64, scores divided, a mask added that is an input of
+    the run.
+    """
     w = Writer()
     q, k, v = (w.input(n, batch, 16, length, 64) for n in "qkv")
     mask = w.input("mask", batch, 1, 1, length, draw=Draw("uniform", -4, 0))
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Add", w.op("Div", scores, w.constant(8.0)), mask)
-    return w.graph(_weighted(w, scores, v))
+    return w.graph(_weighted_values(w, scores, v))
 
 
 def self_attention(batch: int, length: int) -> Graph:
-    """Whisper tiny's: width 384, 6 heads of 64, projections before and after."""
+    """Returns Whisper tiny's attention: width 384, 6 heads of 64, projections before and after."""
     w = Writer()
     x = w.input("x", batch, length, 384)
     parts = []
@@ -105,23 +115,27 @@ def self_attention(batch: int, length: int) -> Graph:
         part = w.op("Reshape", part, w.ints(batch, length, 6, 64))
         parts.append(w.op("Transpose", part, perm=[0, 2, 1, 3]))
     q, k, v = parts
-    found = _attend(w, q, k, v, 64**-0.5)
-    found = w.op("MatMul", found, w.weight("o", 384, 384))
-    return w.graph(w.op("Add", found, w.weight("o_bias", 384)))
+    result = _attend(w, q, k, v, 64**-0.5)
+    result = w.op("MatMul", result, w.weight("o", 384, 384))
+    return w.graph(w.op("Add", result, w.weight("o_bias", 384)))
 
 
 def decode_appending(batch: int, length: int) -> Graph:
-    """One new token, Llama 3's 32 heads of 128 over 8 of keys: a cache of `length` - 1 rows comes
-    in, one of `length` goes out."""
+    """Returns Llama 3's attention for one new token: 32 query and 8 key heads of 128.
+
+    A cache of `length` - 1 rows is an input, a cache of `length` rows a result.
+    """
     w = Writer()
-    q, *new = (w.input(n, batch, heads, 1, 128) for n, heads in (("q", 32), ("k", 8), ("v", 8)))
+    q, *new_rows = (
+        w.input(n, batch, heads, 1, 128) for n, heads in (("q", 32), ("k", 8), ("v", 8))
+    )
     past = [w.input(f"past_{n}", batch, 8, length - 1, 128) for n in "kv"]
-    k, v = (w.op("Concat", old, row, axis=2) for old, row in zip(past, new, strict=True))
+    k, v = (w.op("Concat", cache, row, axis=2) for cache, row in zip(past, new_rows, strict=True))
     return w.graph(_decoded(w, q, k, v, batch, length), k, v)
 
 
 def decode_reading(batch: int, length: int) -> Graph:
-    """One new token over a cache of `length` rows that stays where it is."""
+    """Returns attention of one new token over a cache of `length` rows, which is an input."""
     w = Writer()
     q = w.input("q", batch, 32, 1, 128)
     k, v = (w.input(n, batch, 8, length, 128) for n in "kv")
@@ -129,95 +143,98 @@ def decode_reading(batch: int, length: int) -> Graph:
 
 
 def scores(batch: int, length: int) -> Graph:
-    """q @ k^T of run-time operands, 12 heads of 64; the transposition is a node."""
+    """Returns q @ k^T of run-time operands, 12 heads of 64; the transposition is a node."""
     w = Writer()
     q, k = (w.input(n, batch, 12, length, 64) for n in "qk")
     return w.graph(w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2])))
 
 
 def scores_stored(batch: int, length: int) -> Graph:
-    """q @ k of run-time operands, where k comes transposed."""
+    """Returns q @ k of run-time operands, where the input k is transposed already."""
     w = Writer()
     q, k = w.input("q", batch, 12, length, 64), w.input("k", batch, 12, 64, length)
     return w.graph(w.op("MatMul", q, k))
 
 
 def longformer(batch: int, length: int) -> Graph:
-    """FreeTensor's: 8 heads of 64, a window of 32 to both sides, 2 heads of dilation 4.
+    """Returns FreeTensor's Longformer: 8 heads of 64, a window of 32 on both sides, 2 heads of
+    dilation 4.
 
-    Keys and values of the window are gathered, as PyTorch does it.
+    Keys and values of the window are gathered, as in PyTorch.
     """
     w = Writer()
     parts = [
         w.several("Split", 2, w.input(n, batch, 8, length, 64), w.ints(6, 2), axis=1) for n in "qkv"
     ]
-    found = [
+    bands = [
         _band(w, *(part[n] for part in parts), length=length, step=step)
         for n, step in ((0, 1), (1, 4))
     ]
-    return w.graph(w.op("Concat", *found, axis=1))
+    return w.graph(w.op("Concat", *bands, axis=1))
 
 
 def _band(w: Writer, q: str, k: str, v: str, *, length: int, step: int) -> str:
     places = np.arange(length)[:, None] + step * np.arange(-32, 33)[None]
     inside = w.constant((places >= 0) & (places < length), "bool")
     rows = w.constant(places.clip(0, length - 1), "int64")
-    near_k, near_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))  # [b, h, length, 65, 64]
+    window_k, window_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))  # [b, h, length, 65, 64]
     q = w.op("Unsqueeze", q, w.ints(3))
-    found = w.op("MatMul", q, w.op("Transpose", near_k, perm=[0, 1, 2, 4, 3]))
-    found = w.op("Squeeze", w.op("Mul", found, w.constant(64**-0.5)), w.ints(3))
-    found = w.op("Where", inside, found, w.constant(_LOWEST))
-    shares = w.op("Unsqueeze", w.op("Softmax", found, axis=-1), w.ints(3))
-    return w.op("Squeeze", w.op("MatMul", shares, near_v), w.ints(3))
+    scores = w.op("MatMul", q, w.op("Transpose", window_k, perm=[0, 1, 2, 4, 3]))
+    scores = w.op("Squeeze", w.op("Mul", scores, w.constant(64**-0.5)), w.ints(3))
+    scores = w.op("Where", inside, scores, w.constant(_LOWEST))
+    shares = w.op("Unsqueeze", w.op("Softmax", scores, axis=-1), w.ints(3))
+    return w.op("Squeeze", w.op("MatMul", shares, window_v), w.ints(3))
 
 
 def rms_norm(w: Writer, x: str, gain: str) -> str:
-    """As exporters write it, over the last axis."""
+    """Adds RMSNorm over the last axis, as exporters write it."""
     mean = w.op("ReduceMean", w.op("Pow", x, w.constant(2.0)), w.ints(-1), keepdims=1)
     root = w.op("Sqrt", w.op("Add", mean, w.constant(1e-6)))
     return w.op("Mul", w.op("Mul", x, w.op("Reciprocal", root)), gain)
 
 
 def rotary(w: Writer, x: str, size: int, cos: str, sin: str) -> str:
-    """x cos + (-x2, x1) sin, where x1 and x2 are the halves of x's last axis, of `size`."""
+    """Adds x cos + (-x2, x1) sin, where x1 and x2 are the halves of x's last axis, of `size`."""
     half, last = w.ints(size // 2), w.ints(-1)
     first = w.op("Slice", x, w.ints(0), half, last)
     second = w.op("Slice", x, half, w.ints(size), last)
-    turned = w.op("Concat", w.op("Neg", second), first, axis=-1)
-    return w.op("Add", w.op("Mul", x, cos), w.op("Mul", turned, sin))
+    rotated = w.op("Concat", w.op("Neg", second), first, axis=-1)
+    return w.op("Add", w.op("Mul", x, cos), w.op("Mul", rotated, sin))
 
 
 def _heads(
-    w: Writer, batch: int, length: int, heads: int, size: int, kept: int | None = None
+    w: Writer, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
 ) -> list[str]:
-    """q, k, v of shape [batch, heads, length, size]; `kept` heads of k and v."""
-    counts = {"q": heads, "k": kept or heads, "v": kept or heads}
-    given = [w.input(name, batch, length, count, size) for name, count in counts.items()]
-    return [w.op("Transpose", name, perm=[0, 2, 1, 3]) for name in given]
+    """Adds inputs q, k, v of shape [batch, heads, length, size]; k and v have `kv_heads` heads."""
+    counts = {"q": heads, "k": kv_heads or heads, "v": kv_heads or heads}
+    inputs = [w.input(name, batch, length, count, size) for name, count in counts.items()]
+    return [w.op("Transpose", name, perm=[0, 2, 1, 3]) for name in inputs]
 
 
-def _repeated(w: Writer, x: str, times: int, shape: tuple[int, ...]) -> str:
-    """x, of `shape`, every head `times` times, one after the other."""
+def _repeat_heads(w: Writer, x: str, times: int, shape: tuple[int, ...]) -> str:
+    """Repeats every head of x, of `shape`, `times` times, one copy after the other."""
     batch, heads, length, size = shape
     wide = w.op("Unsqueeze", x, w.ints(2))
     wide = w.op("Expand", wide, w.ints(batch, heads, times, length, size))
     return w.op("Reshape", wide, w.ints(batch, heads * times, length, size))
 
 
-def _unit(w: Writer, x: str) -> str:
-    """x over its Euclidean length, as torch's normalize writes it."""
+def _normalised(w: Writer, x: str) -> str:
+    """Adds x over its Euclidean length, as torch's normalize writes it."""
     size = w.op("ReduceL2", x, w.ints(-1), keepdims=1)
     return w.op("Div", x, w.op("Clip", size, w.constant(1e-12)))
 
 
-def _before(w: Writer, length: int, window: int | None = None) -> str:
-    """bool[length, length]: which columns a row sees, itself and those before it."""
+def _causal_mask(w: Writer, length: int, window: int | None = None) -> str:
+    """Adds bool[length, length]: true for columns that a row sees, which are its own and those
+    before it.
+    """
     row, column = (w.constant(np.arange(length).reshape(s), "int64") for s in ((-1, 1), (1, -1)))
-    seen = w.op("LessOrEqual", column, row)
+    mask = w.op("LessOrEqual", column, row)
     if window is None:
-        return seen
-    near = w.op("Greater", column, w.op("Sub", row, w.constant(window, "int64")))
-    return w.op("And", seen, near)
+        return mask
+    recent = w.op("Greater", column, w.op("Sub", row, w.constant(window, "int64")))
+    return w.op("And", mask, recent)
 
 
 def _attend(
@@ -231,25 +248,26 @@ def _attend(
     bias: str | None = None,
     mask: str | None = None,
 ) -> str:
-    found = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
-    found = w.op("Mul", found, w.constant(scale))
+    """Adds attention with scores q @ k^T scale, to which cap, bias and mask apply in this order."""
+    scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
+    scores = w.op("Mul", scores, w.constant(scale))
     if cap is not None:
-        found = w.op("Tanh", w.op("Div", found, w.constant(cap)))
-        found = w.op("Mul", found, w.constant(cap))
+        scores = w.op("Tanh", w.op("Div", scores, w.constant(cap)))
+        scores = w.op("Mul", scores, w.constant(cap))
     if bias is not None:
-        found = w.op("Add", found, bias)
+        scores = w.op("Add", scores, bias)
     if mask is not None:
-        found = w.op("Where", mask, found, w.constant(_LOWEST))
-    return _weighted(w, found, v)
+        scores = w.op("Where", mask, scores, w.constant(_LOWEST))
+    return _weighted_values(w, scores, v)
 
 
-def _weighted(w: Writer, scores: str, v: str) -> str:
-    """softmax(scores) v, heads side by side: [batch, length, heads size]."""
-    found = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
-    found = w.op("Transpose", found, perm=[0, 2, 1, 3])
-    return w.op("Reshape", found, w.ints(0, 0, -1))
+def _weighted_values(w: Writer, scores: str, v: str) -> str:
+    """Adds softmax(scores) v with the heads concatenated: [batch, length, heads size]."""
+    result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
+    result = w.op("Transpose", result, perm=[0, 2, 1, 3])
+    return w.op("Reshape", result, w.ints(0, 0, -1))
 
 
 def _decoded(w: Writer, q: str, k: str, v: str, batch: int, length: int) -> str:
     shape = (batch, 8, length, 128)
-    return _attend(w, q, _repeated(w, k, 4, shape), _repeated(w, v, 4, shape), 128**-0.5)
+    return _attend(w, q, _repeat_heads(w, k, 4, shape), _repeat_heads(w, v, 4, shape), 128**-0.5)

@@ -1,4 +1,4 @@
-"""Chains of convolutions, batch norms not folded; images are [batch, channels, size, size]."""
+"""Builds chains of convolutions with batch norms; images are [batch, channels, size, size]."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SMALL = Draw("normal", 0.1)
 
 
 class _Chain:
-    """Layers one after the other: `x` is the last result, of `channels`."""
+    """A chain of layers: `x` is the last result, with `channels` channels."""
 
     def __init__(self, batch: int, channels: int, size: int) -> None:
         self.w = Writer()
@@ -18,7 +18,9 @@ class _Chain:
         self._layers = 0
 
     def conv(self, outer: int, kernel: int, stride: int = 1, group: int = 1) -> None:
-        """Padded by half its window; its weights keep the deviation of what they read."""
+        """Adds a convolution with padding of half its window; its weights preserve the deviation of
+        `x`.
+        """
         inner = self.channels // group
         draw = Draw("normal", (2 / (inner * kernel**2)) ** 0.5)
         name = f"filter{self._layers}"
@@ -31,17 +33,17 @@ class _Chain:
     def norm(self) -> None:
         draws = {"gain": _NEAR_ONE, "bias": _SMALL, "mean": _SMALL, "variance": _NEAR_ONE}
         names = (f"{n}{self._layers}" for n in draws)
-        held = [
+        statistics = [
             self.w.weight(n, self.channels, draw=draw)
             for n, draw in zip(names, draws.values(), strict=True)
         ]
-        self.x = self.w.op("BatchNormalization", self.x, *held)
+        self.x = self.w.op("BatchNormalization", self.x, *statistics)
 
-    def relu(self, most: float | None = None) -> None:
-        if most is None:
+    def relu(self, upper: float | None = None) -> None:
+        if upper is None:
             self.x = self.w.op("Relu", self.x)
         else:
-            self.x = self.w.op("Clip", self.x, self.w.constant(0.0), self.w.constant(most))
+            self.x = self.w.op("Clip", self.x, self.w.constant(0.0), self.w.constant(upper))
 
     def conv_norm_relu(self, outer: int, kernel: int, stride: int = 1, group: int = 1) -> None:
         self.conv(outer, kernel, stride, group)
@@ -49,12 +51,12 @@ class _Chain:
         self.relu()
 
     def squeeze(self, inner: int) -> None:
-        """Squeeze and excitation, with SiLU inside."""
-        w, before, kept = self.w, self.x, self.channels
+        """Adds squeeze and excitation, with SiLU inside."""
+        w, before, channels = self.w, self.x, self.channels
         self.x = w.op("GlobalAveragePool", before)
         self.conv(inner, 1)
         self.x = w.op("Mul", self.x, w.op("Sigmoid", self.x))
-        self.conv(kept, 1)
+        self.conv(channels, 1)
         self.x = w.op("Mul", before, w.op("Sigmoid", self.x))
 
     def add(self, before: str) -> None:
@@ -72,7 +74,7 @@ def conv_norm_relu(batch: int, channels: int, size: int) -> Graph:
 
 
 def residual(batch: int, channels: int, size: int) -> Graph:
-    """ResNet's basic block."""
+    """Returns ResNet's basic block."""
     c = _Chain(batch, channels, size)
     before = c.x
     c.conv_norm_relu(channels, 3)
@@ -84,7 +86,7 @@ def residual(batch: int, channels: int, size: int) -> Graph:
 
 
 def bottleneck(batch: int, channels: int, size: int) -> Graph:
-    """ResNet 50's block."""
+    """Returns ResNet 50's block."""
     c = _Chain(batch, channels, size)
     before = c.x
     c.conv_norm_relu(channels // 4, 1)
@@ -97,7 +99,7 @@ def bottleneck(batch: int, channels: int, size: int) -> Graph:
 
 
 def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> Graph:
-    """MobileNet's block, which doubles the channels."""
+    """Returns MobileNet's block, which doubles the channels."""
     c = _Chain(batch, channels, size)
     c.conv_norm_relu(channels, 3, stride, channels)
     c.conv_norm_relu(2 * channels, 1)
@@ -105,7 +107,7 @@ def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> Gr
 
 
 def inverted_residual(batch: int, channels: int, size: int) -> Graph:
-    """MobileNetV2's block, six times as wide inside."""
+    """Returns MobileNetV2's block, six times as wide inside."""
     c = _Chain(batch, channels, size)
     before, wide = c.x, 6 * channels
     c.conv(wide, 1)
@@ -121,7 +123,7 @@ def inverted_residual(batch: int, channels: int, size: int) -> Graph:
 
 
 def inverted_residual_squeezed(batch: int, channels: int, size: int) -> Graph:
-    """EfficientNet's block: SiLU, a window of 5, squeeze and excitation."""
+    """Returns EfficientNet's block: SiLU, a window of 5, squeeze and excitation."""
     c = _Chain(batch, channels, size)
     before, wide = c.x, 6 * channels
     for kernel, group in ((1, 1), (5, wide)):

@@ -1,4 +1,4 @@
-"""Matmuls and what surrounds them: MLPs, routing, quantised products, one step of a decoder."""
+"""Builds matmuls and the operations around them: MLPs, routing, quantised matmuls, a decoder."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ _GAIN = Draw("uniform", 0.5, 1.5)
 
 
 def matmul(m: int, k: int, n: int) -> Graph:
-    """A run-time operand by a weight."""
+    """Returns the matmul of a run-time operand and a weight."""
     w = Writer()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n)))
 
 
 def matmul_bias_relu(m: int, k: int, n: int) -> Graph:
     w = Writer()
-    found = w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n))
-    return w.graph(w.op("Relu", w.op("Add", found, w.weight("bias", n))))
+    result = w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n))
+    return w.graph(w.op("Relu", w.op("Add", result, w.weight("bias", n))))
 
 
 def matmul_inputs(m: int, k: int, n: int) -> Graph:
-    """Both operands come with the run."""
+    """Returns the matmul of two run-time operands."""
     w = Writer()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.input("y", k, n)))
 
 
 def matmul_transposed(m: int, k: int, n: int) -> Graph:
-    """Both operands come with the run, the second transposed."""
+    """Returns the matmul of two run-time operands, the second transposed."""
     w = Writer()
     x, y = w.input("x", m, k), w.input("y", n, k)
     return w.graph(w.op("MatMul", x, w.op("Transpose", y, perm=[1, 0])))
 
 
 def mlp_gelu(batch: int, length: int) -> Graph:
-    """BERT's: 768 to 3,072 and back."""
+    """Returns BERT's MLP: 768 to 3,072 and back."""
     w = Writer()
     inner = w.op("Gelu", _linear(w, w.input("x", batch, length, 768), "up", 768, 3072))
     return w.graph(_linear(w, inner, "down", 3072, 768))
 
 
 def mlp_swiglu(batch: int, length: int) -> Graph:
-    """A small Llama's: 1,024 to twice 2,816 and back, without biases."""
+    """Returns a small Llama's MLP: 1,024 to twice 2,816 and back, without biases."""
     w = Writer()
     return w.graph(_swiglu(w, w.input("x", batch, length, 1024)))
 
 
 def mlp_recommending(rows: int, top: int) -> Graph:
-    """oneDNN's two MLPs, those of DLRM: 13-512-256-128 and, with `top` 1, 479-1024-1024-512-256-1
-    with a sigmoid."""
+    """Returns one of oneDNN's two MLPs of DLRM.
+
+    The widths are 13-512-256-128 or, with `top` 1, 479-1024-1024-512-256-1 with a sigmoid.
+    """
     w = Writer()
     widths = (479, 1024, 1024, 512, 256, 1) if top else (13, 512, 256, 128)
     x = w.input("x", rows, widths[0])
@@ -62,54 +64,60 @@ def mlp_recommending(rows: int, top: int) -> Graph:
 
 
 def routing(batch: int, length: int, experts: int, chosen: int) -> Graph:
-    """Router of a mixture of experts: softmax, the largest `chosen`, their shares of 1.
+    """Returns the router of a mixture of experts: softmax, the `chosen` largest shares, scaled to
+    sum to 1.
 
-    Its sums are exact, so that rounding decides no choice.
+    The sums are exact, so that rounding decides no choice.
     """
     w = Writer()
     x = w.input("x", batch * length, 1024, draw=Draw("steps", 2.0**-3))
     gate = w.weight("gate", 1024, experts, draw=Draw("steps", 2.0**-7))
     shares = w.op("Softmax", w.op("MatMul", x, gate), axis=-1)
-    largest, which = w.several("TopK", 2, shares, w.ints(chosen), axis=-1)
-    total = w.op("ReduceSum", largest, w.ints(-1), keepdims=1)
-    return w.graph(w.op("Div", largest, total), which)
+    largest, experts_of_tokens = w.several("TopK", 2, shares, w.ints(chosen), axis=-1)
+    share_sum = w.op("ReduceSum", largest, w.ints(-1), keepdims=1)
+    return w.graph(w.op("Div", largest, share_sum), experts_of_tokens)
 
 
 def quantised(batch: int, length: int, inner: int, outer: int) -> Graph:
-    """Dynamic quantisation as ONNX Runtime's tools write it: u8 by i8, scales, bias."""
+    """Returns dynamic quantisation as ONNX Runtime's tools write it: u8 by i8, scales, bias."""
     w = Writer()
     x = w.input("x", batch * length, inner)
     codes, scale, zero = w.several("DynamicQuantizeLinear", 3, x)
     rng = np.random.default_rng(inner * outer)
     weight = w.constant(rng.integers(-127, 128, (inner, outer)), "int8")
-    found = w.op("MatMulInteger", codes, weight, zero, w.constant(0, "int8"))
-    both = w.op("Mul", scale, w.constant(1 / (73 * inner**0.5)))
-    found = w.op("Mul", w.op("Cast", found, to=1), both)
-    return w.graph(w.op("Add", found, w.weight("bias", outer)))
+    result = w.op("MatMulInteger", codes, weight, zero, w.constant(0, "int8"))
+    factor = w.op("Mul", scale, w.constant(1 / (73 * inner**0.5)))
+    result = w.op("Mul", w.op("Cast", result, to=1), factor)
+    return w.graph(w.op("Add", result, w.weight("bias", outer)))
 
 
 def decoder_step(batch: int, past: int) -> Graph:
-    """One layer of a Llama of width 1,024 (16 heads of 64 over 4 of keys, 2,816 inside) for one
-    new token a row: norms, projections, rotary embedding, a cache that grows, SwiGLU."""
+    """Returns one layer of a Llama for one new token a row.
+
+    The layer has width 1,024, 16 query and 4 key heads of 64 and an MLP of 2,816: norms,
+    projections, rotary embedding, a growing cache, SwiGLU.
+    """
     w = Writer()
     x = w.input("x", batch, 1, 1024)
-    held = [w.input(f"past_{n}", batch, 4, past, 64) for n in "kv"]
+    caches = [w.input(f"past_{n}", batch, 4, past, 64) for n in "kv"]
     normal = rms_norm(w, x, w.weight("first", 1024, draw=_GAIN))
     angles = past * 10000.0 ** (-np.arange(32) / 32)
-    turns = [w.constant(np.tile(f(angles), 2)[None]) for f in (np.cos, np.sin)]
-    made = {}
+    rotation = [w.constant(np.tile(f(angles), 2)[None]) for f in (np.cos, np.sin)]
+    projections = {}
     for name, heads in (("q", 16), ("k", 4), ("v", 4)):
         part = w.op("MatMul", normal, w.weight(name, 1024, heads * 64))
         part = w.op("Reshape", part, w.ints(batch, 1, heads, 64))
         part = w.op("Transpose", part, perm=[0, 2, 1, 3])
-        made[name] = part if name == "v" else rotary(w, part, 64, *turns)
-    k, v = (w.op("Concat", old, made[n], axis=2) for old, n in zip(held, "kv", strict=True))
+        projections[name] = part if name == "v" else rotary(w, part, 64, *rotation)
+    k, v = (
+        w.op("Concat", cache, projections[n], axis=2) for cache, n in zip(caches, "kv", strict=True)
+    )
     wide = [_four_times(w, cache, batch, past + 1) for cache in (k, v)]
-    scores = w.op("MatMul", made["q"], w.op("Transpose", wide[0], perm=[0, 1, 3, 2]))
+    scores = w.op("MatMul", projections["q"], w.op("Transpose", wide[0], perm=[0, 1, 3, 2]))
     shares = w.op("Softmax", w.op("Mul", scores, w.constant(0.125)), axis=-1)
-    found = w.op("Transpose", w.op("MatMul", shares, wide[1]), perm=[0, 2, 1, 3])
-    found = w.op("Reshape", found, w.ints(batch, 1, 1024))
-    x = w.op("Add", x, w.op("MatMul", found, w.weight("o", 1024, 1024)))
+    attended = w.op("Transpose", w.op("MatMul", shares, wide[1]), perm=[0, 2, 1, 3])
+    attended = w.op("Reshape", attended, w.ints(batch, 1, 1024))
+    x = w.op("Add", x, w.op("MatMul", attended, w.weight("o", 1024, 1024)))
     x = w.op("Add", x, _swiglu(w, rms_norm(w, x, w.weight("second", 1024, draw=_GAIN))))
     return w.graph(x, k, v)
 
@@ -126,5 +134,5 @@ def _swiglu(w: Writer, x: str) -> str:
 
 
 def _linear(w: Writer, x: str, name: str, inner: int, outer: int) -> str:
-    found = w.op("MatMul", x, w.weight(name, inner, outer))
-    return w.op("Add", found, w.weight(f"{name}_bias", outer))
+    result = w.op("MatMul", x, w.weight(name, inner, outer))
+    return w.op("Add", result, w.weight(f"{name}_bias", outer))

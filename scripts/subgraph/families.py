@@ -1,9 +1,8 @@
-"""The list: families of small graphs and their sizes.
+"""Lists the families of small graphs and their sizes.
 
-It was committed before anything on it was timed.  A family or a size is added, never dropped or
-exchanged because of how it fares: `scripts/results/subgraphs-list.txt` shows all of it, and a test
-holds the two together.  Where a paper states no size (faces, nodes, pixels), it
-is ours.
+The list was committed before any graph of it was timed.  A family or a size is added, never dropped
+or exchanged because of its ratio.  `scripts/results/subgraphs-list.txt` shows the list, and a test
+compares the two.  Sizes that no paper states (faces, nodes, pixels) are our choice.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from subgraph.writer import Graph, live_bytes
 
 Sizes = Mapping[str, int]
 
-# What memory must hold while nodes run one by one; larger graphs are listed as left out.
+# Limit of a graph's live values while nodes run one by one; larger graphs are not timed.
 MOST_BYTES = 8 * 10**9
-# Products of the sweep over M, K, N from 1 to 70; larger sweeps hold the smaller ones.
+# Matmuls of the sweep over M, K, N from 1 to 70; a larger sweep begins with the smaller sweep.
 SWEEP = 64
 _LARGEST = 70
 _SEED = 20
@@ -50,7 +49,7 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The name as that of a file."""
+        """Returns the name as a name of a file."""
         return "".join(c if c.isalnum() else "_" for c in self.name.replace(", ", "-"))
 
     @cached_property
@@ -59,7 +58,9 @@ class Case:
 
     @cached_property
     def bytes(self) -> int:
-        """What its values take where nodes run one by one (`live_bytes`)."""
+        """Returns the bytes of the values that are alive at once where nodes run one by one
+        (`live_bytes`).
+        """
         return live_bytes(self.graph)
 
     @property
@@ -68,22 +69,22 @@ class Case:
 
 
 def grid(**axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
-    """All combinations; the last axis runs fastest."""
+    """Returns all combinations of the axes' values; the last axis varies fastest."""
     choices = [value if isinstance(value, tuple) else (value,) for value in axes.values()]
-    return tuple(dict(zip(axes, chosen, strict=True)) for chosen in product(*choices))
+    return tuple(dict(zip(axes, combination, strict=True)) for combination in product(*choices))
 
 
-def rows(**others: int) -> tuple[Sizes, ...]:
-    """Batch 1 and 8 of the four lengths."""
-    return grid(batch=(1, 8), length=(17, 512, 1500, 4096), **others)
+def rows(**other_axes: int) -> tuple[Sizes, ...]:
+    """Returns batch 1 and 8 of the four lengths."""
+    return grid(batch=(1, 8), length=(17, 512, 1500, 4096), **other_axes)
 
 
-def images(*shapes: tuple[int, int], **others: int | tuple[int, ...]) -> tuple[Sizes, ...]:
-    """Batch 1 and 8 of images of (channels, size)."""
+def images(*shapes: tuple[int, int], **other_axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
+    """Returns batch 1 and 8 of images of (channels, size)."""
     return tuple(
-        found
+        sizes
         for batch, (channels, size) in product((1, 8), shapes)
-        for found in grid(batch=batch, channels=channels, size=size, **others)
+        for sizes in grid(batch=batch, channels=channels, size=size, **other_axes)
     )
 
 
@@ -169,7 +170,7 @@ FAMILIES: tuple[Family, ...] = (
            grid(bags=(1, 16, 2048), rows=(10, 100), width=128, table=100_000)),
     Family("embedding bags (DLRM)", irregular.bags_of_tables,
            grid(bags=(1, 16, 512), rows=(1, 10), table=10_000)),
-    # PowerFusion's own, what is not above
+    # operations of PowerFusion's list that no family above has
     Family("softmax of scores", norms.softmax_heads,
            ({"heads": 12, "length": 197}, {"heads": 12, "length": 512})),
     Family("GELU", pointwise.gelu,
@@ -188,7 +189,9 @@ FAMILIES: tuple[Family, ...] = (
 
 
 def sweep(count: int = SWEEP) -> Iterator[Case]:
-    """`count` of the 343,000 products of M, K, N from 1 to 70, each kind of product in turn."""
+    """Yields `count` of the 343,000 matmuls of M, K, N from 1 to 70, in turn from each of four
+    kinds.
+    """
     kinds = (
         ("sweep of matmuls", dense.matmul),
         ("sweep of matmuls, bias, relu", dense.matmul_bias_relu),
@@ -196,8 +199,8 @@ def sweep(count: int = SWEEP) -> Iterator[Case]:
         ("sweep of matmuls of inputs, transposed", dense.matmul_transposed),
     )
     for number, place in enumerate(_shuffled()[:count]):
-        rest, n = divmod(place, _LARGEST)
-        m, k = divmod(rest, _LARGEST)
+        quotient, n = divmod(place, _LARGEST)
+        m, k = divmod(quotient, _LARGEST)
         yield Case(*kinds[number % len(kinds)], {"m": m + 1, "k": k + 1, "n": n + 1})
 
 
@@ -209,6 +212,6 @@ def _shuffled() -> list[int]:
 
 
 def cases(swept: int = SWEEP) -> list[Case]:
-    """The whole list in its order, graphs that do not fit included; the sweep comes last."""
-    named = [Case(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
-    return [*named, *sweep(swept)]
+    """Returns the list in its order, with graphs that do not fit into memory; the sweep is last."""
+    family_cases = [Case(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
+    return [*family_cases, *sweep(swept)]

@@ -1,4 +1,6 @@
-"""Gathers and what follows them: FreeTensor's meshes, graphs and faces; embeddings."""
+"""Builds gathers and operations on gathered rows: FreeTensor's meshes, graphs and faces;
+embeddings.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +11,38 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def subdivnet(faces: int) -> Graph:
-    """SubdivNet's convolution of a mesh, 13 to 64 features: of each face itself, the sum of its
-    three neighbours, of their differences, and of its differences from them."""
+    """Returns SubdivNet's convolution of a mesh, 13 to 64 features.
+
+    The features of a face are its own, and three sums over its three neighbours: of their features,
+    of the differences between neighbours, and of the differences between the face and a neighbour.
+    """
     w = Writer()
     x = w.input("x", faces, 13)
-    near = w.input("near", faces, 3, dtype="int64", draw=Draw("below", faces))
-    theirs = w.op("Gather", x, near, axis=0)  # [faces, 3, 13]
-    turned = w.op("Gather", theirs, w.ints(1, 2, 0), axis=1)
-    among = w.op("Abs", w.op("Sub", theirs, turned))
-    apart = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), theirs))
-    parts = [x, *(w.op("ReduceSum", p, w.ints(1), keepdims=0) for p in (theirs, among, apart))]
-    total = None
+    neighbours = w.input("near", faces, 3, dtype="int64", draw=Draw("below", faces))
+    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # [faces, 3, 13]
+    rotated = w.op("Gather", neighbour_features, w.ints(1, 2, 0), axis=1)
+    between_neighbours = w.op("Abs", w.op("Sub", neighbour_features, rotated))
+    from_face = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), neighbour_features))
+    parts = [
+        x,
+        *(
+            w.op("ReduceSum", p, w.ints(1), keepdims=0)
+            for p in (neighbour_features, between_neighbours, from_face)
+        ),
+    ]
+    features = None
     for number, part in enumerate(parts):
-        found = w.op("MatMul", part, w.weight(f"w{number}", 13, 64))
-        total = found if total is None else w.op("Add", total, found)
-    return w.graph(str(total))
+        term = w.op("MatMul", part, w.weight(f"w{number}", 13, 64))
+        features = term if features is None else w.op("Add", features, term)
+    return w.graph(str(features))
 
 
 def gat(nodes: int, edges: int) -> Graph:
-    """Graph attention, 32 features: a softmax over the edges that end in a node, which lie side by
-    side, and the sum of their sources' features by it.  ONNX has no sparse rows: maxima and sums
-    are scattered."""
+    """Returns graph attention with 32 features.
+
+    A softmax runs over the edges that end in a node, which are contiguous; it weights the sum of
+    the source nodes' features.  ONNX has no sparse rows: maxima and sums are scattered.
+    """
     w = Writer()
     x = w.input("x", nodes, 32)
     ends = {"source": "below", "target": "rising"}
@@ -45,8 +58,8 @@ def gat(nodes: int, edges: int) -> Graph:
     lowest, zeros = (w.constant(np.full(nodes, value)) for value in (_LOWEST, 0.0))
     top = w.op("ScatterElements", lowest, target, score, reduction="max")
     power = w.op("Exp", w.op("Sub", score, w.op("Gather", top, target)))
-    total = w.op("ScatterElements", zeros, target, power, reduction="add")
-    share = w.op("Div", power, w.op("Gather", total, target))
+    sums = w.op("ScatterElements", zeros, target, power, reduction="add")
+    share = w.op("Div", power, w.op("Gather", sums, target))
     sent = w.op("Mul", w.op("Gather", h, source), w.op("Unsqueeze", share, w.ints(1)))
     rows = w.op("Unsqueeze", target, w.ints(1))
     empty = w.constant(np.zeros((nodes, 32)))
@@ -54,8 +67,10 @@ def gat(nodes: int, edges: int) -> Graph:
 
 
 def softras(faces: int, size: int) -> Graph:
-    """SoftRas: how likely each of size x size pixels belongs to each triangle, the sigmoid of its
-    signed square distance."""
+    """Returns SoftRas: the probability that each of size x size pixels belongs to each triangle.
+
+    The probability is the sigmoid of the signed square distance.
+    """
     w = Writer()
     corners = w.input("corners", faces, 3, 2, draw=Draw("uniform", -1, 1))
     line = (np.arange(size) + 0.5) / size * 2 - 1
@@ -72,18 +87,20 @@ def softras(faces: int, size: int) -> Graph:
 
 
 def _edge(w: Writer, pixels: str, a: str, b: str) -> tuple[str, str]:
-    """Each pixel's square distance from an edge, and which side it is on, [faces, size, size]."""
+    """Adds each pixel's square distance from an edge, and its side of the edge, [faces, size,
+    size].
+    """
     along, off = w.op("Sub", b, a), w.op("Sub", pixels, a)
     square = _dot(w, along, along)
     share = w.op("Div", _dot(w, off, along), w.op("Max", square, w.constant(1e-8)))
     share = w.op("Clip", share, w.constant(0.0), w.constant(1.0))
-    rest = w.op("Sub", off, w.op("Mul", w.op("Unsqueeze", share, w.ints(-1)), along))
-    (ax, ay), (ox, oy) = _both(w, along), _both(w, off)
+    gap = w.op("Sub", off, w.op("Mul", w.op("Unsqueeze", share, w.ints(-1)), along))
+    (ax, ay), (ox, oy) = _coordinates(w, along), _coordinates(w, off)
     side = w.op("Sub", w.op("Mul", ax, oy), w.op("Mul", ay, ox))
-    return _dot(w, rest, rest), side
+    return _dot(w, gap, gap), side
 
 
-def _both(w: Writer, vectors: str) -> list[str]:
+def _coordinates(w: Writer, vectors: str) -> list[str]:
     return [w.op("Gather", vectors, w.constant(n, "int64"), axis=-1) for n in (0, 1)]
 
 
@@ -92,14 +109,14 @@ def _dot(w: Writer, a: str, b: str) -> str:
 
 
 def gather(table: int, rows: int, width: int) -> Graph:
-    """`rows` of the rows of a table, nothing else."""
+    """Returns a gather of `rows` rows of a table."""
     w = Writer()
-    which = _indices(w, "which", table, rows)
-    return w.graph(w.op("Gather", w.weight("table", table, width, draw=Draw()), which))
+    indices = _indices(w, "which", table, rows)
+    return w.graph(w.op("Gather", w.weight("table", table, width, draw=Draw()), indices))
 
 
 def embedding(batch: int, length: int, table: int) -> Graph:
-    """GPT-2's: rows of a table, 768 wide, and those of positions."""
+    """Returns GPT-2's embedding: rows of a table, 768 wide, plus rows of positions."""
     w = Writer()
     tokens = _indices(w, "tokens", table, batch, length)
     rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
@@ -107,43 +124,43 @@ def embedding(batch: int, length: int, table: int) -> Graph:
 
 
 def embedding_norm(batch: int, length: int, table: int) -> Graph:
-    """BERT's: tokens, segments, positions, LayerNorm."""
+    """Returns BERT's embedding: tokens, segments, positions, LayerNorm."""
     w = Writer()
     tokens = _indices(w, "tokens", table, batch, length)
     kinds = _indices(w, "kinds", 2, batch, length)
     rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
-    total = w.op("Add", rows, w.op("Gather", w.weight("segments", 2, 768, draw=Draw()), kinds))
-    total = w.op("Add", total, w.weight("places", length, 768, draw=Draw()))
+    summed = w.op("Add", rows, w.op("Gather", w.weight("segments", 2, 768, draw=Draw()), kinds))
+    summed = w.op("Add", summed, w.weight("places", length, 768, draw=Draw()))
     gain = w.weight("gain", 768, draw=Draw("uniform", 0.5, 1.5))
-    return w.graph(w.op("LayerNormalization", total, gain, w.weight("bias", 768), axis=-1))
+    return w.graph(w.op("LayerNormalization", summed, gain, w.weight("bias", 768), axis=-1))
 
 
 def bag(bags: int, rows: int, width: int, table: int, mean: int) -> Graph:
-    """Sums (`mean` 0) or means of `rows` rows of a table."""
+    """Returns sums (`mean` 0) or means of `rows` rows of a table."""
     w = Writer()
-    which = _indices(w, "which", table, bags, rows)
-    found = w.op("Gather", w.weight("table", table, width, draw=Draw()), which)
+    indices = _indices(w, "which", table, bags, rows)
+    entries = w.op("Gather", w.weight("table", table, width, draw=Draw()), indices)
     kind = "ReduceMean" if mean else "ReduceSum"
-    return w.graph(w.op(kind, found, w.ints(1), keepdims=0))
+    return w.graph(w.op(kind, entries, w.ints(1), keepdims=0))
 
 
 def bag_weighted(bags: int, rows: int, width: int, table: int) -> Graph:
-    """Sums of rows by weights that come with the run."""
+    """Returns sums of rows with weights that are an input of the run."""
     w = Writer()
-    which = _indices(w, "which", table, bags, rows)
-    found = w.op("Gather", w.weight("table", table, width, draw=Draw()), which)
+    indices = _indices(w, "which", table, bags, rows)
+    entries = w.op("Gather", w.weight("table", table, width, draw=Draw()), indices)
     share = w.op("Unsqueeze", w.input("share", bags, rows), w.ints(-1))
-    return w.graph(w.op("ReduceSum", w.op("Mul", found, share), w.ints(1), keepdims=0))
+    return w.graph(w.op("ReduceSum", w.op("Mul", entries, share), w.ints(1), keepdims=0))
 
 
 def bags_of_tables(bags: int, rows: int, table: int) -> Graph:
-    """DLRM's 26 tables, of rows of 64, their sums side by side."""
+    """Returns DLRM's 26 tables, of rows of 64, with their sums concatenated."""
     w = Writer()
     parts = []
     for number in range(26):
-        which = _indices(w, f"which{number}", table, bags, rows)
-        found = w.op("Gather", w.weight(f"table{number}", table, 64, draw=Draw()), which)
-        parts.append(w.op("ReduceSum", found, w.ints(1), keepdims=0))
+        indices = _indices(w, f"which{number}", table, bags, rows)
+        entries = w.op("Gather", w.weight(f"table{number}", table, 64, draw=Draw()), indices)
+        parts.append(w.op("ReduceSum", entries, w.ints(1), keepdims=0))
     return w.graph(w.op("Concat", *parts, axis=1))
 
 

@@ -1,4 +1,4 @@
-"""One graph: compiled, compared, then timed beside ONNX Runtime."""
+"""Measures one graph: compiles it, compares its results, times it in turns with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tcc.errors import ToolError
 from tcc.options import TOLERANCES
 
 _KERNELS = 5
-_RUNS = 20  # to measure kernels in
+_RUNS = 20  # runs that measure the kernels
 
 
 class _Unfit(Exception):
-    """Ends the measurement of a graph with an outcome other than times."""
+    """Ends the measurement of a graph with an outcome that has no times."""
 
     def __init__(self, outcome: str, why: str, command: str = "") -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ class _Unfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What graphs are measured with; each step may take `cap` seconds."""
+    """The conditions under which graphs are measured; a step may take `cap` seconds."""
 
     plan: Plan
     calm: Calm
@@ -54,8 +54,10 @@ class Bench:
 def measure(
     case: Case, folder: Path, bench: Bench, keep: bool, earlier: Result | None = None
 ) -> Result:
-    """Measures in `folder`, which is removed unless `keep` or the outcome is a fault; `earlier`
-    times of the same artifact are kept."""
+    """Measures in `folder`, which is removed unless `keep` is set or the outcome is a fault.
+
+    Returns `earlier` where it has times of the same artifact.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
@@ -72,40 +74,45 @@ class _Steps:
         self._case, self._folder, self._bench = case, folder, bench
         self._plan, self._cap = bench.plan, bench.cap
         self._model, self._artifact = folder / "model.onnx", folder / "model.so"
-        self._given: list[str] = []
+        self._input_flags: list[str] = []
         self._note = ""
 
     def all(self, earlier: Result | None = None) -> Result:
-        """Raises _Unfit with what hinders it."""
+        """Returns the result; raises _Unfit with the outcome that prevents times."""
         self._check_memory()
         feed = self._write()
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
         artifact = sha256(self._artifact.read_bytes()).hexdigest()[:16]
         if earlier is not None and earlier.artifact == artifact:
             return earlier
-        want = self._reference(feed)
-        self._check_memory(3 * sum(array.nbytes for array in want.values()))
+        reference = self._reference(feed)
+        self._check_memory(3 * sum(array.nbytes for array in reference.values()))
         self._bench.calm.begin(self._bench.peaks, looks=3)
-        found = self._timed(feed, want, self._plan)
-        if found.below:
-            found = self._timed(feed, want, replace(self._plan, rounds=LONGER * self._plan.rounds))
-        kernels = self._kernels() if found.below else []
-        return replace(found, kernels=kernels, artifact=artifact)
+        result = self._timed(feed, reference, self._plan)
+        if result.below:
+            result = self._timed(
+                feed, reference, replace(self._plan, rounds=LONGER * self._plan.rounds)
+            )
+        kernels = self._kernels() if result.below else []
+        return replace(result, kernels=kernels, artifact=artifact)
 
-    def _timed(self, feed: Arrays, want: Arrays, plan: Plan) -> Result:
+    def _timed(self, feed: Arrays, reference: Arrays, plan: Plan) -> Result:
+        """Returns a timed result in `plan`'s rounds, with the largest error over all runs."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
 
         def see(outputs: Sequence[Arrays]) -> None:
-            error.append(self._agree(outputs[0], want))
+            error.append(self._agree(outputs[0], reference))
 
         try:
             times = beside(
                 self._artifact, self._model, feed, plan, see=see, take=turns, cap=self._cap
             )
-        except ToolError as unable:
-            ours = unable.what.startswith("tcc")
-            raise _Unfit("run" if ours else "reference", str(unable), self._run_line()) from None
+        except ToolError as error_of_peer:
+            is_tcc = error_of_peer.what.startswith("tcc")
+            raise _Unfit(
+                "run" if is_tcc else "reference", str(error_of_peer), self._run_line()
+            ) from None
         tcc, ort = times["tcc"], times["ort"]
         ratios = [of(tcc.rounds, [ort.rounds]) for of in (paired_ratio, best_ratio)]
         return Result(
@@ -113,73 +120,89 @@ class _Steps:
             sum(turns.disturbed.values()), date.today().isoformat(),
         )  # fmt: skip
 
-    def _check_memory(self, beside: int = 0) -> None:
-        """Both runtimes hold the graph's values at once, at worst as nodes one by one do; `beside`
-        them stand the results to compare, and those of a runtime on their way to this process."""
-        free, needed = available_memory(), 2 * self._case.bytes + beside
+    def _check_memory(self, extra_bytes: int = 0) -> None:
+        """Raises _Unfit where memory is too small for both runtimes and `extra_bytes`.
+
+        Both runtimes hold the graph's values at once, in the worst case as nodes that run one by
+        one do.  `extra_bytes` are the results to compare, and a runtime's results on their way to
+        this process.
+        """
+        free, needed = available_memory(), 2 * self._case.bytes + extra_bytes
         if free < needed:
-            text = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+            text = f"needs {needed / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free"
             raise _Unfit("memory", text)
 
     def _write(self) -> dict[str, np.ndarray]:
-        """The model and its inputs as files, the latter also as arrays."""
+        """Writes the model and its inputs as files; returns the inputs as arrays."""
         name = self._case.name
         onnx.save(model_of(name, self._case.graph), self._model)
         feed = drawn(name, self._case.graph.inputs)
         for tensor, array in feed.items():
             path = self._folder / f"{tensor}.npy"
             np.save(path, array)
-            self._given += ["--input", f"{tensor}=@{path}"]
+            self._input_flags += ["--input", f"{tensor}=@{path}"]
         return feed
 
     def _reference(self, feed: Arrays) -> Arrays:
         try:
             with Peer("ort-plain", self._model, feed, self._plan.threads, cap=self._cap) as peer:
                 return peer.outputs()
-        except ToolError as unable:
-            raise _Unfit("reference", str(unable)) from None
+        except ToolError as error:
+            raise _Unfit("reference", str(error)) from None
 
-    def _agree(self, got: Arrays, want: Arrays) -> float:
-        """The largest error; `tcc verify` judges what is over the tolerance of f32, which knows
-        what rounding alone makes of the reference."""
-        found = [compare(name, got[name], want[name], TOLERANCES["f32"]) for name in want]
-        if not all(item.ok for item in found):
-            done = self._tcc("verify", self._model, self._artifact, *self._given, fault="differs")
-            self._note = done.strip()
-        return max(item.error for item in found)
+    def _agree(self, results: Arrays, references: Arrays) -> float:
+        """Returns the largest error.
+
+        `tcc verify` judges an error above the tolerance of f32, because it bounds the rounding
+        error of the reference.
+        """
+        comparisons = [
+            compare(name, results[name], references[name], TOLERANCES["f32"]) for name in references
+        ]
+        if not all(item.ok for item in comparisons):
+            verdict = self._tcc(
+                "verify", self._model, self._artifact, *self._input_flags, fault="differs"
+            )
+            self._note = verdict.strip()
+        return max(item.error for item in comparisons)
 
     def _kernels(self) -> list[dict[str, object]]:
-        """The longest kernels, with what `tcc inspect` says of them; none where it fails, which
-        takes nothing from the times."""
+        """Returns the longest kernels with the facts of `tcc inspect`; none where it fails, as
+        times count without it.
+        """
         threads = ("--threads", self._plan.threads, "--runs", _RUNS)
         try:
-            said = self._tcc(
-                "inspect", self._artifact, "--measure", "--json", *threads, *self._given
+            output = self._tcc(
+                "inspect", self._artifact, "--measure", "--json", *threads, *self._input_flags
             )
         except _Unfit:
             return []
-        rows = json.loads(said)
-        shown = ("name", "source", "launches", "measured", "limit", "share")
-        return [{key: row[key] for key in shown} for row in rows[:_KERNELS]]
+        rows = json.loads(output)
+        keys = ("name", "source", "launches", "measured", "limit", "share")
+        return [{key: row[key] for key in keys} for row in rows[:_KERNELS]]
 
     def _tcc(self, command: str, *words: object, fault: str = "run") -> str:
-        """What `tcc COMMAND` prints; raises _Unfit with the outcome `fault` where it fails."""
+        """Returns the output of `tcc COMMAND`; raises _Unfit with the outcome `fault` where it
+        fails.
+        """
         line = [sys.executable, "-m", "tcc", command, *map(str, words)]
-        shown = shlex.join(["tcc", *line[3:]]).replace(f"{ROOT}{os.sep}", "")
+        command_text = shlex.join(["tcc", *line[3:]]).replace(f"{ROOT}{os.sep}", "")
         status, out, err = run_group(line, self._cap)
         if status:
             text = err.strip() or out.strip() or f"tcc {command} ended with {status}"
-            raise _Unfit(fault, text[-1500:], shown)
+            raise _Unfit(fault, text[-1500:], command_text)
         return out
 
     def _run_line(self) -> str:
-        words = ["tcc", "run", str(self._artifact), *self._given]
+        words = ["tcc", "run", str(self._artifact), *self._input_flags]
         return shlex.join(words).replace(f"{ROOT}{os.sep}", "")
 
 
 def run_group(line: Sequence[str], cap: float) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command; after `cap` seconds it and its children are ended,
-    and the code is 124."""
+    """Returns the exit code, stdout and stderr of a command.
+
+    After `cap` seconds the command and its children are killed, and the code is 124.
+    """
     with subprocess.Popen(
         line,
         stdin=subprocess.DEVNULL,
@@ -198,13 +221,13 @@ def run_group(line: Sequence[str], cap: float) -> tuple[int, str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ends a command that still runs, with its children."""
+    """Kills a command that still runs, with its children."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def available_memory() -> int:
-    """Bytes that programs can have without swapping."""
+    """Returns the bytes that programs can allocate without swapping."""
     lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     fields: Mapping[str, str] = dict(line.split(":", 1) for line in lines)
     return int(fields["MemAvailable"].split()[0]) * 1024

@@ -1,4 +1,4 @@
-"""Norms and softmax, forward and backward; rows are those of [batch, length, width]."""
+"""Builds norms and softmax, forward and backward; rows are those of [batch, length, width]."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def layer_norm(batch: int, length: int) -> Graph:
 
 
 def layer_norm_residual(batch: int, length: int) -> Graph:
-    """The sum is a result too: the next block adds to it."""
+    """Returns LayerNorm of a sum.  The sum is a result too, because the next block adds to it."""
     w = Writer()
     x, y = (w.input(n, batch, length, _LN) for n in "xy")
-    total = w.op("Add", x, y)
-    return w.graph(total, _layer_norm(w, total))
+    summed = w.op("Add", x, y)
+    return w.graph(summed, _layer_norm(w, summed))
 
 
 def rms(batch: int, length: int) -> Graph:
@@ -31,12 +31,13 @@ def rms(batch: int, length: int) -> Graph:
 def rms_residual(batch: int, length: int) -> Graph:
     w = Writer()
     x, y = (w.input(n, batch, length, _RMS) for n in "xy")
-    total = w.op("Add", x, y)
-    return w.graph(total, rms_norm(w, total, w.weight("gain", _RMS, draw=_GAIN)))
+    summed = w.op("Add", x, y)
+    return w.graph(summed, rms_norm(w, summed, w.weight("gain", _RMS, draw=_GAIN)))
 
 
 def layer_norm_backward(batch: int, length: int) -> Graph:
-    """Of x, gain and bias, from the result's gradient; the statistics are computed again.
+    """Returns the gradients of x, gain and bias from the result's gradient; computes the statistics
+    again.
 
     With n = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - n mean(g n)) / deviation.
     """
@@ -47,38 +48,47 @@ def layer_norm_backward(batch: int, length: int) -> Graph:
     variance = _mean(w, w.op("Mul", centred, centred))
     inverse = _inverse_root(w, variance, 1e-5)
     normal = w.op("Mul", centred, inverse)
-    given = w.op("Mul", dy, gain)
-    along = w.op("Mul", normal, _mean(w, w.op("Mul", given, normal)))
-    dx = w.op("Mul", w.op("Sub", w.op("Sub", given, _mean(w, given)), along), inverse)
+    scaled_gradient = w.op("Mul", dy, gain)
+    projection = w.op("Mul", normal, _mean(w, w.op("Mul", scaled_gradient, normal)))
+    dx = w.op(
+        "Mul",
+        w.op("Sub", w.op("Sub", scaled_gradient, _mean(w, scaled_gradient)), projection),
+        inverse,
+    )
     dgain = w.op("ReduceSum", w.op("Mul", dy, normal), w.ints(0, 1), keepdims=0)
     return w.graph(dx, dgain, w.op("ReduceSum", dy, w.ints(0, 1), keepdims=0))
 
 
 def rms_backward(batch: int, length: int) -> Graph:
-    """Of x and gain.  With r = 1 / root(mean(x^2)) and g = dy gain: dx = r g - x r^3 mean(g x)."""
+    """Returns the gradients of x and gain.
+
+    With r = 1 / root(mean(x^2)) and g = dy gain: dx = r g - x r^3 mean(g x).
+    """
     w = Writer()
     x, dy = w.input("x", batch, length, _RMS), w.input("dy", batch, length, _RMS)
     gain = w.weight("gain", _RMS, draw=_GAIN)
     inverse = _inverse_root(w, _mean(w, w.op("Mul", x, x)), 1e-6)
     normal = w.op("Mul", x, inverse)
-    given = w.op("Mul", dy, gain)
-    along = w.op("Mul", normal, _mean(w, w.op("Mul", given, normal)))
-    dx = w.op("Mul", w.op("Sub", given, along), inverse)
+    scaled_gradient = w.op("Mul", dy, gain)
+    projection = w.op("Mul", normal, _mean(w, w.op("Mul", scaled_gradient, normal)))
+    dx = w.op("Mul", w.op("Sub", scaled_gradient, projection), inverse)
     return w.graph(dx, w.op("ReduceSum", w.op("Mul", dy, normal), w.ints(0, 1), keepdims=0))
 
 
 def batch_norm_training(batch: int, channels: int, size: int) -> Graph:
-    """ONNX's operator with its statistics computed: the result, running mean and variance."""
+    """Returns ONNX's operator that computes statistics: the result, running mean and variance."""
     w = Writer()
     x = w.input("x", batch, channels, size, size)
     draws = {"gain": _GAIN, "bias": Draw(), "mean": Draw(), "variance": _GAIN}
-    held = [w.weight(n, channels, draw=draw) for n, draw in draws.items()]
-    made = w.several("BatchNormalization", 3, x, *held, training_mode=1, momentum=0.9)
-    return w.graph(*made)
+    statistics = [w.weight(n, channels, draw=draw) for n, draw in draws.items()]
+    results = w.several("BatchNormalization", 3, x, *statistics, training_mode=1, momentum=0.9)
+    return w.graph(*results)
 
 
 def batch_norm_written_out(batch: int, channels: int, size: int) -> Graph:
-    """The same by means over all but the channels, with the statistics as results."""
+    """Returns the batch norm as means over all axes but the channels, with the statistics as
+    results.
+    """
     w = Writer()
     x = w.input("x", batch, channels, size, size)
     gain = w.weight("gain", channels, 1, 1, draw=_GAIN)
@@ -101,7 +111,7 @@ def log_softmax(rows: int, width: int) -> Graph:
 
 
 def softmax_heads(heads: int, length: int) -> Graph:
-    """Of PowerFusion's list: BERT's and ViT's scores."""
+    """Returns the softmax of PowerFusion's list: BERT's and ViT's scores."""
     w = Writer()
     return w.graph(w.op("Softmax", w.input("x", 1, heads, length, length), axis=-1))
 

@@ -1,4 +1,4 @@
-"""PowerFusion's list: what stands between matmuls, at its sizes; tanh alone."""
+"""Builds PowerFusion's list: the operations between matmuls, at its sizes; and tanh alone."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ def gelu(length: int, width: int) -> Graph:
 
 
 def relu_add(channels: int, size: int) -> Graph:
-    """SAR-DRN's: relu(x) + y."""
+    """Returns SAR-DRN's relu(x) + y."""
     w = Writer()
     x, y = (w.input(n, 1, channels, size, size) for n in "xy")
     return w.graph(w.op("Add", w.op("Relu", x), y))
 
 
 def relu_sub(channels: int, size: int) -> Graph:
-    """SAR-DRN's last: x - relu(y)."""
+    """Returns SAR-DRN's last operation: x - relu(y)."""
     w = Writer()
     x, y = (w.input(n, 1, channels, size, size) for n in "xy")
     return w.graph(w.op("Sub", x, w.op("Relu", y)))
 
 
 def bias_add(size: int, channels: int) -> Graph:
-    """ShuffleNet's, channels last."""
+    """Returns ShuffleNet's bias, channels last."""
     w = Writer()
     return w.graph(w.op("Add", w.input("x", size * size, channels), w.weight("bias", channels)))
 
 
 def channel_shuffle(size: int, channels: int) -> Graph:
-    """ShuffleNet's: [pixels, channels, 2] with its last axes exchanged."""
+    """Returns ShuffleNet's shuffle: [pixels, channels, 2] with its last axes exchanged."""
     w = Writer()
     return w.graph(w.op("Transpose", w.input("x", size * size, channels, 2), perm=[0, 2, 1]))
 
@@ -47,7 +47,7 @@ def row_means(rows: int, width: int) -> Graph:
 
 
 def transpose_relu(a: int, b: int, c: int, d: int) -> Graph:
-    """All four axes reversed, then relu."""
+    """Returns the input with all four axes reversed, then relu."""
     w = Writer()
-    turned = w.op("Transpose", w.input("x", a, b, c, d), perm=[3, 2, 1, 0])
-    return w.graph(w.op("Relu", turned))
+    transposed = w.op("Transpose", w.input("x", a, b, c, d), perm=[3, 2, 1, 0])
+    return w.graph(w.op("Relu", transposed))

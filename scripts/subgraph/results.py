@@ -1,4 +1,4 @@
-"""What was found of each graph: kept one file a graph, and shown as a table."""
+"""Stores the results of graphs, one file a graph, and shows them as a table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from goals import geometric_mean
 from subgraph.families import Case
 from whole import write_whole
 
-# No graph may be slower than this share of ONNX Runtime's speed.
+# The least speed of a graph as a share of ONNX Runtime's speed.
 FLOOR = 0.97
 
-# A graph below it at first is timed anew, in so many times the rounds: that result counts.
+# A graph below the floor is timed again in this multiple of the rounds; the second result counts.
 LONGER = 3
 
-# What can come of a graph: all but the first two are faults of tcc.
+# The outcomes of a graph, with a text each; FAULTS are the outcomes that tcc causes.
 OUTCOMES: Mapping[str, str] = {
     "timed": "timed",
     "memory": "there was not enough memory free",
@@ -34,9 +34,9 @@ FAULTS = ("compile", "run", "differs")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What a result depends on besides its graph: results under others are taken anew.
+    """The conditions of a result besides its graph: other conditions need a new result.
 
-    `sources` is a hash of what compiles and runs, `target` the processor.
+    `sources` is a hash of the sources that compile and run, `target` the processor.
     """
 
     target: str
@@ -46,15 +46,15 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one graph.
+    """The result of one graph.
 
-    `why` says what hinders a measurement; of a timed graph, what `tcc verify` says of an error over
-    the tolerance.  `tcc` and `ort` are seconds, the medians of all runs.  `ratio` is the median
-    over rounds of ONNX Runtime's time over tcc's in the same round, `best` that of the best rounds;
-    both are None where nothing was timed.  `error` is the largest difference over the largest
-    expected value; `disturbed` counts turns for which no calm moment was found.  `kernels` are
-    tcc's, the longest first, where it is below the floor.  `artifact` is a hash of the file that
-    was timed.
+    `why` says what prevents a measurement; of a timed graph, it is the verdict of `tcc verify` on
+    an error above the tolerance.  `tcc` and `ort` are seconds, the medians of all runs.  `ratio` is
+    the median over rounds of ONNX Runtime's time over tcc's in the same round, `best` that of the
+    best rounds; both are None where nothing was timed.  `error` is the largest difference over the
+    largest expected value; `disturbed` counts turns that found no calm moment.  `kernels` are
+    tcc's, the longest first, where the ratio is below the floor.  `artifact` is a hash of the file
+    that was timed.
     """
 
     outcome: str
@@ -76,7 +76,7 @@ class Result:
 
 
 class Store:
-    """Results in a folder, under some conditions."""
+    """Stores results in a folder under the given conditions."""
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
         self._folder = folder
@@ -84,82 +84,95 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, case: Case) -> Result | None:
-        """The result of this very graph under these conditions; memory may be free the next time,
-        so that is none."""
-        result = self._held(case, self._conditions)
+        """Returns the result of this graph under these conditions, else None.
+
+        A lack of memory is no result, because memory may be free the next time.
+        """
+        result = self._load(case, self._conditions)
         return None if result is None or result.outcome == "memory" else result
 
     def earlier(self, case: Case) -> Result | None:
-        """The times of this graph on this processor, whatever compiled it: they count where the
-        same artifact comes of it again."""
-        result = self._held(case, {k: v for k, v in self._conditions.items() if k != "sources"})
+        """Returns the times of this graph on this processor from any sources, else None.
+
+        They count where the new sources give the same artifact.
+        """
+        result = self._load(case, {k: v for k, v in self._conditions.items() if k != "sources"})
         return result if result is not None and result.ratio is not None else None
 
-    def _held(self, case: Case, conditions: Mapping[str, Any]) -> Result | None:
+    def _load(self, case: Case, conditions: Mapping[str, Any]) -> Result | None:
         path = self._path(case)
         if not path.is_file():
             return None
-        held = json.loads(path.read_text(encoding="utf-8"))
-        same = all(held["conditions"][name] == value for name, value in conditions.items())
-        return Result(**held["result"]) if same and held["digest"] == case.graph.digest else None
+        record = json.loads(path.read_text(encoding="utf-8"))
+        matches = all(record["conditions"][name] == value for name, value in conditions.items())
+        return (
+            Result(**record["result"])
+            if matches and record["digest"] == case.graph.digest
+            else None
+        )
 
     def put(self, case: Case, result: Result) -> None:
-        """An interruption leaves the one before."""
-        said = {
+        """Writes the result; an interruption leaves the previous result."""
+        record = {
             "graph": case.name,
             "digest": case.graph.digest,
             "conditions": self._conditions,
             "result": asdict(result),
         }
-        write_whole(self._path(case), json.dumps(said, indent=1, sort_keys=True) + "\n")
+        write_whole(self._path(case), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
     def _path(self, case: Case) -> Path:
         return self._folder / f"{case.file}.json"
 
 
-def table(found: Mapping[str, Result], total: int, conditions: Conditions) -> str:
-    """The report: those below the floor with their kernels, what else went wrong, then the others,
-    the smallest ratio first."""
-    timed = sorted((r.ratio, name) for name, r in found.items() if r.ratio is not None)
-    below = [name for ratio, name in timed if ratio < FLOOR]
+def table(results: Mapping[str, Result], cases: int, conditions: Conditions) -> str:
+    """Returns the report as text.
+
+    Graphs below the floor with their kernels come first, then failures, then all timed graphs by
+    ratio, the smallest first.
+    """
+    ratios = sorted((r.ratio, name) for name, r in results.items() if r.ratio is not None)
+    below = [name for ratio, name in ratios if ratio < FLOOR]
     plan = conditions.plan
     lines = [
         f"{conditions.target}, {plan.threads} threads, f32, {plan.rounds} rounds of "
-        f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(found.values())}",
+        f"{plan.seconds:g} s, sources {conditions.sources}, {_dates(results.values())}",
         "times: ms, the medians of all runs; ort: ONNX Runtime; ratio: ort over tcc in the same "
         "round, the median over rounds; best: of best rounds",
         f"a graph that is below {FLOOR} at first is timed anew, in {LONGER} times the rounds",
         "kernels: us of a run, what they come from, their share of what limits them",
         "",
-        f"{len(timed)} of {total} graphs timed, {len(below)} below {FLOOR}" + _mean(timed),
-        *_counts(found.values()),
+        f"{len(ratios)} of {cases} graphs timed, {len(below)} below {FLOOR}" + _mean(ratios),
+        *_counts(results.values()),
     ]
     if below:
         lines += ["", f"below {FLOOR}:"]
-        for name, line in zip(below, aligned([_cells(n, found[n]) for n in below]), strict=True):
-            lines += [line, *_kernels(found[name])]
-    rounded = [name for name, r in found.items() if r.outcome == "timed" and r.why]
+        for name, line in zip(below, aligned([_cells(n, results[n]) for n in below]), strict=True):
+            lines += [line, *_kernels(results[name])]
+    rounded = [name for name, r in results.items() if r.outcome == "timed" and r.why]
     if rounded:
         lines += ["", "over the tolerance of f32, by rounding alone as tcc verify finds:", *rounded]
-    wrong = [(name, r) for name, r in found.items() if r.ratio is None]
+    wrong = [(name, r) for name, r in results.items() if r.ratio is None]
     if wrong:
         lines += ["", "not timed:"]
         for name, r in wrong:
             lines += [f"{name}: {OUTCOMES[r.outcome]}: {r.why}"]
             lines += [f"  {r.command}"] if r.command else []
-    if timed:
+    if ratios:
         head = ("graph", "tcc", "ort", "ratio", "best", "error", "disturbed turns")
-        lines += ["", *aligned([head, *(_cells(name, found[name]) for _, name in timed)])]
+        lines += ["", *aligned([head, *(_cells(name, results[name]) for _, name in ratios)])]
     return "\n".join((*lines, ""))
 
 
-def _mean(timed: Sequence[tuple[float, str]]) -> str:
-    return f", geometric mean {geometric_mean([r for r, _ in timed]):.2f}" if timed else ""
+def _mean(ratios: Sequence[tuple[float, str]]) -> str:
+    return f", geometric mean {geometric_mean([r for r, _ in ratios]):.2f}" if ratios else ""
 
 
 def _counts(results: Iterable[Result]) -> list[str]:
-    kept = list(results)
-    counted = [(text, sum(r.outcome == kind for r in kept)) for kind, text in OUTCOMES.items()]
+    all_results = list(results)
+    counted = [
+        (text, sum(r.outcome == kind for r in all_results)) for kind, text in OUTCOMES.items()
+    ]
     return [f"{count}: {text}" for text, count in counted[1:] if count]
 
 

@@ -1,7 +1,7 @@
-"""Small graphs as data: nodes, literal constants, and tensors that are drawn when they are needed.
+"""Describes small graphs as data: nodes, literal constants, and tensors that are drawn on demand.
 
-A graph of gigabytes is listed and sized without one array: a `Tensor` says how its values are
-drawn, and `drawn` draws them, the same whenever and in whatever order.
+A graph of gigabytes is listed and sized without an array: a `Tensor` says how its values are drawn,
+and `drawn` draws them.  The time and the order of the draws do not change the values.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ MOST_WEIGHTS = 2**31 - 2**20
 class Draw:
     """How values are drawn.
 
-    normal: `a` their standard deviation; uniform: from `a` to `b`; below: integers from 0 to below
-    `a`; rising: integers below `a` in ascending order; skewed: integers below `a`, of which 84 %
-    are in the lower half and 32 % in the lowest hundredth; steps: integers from -8 to 8, times `a`,
-    of which sums and products are exact in f32.
+    - normal: `a` is their standard deviation
+    - uniform: from `a` to `b`
+    - below: integers from 0 to below `a`
+    - rising: integers below `a` in ascending order
+    - skewed: integers below `a`; 84 % are in the lower half and 32 % in the lowest hundredth
+    - steps: integers from -8 to 8, times `a`; their sums and products are exact in f32
     """
 
     kind: str = "normal"
@@ -58,8 +60,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Nodes in an order that they can run in; `constants` are what a graph says in itself (axes,
-    positions, scalars), `weights` what a network would have learnt."""
+    """Nodes in an order in which they can run.
+
+    `constants` are literals of the graph (axes, positions, scalars), `weights` the learnt values of
+    a network.
+    """
 
     nodes: tuple[onnx.NodeProto, ...]
     inputs: tuple[Tensor, ...]
@@ -69,20 +74,23 @@ class Graph:
 
     @property
     def digest(self) -> str:
-        """Of all that the graph is, its draws included: equal for equal graphs on any machine."""
-        said = hashlib.sha256()
+        """Returns a hash of the graph with its draws: equal for equal graphs on any machine."""
+        digest = hashlib.sha256()
         for node in self.nodes:
-            told = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            row = (node.op_type, list(node.input), list(node.output), sorted(told.items()))
-            said.update(repr(row).encode())
+            attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            row = (node.op_type, list(node.input), list(node.output), sorted(attributes.items()))
+            digest.update(repr(row).encode())
         for name, array in self.constants.items():
-            said.update(f"{name} {array.dtype} {array.shape}".encode() + _same_anywhere(array))
-        said.update(repr((self.inputs, self.weights, self.outputs)).encode())
-        return said.hexdigest()[:12]
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + _same_anywhere(array))
+        digest.update(repr((self.inputs, self.weights, self.outputs)).encode())
+        return digest.hexdigest()[:12]
 
 
 def _same_anywhere(constant: Array) -> bytes:
-    """Its bytes; of tables of sines, whose last bits depend on the processor, to five decimals."""
+    """Returns bytes that are equal on every processor.
+
+    Tables of sines are rounded to five decimals, because their last bits depend on the processor.
+    """
     if constant.dtype.kind == "f" and constant.size > 1000:
         return bytes((constant.astype(np.float64).round(5) + 0.0).tobytes())
     return bytes(constant.tobytes())
@@ -90,7 +98,7 @@ def _same_anywhere(constant: Array) -> bytes:
 
 @dataclass(slots=True)
 class Writer:
-    """Writes one graph, node by node; every method gives the names of what it adds."""
+    """Writes one graph, node by node; every method returns the names of its results."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
@@ -102,9 +110,9 @@ class Writer:
         return name
 
     def weight(self, name: str, *shape: int, draw: Draw | None = None) -> str:
-        """Without a draw, of the deviation that keeps that of a matmul's operand."""
-        usual = Draw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
-        self.weights.append(Tensor(name, shape, "float32", draw or usual))
+        """Adds a weight; the default draw preserves the deviation of a matmul's operand."""
+        default = Draw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
+        self.weights.append(Tensor(name, shape, "float32", draw or default))
         return name
 
     def constant(self, value: Any, dtype: str = "float32") -> str:
@@ -113,22 +121,22 @@ class Writer:
         return name
 
     def ints(self, *values: int) -> str:
-        """A one-dimensional constant of i64: axes, a shape."""
+        """Adds a one-dimensional constant of i64, for axes or a shape."""
         return self.constant(values, "int64")
 
     def op(self, kind: str, *operands: str, **attributes: Any) -> str:
-        """A node with one result."""
+        """Adds a node with one result."""
         return self.several(kind, 1, *operands, **attributes)[0]
 
     def several(self, kind: str, count: int, *operands: str, **attributes: Any) -> list[str]:
-        """A node with `count` results."""
+        """Adds a node with `count` results."""
         place = len(self.nodes)
         results = [f"{kind.lower()}{place}" + (f"_{n}" if n else "") for n in range(count)]
         self.nodes.append(helper.make_node(kind, operands, results, **attributes))
         return results
 
     def graph(self, *results: str) -> Graph:
-        """The graph with these results."""
+        """Returns the graph with these results."""
         return Graph(
             tuple(self.nodes),
             tuple(self.inputs),
@@ -139,7 +147,7 @@ class Writer:
 
 
 def drawn(name: str, tensors: Sequence[Tensor]) -> dict[str, Array]:
-    """The arrays of a case's tensors; the seeds are the names of the case and of the tensor."""
+    """Returns the arrays of a case's tensors, seeded by the names of the case and of the tensor."""
     return {item.name: _drawn(name, item) for item in tensors}
 
 
@@ -163,29 +171,29 @@ def _drawn(case: str, item: Tensor) -> Array:
         case "steps":
             values = rng.integers(-8, 9, shape) * draw.a
         case _:
-            raise ValueError(f"tensor {item.name!r} is drawn as {draw.kind!r}, which is no draw")
+            raise ValueError(f"tensor {item.name!r} has the unknown draw {draw.kind!r}")
     return values.astype(item.dtype, copy=False)
 
 
 def skeleton(graph: Graph) -> onnx.ModelProto:
-    """The model with all its types, its weights being inputs: it takes no memory."""
-    given = [
+    """Returns the model with all its types, in which weights are inputs: it takes no memory."""
+    inputs = [
         helper.make_tensor_value_info(
             t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape
         )
         for t in (*graph.inputs, *graph.weights)
     ]
-    model = _model(graph, given, [onnx.ValueInfoProto(name=name) for name in graph.outputs], {})
+    model = _model(graph, inputs, [onnx.ValueInfoProto(name=name) for name in graph.outputs], {})
     return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
 
 
 def model_of(name: str, graph: Graph) -> onnx.ModelProto:
-    """The whole model.  Raises ValueError where its weights are more than a file can hold."""
+    """Returns the model with its weights; raises ValueError where they exceed a file's limit."""
     if sum(t.bytes for t in graph.weights) > MOST_WEIGHTS:
-        raise ValueError(f"{name}: weights of 2 GiB and more do not go into one ONNX file")
+        raise ValueError(f"{name}: weights of 2 GiB or more do not fit into one ONNX file")
     typed = skeleton(graph).graph
-    outside = {t.name for t in graph.weights}
-    inputs = [value for value in typed.input if value.name not in outside]
+    weight_names = {t.name for t in graph.weights}
+    inputs = [value for value in typed.input if value.name not in weight_names]
     return _model(graph, inputs, list(typed.output), drawn(name, graph.weights))
 
 
@@ -195,36 +203,43 @@ def _model(
     outputs: Sequence[onnx.ValueInfoProto],
     weights: Mapping[str, Array],
 ) -> onnx.ModelProto:
-    held = [numpy_helper.from_array(a, n) for n, a in (*graph.constants.items(), *weights.items())]
-    made = helper.make_graph(graph.nodes, "subgraph", inputs, outputs, held)
+    initializers = [
+        numpy_helper.from_array(a, n) for n, a in (*graph.constants.items(), *weights.items())
+    ]
+    proto = helper.make_graph(graph.nodes, "subgraph", inputs, outputs, initializers)
     opset = helper.make_opsetid("", OPSET)
-    return helper.make_model(made, opset_imports=[opset], ir_version=_IR)
+    return helper.make_model(proto, opset_imports=[opset], ir_version=_IR)
 
 
 def live_bytes(graph: Graph) -> int:
-    """The most bytes that are alive at once where nodes run one by one, in order, each value from
-    the node that makes it (inputs, weights and constants always) to the last that reads it."""
+    """Returns the most bytes that are alive at once where nodes run one by one, in order.
+
+    A value is alive from the node that writes it to the last node that reads it; inputs, weights
+    and constants are always alive.
+    """
     typed = skeleton(graph).graph
     values = {v.name: _bytes(v) for v in (*typed.value_info, *typed.output)}
     last = {name: place for place, node in enumerate(graph.nodes) for name in node.input}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))
-    now = sum(t.bytes for t in (*graph.inputs, *graph.weights))
-    most = now = now + sum(a.nbytes for a in graph.constants.values())
+    live = sum(t.bytes for t in (*graph.inputs, *graph.weights))
+    peak = live = live + sum(a.nbytes for a in graph.constants.values())
     for place, node in enumerate(graph.nodes):
-        now += sum(values[name] for name in node.output)
-        most = max(most, now)
+        live += sum(values[name] for name in node.output)
+        peak = max(peak, live)
         ends = {n for n in (*node.input, *node.output) if n in values and last.get(n, -1) <= place}
-        now -= sum(values[name] for name in ends)
-    return most
+        live -= sum(values[name] for name in ends)
+    return peak
 
 
 def _bytes(value: onnx.ValueInfoProto) -> int:
-    """Raises ValueError where a size is not known: all are, in what is written here."""
+    """Returns the bytes of a value.  Raises ValueError where a size is unknown, which no graph here
+    has.
+    """
     kind = value.type.tensor_type
     sizes = [d.dim_value for d in kind.shape.dim]
     if kind.elem_type == TensorProto.UNDEFINED or not all(
         d.HasField("dim_value") for d in kind.shape.dim
     ):
-        raise ValueError(f"the size of {value.name!r} is not known")
+        raise ValueError(f"the size of {value.name!r} is unknown")
     itemsize = helper.tensor_dtype_to_np_dtype(kind.elem_type).itemsize
     return int(np.prod(sizes, dtype=np.int64)) * itemsize

@@ -1,7 +1,7 @@
-"""A drawn architecture as a module with seeded weights, and its inputs, at real sizes.
+"""Builds a drawn architecture as a module with seeded weights, and its inputs, at real sizes.
 
-The configuration is the default one.  Where its weights would take more than `CAP` bytes of f32,
-layers are halved until they fit, then the vocabulary; widths are kept.
+The configuration is the default configuration.  Where its weights would take more than `CAP` bytes
+of f32, layers are halved until they fit, then the vocabulary; widths stay.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from zoo.registries import import_timm, import_transformers
 from models.inputs import random_image
 
 CAP = 1.2e9  # bytes
-TOKENS, SECONDS, IMAGE = 128, 10, 224  # where nothing says otherwise
+TOKENS, SECONDS, IMAGE = 128, 10, 224  # defaults, where the library has no value
 _DEPTHS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
     "num_encoder_layers", "num_decoder_layers",
@@ -34,24 +34,29 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
-    """`inputs` draws the arguments of `model` by a seed, `constants` are further ones, `cut` says
-    what was halved."""
+class BuiltModel:
+    """A model with its inputs.
+
+    `inputs` draws the arguments of `model` from a seed, `constants` are further arguments, and
+    `reductions` is a text that names the halved fields.
+    """
 
     model: nn.Module
     inputs: Callable[[int], Inputs]
     constants: Mapping[str, Any]
-    cut: str
+    reductions: str
 
 
-def build(entry: Entry, seed: int = 0) -> Built:
-    """The architecture with its constructor's weights, drawn by `seed`.  Raises TooLarge, and
-    whatever its library raises."""
+def build(entry: Entry, seed: int = 0) -> BuiltModel:
+    """Returns the architecture with its constructor's weights, drawn from `seed`.
+
+    Raises TooLarge, and any error of its library.
+    """
     torch.manual_seed(seed)
     return _timm(entry) if entry.registry == "timm" else _transformers(entry)
 
 
-def _timm(entry: Entry) -> Built:
+def _timm(entry: Entry) -> BuiltModel:
     timm = import_timm()
     with torch.device("meta"):
         size = weight_bytes(timm.create_model(entry.model))
@@ -64,29 +69,35 @@ def _timm(entry: Entry) -> Built:
     def inputs(seed: int) -> Inputs:
         return {names[0]: torch.from_numpy(random_image(np.random.default_rng(seed), shape))}
 
-    return Built(model, inputs, {}, "")
+    return BuiltModel(model, inputs, {}, "")
 
 
-def _transformers(entry: Entry) -> Built:
+def _transformers(entry: Entry) -> BuiltModel:
     kind = getattr(import_transformers(), entry.model)
-    config, cut = fitted(kind, entry.fields)
+    config, reductions = fitted(kind, entry.fields)
     model = kind(config).float().eval()
     part = getattr(model, entry.part) if entry.part else model
-    known = inspect.signature(part.forward).parameters
-    constants = {n: v for n, v in {"use_cache": False, "return_dict": True}.items() if n in known}
-    return Built(part, lambda seed: _drawn(entry, part, config, seed), constants, cut)
+    parameters = inspect.signature(part.forward).parameters
+    constants = {
+        n: v for n, v in {"use_cache": False, "return_dict": True}.items() if n in parameters
+    }
+    return BuiltModel(
+        part, lambda seed: _random_inputs(entry, part, config, seed), constants, reductions
+    )
 
 
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
 def weight_bytes(model: nn.Module) -> int:
-    """Of f32, a shared tensor once."""
+    """Returns the bytes of the parameters in f32; a shared tensor counts once."""
     return sum(4 * parameter.numel() for parameter in model.parameters())
 
 
 def fitted(kind: Any, fields: Mapping[str, Any]) -> tuple[Any, str]:
-    """A configuration whose weights stay below the cap, and what was halved for it."""
+    """Returns a configuration whose weights stay below the cap, and a text that names its halved
+    fields.
+    """
     config = kind.config_class(**fields)
     cuts: list[str] = []
     while (size := _size(kind, config)) > CAP:
@@ -100,7 +111,7 @@ def fitted(kind: Any, fields: Mapping[str, Any]) -> tuple[Any, str]:
         fields = _merged(fields, changes)
         config = kind.config_class(**fields)
         cuts.append("layers" if "vocab_size" not in str(changes) else "vocabulary")
-    return config, ", ".join(f"{what} / {2 ** cuts.count(what)}" for what in dict.fromkeys(cuts))
+    return config, ", ".join(f"{part} / {2 ** cuts.count(part)}" for part in dict.fromkeys(cuts))
 
 
 def _size(kind: Any, config: Any) -> int:
@@ -109,13 +120,15 @@ def _size(kind: Any, config: Any) -> int:
 
 
 def halves(config: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Fields for the same configuration with half of what `names` count, at least 1 (for a
-    vocabulary: 4,096); none where nothing can be halved."""
-    held = config.to_dict()
+    """Yields fields for the same configuration with half of the counts `names`.
+
+    The least count is 1, for a vocabulary 4,096.  Yields nothing where no count can be halved.
+    """
+    values = config.to_dict()
     for name in names:
-        least = 4096 if name == "vocab_size" else 1
-        if isinstance(held.get(name), int) and held[name] // 2 >= least:
-            yield name, held[name] // 2
+        minimum = 4096 if name == "vocab_size" else 1
+        if isinstance(values.get(name), int) and values[name] // 2 >= minimum:
+            yield name, values[name] // 2
     for name in getattr(config, "sub_configs", {}):
         inner = getattr(config, name, None)
         if inner is not None and (changes := dict(halves(inner, names))):
@@ -123,32 +136,34 @@ def halves(config: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 
 
 def _merged(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(fields)
+    merged = dict(fields)
     for name, value in changes.items():
-        inner = isinstance(value, dict) and isinstance(found.get(name), dict)
-        found[name] = _merged(found[name], value) if inner else value
-    return found
+        inner = isinstance(value, dict) and isinstance(merged.get(name), dict)
+        merged[name] = _merged(merged[name], value) if inner else value
+    return merged
 
 
 # ---- inputs --------------------------------------------------------------------------------------
 
 
-def _drawn(entry: Entry, model: nn.Module, config: Any, seed: int) -> Inputs:
-    """By the main input's name: tokens, an image, or sound as the feature extractor gives it."""
+def _random_inputs(entry: Entry, model: nn.Module, config: Any, seed: int) -> Inputs:
+    """Returns inputs for the name of the main input: tokens, an image, or sound from the feature
+    extractor.
+    """
     rng = np.random.default_rng(seed)
-    known = inspect.signature(model.forward).parameters
+    parameters = inspect.signature(model.forward).parameters
     if entry.registry == "audio":
-        found = _sound(model, config, rng)
+        inputs = _sound(model, config, rng)
     elif model.main_input_name == "input_ids":
-        found = {"input_ids": _tokens(config, rng)}
-        found["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.int64)
+        inputs = {"input_ids": _tokens(config, rng)}
+        inputs["attention_mask"] = torch.ones(1, TOKENS, dtype=torch.int64)
     else:
         height, width = image_size(config)
         shape = (1, getattr(config, "num_channels", None) or 3, height, width)
-        found = {model.main_input_name: torch.from_numpy(random_image(rng, shape))}
+        inputs = {model.main_input_name: torch.from_numpy(random_image(rng, shape))}
     if getattr(config, "is_encoder_decoder", False):
-        found["decoder_input_ids"] = _tokens(config, rng)
-    return {name: value for name, value in found.items() if name in known}
+        inputs["decoder_input_ids"] = _tokens(config, rng)
+    return {name: value for name, value in inputs.items() if name in parameters}
 
 
 def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
@@ -157,21 +172,21 @@ def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """The configuration's, else that of the image processor, else 224."""
+    """Returns the image size of the configuration, else that of the image processor, else 224."""
     from transformers.models.auto import image_processing_auto as auto
 
     size = getattr(config, "image_size", None)
     if size is None:
-        named = auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(config.model_type) or {}
-        kind = auto.get_image_processor_class_from_name(named.get("torchvision") or "")
-        held = dict(getattr(kind, "size", None) or {})
-        edge = held.get("shortest_edge", IMAGE)
-        size = (held.get("height", edge), held.get("width", edge))
+        processors = auto.IMAGE_PROCESSOR_MAPPING_NAMES.get(config.model_type) or {}
+        kind = auto.get_image_processor_class_from_name(processors.get("torchvision") or "")
+        edges = dict(getattr(kind, "size", None) or {})
+        edge = edges.get("shortest_edge", IMAGE)
+        size = (edges.get("height", edge), edges.get("width", edge))
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
 def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
-    """Tones and noise of ten seconds, or of the extractor's own length."""
+    """Returns tones and noise of ten seconds, or of the extractor's own length."""
     import transformers
     from transformers.models.auto import feature_extraction_auto as auto
 
@@ -181,18 +196,18 @@ def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
     extractor = getattr(transformers, name)()
     rate = extractor.sampling_rate
     seconds = getattr(extractor, "chunk_length", None) or SECONDS
-    found = extractor(wave(rng, rate * seconds, rate), sampling_rate=rate, return_tensors="pt")
-    if model.main_input_name not in found:
-        raise ValueError(f"{name} gives no {model.main_input_name}")
-    return {n: v.float() if v.is_floating_point() else v for n, v in found.items()}
+    features = extractor(wave(rng, rate * seconds, rate), sampling_rate=rate, return_tensors="pt")
+    if model.main_input_name not in features:
+        raise ValueError(f"{name} does not return {model.main_input_name}")
+    return {n: v.float() if v.is_floating_point() else v for n, v in features.items()}
 
 
 def wave(rng: np.random.Generator, length: int, rate: int) -> np.ndarray[Any, Any]:
-    """`length` samples: eight tones that swell and fade, and noise, each at most about 1."""
-    at = np.arange(length) / rate
+    """Returns `length` samples: eight tones that swell and fade, and noise, all at most about 1."""
+    times = np.arange(length) / rate
     sound = 0.05 * rng.standard_normal(length)
     for tone, swell, phase in zip(
         rng.uniform(80, 3500, 8), rng.uniform(0.2, 4, 8), rng.uniform(0, 6.28, 8), strict=True
     ):
-        sound += 0.1 * np.sin(6.28 * tone * at) * np.sin(6.28 * swell * at + phase)
+        sound += 0.1 * np.sin(6.28 * tone * times) * np.sin(6.28 * swell * times + phase)
     return sound.astype(np.float32)

@@ -18,7 +18,7 @@ from tcc.driver import resolve_targets
 from tcc.options import Options
 from tcc.target import targets_text
 from zoo import report
-from zoo.draw import Drawn, Entry, draw, part_of, read, shard, text
+from zoo.draw import Candidates, Entry, draw, part_of, read, shard, text
 from zoo.outcomes import Outcome, Outcomes, in_process, named
 
 RESULTS = ROOT / "scripts" / "results"
@@ -28,30 +28,30 @@ LIMITS = {"export": 1800.0, "time": 3600.0}  # seconds of one architecture
 
 
 def main(page: str) -> int:
-    """Returns the exit code."""
-    chosen = _parse(page)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes end with it
-    if chosen.step == "draw":
+    """Runs the step that the command line names, with `page` as help; returns the exit code."""
+    options = _parse(page)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends its processes, too
+    if options.step == "draw":
         return drawing()
     try:
-        drawn = read(LIST)
+        candidates = read(LIST)
     except (OSError, ValueError) as error:
         print(f"scripts/breadth: {error}; run scripts/breadth draw", file=sys.stderr)
         return 2
     target = targets_text(resolve_targets(Options()))
-    outcomes = Outcomes(FOLDER, _table(RESULTS, chosen, ".json"), target, chosen.precision)
-    if chosen.step == "one":
-        return one(drawn, outcomes, chosen)
-    if chosen.step == "table":
-        return tabling(drawn, outcomes, chosen)
-    unknown = sorted({*chosen.only} - {entry.family for entry in drawn.entries()})
+    outcomes = Outcomes(FOLDER, _table(RESULTS, options, ".json"), target, options.precision)
+    if options.step == "one":
+        return one(candidates, outcomes, options)
+    if options.step == "table":
+        return tabling(candidates, outcomes, options)
+    unknown = sorted({*options.only} - {entry.family for entry in candidates.entries()})
     if unknown:
         print(f"scripts/breadth: no family {unknown[0]!r} in {LIST.name}", file=sys.stderr)
         return 2
-    if (wrong := _other_versions(drawn)) is not None:
-        print(f"scripts/breadth: {wrong}", file=sys.stderr)
+    if (mismatch := _other_versions(candidates)) is not None:
+        print(f"scripts/breadth: {mismatch}", file=sys.stderr)
         return 2
-    return (exporting if chosen.step == "export" else timing)(drawn, outcomes, chosen)
+    return (exporting if options.step == "export" else timing)(candidates, outcomes, options)
 
 
 def _parse(page: str) -> argparse.Namespace:
@@ -60,154 +60,179 @@ def _parse(page: str) -> argparse.Namespace:
     parser.set_defaults(precision="f32")
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     steps.add_parser("draw", help="write the list of architectures, or check it")
-    for step, told in (("export", "write ONNX files"), ("time", "time them beside the peers")):
-        own = steps.add_parser(step, help=told)
-        own.add_argument("--shard", type=_part, default=(1, 1), metavar="K/N", help="as in 2/7")
-        own.add_argument("--only", type=_listed, default=(), metavar="A,B", help="families")
-        own.add_argument("--again", action="store_true", help="what has an outcome, too")
-    _add_precision(own)
-    own.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    own.add_argument("--rounds", type=int, default=7)
-    own.add_argument("--seconds", type=float, default=0.3, help="of one peer in one round")
-    own.add_argument("--patience", type=float, default=60.0, help="seconds a model may wait")
-    own.add_argument("--cap", type=float, default=600.0, help="seconds of a peer's one answer")
-    own.add_argument("--discard", action="store_true", help="remove the ONNX file of what is timed")
-    own = steps.add_parser("table", help="write what is known as a table, JSON and a chart")
-    own.add_argument("--publish", action="store_true", help="to scripts/results")
-    own.add_argument("--check", action="store_true", help="exit code 1 unless all goals are met")
-    _add_precision(own)
-    own = steps.add_parser("one")  # a process for one architecture
-    own.add_argument("what", choices=sorted(LIMITS))
-    own.add_argument("family")
-    own.add_argument("plan", nargs="?", default="{}")
-    _add_precision(own)
-    chosen = parser.parse_args()
-    if chosen.step == "time" and (
-        min(chosen.threads, chosen.rounds) < 1 or min(chosen.seconds, chosen.cap) <= 0
+    for step, summary in (("export", "write ONNX files"), ("time", "time them and the peers")):
+        command = steps.add_parser(step, help=summary)
+        command.add_argument("--shard", type=_part, default=(1, 1), metavar="K/N", help="as in 2/7")
+        command.add_argument("--only", type=_listed, default=(), metavar="A,B", help="families")
+        command.add_argument(
+            "--again", action="store_true", help="repeat entries that have an outcome"
+        )
+    _add_precision(command)
+    command.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    command.add_argument("--rounds", type=int, default=7)
+    command.add_argument("--seconds", type=float, default=0.3, help="time of one peer in one round")
+    command.add_argument(
+        "--patience", type=float, default=60.0, help="longest wait for a calm machine"
+    )
+    command.add_argument(
+        "--cap", type=float, default=600.0, help="most seconds for one answer of a peer"
+    )
+    command.add_argument(
+        "--discard", action="store_true", help="remove each ONNX file once it is timed"
+    )
+    command = steps.add_parser("table", help="write all outcomes as a table, JSON and a chart")
+    command.add_argument("--publish", action="store_true", help="write to scripts/results")
+    command.add_argument(
+        "--check", action="store_true", help="exit code 1 unless all goals are met"
+    )
+    _add_precision(command)
+    command = steps.add_parser("one")  # a process for one architecture
+    command.add_argument("what", choices=sorted(LIMITS))
+    command.add_argument("family")
+    command.add_argument("plan", nargs="?", default="{}")
+    _add_precision(command)
+    options = parser.parse_args()
+    if options.step == "time" and (
+        min(options.threads, options.rounds) < 1 or min(options.seconds, options.cap) <= 0
     ):
-        parser.error("--threads, --rounds, --seconds and --cap are positive")
-    return chosen
+        parser.error("--threads, --rounds, --seconds and --cap must be positive")
+    return options
 
 
-def _add_precision(own: argparse.ArgumentParser) -> None:
-    own.add_argument("--precision", choices=sorted(BASELINES), default="f32", help="of the times")
+def _add_precision(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--precision", choices=sorted(BASELINES), default="f32", help="precision of the times"
+    )
 
 
-def _table(folder: Path, chosen: argparse.Namespace, suffix: str) -> Path:
-    """The file of the table of a precision in `folder`."""
-    return folder / f"{named('breadth', chosen.precision)}{suffix}"
+def _table(folder: Path, options: argparse.Namespace, suffix: str) -> Path:
+    """Returns the path of the table of a precision in `folder`."""
+    return folder / f"{named('breadth', options.precision)}{suffix}"
 
 
-def _part(given: str) -> tuple[int, int]:
+def _part(argument: str) -> tuple[int, int]:
     try:
-        return part_of(given)
+        return part_of(argument)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _listed(given: str) -> tuple[str, ...]:
-    return tuple(part for part in given.split(",") if part)
+def _listed(argument: str) -> tuple[str, ...]:
+    return tuple(part for part in argument.split(",") if part)
 
 
 # ---- steps ---------------------------------------------------------------------------------------
 
 
 def drawing() -> int:
-    """Writes the list where there is none, else compares it."""
+    """Writes the list of architectures if there is no list; compares the list with the draw
+    otherwise.
+    """
     from zoo.registries import registries, versions
 
-    found = text(draw(registries(), versions()))
+    listing = text(draw(registries(), versions()))
     if not LIST.exists():
-        LIST.write_text(found)
+        LIST.write_text(listing)
         print(f"{LIST.relative_to(ROOT)}: {len(list(read(LIST).entries()))} candidates")
         return 0
-    if LIST.read_text() == found:
-        print(f"{LIST.relative_to(ROOT)} is what the seed draws")
+    if LIST.read_text() == listing:
+        print(f"{LIST.relative_to(ROOT)} agrees with the draw of the seed")
         return 0
-    print(f"{LIST.relative_to(ROOT)} is not what the seed draws from these registries")
+    print(f"{LIST.relative_to(ROOT)} differs from the seed's draw from these registries")
     return 1
 
 
-def exporting(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
-    """Until each member of the part has an ONNX file; one that fails is replaced by the next.
+def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
+    """Exports each member of the shard to ONNX.  The next candidate replaces a member that fails.
 
-    Raises where the libraries cannot be imported: no architecture fails for that.
+    Raises the error of an import where a library is missing, so that no architecture fails for
+    that.
     """
     _check_libraries()
-    if chosen.again:
-        for entry in chosen_of(drawn, list(drawn.entries()), chosen):
+    if options.again:
+        for entry in entries_of(candidates, list(candidates.entries()), options):
             outcomes.forget("export", entry.family)
     while True:
-        members = drawn.members(outcomes.failed_exports())
-        own = chosen_of(drawn, members, chosen)
-        wanted = [entry for entry in own if outcomes.get("export", entry.family) is None]
-        if not wanted:
+        members = candidates.members(outcomes.failed_exports())
+        entries = entries_of(candidates, members, options)
+        pending = [entry for entry in entries if outcomes.get("export", entry.family) is None]
+        if not pending:
             break
-        _step(outcomes, "export", wanted[0], (), f"{len(own) - len(wanted) + 1} of {len(own)}")
-    left = [e.family for e in members if outcomes.get("export", e.family) is None]
-    if left:
-        print(f"not exported: {', '.join(left)}")
-    return int(bool(left))
+        _step(
+            outcomes,
+            "export",
+            pending[0],
+            (),
+            f"{len(entries) - len(pending) + 1} of {len(entries)}",
+        )
+    missing = [e.family for e in members if outcomes.get("export", e.family) is None]
+    if missing:
+        print(f"not exported: {', '.join(missing)}")
+    return int(bool(missing))
 
 
-def timing(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
-    """Each member of the part that has no times; what is not exported here is exported first."""
+def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
+    """Times each member of the shard without times; exports one first if its files are missing."""
     names = ("threads", "rounds", "seconds", "patience", "cap")
-    plan = json.dumps({name: getattr(chosen, name) for name in names})
-    own = chosen_of(drawn, drawn.members(outcomes.failed_exports()), chosen)
+    plan = json.dumps({name: getattr(options, name) for name in names})
+    entries = entries_of(candidates, candidates.members(outcomes.failed_exports()), options)
     failed = False
-    for number, entry in enumerate(own, 1):
-        if outcomes.get("time", entry.family) and not chosen.again:
+    for number, entry in enumerate(entries, 1):
+        if outcomes.get("time", entry.family) and not options.again:
             continue
-        place = f"{number} of {len(own)}"
+        place = f"{number} of {len(entries)}"
         files = [FOLDER / f"{entry.family}{suffix}" for suffix in (".onnx", ".npz")]
         if not all(file.is_file() for file in files):
             exported = _step(outcomes, "export", entry, (), place)
             if exported["outcome"] != "done":
-                print(f"{entry.family} is replaced: run scripts/breadth export")
+                print(
+                    f"{entry.family}: the export failed; scripts/breadth export adds a substitute"
+                )
                 failed = True
                 continue
-        given = (plan, "--precision", chosen.precision)
-        failed |= _step(outcomes, "time", entry, given, place)["outcome"] != "done"
-        for file in files if chosen.discard else ():
+        arguments = (plan, "--precision", options.precision)
+        failed |= _step(outcomes, "time", entry, arguments, place)["outcome"] != "done"
+        for file in files if options.discard else ():
             file.unlink(missing_ok=True)
     return int(failed)
 
 
-def chosen_of(drawn: Drawn, members: Sequence[Entry], chosen: argparse.Namespace) -> list[Entry]:
-    """The members of the part; with --only those of its families."""
-    own = shard(members, drawn, *chosen.shard)
-    return [entry for entry in own if not chosen.only or entry.family in chosen.only]
+def entries_of(
+    candidates: Candidates, members: Sequence[Entry], options: argparse.Namespace
+) -> list[Entry]:
+    """Returns the members of the shard; with --only those of the named families."""
+    entries = shard(members, candidates, *options.shard)
+    return [entry for entry in entries if not options.only or entry.family in options.only]
 
 
 def _step(
     outcomes: Outcomes, step: str, entry: Entry, arguments: tuple[str, ...], place: str
 ) -> Outcome:
-    """One architecture in a process of its own, and a line about it."""
+    """Runs a step of one architecture in its own process and prints a line about it."""
     started = time.perf_counter()
     print(f"{place}: {entry.family} ({entry.model}): {step} ...", end=" ", flush=True)
     script = Path(__file__).resolve().parent.parent / "breadth"
     command = (script, "one", step, entry.family, *arguments)
-    found = in_process(outcomes, step, entry.family, command, LIMITS[step])
-    ratio = report.ratio_of(found) if step == "time" else None
-    told = found["outcome"] if ratio is None else f"ratio {ratio:.2f}"
-    why = f": {found['why']}" if "why" in found else ""
-    print(f"{told} ({time.perf_counter() - started:.0f} s){why}", flush=True)
-    return found
+    outcome = in_process(outcomes, step, entry.family, command, LIMITS[step])
+    ratio = report.ratio_of(outcome) if step == "time" else None
+    summary = outcome["outcome"] if ratio is None else f"ratio {ratio:.2f}"
+    why = f": {outcome['why']}" if "why" in outcome else ""
+    print(f"{summary} ({time.perf_counter() - started:.0f} s){why}", flush=True)
+    return outcome
 
 
-def one(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
-    """The step `chosen.what` of one architecture; its outcome is put, not returned."""
-    entry = next(entry for entry in drawn.entries() if entry.family == chosen.family)
-    work = {"export": _export, "time": _time}[chosen.what]
+def one(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
+    """Runs the step `options.what` of one architecture and stores its outcome in `outcomes`."""
+    entry = next(entry for entry in candidates.entries() if entry.family == options.family)
+    work = {"export": _export, "time": _time}[options.what]
     try:
-        plan = {**json.loads(chosen.plan), "precision": chosen.precision}
-        found = {"outcome": "done", **work(entry, plan)}
-    except Exception as error:  # whatever a library raises is the reason in the table
-        found = {"outcome": "failed", "why": reason(error)}
-        outcomes.put(chosen.what, entry.family, found)
+        plan = {**json.loads(options.plan), "precision": options.precision}
+        outcome = {"outcome": "done", **work(entry, plan)}
+    except Exception as error:  # the table states any error of a library as the reason
+        outcome = {"outcome": "failed", "why": reason(error)}
+        outcomes.put(options.what, entry.family, outcome)
         raise
-    outcomes.put(chosen.what, entry.family, found)
+    outcomes.put(options.what, entry.family, outcome)
     return 0
 
 
@@ -218,13 +243,13 @@ def _check_libraries() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """The error, and the one that it comes from, on one line, without this machine's paths."""
+    """Returns the error and its cause on one line, without paths of this machine."""
     while error.__cause__ is not None and isinstance(error, ImportError):
-        error = error.__cause__  # a library's lazy import says nothing
-    told = [error] if error.__cause__ is None else [error, error.__cause__]
+        error = error.__cause__  # the error of a library's lazy import has no information
+    errors = [error] if error.__cause__ is None else [error, error.__cause__]
     lines = [
-        f"{type(each).__name__}: " + " | ".join(filter(None, map(str.strip, str(each).split("\n"))))
-        for each in told
+        f"{type(link).__name__}: " + " | ".join(filter(None, map(str.strip, str(link).split("\n"))))
+        for link in errors
     ]
     return " <- ".join(line[:300] for line in lines).replace(f"{ROOT}/", "")
 
@@ -241,15 +266,15 @@ def _time(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:
     return measure(FOLDER / entry.family, Plan(**plan))
 
 
-def tabling(drawn: Drawn, outcomes: Outcomes, chosen: argparse.Namespace) -> int:
-    """Writes the three files."""
-    results = report.collected(drawn, outcomes)
-    folder = RESULTS if chosen.publish else FOLDER
+def tabling(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
+    """Writes the table as text, JSON and a chart.  Returns the exit code."""
+    results = report.collect(candidates, outcomes)
+    folder = RESULTS if options.publish else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    for suffix, made in _files(results):
-        _table(folder, chosen, suffix).write_text(made)
+    for suffix, content in _files(results):
+        _table(folder, options, suffix).write_text(content)
     print(report.table(results), end="")
-    return int(chosen.check and not all(met for _, met in report.goals(results)))
+    return int(options.check and not all(met for _, met in report.goals(results)))
 
 
 def _files(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -258,11 +283,13 @@ def _files(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield ".svg", report.chart(results)
 
 
-def _other_versions(drawn: Drawn) -> str | None:
-    """What is installed is what was drawn from, or the error in words."""
+def _other_versions(candidates: Candidates) -> str | None:
+    """Returns an error text if an installed library has another version than the list was drawn
+    from.
+    """
     from importlib.metadata import version
 
-    for name, wanted in drawn.versions.items():
-        if version(name) != wanted:
-            return f"the list was drawn from {name} {wanted}, {version(name)} is installed"
+    for name, expected in candidates.versions.items():
+        if version(name) != expected:
+            return f"the list was drawn from {name} {expected}, {version(name)} is installed"
     return None

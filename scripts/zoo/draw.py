@@ -1,7 +1,7 @@
-"""Which architectures are measured: a draw by seed, and what replaces an export that fails.
+"""Draws by seed the architectures that are measured, and the substitutes for exports that fail.
 
-The order of a draw is that of SHA-256 over the seed and the names, so it depends on nothing else:
-not on Python's generator, not on the order of a registry.
+The order of a draw is that of SHA-256 over the seed and the names.  Python's generator and the
+order of a registry do not affect it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any
 
 SEED = 20
-# Places of each registry; more than 60 in all, for a registry may run out of architectures.
+# Places of each registry: more than 60 in all, because a registry may run out of architectures.
 PLACES: Mapping[str, int] = MappingProxyType(
     {"text": 20, "vision": 10, "audio": 9, "detection": 7, "segmentation": 6, "timm": 16}
 )
-# Families that timm names otherwise than transformers does.
+# Names of families in timm -> their names in transformers.
 _SAME = MappingProxyType(
     {
         "vision_transformer": "vit",
@@ -39,8 +39,8 @@ Registries = Mapping[str, Mapping[str, Sequence[str]]]
 class Entry:
     """One architecture: a model class of transformers, or a model of timm.
 
-    `fields` are those of the configuration that are not the default, `part` the attribute of the
-    model that is taken instead of the whole.
+    `fields` are the configuration's fields that are not the default.  `part` names the attribute of
+    the model that is taken instead of the whole model.
     """
 
     registry: str
@@ -78,8 +78,10 @@ FIXED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """A draw: the candidates of each registry in their order, the fixed ones first."""
+class Candidates:
+    """The result of a draw: the candidates of each registry in their order, the fixed candidates
+    first.
+    """
 
     seed: int
     versions: Mapping[str, str]
@@ -87,20 +89,22 @@ class Drawn:
     order: Mapping[str, Sequence[Entry]]
 
     def entries(self) -> Iterator[Entry]:
-        for listed in self.order.values():
-            yield from listed
+        for entries in self.order.values():
+            yield from entries
 
     def members(self, failed: Collection[str]) -> list[Entry]:
-        """Those that are measured: in each registry the first ones whose family has not failed."""
-        found = []
-        for registry, listed in self.order.items():
-            standing = [entry for entry in listed if entry.family not in failed]
-            found += standing[: self.places[registry]]
-        return found
+        """Returns the candidates that are measured: the first ones of each registry whose family
+        has not failed.
+        """
+        members = []
+        for registry, entries in self.order.items():
+            candidates = [entry for entry in entries if entry.family not in failed]
+            members += candidates[: self.places[registry]]
+        return members
 
 
 def family_of(name: str) -> str:
-    """A family by one name, whichever library names it."""
+    """Returns the name of a family, which is the same for all libraries."""
     plain = name.replace("-", "_").lower()
     return _SAME.get(plain, plain)
 
@@ -112,62 +116,73 @@ def draw(
     seed: int = SEED,
     places: Mapping[str, int] = PLACES,
     fixed: Sequence[Entry] = FIXED,
-) -> Drawn:
-    """Each family once: in one registry, with one of its models there, both by the seed.
+) -> Candidates:
+    """Draws each family once: in one registry, with one of its models there, both by the seed.
 
-    A family of `fixed` is drawn no more.
+    Families of `fixed` are not drawn again.
     """
-    seen = {entry.family for entry in fixed}
+    families = {entry.family for entry in fixed}
     order = {registry: [e for e in fixed if e.registry == registry] for registry in places}
     pairs = [(registry, family) for registry in places for family in registries[registry]]
     for registry, family in sorted(pairs, key=lambda pair: _key(seed, *pair)):
-        if family not in seen:
-            seen.add(family)
+        if family not in families:
+            families.add(family)
             models = registries[registry][family]
             model = min(models, key=lambda name: _key(seed, registry, family, name))
             order[registry].append(Entry(registry, family, model))
-    return Drawn(seed, versions, places, order)
+    return Candidates(seed, versions, places, order)
 
 
 def _key(seed: int, *names: str) -> tuple[bytes, tuple[str, ...]]:
     return sha256(" ".join((str(seed), *names)).encode()).digest(), names
 
 
-def text(drawn: Drawn) -> str:
-    """The file of a draw: JSON, one candidate a line."""
-    order = {r: [f"{e.family} {e.model}" for e in listed] for r, listed in drawn.order.items()}
-    head = {"seed": drawn.seed, "versions": dict(drawn.versions), "places": dict(drawn.places)}
+def text(candidates: Candidates) -> str:
+    """Returns the text of the file of a draw: JSON, one candidate a line."""
+    order = {
+        r: [f"{e.family} {e.model}" for e in entries] for r, entries in candidates.order.items()
+    }
+    head = {
+        "seed": candidates.seed,
+        "versions": dict(candidates.versions),
+        "places": dict(candidates.places),
+    }
     return json.dumps({**head, "order": order}, indent=1) + "\n"
 
 
-def read(path: Path, fixed: Sequence[Entry] = FIXED) -> Drawn:
-    """The draw that a file holds; raises ValueError where it is none."""
-    known = {(entry.registry, entry.family): entry for entry in fixed}
+def read(path: Path, fixed: Sequence[Entry] = FIXED) -> Candidates:
+    """Returns the draw that a file holds; raises ValueError for any other file."""
+    fixed_entries = {(entry.registry, entry.family): entry for entry in fixed}
     try:
-        held = json.loads(path.read_text())
+        fields = json.loads(path.read_text())
         order = {
-            registry: [_entry(known, registry, *line.split(" ")) for line in lines]
-            for registry, lines in held["order"].items()
+            registry: [_entry(fixed_entries, registry, *line.split(" ")) for line in lines]
+            for registry, lines in fields["order"].items()
         }
-        return Drawn(int(held["seed"]), held["versions"], held["places"], order)
+        return Candidates(int(fields["seed"]), fields["versions"], fields["places"], order)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path.name} holds no draw: {error!r}") from error
 
 
-def _entry(known: Mapping[tuple[str, str], Entry], registry: str, family: str, model: str) -> Entry:
-    return known.get((registry, family)) or Entry(registry, family, model)
+def _entry(
+    fixed_entries: Mapping[tuple[str, str], Entry], registry: str, family: str, model: str
+) -> Entry:
+    return fixed_entries.get((registry, family)) or Entry(registry, family, model)
 
 
-def shard(entries: Sequence[Entry], drawn: Drawn, part: int, parts: int) -> list[Entry]:
-    """Those of part `part` (from 1) of `parts`: by their place in the file, so that a replacement
-    moves no other one to another part."""
-    number = {entry.family: n for n, entry in enumerate(drawn.entries())}
-    return [entry for entry in entries if number[entry.family] % parts == part - 1]
+def shard(entries: Sequence[Entry], candidates: Candidates, part: int, parts: int) -> list[Entry]:
+    """Returns the entries of part `part` (from 1) of `parts`.
+
+    The place in the file decides the part, so that a substitute moves no other entry to another
+    part.
+    """
+    places = {entry.family: place for place, entry in enumerate(candidates.entries())}
+    return [entry for entry in entries if places[entry.family] % parts == part - 1]
 
 
-def part_of(given: str) -> tuple[int, int]:
-    """`2/7` as numbers; raises ValueError for anything else."""
-    found = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", given)
-    if not found or int(found[1]) > int(found[2]):
-        raise ValueError(f"{given!r} is no part: 2/7 is the second of seven")
-    return int(found[1]), int(found[2])
+def part_of(argument: str) -> tuple[int, int]:
+    """Returns the two numbers of a text such as `2/7`; raises ValueError for any other text."""
+    match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", argument)
+    if not match or int(match[1]) > int(match[2]):
+        raise ValueError(f"{argument!r} is no part: 2/7 is the second of seven")
+    return int(match[1]), int(match[2])

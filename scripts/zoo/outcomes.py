@@ -1,4 +1,4 @@
-"""What is known of each architecture: one JSON file for each step of each, written when it ends."""
+"""Stores the outcome of each step of an architecture when the step ends: one JSON file a step."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from whole import write_whole
 
 from tests.processes import tethered
 
-Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and what was found
+Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and facts
 STEPS = ("export", "time")
 
 
 class Outcomes:
-    """The outcomes in `folder`, and beside them those of `published`, a table's JSON: exports that
-    failed, and models timed on `target`, a processor with its instructions.
+    """The outcomes in `folder`, and those of `published`, which is the JSON of a table.
 
-    So a machine that times a part knows which architectures were replaced, and which were timed on
-    its like.  The times are those of one `precision`.
+    From `published` come exports that failed and models that were timed on `target`, a processor
+    with its instructions.  So a machine that times a part knows which architectures were replaced,
+    and which were timed on an equal processor.  All times are those of one `precision`.
     """
 
     def __init__(
@@ -34,20 +34,24 @@ class Outcomes:
         precision: str = "f32",
     ) -> None:
         self.folder, self.precision = folder, precision
-        held = json.loads(published.read_text()) if published and published.is_file() else {}
-        times = {f: o for f, o in held.get("times", {}).items() if o.get("target") == target}
+        table = json.loads(published.read_text()) if published and published.is_file() else {}
+        times = {
+            family: outcome
+            for family, outcome in table.get("times", {}).items()
+            if outcome.get("target") == target
+        }
         exports = {
-            family: found
-            for family, found in held.get("exports", {}).items()
-            if found["outcome"] == "failed" or family in times
+            family: outcome
+            for family, outcome in table.get("exports", {}).items()
+            if outcome["outcome"] == "failed" or family in times
         }
         self._published: dict[str, dict[str, Outcome]] = {"export": exports, "time": times}
 
     def get(self, step: str, family: str) -> Outcome | None:
         path = self._path(step, family)
         if path.is_file():
-            found: Outcome = json.loads(path.read_text())
-            return found
+            outcome: Outcome = json.loads(path.read_text())
+            return outcome
         return self._published[step].get(family)
 
     def put(self, step: str, family: str, outcome: Mapping[str, Any]) -> None:
@@ -58,33 +62,41 @@ class Outcomes:
         self._published[step].pop(family, None)
 
     def failed_exports(self) -> set[str]:
-        return {f for f, found in self.all("export").items() if found["outcome"] == "failed"}
+        return {
+            family
+            for family, outcome in self.all("export").items()
+            if outcome["outcome"] == "failed"
+        }
 
     def all(self, step: str) -> dict[str, Outcome]:
-        """By family, sorted."""
-        known = {path.name.split(".")[0] for path in self.folder.glob(f"*.{self.name(step)}.json")}
-        known |= set(self._published[step])
-        return {family: found for family in sorted(known) if (found := self.get(step, family))}
+        """Returns the outcomes of a step by family, sorted."""
+        families = {
+            path.name.split(".")[0] for path in self.folder.glob(f"*.{self.name(step)}.json")
+        }
+        families |= set(self._published[step])
+        return {
+            family: outcome for family in sorted(families) if (outcome := self.get(step, family))
+        }
 
     def name(self, step: str) -> str:
-        """The step as file names spell it."""
+        """Returns the step as file names spell it."""
         return step if step == "export" else named(step, self.precision)
 
     def _path(self, step: str, family: str) -> Path:
         return self.folder / f"{family}.{self.name(step)}.json"
 
 
-def named(what: str, precision: str) -> str:
-    """`what` as the names of files of a precision begin; f32 goes without saying."""
-    return what if precision == "f32" else f"{what}-{precision}"
+def named(prefix: str, precision: str) -> str:
+    """Returns the beginning of the names of files of a precision; f32 is not part of a name."""
+    return prefix if precision == "f32" else f"{prefix}-{precision}"
 
 
 def in_process(
     outcomes: Outcomes, step: str, family: str, command: tuple[str | Path, ...], seconds: float
 ) -> Outcome:
-    """Runs `command`, which is to put the outcome; what it prints goes to a log beside it.
+    """Runs `command`, which stores the outcome itself; its output goes to a log in the same folder.
 
-    Where it ends without an outcome, or takes more than `seconds`, that is a failure.
+    A process that ends without an outcome, or takes more than `seconds`, counts as a failure.
     """
     outcomes.forget(step, family)
     outcomes.folder.mkdir(parents=True, exist_ok=True)
@@ -104,9 +116,9 @@ def in_process(
         finally:
             process.kill()
             process.wait()
-    found = outcomes.get(step, family)
-    if found is None:
-        words = log.read_text(errors="replace").strip().splitlines()
-        found = {"outcome": "failed", "why": ": ".join((why, *words[-1:]))[:400]}
-        outcomes.put(step, family, found)
-    return found
+    outcome = outcomes.get(step, family)
+    if outcome is None:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        outcome = {"outcome": "failed", "why": ": ".join((why, *lines[-1:]))[:400]}
+        outcomes.put(step, family, outcome)
+    return outcome

@@ -1,4 +1,4 @@
-"""The registries that architectures are drawn from: those of transformers and of timm."""
+"""Lists the registries that architectures are drawn from: those of transformers and of timm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from zoo.draw import Registries, family_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded: nothing is to be fetched
+os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded: no downloads
 
 # The mappings of transformers' auto classes that make up a registry.
 MAPPINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -34,40 +34,46 @@ def versions() -> dict[str, str]:
 
 
 def registries() -> Registries:
-    """The models of each registry by family, all sorted."""
+    """Returns the models of each registry by family, all sorted."""
     return {**{name: _transformers(kinds) for name, kinds in MAPPINGS.items()}, "timm": _timm()}
 
 
 def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
-    """By the folder of the architecture, which model types share: data2vec-text, -audio."""
+    """Returns models by the folder of the architecture, which several model types share
+    (data2vec-text, -audio).
+    """
     import_transformers()
     from transformers.models.auto import modeling_auto
     from transformers.models.auto.configuration_auto import model_type_to_module_name
 
-    found: dict[str, set[str]] = {}
+    families: dict[str, set[str]] = {}
     for kind in kinds:
-        for model_type, named in getattr(modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES").items():
-            models = (named,) if isinstance(named, str) else named
+        for model_type, model_names in getattr(
+            modeling_auto, f"MODEL_FOR_{kind}_MAPPING_NAMES"
+        ).items():
+            models = (model_names,) if isinstance(model_names, str) else model_names
             family = family_of(model_type_to_module_name(model_type).rpartition(".")[2])
-            found.setdefault(family, set()).update(models)
-    return {family: sorted(models) for family, models in sorted(found.items())}
+            families.setdefault(family, set()).update(models)
+    return {family: sorted(models) for family, models in sorted(families.items())}
 
 
 def _timm() -> dict[str, list[str]]:
-    """By module; without the tiny models of timm's own tests."""
+    """Returns models by module, without the tiny models of timm's own tests."""
     timm = import_timm()
-    found: dict[str, set[str]] = {}
+    families: dict[str, set[str]] = {}
     for module in timm.list_modules():
         models = timm.list_models(module=module, exclude_filters="test_*")
-        found.setdefault(family_of(module), set()).update(models)
-    return {family: sorted(models) for family, models in sorted(found.items()) if models}
+        families.setdefault(family_of(module), set()).update(models)
+    return {family: sorted(models) for family, models in sorted(families.items()) if models}
 
 
 _DECLARED: list[Any] = []
 
 
 def import_transformers() -> Any:
-    """transformers, whose models import timm and torchvision; raises where they cannot be."""
+    """Returns transformers, whose models import timm and torchvision; raises the error of an
+    import.
+    """
     import_timm()
     import transformers
 
@@ -76,9 +82,10 @@ def import_transformers() -> Any:
 
 
 def import_timm() -> Any:
-    """timm, also where torchvision's operators cannot be loaded, as beside a CPU build of torch.
+    """Returns timm, even where torchvision's operators cannot be loaded, as with a CPU build of
+    torch.
 
-    torchvision then still asks for the names of two of them, which no model here calls.
+    torchvision then still needs the names of two operators, which no model here calls.
     """
     try:
         import timm
@@ -88,6 +95,6 @@ def import_timm() -> Any:
         library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _DECLARED.append(library)  # what it declares ends with it
+        _DECLARED.append(library)  # the declarations live as long as the library object
         import timm
     return timm

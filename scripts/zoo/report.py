@@ -1,4 +1,4 @@
-"""The table and the chart of `scripts/breadth`, from outcomes."""
+"""Writes the table and the chart of `scripts/breadth` from outcomes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chart import Bar, bar_chart
 from goals import BASELINES, geometric_mean, ratio
 from tcc.cli.peers.peer import PEERS
 from tcc.cli.peers.rounds import best_ratio
-from zoo.draw import FIXED, Drawn, Entry
+from zoo.draw import FIXED, Candidates, Entry
 from zoo.outcomes import Outcome, Outcomes
 
-# Architectures, their geometric mean, and the least of them.
+# Least number of architectures, least geometric mean of their ratios, least ratio.
 GOALS = {"f32": (60, 1.3, 0.95), "bf16": (2, 1.15, 1.0)}
-LOSES = 1.0  # a model below it has its kernels listed
+LOSES = 1.0  # the table lists the kernels of models with a smaller ratio
 
 LEGEND = (
     "sizes: the default configuration's, batch 1, 128 tokens, images as the configuration or its",
@@ -31,70 +31,78 @@ LEGEND = (
 
 
 def _head(precision: str) -> list[str]:
-    timed = [column for kind in BASELINES[precision] for column in (kind, "(best)")]
-    rest = "ratio best fma error scaled compiled cut".split()
-    return ["model", "registry", "class", "MB", "tcc", *timed, *rest]
+    time_columns = [column for kind in BASELINES[precision] for column in (kind, "(best)")]
+    other_columns = "ratio best fma error scaled compiled cut".split()
+    return ["model", "registry", "class", "MB", "tcc", *time_columns, *other_columns]
 
 
-def collected(drawn: Drawn, outcomes: Outcomes) -> dict[str, Any]:
-    """All that the table shows, as JSON: outcomes of the members, and the exports that failed."""
-    members = drawn.members(outcomes.failed_exports())
-    named = {entry.family for entry in members}
+def collect(candidates: Candidates, outcomes: Outcomes) -> dict[str, Any]:
+    """Returns all facts that the table shows, as JSON: outcomes of the members, and the failed
+    exports.
+    """
+    members = candidates.members(outcomes.failed_exports())
+    families = {entry.family for entry in members}
     exports, times = outcomes.all("export"), outcomes.all("time")
     return {
         "precision": outcomes.precision,
-        "seed": drawn.seed,
-        "versions": dict(drawn.versions),
+        "seed": candidates.seed,
+        "versions": dict(candidates.versions),
         "members": [asdict(entry) for entry in members],
-        "exports": {f: o for f, o in exports.items() if f in named or o["outcome"] == "failed"},
-        "times": {f: o for f, o in times.items() if f in named},
-        "classes": {entry.family: entry.model for entry in drawn.entries()},
+        "exports": {
+            family: outcome
+            for family, outcome in exports.items()
+            if family in families or outcome["outcome"] == "failed"
+        },
+        "times": {family: outcome for family, outcome in times.items() if family in families},
+        "classes": {entry.family: entry.model for entry in candidates.entries()},
     }
 
 
 def ratio_of(outcome: Outcome | None) -> float | None:
-    """The median over rounds of the faster peer that ran over tcc; None where none did."""
+    """Returns the time of the faster peer over that of tcc, the median over rounds; None if no peer
+    ran.
+    """
     if outcome is None or outcome["outcome"] != "done":
         return None
     return ratio(outcome, BASELINES[outcome["plan"].get("precision", "f32")])
 
 
 def ratios(results: Mapping[str, Any]) -> dict[str, float]:
-    """By family, the lowest first."""
-    found = {family: ratio_of(outcome) for family, outcome in results["times"].items()}
-    known = {family: value for family, value in found.items() if value is not None}
-    return dict(sorted(known.items(), key=lambda pair: (pair[1], pair[0])))
+    """Returns the ratios by family, the lowest first."""
+    maybe_ratios = {family: ratio_of(outcome) for family, outcome in results["times"].items()}
+    by_family = {family: value for family, value in maybe_ratios.items() if value is not None}
+    return dict(sorted(by_family.items(), key=lambda pair: (pair[1], pair[0])))
 
 
 def goals(results: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Each goal in words, and whether it is met."""
-    known = ratios(results)
-    mean = geometric_mean(list(known.values())) if known else 0.0
-    least_count, least_mean, least = GOALS[results["precision"]]
-    low = [f"{family} {value:.2f}" for family, value in known.items() if value < least]
+    """Returns each goal as a text, and whether the results meet it."""
+    values = ratios(results)
+    mean = geometric_mean(list(values.values())) if values else 0.0
+    least_count, least_mean, least_ratio = GOALS[results["precision"]]
+    low = [f"{family} {value:.2f}" for family, value in values.items() if value < least_ratio]
     families = [entry["family"] for entry in results["members"]]
-    unknown = [family for family in families if family not in known]
-    lost = [entry.family for entry in FIXED if entry.family not in families]
+    untimed = [family for family in families if family not in values]
+    missing = [entry.family for entry in FIXED if entry.family not in families]
     return [
-        (f"{len(known)} architectures timed, at least {least_count}", len(known) >= least_count),
+        (f"{len(values)} architectures timed, at least {least_count}", len(values) >= least_count),
         (f"geometric mean {mean:.2f}, at least {least_mean:.2f}", mean >= least_mean),
-        (f"below {least:.2f}: {', '.join(low) or 'none'}", not low),
-        (f"without a ratio: {', '.join(unknown) or 'none'}", not unknown),
-        (f"of the fixed ones not in it: {', '.join(lost) or 'none'}", not lost),
+        (f"below {least_ratio:.2f}: {', '.join(low) or 'none'}", not low),
+        (f"without a ratio: {', '.join(untimed) or 'none'}", not untimed),
+        (f"of the fixed ones not in it: {', '.join(missing) or 'none'}", not missing),
     ]
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The whole report as text."""
-    known = ratios(results)
+    """Returns the report as text."""
+    family_ratios = ratios(results)
     members = [Entry(**entry) for entry in results["members"]]
-    timed = [entry for entry in members if entry.family in known]
-    timed.sort(key=lambda entry: known[entry.family])
+    entries = [entry for entry in members if entry.family in family_ratios]
+    entries.sort(key=lambda entry: family_ratios[entry.family])
     lines = [*_heading(results), "", *LEGEND, ""]
-    rows = (_cells(results, entry) for entry in timed)
+    rows = (_cells(results, entry) for entry in entries)
     lines += aligned([_head(results["precision"]), *rows], left_columns=3)
     lines += ["", *(f"{text}: {'met' if met else 'MISSED'}" for text, met in goals(results))]
-    for title, found in (
+    for title, section in (
         (
             f"kernels of those below {LOSES:.2f}, by time above the machine's limit",
             _losers(results),
@@ -105,13 +113,13 @@ def table(results: Mapping[str, Any]) -> str:
         ("exports that failed, each replaced by the next of its registry", _exports(results)),
         ("left to do", _left(results)),
     ):
-        body = list(found)
+        body = list(section)
         lines += ["", f"{title}:", *(f"  {line}".rstrip() for line in body)] if body else []
     return "\n".join((*lines, ""))
 
 
 def chart(results: Mapping[str, Any]) -> str:
-    """The ratios as SVG, the highest first."""
+    """Returns the ratios as SVG, the highest first."""
     bars = [Bar(family, value, None) for family, value in reversed(ratios(results).items())]
     names = [PEERS[kind].title.split(",")[0] for kind in BASELINES[results["precision"]]]
     peer = f"The faster of {' and '.join(names)}" if len(names) > 1 else names[0]
@@ -121,21 +129,21 @@ def chart(results: Mapping[str, Any]) -> str:
 
 def _heading(results: Mapping[str, Any]) -> list[str]:
     libraries = " and ".join(f"{n} {v}" for n, v in results["versions"].items())
-    drawn = f"{len(results['members'])} architectures, drawn by seed {results['seed']} from"
-    return [f"{drawn} {libraries}", _conditions(results)]
+    origin = f"{len(results['members'])} architectures, drawn by seed {results['seed']} from"
+    return [f"{origin} {libraries}", _conditions(results)]
 
 
 def _conditions(results: Mapping[str, Any]) -> str:
-    """How the rows were measured; where they differ, all that there is."""
+    """Returns how the rows were measured, with all values where rows differ."""
     rows = [row for row in results["times"].values() if row["outcome"] == "done"]
-    told = (
+    facts = (
         [row["target"] for row in rows],
         [f"{row['plan']['threads']} threads" for row in rows],
         [results["precision"]],
         [f"{row['plan']['rounds']} rounds of {row['plan']['seconds']:g} s" for row in rows],
         [f"{row['date']} at {row.get('commit', 'an unknown commit')}" for row in rows],
     )
-    return "; ".join(" and ".join(sorted(set(each))) for each in told if each)
+    return "; ".join(" and ".join(sorted(set(values))) for values in facts if values)
 
 
 def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
@@ -144,14 +152,14 @@ def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
     best = ratio(row, kinds, best_ratio)
     value = ratio_of(row)
     fma = row["contraction_flops"] / peers["tcc"]["median"] / row["peaks"]["flops"][1]
-    timed = [_ms(peers.get(k, {}), key) for k in kinds for key in ("median", "best")]
+    time_cells = [_ms(peers.get(k, {}), key) for k in kinds for key in ("median", "best")]
     return [
         entry.family,
         entry.registry,
         entry.model + (f".{entry.part}" if entry.part else ""),
         f"{export['weights'] / 1e6:.0f}" if "weights" in export else "-",
         _ms(peers["tcc"], "median"),
-        *timed,
+        *time_cells,
         "-" if value is None else f"{value:.2f}",
         "-" if best is None else f"{best:.2f}",
         f"{fma:.0%}",
@@ -162,8 +170,8 @@ def _cells(results: Mapping[str, Any], entry: Entry) -> list[str]:
     ]
 
 
-def _ms(found: Mapping[str, Any], key: str) -> str:
-    return f"{found[key] * 1e3:.2f}" if key in found else "-"
+def _ms(times: Mapping[str, Any], key: str) -> str:
+    return f"{times[key] * 1e3:.2f}" if key in times else "-"
 
 
 def _losers(results: Mapping[str, Any]) -> Iterator[str]:
@@ -218,7 +226,7 @@ def _exports(results: Mapping[str, Any]) -> Iterator[str]:
 
 def _left(results: Mapping[str, Any]) -> Iterator[str]:
     families = [entry["family"] for entry in results["members"]]
-    for title, known in (("export", results["exports"]), ("time", results["times"])):
-        missing = [family for family in families if family not in known]
+    for title, outcomes in (("export", results["exports"]), ("time", results["times"])):
+        missing = [family for family in families if family not in outcomes]
         if missing:
             yield f"{title}: {', '.join(missing)}"

@@ -1,7 +1,9 @@
-"""Whether signals live in a model with seeded weights, and a rule that brings them back.
+"""Checks whether signals live in a model with seeded weights, and rescales layers where they do
+not.
 
-A layer is a module with parameters of its own.  Its signal lives where the standard deviation of
-each of its outputs lies within `BOUNDS`; that of the model, where another input moves each output.
+A layer is a module with parameters of its own.  A layer's signal lives if the standard deviation of
+each of its outputs lies within `BOUNDS`.  A model's signal lives if another input changes each
+output.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 BOUNDS = (1e-3, 1e3)  # of a layer's standard deviation
-TARGET = (0.1, 10.0)  # where the rule leaves a layer as it is
-LEAST_MOVE = 1e-4  # root mean square, of an output's range: ten times what rounding does
-LEAST_VARIANCE = 1e-8  # of a channel: below it a batch norm keeps its statistics
-NOISE = 0.1  # standard deviation of what constant parameters get
+TARGET = (0.1, 10.0)  # deviations that `rescale` leaves unchanged
+LEAST_MOVE = 1e-4  # root mean square over the output's range: ten times the effect of rounding
+LEAST_VARIANCE = 1e-8  # of a channel: a batch norm keeps its statistics below this variance
+NOISE = 0.1  # standard deviation of the noise that is added to constant parameters
 
 Inputs = Mapping[str, Tensor]
 Call = Callable[[Inputs], Sequence[Tensor]]
@@ -28,10 +30,11 @@ _LINEAR = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)
 
 @torch.no_grad()
 def seed_weights(model: nn.Module, seed: int) -> None:
-    """Random values for what a constructor leaves constant: biases, gains of norms, layer scales.
+    """Draws values for parameters that a constructor leaves constant: biases, gains of norms, layer
+    scales.
 
-    Zeros and ones would let a compiler leave work out.  Values that are not finite are drawn anew;
-    the others, the constructor's own draws, stay.
+    Zeros and ones would let a compiler skip work.  Values that are not finite are drawn anew; all
+    other values, which the constructor drew, stay.
     """
     generator = torch.Generator().manual_seed(seed)
     for _, weight in sorted(model.named_parameters()):
@@ -45,7 +48,7 @@ def seed_weights(model: nn.Module, seed: int) -> None:
 
 
 def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> list[str]:
-    """What is dead or exploded, one line each; none where all signals live."""
+    """Returns a line for each dead or exploded signal; no line where all signals live."""
     with _watched(model) as deviations:
         before = call(first)
     lines = [
@@ -58,41 +61,41 @@ def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> lis
 
 
 def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
-    """The outputs that another input does not move, or that are not finite."""
-    for number, (one, other) in enumerate(zip(before, after, strict=True)):
-        one, other = one.double(), other.double()
-        if not bool(torch.isfinite(one).all() and torch.isfinite(other).all()):
+    """Yields a line for each output that does not change with the input, or is not finite."""
+    for number, (first, second) in enumerate(zip(before, after, strict=True)):
+        first, second = first.double(), second.double()
+        if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
             yield f"output {number} is not finite"
             continue
-        span = float(max(one.max() - one.min(), one.abs().max() * (one.numel() == 1)))
-        moved = float((one - other).square().mean().sqrt())
-        if moved < LEAST_MOVE * span or moved == 0:
-            yield f"another input moves output {number} by {moved / (span or 1):.1e} of its range"
+        span = float(max(first.max() - first.min(), first.abs().max() * (first.numel() == 1)))
+        shift = float((first - second).square().mean().sqrt())
+        if shift < LEAST_MOVE * span or shift == 0:
+            yield f"another input moves output {number} by {shift / (span or 1):.1e} of its range"
 
 
 @torch.no_grad()
 def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
-    """Brings signals back in the order of one run; returns how many layers changed.
+    """Brings signals back, layer by layer in the order of one run; returns how many layers changed.
 
-    Weights and biases of layers that are linear in them, and whose outputs leave `TARGET`, are
-    multiplied by a power of two that gives a standard deviation of about 1, each tensor once.
-    Batch norms take the statistics of `inputs`: with those of nothing, biases drown what depends
-    on the input.  Powers of two, and statistics rounded to bfloat16, keep the bytes equal where a
-    sum is rounded otherwise.
+    The weights and biases of a linear layer whose outputs leave `TARGET` are multiplied by the
+    power of two that gives a standard deviation of about 1; each tensor changes once.  Batch norms
+    take the statistics of `inputs`: with the statistics of an untrained model, biases drown the
+    part that depends on the input.  Powers of two, and statistics rounded to bfloat16, keep the
+    bytes equal where a machine rounds sums in another way.
     """
-    held: set[int] = set()
+    scaled_ids: set[int] = set()
     changed = 0
 
     def scaled(module: nn.Module, _: object, output: Any) -> Any:
         nonlocal changed
-        own = [p for p in module.parameters(recurse=False) if id(p) not in held]
-        complete = len(own) == len(list(module.parameters(recurse=False)))
-        held.update(map(id, own))
+        parameters = [p for p in module.parameters(recurse=False) if id(p) not in scaled_ids]
+        complete = len(parameters) == len(list(module.parameters(recurse=False)))
+        scaled_ids.update(map(id, parameters))
         value = float(output.double().std()) if output.numel() > 1 else 1.0
         if not complete or TARGET[0] <= value <= TARGET[1] or not 0 < value < math.inf:
             return output
         factor = 2.0 ** -round(math.log2(value))
-        for parameter in own:
+        for parameter in parameters:
             parameter.mul_(factor)
         changed += 1
         return output * factor
@@ -100,12 +103,12 @@ def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
     def calibrated(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         nonlocal changed
         value = arguments[0]
-        others = [axis for axis in range(value.ndim) if axis != 1]
+        axes = [axis for axis in range(value.ndim) if axis != 1]
         if value.numel() > value.shape[1]:
-            mean, variance = value.mean(others), value.var(others, correction=0)
+            mean, variance = value.mean(axes), value.var(axes, correction=0)
             lives = variance > LEAST_VARIANCE
-            for kept, found in ((module.running_mean, mean), (module.running_var, variance)):
-                kept.copy_(torch.where(lives, found.bfloat16().to(kept.dtype), kept))
+            for running, statistic in ((module.running_mean, mean), (module.running_var, variance)):
+                running.copy_(torch.where(lives, statistic.bfloat16().to(running.dtype), running))
             changed += 1
 
     with ExitStack() as stack:
@@ -119,24 +122,35 @@ def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
 
 
 def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
-    found = (pair for pair in model.named_modules())
-    return {n: m for n, m in found if isinstance(m, _LINEAR) or type(m).__name__ == "Conv1D"}
+    """Returns the layers that are linear in their weights, by name."""
+    modules = (pair for pair in model.named_modules())
+    return {
+        name: module
+        for name, module in modules
+        if isinstance(module, _LINEAR) or type(module).__name__ == "Conv1D"
+    }
 
 
 @contextmanager
 def _watched(model: nn.Module) -> Iterator[dict[str, list[float]]]:
-    """Inside, each layer's standard deviations are noted, one for each of its outputs in turn."""
-    layers = {n: m for n, m in model.named_modules() if list(m.parameters(recurse=False))}
+    """Notes each layer's standard deviations while the context is open: one for each output in
+    turn.
+    """
+    layers = {
+        name: module
+        for name, module in model.named_modules()
+        if list(module.parameters(recurse=False))
+    }
     names = {id(module): name for name, module in layers.items()}
-    found: dict[str, list[float]] = {}
+    deviations: dict[str, list[float]] = {}
 
     def note(module: nn.Module, _: object, output: Any) -> None:
         for value in pytree.tree_leaves(output):
             if isinstance(value, Tensor) and value.is_floating_point() and value.numel() > 1:
-                found.setdefault(names[id(module)], []).append(float(value.double().std()))
+                deviations.setdefault(names[id(module)], []).append(float(value.double().std()))
 
     with _hooked(layers, note):
-        yield found
+        yield deviations
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Times one exported architecture: tcc, its peers, and tcc's kernels one by one."""
+"""Times an exported architecture: tcc, its peers, and each kernel of tcc."""
 
 from __future__ import annotations
 
@@ -27,17 +27,21 @@ from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.target import targets_text
 
-REFERENCE = "ort"  # in f32
+REFERENCE = "ort"  # runs in f32
 BOUNDS = {"f32": 1e-3, "bf16": TOLERANCES["bf16"]}  # of an output's largest value
-# Times what the peers differ by among themselves: deep random networks spread rounding.
+# Multiple of the peers' own differences that tcc may reach: deep random networks spread rounding.
 SPREAD = 4.0
-KERNELS, RUNS = 8, 5  # of the table of kernels; measured runs for it
+KERNELS, RUNS = 8, 5  # rows of the table of kernels; measured runs for it
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest
-    wait for a calm machine, each in seconds; `precision` is what tcc and its peers may store."""
+    """How an architecture is timed.
+
+    `seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest wait
+    for a calm machine, each in seconds.  `precision` is the type in which tcc and its peers may
+    store values.
+    """
 
     threads: int
     rounds: int = 7
@@ -47,13 +51,16 @@ class Plan:
     precision: str = "f32"
 
     @property
-    def timed(self) -> tuple[str, ...]:
+    def timed_kinds(self) -> tuple[str, ...]:
         return ("tcc", *BASELINES[self.precision])
 
 
 def measure(stem: Path, plan: Plan) -> dict[str, Any]:
-    """What the table says of STEM.onnx on STEM.npz; raises TccError where tcc fails, and ValueError
-    where its results are not those of the peers."""
+    """Returns the facts of STEM.onnx on STEM.npz for the table.
+
+    Raises TccError where tcc fails, and ValueError where its results differ from those of the
+    peers.
+    """
     source, artifact = stem.with_suffix(".onnx"), stem.with_suffix(".so")
     arrays = read_arrays(stem.with_suffix(".npz"))
     started = time.perf_counter()
@@ -65,8 +72,8 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
             running, absent = _start(source, artifact, arrays, plan, stack)
             outputs = {peer.kind: peer.outputs() for peer in running}
             error = agreement(outputs, BOUNDS[plan.precision])
-            timed = [peer for peer in running if peer.kind in plan.timed]
-            found = _timed(timed, plan, stem.parent, stack)
+            timed_peers = [peer for peer in running if peer.kind in plan.timed_kinds]
+            times = _timed(timed_peers, plan, stem.parent, stack)
         return {
             "target": targets_text(resolve_targets(Options())),
             "date": date.today().isoformat(),
@@ -74,8 +81,8 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
             "plan": asdict(plan),
             "compile_seconds": compiled,
             "error": error,
-            "peers": found["peers"] | absent,
-            "peaks": found["peaks"],
+            "peers": times["peers"] | absent,
+            "peaks": times["peaks"],
             **_kernels(artifact, arrays, plan.threads),
         }
     finally:
@@ -84,18 +91,18 @@ def measure(stem: Path, plan: Plan) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """The compiler's commit, with a + where files differ from it."""
-    told = ("git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+")
-    return subprocess.run(told, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    """Returns the compiler's commit, with a + where files differ from it."""
+    command = ("git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+")
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
 
 def _start(
     source: Path, artifact: Path, arrays: Mapping[str, Array], plan: Plan, stack: ExitStack
 ) -> tuple[list[Peer], dict[str, dict[str, str]]]:
-    """The peers that run, and why others do not."""
+    """Returns the peers that run, and the reasons why the other peers do not."""
     running: list[Peer] = []
     absent: dict[str, dict[str, str]] = {}
-    for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed)):
+    for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed_kinds)):
         try:
             peer = Peer(
                 kind, artifact if kind == "tcc" else source, arrays, plan.threads, cap=plan.cap
@@ -110,6 +117,7 @@ def _start(
 
 
 def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Any]:
+    """Returns the times of the peers, which take turns, and the machine's peaks between rounds."""
     peaks = stack.enter_context(Peaks(folder, plan.threads))
     calm = Calm(plan.patience)
     calm.begin(peaks)
@@ -128,30 +136,31 @@ def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) 
 
 
 def agreement(outputs: Mapping[str, Mapping[str, Array]], bound: float) -> float | None:
-    """tcc's largest error against the first peer, relative to each output's largest value; None
-    where no peer ran.
+    """Returns tcc's largest error against the first peer, relative to each output's largest value;
+    None if no peer ran.
 
-    Raises ValueError where it exceeds both `bound` and `SPREAD` times that of the other peers.
+    Raises ValueError where the error exceeds both `bound` and `SPREAD` times the error of the other
+    peers.
     """
     kinds = [kind for kind in outputs if kind != "tcc"]
     if not kinds:
         return None
-    first, *others = kinds
-    own = _error(outputs["tcc"], outputs[first])
-    theirs = max((_error(outputs[kind], outputs[first]) for kind in others), default=0.0)
-    if not own <= max(bound, SPREAD * theirs):
+    first, *other_kinds = kinds
+    own_error = _error(outputs["tcc"], outputs[first])
+    peer_error = max((_error(outputs[kind], outputs[first]) for kind in other_kinds), default=0.0)
+    if not own_error <= max(bound, SPREAD * peer_error):
         raise ValueError(
-            f"its results differ from {first}'s by {own:.1e}, the peers' by {theirs:.1e}"
+            f"its results differ from {first}'s by {own_error:.1e}, the peers' by {peer_error:.1e}"
         )
-    return own
+    return own_error
 
 
-def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
+def _error(outputs: Mapping[str, Array], references: Mapping[str, Array]) -> float:
     worst = 0.0
-    for one, other in zip(found.values(), wanted.values(), strict=True):
-        if one.shape != other.shape:
-            raise ValueError(f"an output has shape {one.shape}, not {other.shape}")
-        have, want = one.astype(np.float64), other.astype(np.float64)
+    for output, reference in zip(outputs.values(), references.values(), strict=True):
+        if output.shape != reference.shape:
+            raise ValueError(f"an output has shape {output.shape}, not {reference.shape}")
+        have, want = output.astype(np.float64), reference.astype(np.float64)
         size = max(float(np.abs(want).max(initial=0.0)), 1e-30)
         worst = max(
             worst, float(np.nan_to_num(np.abs(have - want).max(initial=0.0), nan=np.inf)) / size
@@ -160,7 +169,9 @@ def _error(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> float:
 
 
 def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[str, Any]:
-    """The kernels with the longest times above the machine's limit, and the model's work."""
+    """Returns the kernels that exceed the machine's limit by the longest times, and the model's
+    work.
+    """
     facts = kernel_facts(read_manifest(artifact), artifact)
     steps = measure_steps(artifact, facts.steps, lambda module: arrays, RUNS, threads)
     rows = kernel_rows(facts, steps)
@@ -173,5 +184,5 @@ def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[
 
 
 def excess(row: KernelRow) -> float:
-    """Seconds of a run above what the machine's limit allows; all of them where none is known."""
+    """Returns the seconds of a run above the machine's limit; all seconds if no limit is known."""
     return (row.measured or 0.0) * (1 - (row.share or 0.0))

@@ -27,7 +27,7 @@ PLACES = {"text": 2, "vision": 2, "timm": 2}
 FIXED = (draw.Entry("vision", "efficientnet", "Fixed", {"width": 1.0}),)
 
 
-def made(seed: int = 3, registries: Any = REGISTRIES) -> draw.Drawn:
+def made(seed: int = 3, registries: Any = REGISTRIES) -> draw.Candidates:
     return draw.draw(registries, {"timm": "1"}, seed=seed, places=PLACES, fixed=FIXED)
 
 
@@ -342,7 +342,7 @@ def test_a_published_time_counts_on_the_same_processor_alone(steps: Any, tmp_pat
     kept = outcomes.Outcomes(tmp_path, path, "cpu:znver4")
     command.timing(drawn, kept, chosen())
     assert [family for kind, family in taken if kind == "time"] == members[1:]
-    assert set(report.collected(drawn, kept)["times"]) == set(members)
+    assert set(report.collect(drawn, kept)["times"]) == set(members)
     kept = outcomes.Outcomes(tmp_path / "none", path, "cpu:znver4")
     assert kept.get("export", members[0]) == {"outcome": "done"}
     command.timing(drawn, kept, chosen(again=True, only=(members[0],)))
@@ -390,7 +390,7 @@ def results(tmp_path: Path) -> dict[str, Any]:
     kept.put("time", text[2], times(0.01, ort=0.05, openvino=0.005))
     kept.put("time", vision[0], times(0.01, ort=0.01, openvino={"absent": "OpenVINO failed"}))
     kept.put("time", vision[1], {"outcome": "failed", "why": "UserError: no such op"})
-    return report.collected(drawn, kept)
+    return report.collect(drawn, kept)
 
 
 def test_the_mean_is_geometric_and_the_ratio_that_of_the_faster_peer(tmp_path: Path) -> None:
@@ -425,8 +425,8 @@ def test_times_in_bf16_are_kept_apart_and_beside_peers_in_bf16(tmp_path: Path) -
     held = times(0.01, **{"openvino-bf16": 0.02})
     narrow.put("time", family, held | {"plan": {**held["plan"], "precision": "bf16"}})
     assert kept.all("time") == {}
-    assert report.collected(drawn, kept)["times"] == {}
-    found = report.collected(drawn, narrow)
+    assert report.collect(drawn, kept)["times"] == {}
+    found = report.collect(drawn, narrow)
     assert report.ratios(found) == {family: pytest.approx(2.0)}
     page = report.table(found)
     assert "openvino-bf16 (best)" in " ".join(page.split())

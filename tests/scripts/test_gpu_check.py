@@ -99,7 +99,7 @@ def test_stored_bits_are_those_of_torch(dtype: str) -> None:
     array = drawing.values(Draw(3, (4000,), 0.0, 2.0))
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     wanted = torch.from_numpy(array).to(kind).view(torch.int32 if dtype == "f32" else torch.int16)
-    found = drawing.stored(array, dtype)
+    found = drawing.bits_of(array, dtype)
     np.testing.assert_array_equal(found.view(wanted.numpy().dtype), wanted.numpy())
 
 
@@ -107,7 +107,7 @@ def test_stored_bits_are_those_of_torch(dtype: str) -> None:
 
 
 def place(section: Any, offset: int, array: Any, dtype: str) -> None:
-    data = np.ascontiguousarray(drawing.stored(array, dtype)).reshape(-1).view(np.uint8)
+    data = np.ascontiguousarray(drawing.bits_of(array, dtype)).reshape(-1).view(np.uint8)
     section[offset : offset + data.size] = data
 
 
@@ -499,7 +499,7 @@ def test_no_rehearsal_is_kept_among_results(rehearsed: Path, tmp_path: Path) -> 
     index = json.loads((rehearsed / "index.json").read_text())
     reason = run.why_not(index, tmp_path / "scripts" / "results" / "gpu.json")
     assert reason is not None
-    assert "none to keep" in reason
+    assert "must not hold" in reason
     assert run.why_not(index, tmp_path / "gpu.json") is None
 
 

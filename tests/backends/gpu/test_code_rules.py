@@ -17,7 +17,7 @@ from .blocks import BIG_MATMUL, TEXTS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
-from gpu.observe import Known, judge
+from gpu.observe import Exemption, judge
 
 COPY = """
     kernel() parallel(m: 0..8) {
@@ -135,12 +135,12 @@ def test_accesses_are_counted(listing: str) -> None:
 
 def test_what_is_known_is_excused_until_it_is_mended() -> None:
     spilt = compiled(COPY, "sm_80", replace(CLEAN, private=8))
-    known = [Known("net", "f32", ("sm_80", "sm_90"), "first", "registers suffice", "why")]
-    broken, kept = judge("net", "f32", [spilt], ["-> first (Add)"], known)
+    exemptions = [Exemption("net", "f32", ("sm_80", "sm_90"), "first", "registers suffice", "why")]
+    broken, kept = judge("net", "f32", [spilt], ["-> first (Add)"], exemptions)
     assert (broken, kept) == ([], [])
-    broken, _ = judge("net", "f32", [spilt], ["-> second (Add)"], known)
+    broken, _ = judge("net", "f32", [spilt], ["-> second (Add)"], exemptions)
     assert broken == ["net f32 sm_80 k (-> second (Add)): registers suffice: 8 bytes a lane"]
-    _, kept = judge("net", "f32", [compiled(COPY, "sm_80")], ["-> first (Add)"], known)
+    _, kept = judge("net", "f32", [compiled(COPY, "sm_80")], ["-> first (Add)"], exemptions)
     assert kept == ["net f32 sm_80 first: registers suffice"]
     for model, precision in (("net", "bf16"), ("other", "f32")):
-        assert judge(model, precision, [spilt], ["first"], known)[0]
+        assert judge(model, precision, [spilt], ["first"], exemptions)[0]

@@ -17,8 +17,7 @@ from .architectures import bert, resnet
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 
-from gpu.observe import Known, judge, observed
-from gpu.observe import compiled as with_facts
+from gpu.observe import Exemption, judge, observations, with_machine_code
 
 pytestmark = NEEDS_TRITON
 
@@ -36,7 +35,7 @@ CASES = (
     *((target, "resnet", "bf16") for target in ("cuda:sm_80", "rocm:gfx90a")),
     *((target, "resnet", "f32") for target in ("cuda:sm_80", "rocm:gfx942")),
 )
-KNOWN: tuple[Known, ...] = ()
+EXEMPTIONS: tuple[Exemption, ...] = ()
 
 
 def model_of(name: str) -> onnx.ModelProto:
@@ -48,9 +47,9 @@ def compiled(
 ) -> tuple[list[CheckedKernel], list[str]]:
     """The different kernels of a model, and the nodes they come from."""
     options = read_options({"target": target, "precision": precision, "jobs": 1, "name": "m"})
-    with observed() as found:
+    with observations() as found:
         compile_model(model_of(name), options, out / "m.so")
-    return with_facts(found), [each.source for each in found]
+    return with_machine_code(found), [each.source for each in found]
 
 
 @pytest.mark.parametrize(("target", "name", "precision"), CASES)
@@ -58,7 +57,7 @@ def test_every_kernel_obeys_the_rules(
     target: str, name: str, precision: str, tmp_path: Path
 ) -> None:
     kernels, sources = compiled(target, name, precision, tmp_path)
-    broken, kept = judge(name, precision, kernels, sources, KNOWN)
+    broken, kept = judge(name, precision, kernels, sources, EXEMPTIONS)
     assert not broken
     assert not kept, "known to break a rule, and keeps it now: take it off the list"
     if name == "bert":

@@ -23,7 +23,7 @@ from .models import Small
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "scripts"))
 
-from gpu.observe import observed
+from gpu.observe import observations
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,9 @@ class Made:
 
 def compiled(small: Small, target: str, out: Path, **options: Any) -> Made:
     how = {"target": target, "precision": small.precision, "jobs": 1, "name": "m", **options}
-    with observed() as found:
+    with observations() as kernels:
         compile_model(small.model(), read_options(how), out)
-    return Made(out, small, [each.made for each in found])
+    return Made(out, small, [kernel.compiled for kernel in kernels])
 
 
 def assert_runs(made: Made, device: Device, seeds: Sequence[int | None]) -> None:

@@ -1,4 +1,4 @@
-"""A worker process that answers questions one by one, with a limit of time for each."""
+"""Asks a worker process one question at a time, with a time limit for each answer."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from environment import environment
 from tests.processes import tethered
 
 
-class Asked:
-    """Runs `script` and asks it; a process that dies or takes too long is replaced.
+class WorkerProcess:
+    """Runs `script` and asks it; replaces a process that dies or exceeds `seconds`.
 
     `arguments` go to the script's command line.
     """
 
     def __init__(
-        self, script: Path, seconds: float, most: int, arguments: Sequence[str] = ()
+        self, script: Path, seconds: float, most_questions: int, arguments: Sequence[str] = ()
     ) -> None:
         self._script = script
         self._arguments = arguments
         self._seconds = seconds
-        self._most = most  # questions for one process, which keeps memory in bounds
+        self._most_questions = most_questions  # bounds the memory of a process
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
     def ask(self, question: str) -> list[Any]:
-        """The answer, or `["hang" | "signal", why]`."""
-        if self._process is None or self._count >= self._most:
+        """Returns the answer, or `["hang" | "signal", why]`."""
+        if self._process is None or self._count >= self._most_questions:
             self.close()
             self._process = self._start()
         process = self._process
