@@ -128,16 +128,16 @@ def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _kinds(peers: str, model: Path) -> list[str]:
-    others = [name for name in peers.split(",") if name]
-    unknown = [name for name in others if name not in PEERS]
+    peer_names = [name for name in peers.split(",") if name]
+    unknown = [name for name in peer_names if name not in PEERS]
     if unknown:
         raise UserError(
             f"unknown peer {unknown[0]!r}",
             where="--peers",
             hint=f"there are: {', '.join(PEERS)}",
         )
-    if others and is_artifact(model):
+    if peer_names and is_artifact(model):
         raise UserError("peers need the ONNX file, not the artifact", where=model)
-    for name in others:
+    for name in peer_names:
         check_installed(PEERS[name])
-    return list(dict.fromkeys(["tcc", *others]))
+    return list(dict.fromkeys(["tcc", *peer_names]))

@@ -41,10 +41,10 @@ class Seconds(click.FloatRange):
         super().__init__(min=0, max=86400, min_open=True)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = float(super().convert(value, param, ctx))
-        if isnan(found):
+        seconds = float(super().convert(value, param, ctx))
+        if isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return found
+        return seconds
 
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

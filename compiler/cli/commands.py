@@ -129,13 +129,13 @@ def main() -> None:
     sys.exit(code)
 
 
-def _unraisable(given: "sys.UnraisableHookArgs") -> None:
+def _unraisable(args: "sys.UnraisableHookArgs") -> None:
     """An interrupt that came inside of a finaliser, which Python forgets, comes again behind it."""
-    if issubclass(given.exc_type, KeyboardInterrupt):
+    if issubclass(args.exc_type, KeyboardInterrupt):
         # SIGINT may be ignored: a shell starts what runs in the background so
         Timer(0.01, interrupt_main, (signal.SIGTERM,)).start()
     else:
-        sys.__unraisablehook__(given)
+        sys.__unraisablehook__(args)
 
 
 def _leave(code: int) -> None:

@@ -29,15 +29,15 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
         return Difference(output, error, error == 0.0, "elements differ" if error else "")
     largest = distance = 0.0
     flat = got.reshape(-1), want.reshape(-1)
-    for at in range(0, want.size, _AT_ONCE):
-        found, expected = (a[at : at + _AT_ONCE] for a in flat)
+    for begin in range(0, want.size, _AT_ONCE):
+        actual, expected = (a[begin : begin + _AT_ONCE] for a in flat)
         finite = np.isfinite(expected)
-        if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.all(
-            np.isfinite(found[finite])
+        if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True) or not np.all(
+            np.isfinite(actual[finite])
         ):
             return Difference(output, float("inf"), False, "NaN or infinity at other places")
         exact = expected[finite].astype(np.float64)
-        off = found[finite].astype(np.float64) - exact
+        off = actual[finite].astype(np.float64) - exact
         largest = float(np.max(np.abs(exact), initial=largest))
         distance = float(np.max(np.abs(off), initial=distance))
     error = distance / largest if largest else distance

@@ -53,8 +53,8 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         return
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
-        made = {"path": str(compiled.path), **asdict(compiled.summary)}
-        print_json({**made, "timings": timings} if options.time_passes else made)
+        result = {"path": str(compiled.path), **asdict(compiled.summary)}
+        print_json({**result, "timings": timings} if options.time_passes else result)
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))

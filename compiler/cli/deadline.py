@@ -54,13 +54,13 @@ def _deadline(seconds: float | None) -> Iterator[None]:
 def interruptible(work: Callable[[], Result]) -> Result:
     """What `work` gives.  It runs on a thread that the end of the process does not wait for: so a
     signal, or the deadline, ends it wherever it is."""
-    done: Future[Result] = Future()
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            future.set_result(work())
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return done.result()
+    return future.result()

@@ -104,10 +104,10 @@ def inspect(
         if not (kernels or measure):
             _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)
             return
-        shown = range(len(manifest["variants"]))
-        if measure and len(shown) > 1:
-            shown = range(running := running_variant(path), running + 1)
-        facts = [kernel_facts(manifest, path, number) for number in shown]
+        numbers = range(len(manifest["variants"]))
+        if measure and len(numbers) > 1:
+            numbers = range(running := running_variant(path), running + 1)
+        facts = [kernel_facts(manifest, path, number) for number in numbers]
         times = None
         if measure:
             times = interruptible(
@@ -119,19 +119,22 @@ def inspect(
                     threads,
                 )
             )
-    named = [(manifest["variants"][number], own) for number, own in zip(shown, facts, strict=True)]
+    named = [
+        (manifest["variants"][number], variant_facts)
+        for number, variant_facts in zip(numbers, facts, strict=True)
+    ]
     if as_json:
         records = [
             {"variant": variant.get("target"), **asdict(row)}
-            for variant, own in named
-            for row in kernel_rows(own, times)
+            for variant, variant_facts in named
+            for row in kernel_rows(variant_facts, times)
         ]
         print_json(records)
         return
-    for variant, own in named:
+    for variant, variant_facts in named:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
-        say_fitted(_kernel_lines(variant, own, times, path))
+        say_fitted(_kernel_lines(variant, variant_facts, times, path))
 
 
 def _show_derivations(

@@ -36,17 +36,17 @@ def check_pair(model: Path, artifact: Path | None) -> None:
 
 
 @contextmanager
-def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[Path]:
+def opened_artifact(model: Path, input_texts: Sequence[str], **fields: Any) -> Iterator[Path]:
     """`model` itself if it is an artifact, else the artifact compiled from it for this
     machine, which is removed afterwards; its inputs are also those with a default that `given`,
     the texts of `--input`, give, and `more` are other fields of `Options`."""
     if is_artifact(model):
         yield model
         return
-    chosen = options.Options(inputs=driver.optional_inputs(model, given), **more)
+    compile_options = options.Options(inputs=driver.optional_inputs(model, input_texts), **fields)
     with temporary_folder() as folder:
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
-            compiled = driver.compile_model(model, chosen, output, stage)
+            compiled = driver.compile_model(model, compile_options, output, stage)
         say_fitted([summary_line(compiled)], err=True)
         yield compiled.path

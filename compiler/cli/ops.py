@@ -81,12 +81,12 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
       tcc ops --onnx
     """
     if as_onnx:
-        found = driver.onnx_operators()
-        click.echo(json.dumps(found) if as_json else "\n".join(found))
+        operators = driver.onnx_operators()
+        click.echo(json.dumps(operators) if as_json else "\n".join(operators))
         return
     records = [op_record(op) for op in OPS.values()]
     if names:
-        chosen: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         for name in names:
             rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
             rows = rows or list(_imported(name))
@@ -95,8 +95,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
                     f"there is no op {name!r}",
                     hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
                 )
-            chosen |= {row["name"]: row | _versions(name, row) for row in rows}
-        records = list(chosen.values())
+            by_name |= {row["name"]: row | _versions(name, row) for row in rows}
+        records = list(by_name.values())
     if as_json:
         print_json(records)
         return
@@ -106,8 +106,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         for onnx, opsets in record.get("opsets", {}).items():
             click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
         if names and record["dtypes"]:
-            made = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
-            place = made if record["gpu"] else "only with --allow-host"
+            engine = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
+            place = engine if record["gpu"] else "only with --allow-host"
             for line in (
                 f"types: {' '.join(record['dtypes'])}",
                 f"as: {record['form']}",

@@ -72,10 +72,10 @@ def _text(file: IO[str]) -> str:
 @contextmanager
 def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_Rank]]:
     """The ranks; those that still run at the end are ended."""
-    own = sorted(os.sched_getaffinity(0))
+    cpus = sorted(os.sched_getaffinity(0))
     job = {"TCC_SIZE": str(count), "TCC_LOCAL_SIZE": str(count)}
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
-    job |= {"TCC_NUM_THREADS": str(max(1, len(own) // count))}
+    job |= {"TCC_NUM_THREADS": str(max(1, len(cpus) // count))}
     ranks: list[_Rank] = []
     pipe = os.pipe()  # its one end is in this process alone
     with ExitStack() as files:
@@ -84,18 +84,20 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
         try:
             for rank in range(count):
                 words = [word.replace("{rank}", str(rank)) for word in arguments]
-                mine = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
+                rank_variables = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
                 if pin:  # a child has the CPUs of the thread that starts it
-                    share = own[rank * len(own) // count : (rank + 1) * len(own) // count]
-                    os.sched_setaffinity(0, share or {own[rank % len(own)]})
+                    share = cpus[rank * len(cpus) // count : (rank + 1) * len(cpus) // count]
+                    os.sched_setaffinity(0, share or {cpus[rank % len(cpus)]})
                 printed = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
                 said = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                process = _start(rank, words, os.environ | job | mine, pipe[0], printed, said)
+                process = _start(
+                    rank, words, os.environ | job | rank_variables, pipe[0], printed, said
+                )
                 ranks.append(_Rank(process, printed, said))
-                os.sched_setaffinity(0, own)
+                os.sched_setaffinity(0, cpus)
             yield ranks
         finally:
-            os.sched_setaffinity(0, own)
+            os.sched_setaffinity(0, cpus)
             _end([rank.process for rank in ranks])
 
 
@@ -103,13 +105,13 @@ def _start(
     rank: int,
     words: Sequence[str],
     variables: dict[str, str],
-    held: int,
+    stdin: int,
     printed: IO[str],
     said: IO[str],
 ) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-c", _RANK, *words)
     try:
-        return subprocess.Popen(command, env=variables, stdin=held, stdout=printed, stderr=said)
+        return subprocess.Popen(command, env=variables, stdin=stdin, stdout=printed, stderr=said)
     except OSError as error:
         raise UserError(f"rank {rank} cannot be started", why=error) from error
 

@@ -28,11 +28,11 @@ def progress(title: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda stage: None
         return
-    shown = printable(title)
+    printed_title = printable(title)
     # Without a thread that draws it again and again: processes with threads cannot fork.
-    own = console.Console(stderr=True)
-    with live.Live(console=own, auto_refresh=False, transient=True) as shown_line:
-        yield lambda stage: shown_line.update(text.Text(f"{shown}: {stage}"), refresh=True)
+    terminal = console.Console(stderr=True)
+    with live.Live(console=terminal, auto_refresh=False, transient=True) as shown_line:
+        yield lambda stage: shown_line.update(text.Text(f"{printed_title}: {stage}"), refresh=True)
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
@@ -67,8 +67,8 @@ def aligned(
     Where a line is wider than the terminal, its last cell stands below it."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others, last in rows:
-        cells = (first.ljust(widths[0]), *map(justify, others, widths[1:]), last)
+    for first, *middle, last in rows:
+        cells = (first.ljust(widths[0]), *map(justify, middle, widths[1:]), last)
         line = "  ".join(cells).rstrip()
         if len(line) <= get_terminal_size().columns:
             yield line
@@ -79,30 +79,31 @@ def aligned(
 
 def bytes_text(size: int) -> str:
     """1536 is `1.5 KiB`."""
-    value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
+    value, suffix = float(size), "B"
+    for suffix in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
         if value < 1024:
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{value:.0f} {suffix}" if suffix == "B" else f"{value:.1f} {suffix}"
 
 
 def summary_line(compiled: CompileResult) -> str:
     """The one line that ends every compile; what differs between variants is there for each."""
-    made = compiled.summary
-    specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
-    needs = f"needs {made.needs}"
-    if len(made.variants) == 1:
-        kernels, converted, *sizes = _sizes(made.variants[0], made.precision)
-        counted = f"{made.ops} ops in {kernels}"
-        precision = f"{made.precision} with {converted}" if converted else made.precision
-        facts = (made.target, counted, precision, specialised, *sizes, needs)
+    summary = compiled.summary
+    specialised = f"{summary.specialisations} specialisation{'s' * (summary.specialisations != 1)}"
+    needs = f"needs {summary.needs}"
+    if len(summary.variants) == 1:
+        kernels, converted, *sizes = _sizes(summary.variants[0], summary.precision)
+        counted = f"{summary.ops} ops in {kernels}"
+        precision = f"{summary.precision} with {converted}" if converted else summary.precision
+        facts = (summary.target, counted, precision, specialised, *sizes, needs)
         return f"{compiled.path}: {', '.join(facts)}"
-    each = (
-        f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants
+    variant_texts = (
+        f"{v.target}: {', '.join(filter(None, _sizes(v, summary.precision)))}"
+        for v in summary.variants
     )
-    general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
-    return "; ".join((f"{compiled.path}: {general}", *each))
+    general = ", ".join((f"{summary.ops} ops", summary.precision, specialised, needs))
+    return "; ".join((f"{compiled.path}: {general}", *variant_texts))
 
 
 def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
@@ -120,10 +121,10 @@ def _converted(types: Mapping[str, int], precision: str) -> str:
     """`12 of 14 matmul and convolution weights as int8`; nothing where f32 is asked for."""
     narrow = {name: count for name, count in types.items() if name != "f32"}
     every = f"of {sum(types.values())} matmul and convolution weights"
-    each = (f"{count} {every} as {name}" for name, count in narrow.items())
+    parts = (f"{count} {every} as {name}" for name, count in narrow.items())
     if not types:
         return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
-    return " and ".join(each) or f"0 {every} in fewer bits"
+    return " and ".join(parts) or f"0 {every} in fewer bits"
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
@@ -139,9 +140,9 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
             continue
         shape = "x".join(map(str, array.shape)) or "scalar"
         if array.dtype == object:
-            shown = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
+            examples = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
             more = ["..."] if array.size > _SHOWN_TEXTS else []
-            yield f"{name}: string {shape}: {', '.join([*shown, *more])}"
+            yield f"{name}: string {shape}: {', '.join([*examples, *more])}"
             continue
         lines = f"{name}: {array.dtype.name} {shape}"
         if array.size and array.dtype.kind in "iufb":

@@ -24,7 +24,10 @@ _Pair = tuple[int, int]
 
 
 def fitting_shapes(
-    program: Program, given: Mapping[int, Sequence[int]], least: int = 1, larger: bool = False
+    program: Program,
+    known_shapes: Mapping[int, Sequence[int]],
+    smallest: int = 1,
+    larger: bool = False,
 ) -> dict[int, tuple[int, ...]]:
     """Shapes of the input ports that `given` lacks: symbolic sizes are `least`, but where checks
     fail then one after the other becomes the smallest of a few sizes with which the fewest fail.
@@ -34,23 +37,25 @@ def fitting_shapes(
     one, where no more checks fail outside of branches that data choose: a run may refuse them.
     Checks of numbers that only a run knows count as met.
     """
-    known = {(port, axis): n for port, dims in given.items() for axis, n in enumerate(dims)}
+    known_dims = {
+        (port, axis): n for port, dims in known_shapes.items() for axis, n in enumerate(dims)
+    }
     fixed = constant_registers(program)
-    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in given]
-    asked = {
+    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in known_shapes]
+    dim_places = {
         i.target: (i.a, i.b)
         for i in program.body
-        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in given
+        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in known_shapes
     }
     # Equal sizes have one register; what is computed from others follows them.
-    free = [dim for _, port in ports for dim in port.dims if dim in asked and dim not in fixed]
+    free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
     free = list(dict.fromkeys(free))
 
     def trial(
         sizes: Mapping[Register, int], branches: bool = True
     ) -> tuple[list[_Pair], dict[Register, int]]:
         registers: dict[Register, int] = {}
-        dims = {**known, **{asked[dim]: size for dim, size in sizes.items()}}
+        dims = {**known_dims, **{dim_places[dim]: size for dim, size in sizes.items()}}
         body = [i for i in program.body if branches or not isinstance(i, Branch)]
         return _missed(body, registers, dims), registers
 
@@ -61,11 +66,15 @@ def fitting_shapes(
         for dim in free if missed(sizes) else ():
             failing = trial(sizes)[0]
             compared = {n for a, b in failing for n in (max(a, b), sizes[dim] + abs(a - b))}
-            tried = [least, *sorted(_SIZES, key=lambda n: (n < least, n)), *sorted(compared)]
-            sizes = min(({**sizes, dim: size} for size in tried), key=missed)
+            candidates = [
+                smallest,
+                *sorted(_SIZES, key=lambda n: (n < smallest, n)),
+                *sorted(compared),
+            ]
+            sizes = min(({**sizes, dim: size} for size in candidates), key=missed)
         return sizes
 
-    best = mended(dict.fromkeys(free, least))
+    best = mended(dict.fromkeys(free, smallest))
     if missed(best):
         equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
         best = min(best, mended(equal), key=missed)
@@ -74,8 +83,8 @@ def fitting_shapes(
         for dims in (free, *([dim] for dim in free)):
             grown = {**best, **{dim: every[dim] for dim in dims}}
             best = grown if missed(grown, False) <= missed(best, False) else best
-    found = trial(best)[1]
-    return {number: tuple(found.get(dim, 1) for dim in port.dims) for number, port in ports}
+    sizes_of = trial(best)[1]
+    return {number: tuple(sizes_of.get(dim, 1) for dim in port.dims) for number, port in ports}
 
 
 def step_sizes(
@@ -84,11 +93,11 @@ def step_sizes(
     """What each step of the program is told, of kernels: None for what the `shapes` of inputs do
     not decide, as numbers of data and of a trip are not."""
     registers: dict[Register, int] = {}
-    dims = {(port, axis): n for port, own in shapes.items() for axis, n in enumerate(own)}
+    dims = {(port, axis): n for port, shape in shapes.items() for axis, n in enumerate(shape)}
     _missed(program.body, registers, dims)
-    written = Counter(i.target for i in walk_instructions(program.body) if isinstance(i, Let))
+    write_counts = Counter(i.target for i in walk_instructions(program.body) if isinstance(i, Let))
     return [
-        tuple(registers.get(r) if written[r] == 1 else None for r in step.ints)
+        tuple(registers.get(r) if write_counts[r] == 1 else None for r in step.ints)
         if isinstance(step, Launch)
         else ()
         for step in walk_instructions(program.body)
@@ -110,8 +119,8 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
                 a, b = registers[instr.a], registers[instr.b]
                 pairs += [] if MEANING[instr.relation](a, b) else [(a, b)]
             case Branch(when=when) if when in registers:
-                taken = instr.then if registers[when] else instr.otherwise
-                pairs += _missed(taken, registers, dims)
+                branch = instr.then if registers[when] else instr.otherwise
+                pairs += _missed(branch, registers, dims)
             case Branch():
                 pairs += _missed((*instr.then, *instr.otherwise), registers, dims)
             case Loop():

@@ -57,24 +57,24 @@ class KernelFact:
         UserError for formulas that are none."""
         if not self.formulas:
             return self
-        known = all_known(sizes)
-        if known is None or len(known) != len(self.sizes):
+        known_sizes = all_known(sizes)
+        if known_sizes is None or len(known_sizes) != len(self.sizes):
             return None
         names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:
-            found = [_evaluated(f, names | _FUNCTIONS, known) for f in self.formulas]
-            flops, products, bytes_ = found
+            values = [_evaluated(f, names | _FUNCTIONS, known_sizes) for f in self.formulas]
+            flops, products, bytes_ = values
         except (ArithmeticError, MemoryError, RecursionError):
             return None
-        together, alone = (self._interpolated(flops, bytes_, column) for column in (2, 3))
-        seconds = together if threads is None else max(together, alone / threads)
+        all_cores, one_core = (self._interpolated(flops, bytes_, column) for column in (2, 3))
+        seconds = all_cores if threads is None else max(all_cores, one_core / threads)
         return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
         """Seconds in a column of `times` for so much work, on straight lines between the sets that
         were priced; beyond them in proportion to the nearest."""
-        work = 0 if any(each[0] for each in self.times) else 1
-        points = sorted((each[work], each[column]) for each in self.times)
+        work = 0 if any(row[0] for row in self.times) else 1
+        points = sorted((row[work], row[column]) for row in self.times)
         amount = (flops, bytes_)[work]
         if not points or not points[0][0]:
             return self.seconds
@@ -115,8 +115,8 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
         machine = described["machine"]
         rates = [_rate(machine[name]) for name in ("flops_per_second", "bytes_per_second")]
         steps = tuple(_typed(step, int, str) for step in described["steps"])
-        known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
-        if not known or min(rates) <= 0:
+        in_range = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
+        if not in_range or min(rates) <= 0:
             raise ValueError("a number is out of range")
     return KernelFacts(kernels, steps, *rates)
 
@@ -172,8 +172,8 @@ def _texts(items: Any) -> tuple[str, ...]:
 
 
 def _time(item: Any) -> tuple[float, ...]:
-    flops, bytes_, together, alone = map(_rate, _typed(item, list))
-    return flops, bytes_, together, alone
+    flops, bytes_, all_cores, one_core = map(_rate, _typed(item, list))
+    return flops, bytes_, all_cores, one_core
 
 
 def _rate(value: Any) -> float:

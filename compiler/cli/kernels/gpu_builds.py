@@ -34,8 +34,8 @@ def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
             (
                 str(build["arch"]),
                 [
-                    [str((kernel | {"blocks": cut})[key]) for key, _ in _COLUMNS]
-                    for kernel, cut in zip(build["kernels"], blocks, strict=True)
+                    [str((kernel | {"blocks": count})[key]) for key, _ in _COLUMNS]
+                    for kernel, count in zip(build["kernels"], blocks, strict=True)
                 ],
             )
             for build in variant["builds"]

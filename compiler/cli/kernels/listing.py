@@ -30,20 +30,20 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
             where=path,
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
         )
-    number, symbol = _chosen(kernel, len(manifest["variants"]))
+    number, symbol = _variant_and_symbol(kernel, len(manifest["variants"]))
     if number >= len(manifest["variants"]):
         raise UserError(
             f"the artifact has no variant {number}",
             where=path,
             hint=f"its last is {len(manifest['variants']) - 1}",
         )
-    kept = "triton" if "gpu" in manifest["variants"][number] else "llvm"
-    if symbol in listings and form != kept and "triton" in (form, kept):
+    kept_form = "triton" if "gpu" in manifest["variants"][number] else "llvm"
+    if symbol in listings and form != kept_form and "triton" in (form, kept_form):
         raise UserError(
             "the kernel is not kept in this form",
             where=f"--form {form}",
-            why=f"it is for {'GPUs' if kept == 'triton' else 'the CPU'}",
-            hint=f"--form {kept}",
+            why=f"it is for {'GPUs' if kept_form == 'triton' else 'the CPU'}",
+            hint=f"--form {kept_form}",
         )
     if symbol not in listings:
         raise UserError(
@@ -56,11 +56,11 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
     return compile.kernel_assembly(listings[symbol], _target(manifest, number, path))
 
 
-def _chosen(kernel: str, variants: int) -> tuple[int, str]:
+def _variant_and_symbol(kernel: str, variants: int) -> tuple[int, str]:
     """The variant's number and the name under which the link step keeps the kernel's listing."""
-    place, _, own = kernel.rpartition("/")
+    place, _, name = kernel.rpartition("/")
     number = int(place) if place.isdecimal() else 0
-    symbol = f"tcc_kernel_{own}" if own.isdecimal() else own
+    symbol = f"tcc_kernel_{name}" if name.isdecimal() else name
     return number, symbol if variants == 1 else f"{number}/{symbol}"
 
 
@@ -69,7 +69,7 @@ def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
     with reading_manifest(path, "name its target"):
         variant = manifest["variants"][number]
         cpu, triple = variant["cpu"], manifest["target"]["triple"]
-        arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
+        arch = next(a for a, cpu_triple in CPU_TRIPLES.items() if cpu_triple == triple)
         features = map(str, variant["features"])
         profile = cpu_profile(arch, str(cpu), features, l1=0, l2=0, l3=0)
     return Target("cpu", (arch,), triple, profile)

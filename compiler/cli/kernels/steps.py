@@ -60,10 +60,12 @@ def measure_steps(
         for number, port in enumerate(module.inputs)
         if port.kind == "tensor"
     }
-    found = []
-    told = step_sizes(program, shapes)
-    for step, sizes, own in zip(steps, told, zip(*sums, strict=True), strict=True):
-        seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
-        count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds), sizes, module.statistics().threads))
-    return tuple(found)
+    step_times = []
+    step_arguments = step_sizes(program, shapes)
+    for step, sizes, readings in zip(steps, step_arguments, zip(*sums, strict=True), strict=True):
+        seconds = [new.seconds - old.seconds for old, new in pairwise(readings)]
+        count = (readings[-1].count - readings[0].count) // runs
+        step_times.append(
+            StepTime(step, count, median(seconds), sizes, module.statistics().threads)
+        )
+    return tuple(step_times)

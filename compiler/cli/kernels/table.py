@@ -36,13 +36,13 @@ def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[Ke
     """One row per kernel and function, the longest first."""
     rows = []
     for step in dict.fromkeys(facts.steps):
-        done = [_done(facts, n, times) for n, each in enumerate(facts.steps) if each == step]
-        measured = None if times is None else sum(seconds for *_, seconds in done)
+        work = [_step_work(facts, n, times) for n, other in enumerate(facts.steps) if other == step]
+        measured = None if times is None else sum(seconds for *_, seconds in work)
         if isinstance(step, str):
-            launches = sum(count for _, count, _ in done)
+            launches = sum(count for _, count, _ in work)
             rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
         else:
-            rows.append(_row(facts, facts.kernels[step], done, measured))
+            rows.append(_row(facts, facts.kernels[step], work, measured))
     return sorted(rows, key=lambda row: -_time(row))
 
 
@@ -52,17 +52,17 @@ def contractions(facts: KernelFacts, times: Sequence[StepTime] | None) -> tuple[
     predicted."""
     flops, seconds = 0, 0.0
     for number in range(len(facts.steps)):
-        kernel, count, spent = _done(facts, number, times)
+        kernel, count, spent = _step_work(facts, number, times)
         if kernel is not None and kernel.contraction_flops:
             flops += kernel.contraction_flops * count
             seconds += spent
     return flops, seconds
 
 
-_Done = tuple[KernelFact | None, int, float]
+_StepWork = tuple[KernelFact | None, int, float]
 
 
-def _done(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _Done:
+def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _StepWork:
     """A step's work (None: not known), launches and seconds: measured, or predicted."""
     step = facts.steps[number]
     kernel = None if isinstance(step, str) else facts.kernels[step]
@@ -96,22 +96,22 @@ def _time(row: KernelRow) -> float:
 
 
 def _row(
-    facts: KernelFacts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
+    facts: KernelFacts, kernel: KernelFact, work: Sequence[_StepWork], measured: float | None
 ) -> KernelRow:
-    launches = sum(count for _, count, _ in done)
+    launches = sum(count for _, count, _ in work)
     priced = not kernel.formulas or kernel.times
-    known = measured is None or (priced and all(each for each, count, _ in done if count))
-    predicted = sum(each.seconds * count for each, count, _ in done if each) if known else None
+    is_priced = measured is None or (priced and all(fact for fact, count, _ in work if count))
+    predicted = sum(fact.seconds * count for fact, count, _ in work if fact) if is_priced else None
     front = kernel.symbol, kernel.source, launches
-    if any(each is None and count for each, count, _ in done):
+    if any(fact is None and count for fact, count, _ in work):
         return KernelRow(*front, None, None, predicted, measured, None, None)
-    flops = sum(each.flops * count for each, count, _ in done if each)
-    bytes_ = sum(each.bytes * count for each, count, _ in done if each)
-    least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
+    flops = sum(fact.flops * count for fact, count, _ in work if fact)
+    bytes_ = sum(fact.bytes * count for fact, count, _ in work if fact)
+    bounds = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     time = predicted if measured is None else measured
-    held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
-    nearest = max(held, key=lambda name: least[name], default=None)
-    share = least[nearest] / time if nearest and time else None
+    binding = [name for name in bounds if 0 < bounds[name] <= (measured or float("inf"))]
+    nearest = max(binding, key=lambda name: bounds[name], default=None)
+    share = bounds[nearest] / time if nearest and time else None
     limit = "cache" if bytes_ else None
     if nearest is not None:
         limit = kernel.limit or nearest
@@ -146,8 +146,8 @@ def _cells(row: KernelRow) -> tuple[str, ...]:
 def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
     numbers = []
     for name, _, factor in _NUMBERS:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        numbers.append(_number(sum(known) if known else None, factor))
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        numbers.append(_number(sum(values) if values else None, factor))
     return "all", str(sum(row.launches for row in rows)), *numbers, "", ""
 
 

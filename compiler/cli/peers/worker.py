@@ -35,9 +35,9 @@ def write_arrays(path: Path, arrays: Arrays) -> None:
     Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
     ValueError for sequences and optionals.
     """
-    given = map(np.asarray, arrays.values())
-    stored = [_with_stops(a) if a.dtype.kind in "OU" else a for a in given]
-    np.savez(path, np.array(list(arrays), dtype=np.str_), *stored)
+    values = map(np.asarray, arrays.values())
+    encoded = [_with_stops(a) if a.dtype.kind in "OU" else a for a in values]
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *encoded)
 
 
 def _with_stops(texts: Array) -> Array:
@@ -52,30 +52,30 @@ def _without_stops(texts: Array) -> Array:
 
 def read_arrays(path: Path) -> dict[str, Array]:
     """The inverse of `write_arrays`."""
-    with np.load(path, allow_pickle=False) as held:
-        arrays = [held[f"arr_{number + 1}"] for number in range(len(held["arr_0"]))]
-        found = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
-        return dict(zip(map(str, held["arr_0"]), found, strict=True))
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = [archive[f"arr_{number + 1}"] for number in range(len(archive["arr_0"]))]
+        decoded = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
+        return dict(zip(map(str, archive["arr_0"]), decoded, strict=True))
 
 
 def serve(prepare: Callable[..., Run]) -> None:
     """Answers requests on stdin until it ends; `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)`,
     two paths, a number and texts, gives the function that runs once."""
     end_with_parent()
-    model, feed, threads, *rest = sys.argv[1:]
+    model, feed, threads, *arguments = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
     try:
         for line in chain(["again"], sys.stdin):
             verb, _, operand = line.strip().partition(" ")
             if verb == "again":
-                run = prepare(Path(model), Path(feed), int(threads), *rest)
-                run()
+                run_once = prepare(Path(model), Path(feed), int(threads), *arguments)
+                run_once()
                 _reply(answers, {})
             elif verb == "time":
-                _reply(answers, _timed(run, int(operand)))
+                _reply(answers, _timed(run_once, int(operand)))
             else:
-                write_arrays(Path(operand), run())
+                write_arrays(Path(operand), run_once())
                 _reply(answers, {})
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
@@ -96,10 +96,10 @@ def run_ranges(
     outputs: dict[str, Array] = {}
     for number, text in enumerate(ranges):
         begin, end, path = text.split(":", 2)
-        run = opened(path)
-        for at in range(int(begin), int(end)):
-            arrays = run(draws.get(str(at), {}))
-            outputs |= {f"{number} {at} {name}": array for name, array in arrays.items()}
+        run_model = opened(path)
+        for draw_number in range(int(begin), int(end)):
+            arrays = run_model(draws.get(str(draw_number), {}))
+            outputs |= {f"{number} {draw_number} {name}": array for name, array in arrays.items()}
     return outputs
 
 
@@ -107,10 +107,10 @@ def _reply(answers: TextIO, answer: Mapping[str, Any]) -> None:
     print(json.dumps(answer), file=answers, flush=True)
 
 
-def _timed(run: Run, count: int) -> dict[str, Sequence[float]]:
+def _timed(run_once: Run, count: int) -> dict[str, Sequence[float]]:
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
-        run()
+        run_once()
         seconds.append(time.perf_counter() - started)
     return {"seconds": seconds}
