@@ -93,8 +93,11 @@ def bench(
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
-    """One line per peer; the last two columns say how many times as long as tcc it takes: in the
-    same rounds, and in the best round of both."""
+    """Returns one line per peer.
+
+    The last two columns are the peer's time over tcc's: in the same rounds, and best round over
+    best round.
+    """
     rows: list[tuple[str, ...]] = [
         ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
     ]
@@ -107,7 +110,8 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
-    """The fastest peer over tcc, in the same rounds and in the best rounds; empty without peers."""
+    """Returns the fastest peer's time over tcc's, in the same rounds and in the best rounds; empty
+    without peers."""
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:
         return {}
@@ -116,7 +120,7 @@ def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
 
 
 def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
-    """One line per peer whose rounds scatter: its median then says less than its best round."""
+    """Yields one line per peer whose rounds scatter: its median says less than its best round."""
     for kind, item in times.items():
         if item.scattered:
             best, median = (f"{value * 1e3:.3f} ms" for value in (item.best, item.median))

@@ -14,7 +14,7 @@ PATH = click.Path(path_type=Path)
 
 
 class _Output(click.Path):
-    """A path that is written: standard output is none."""
+    """A path to write; it refuses `-`, because output does not go to standard output."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -33,7 +33,7 @@ OUTPUT = _Output()
 
 
 class Seconds(click.FloatRange):
-    """A time above zero that is no longer than a day: clocks cannot wait for any number."""
+    """A time above zero and up to a day: clocks cannot wait for arbitrarily many seconds."""
 
     name = "seconds"
 

@@ -1,16 +1,19 @@
-"""How far a result may lie from what is expected."""
+"""Comparison of a result with the expected values."""
 
 import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record
 
-_AT_ONCE = 1 << 20  # elements: outputs of gigabytes are compared without copies of their size
+_AT_ONCE = 1 << 20  # elements compared at once: bounds the size of temporary copies
 
 
 @record
 class Difference:
-    """How one output compares: `error` is the largest difference over the largest expected
-    magnitude (for other than floats: the share of elements that differ)."""
+    """How one output compares with the expected values.
+
+    `error` is the largest difference over the largest expected magnitude; for types other than
+    floats it is the share of elements that differ.
+    """
 
     output: str
     error: float
@@ -19,8 +22,11 @@ class Difference:
 
 
 def compare(output: str, got: Array, want: Array, tolerance: float) -> Difference:
-    """Floats agree within `tolerance` of the largest finite expected value and have NaN and
-    infinities at the same places; all else is equal."""
+    """Compares an output with the expected values.
+
+    Floats must agree within `tolerance` times the largest finite expected magnitude, and have NaN
+    and infinities at the same places.  Other types must be equal.
+    """
     if got.shape != want.shape or got.dtype != want.dtype:
         why = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
         return Difference(output, float("inf"), False, why)

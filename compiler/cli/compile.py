@@ -63,8 +63,11 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
 
 
 def _place(model: Path, output: Path | None, suffix: str) -> Path:
-    """Where the artifact goes; raises UserError where that is the model itself, its own header, or
-    there and no file: what is there is replaced."""
+    """Returns the path of the artifact, which replaces a file at that path.
+
+    Raises UserError where the path is a folder, a device, the model itself, or the artifact's own C
+    header.
+    """
     place = output or Path(f"{model.stem}{suffix}")
     with file_errors("a path cannot be used", place):
         there, model_there = place.exists(), model.exists()

@@ -1,4 +1,4 @@
-"""The deadline of commands that run models, and runs that signals and deadlines end anywhere."""
+"""The deadline of commands that run models, and runs that signals and deadlines can interrupt."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ Result = TypeVar("Result")
 
 
 class _LateError(BaseException):
-    """No `except Exception` on its way takes it for a fault of what it ends."""
+    """The deadline has passed; no `except Exception` catches it."""
 
 
 def timeout_flag(command: Command) -> Command:
-    """Adds `--timeout`: a command that takes longer leaves all contexts and raises UserError."""
+    """Adds `--timeout`: a command that takes longer closes its contexts and raises UserError."""
 
     @click.option(
         "--timeout", type=Seconds(), help="The most that all of this may take, compiling too."
@@ -52,8 +52,11 @@ def _deadline(seconds: float | None) -> Iterator[None]:
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """What `work` gives.  It runs on a thread that the end of the process does not wait for: so a
-    signal, or the deadline, ends it wherever it is."""
+    """Returns the result of `work`, which runs on a daemon thread.
+
+    A signal or the deadline interrupts the wait for it anywhere, and the end of the process does
+    not wait for the thread.
+    """
     future: Future[Result] = Future()
 
     def run() -> None:

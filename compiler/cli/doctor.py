@@ -106,7 +106,7 @@ def _package(name: str) -> str:
 
 
 def _linkers() -> dict[str, str]:
-    """The programs that can link an artifact, by what they are called."""
+    """Returns the programs that can link an artifact by name, each with its version or "absent"."""
     cc = shutil.which("cc")
     return {
         "cc": "absent" if cc is None else _first_line([cc, "--version"]),
@@ -137,13 +137,13 @@ def _processor() -> dict[str, str]:
 
 
 def _target() -> Target:
-    """What `tcc compile` compiles for by default."""
+    """Returns the target that `tcc compile` compiles for by default."""
     options = Options()
     return parse_targets(options.target, options.cpu, detect)[0]
 
 
 def _huge_pages() -> str:
-    """The kernel's setting: madvise and always suit the runtime, never does not."""
+    """Returns the kernel's setting; the runtime needs `madvise` or `always`."""
     try:
         text = _HUGE_PAGES.read_text()
     except OSError:

@@ -175,14 +175,15 @@ def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
 
 
 def _flat(value: Any) -> bool:
-    """Whether a value fits on one line: no records in it."""
+    """True where a value holds no records and so fits on one line."""
     if isinstance(value, list):
         return not any(isinstance(item, list | dict) for item in value)
     return not isinstance(value, dict)
 
 
 def _lines(name: str, value: Any) -> Iterator[str]:
-    """A table is its length and one row per line; nested values are indented."""
+    """Yields a value's lines: a list gives its length and a line per row; nested values are
+    indented."""
     if _flat(value):
         yield f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}"
         return

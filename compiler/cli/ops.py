@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 else:
     driver = later("tcc.driver")
 
-# What devices have no kernels for.
+# The ops that run on the host only: GPUs have no kernels for them.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """What is said of one op in lists: name, ONNX names, element types, form, whether GPUs
-    compute it, meaning."""
+    """Returns the record of an op: name, ONNX names, element types, form, GPU support, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
@@ -45,12 +44,12 @@ def op_record(op: OpSpec) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as people may write it: without the case, and the prefix of its domain."""
+    """Returns a name in lower case without the prefix of its domain."""
     return re.sub(r"^(aten::|aten\.|ai\.onnx\.|com\.microsoft\.)", "", name.lower())
 
 
 def _imported(name: str) -> Iterator[dict[str, Any]]:
-    """What is said of an operator that no row stands for: an importer writes it as others."""
+    """Yields the record of an operator without a row: an importer writes it as other operators."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [*driver.onnx_opsets(_plain(name))]
     module = driver.aten_converter(name)
@@ -63,7 +62,7 @@ def _imported(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The ONNX operators that a row or its name stand for, with their opsets."""
+    """Returns the ONNX operators that a row or its name stand for, with their opsets."""
     opsets = driver.onnx_opsets(_plain(name), row["name"], *row["onnx"])
     return {"onnx": [*opsets], "opsets": opsets}
 

@@ -17,8 +17,8 @@ from tcc.cli.show import say
 from tcc.errors import UserError
 from tcc.record import record
 
-_GRACE = 5.0  # seconds that ranks have to end when they are asked to
-# A rank ends with the launcher, whose end of the pipe is then its standard input's no more.
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+# A rank ends with the launcher: the launcher's end closes the pipe that is the rank's stdin.
 _RANK = (
     "import os; from tcc.children import end_with_parent; end_with_parent(); "
     "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); from tcc.__main__ import main; main()"
@@ -27,8 +27,10 @@ _RANK = (
 
 @record
 class _Rank:
-    """A process and the files of what it prints: a pipe would wait for the processes that it
-    leaves behind."""
+    """A process and the files of its stdout and stderr.
+
+    They are no pipes, because a pipe would also wait for processes that the rank leaves behind.
+    """
 
     process: subprocess.Popen[bytes]
     printed: IO[str]
@@ -36,10 +38,11 @@ class _Rank:
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
-    """What `count` ranks of `tcc ARGUMENTS` print, in their order; `{rank}` is a rank's number.
+    """Runs `count` ranks of `tcc ARGUMENTS` and returns the stdout of each, in order of rank.
 
-    The CPUs of this process are divided between them, with `pin` fixedly.  Lines of stderr appear
-    when a rank ends, behind its name.  The first rank that fails ends the others: raises UserError
+    `{rank}` in an argument becomes the rank's number.  Each rank gets its share of this process's
+    CPUs as its number of threads, and with `pin` as its CPU affinity.  Lines of stderr appear when
+    a rank ends, behind its name.  The first rank that fails ends all others; this raises UserError
     with its exit code.  Ranks end with the calling thread, however that ends.
     """
     ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
@@ -56,7 +59,7 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
 
 
 def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
-    """Tells when a rank has ended, and whether it left a core dump."""
+    """Puts the rank's number into `ends` when it has ended, and whether it left a core dump."""
     dumped = False
     with suppress(ChildProcessError):  # where the caller ignores SIGCHLD, or has ended the rank
         ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
@@ -71,13 +74,13 @@ def _text(file: IO[str]) -> str:
 
 @contextmanager
 def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_Rank]]:
-    """The ranks; those that still run at the end are ended."""
+    """Yields the ranks; at the end it ends every rank that still runs."""
     cpus = sorted(os.sched_getaffinity(0))
     job = {"TCC_SIZE": str(count), "TCC_LOCAL_SIZE": str(count)}
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
     job |= {"TCC_NUM_THREADS": str(max(1, len(cpus) // count))}
     ranks: list[_Rank] = []
-    pipe = os.pipe()  # its one end is in this process alone
+    pipe = os.pipe()  # this process alone has the end for writing
     with ExitStack() as files:
         for end in pipe:
             files.callback(os.close, end)

@@ -1,5 +1,5 @@
 """Runs of a model by a reference: ONNX Runtime without optimisations for an ONNX file, PyTorch for
-an archive of it, or tcc's evaluator."""
+a .pt2 archive, or tcc's evaluator."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 @record
 class Job:
-    """A model on the draws of a range, rounded where `rounding` says how."""
+    """A run of the model on a range of draws; `rounding` says how the model is rounded."""
 
     draws: range
     rounding: Rounding | None = None
@@ -28,9 +28,10 @@ class Job:
 
 @record
 class Reference:
-    """What runs a model: the peer, or tcc's evaluator without one, and `why` that is so.
+    """The reference of a model: a peer, or tcc's evaluator if `peer` is None, and the reason `why`.
 
-    The evaluator `rounds_weights_alone` of an archive, and not what they are multiplied with.
+    `rounds_weights_alone`: for an archive the evaluator rounds weights, but not the operands that
+    they are multiplied with.
     """
 
     name: str
@@ -40,7 +41,10 @@ class Reference:
 
 
 def reference_of(model: Path, evaluator_only: bool) -> Reference:
-    """The reference for a model; `own` where others do not take its types or its draws."""
+    """Returns the reference for a model.
+
+    `evaluator_only`: no other reference takes the model's types or its random draws.
+    """
     is_archive = model.suffix == ".pt2"
     row = _TORCH if is_archive else PEERS["ort-plain"]
     title, why = row.title.partition(",")[0], ""
@@ -61,7 +65,7 @@ def run_reference(
     threads: int,
     evaluator_only: bool,
 ) -> list[list[NamedArrays]]:
-    """The outputs of each job on each of its draws; `names` are those of an archive's outputs."""
+    """Returns the outputs of each job on each of its draws; `names` are an archive's outputs."""
     row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]

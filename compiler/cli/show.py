@@ -24,12 +24,12 @@ else:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """A function to call with the stage that begins; shown on stderr if that is a terminal."""
+    """Yields a function that shows the stage that begins, on stderr if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda stage: None
         return
     printed_title = printable(title)
-    # Without a thread that draws it again and again: processes with threads cannot fork.
+    # No thread refreshes the line, because processes with threads cannot fork.
     terminal = console.Console(stderr=True)
     with live.Live(console=terminal, auto_refresh=False, transient=True) as shown_line:
         yield lambda stage: shown_line.update(text.Text(f"{printed_title}: {stage}"), refresh=True)
@@ -39,12 +39,12 @@ _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Prints one line, whatever names are in it."""
+    """Prints one line with its control characters escaped."""
     click.echo(printable(line), err=err)
 
 
 def say_fitted(lines: Iterable[str], *, err: bool = False, indent: int = 4) -> None:
-    """Prints lines, those that are wider than the terminal as several, the later ones indented."""
+    """Prints lines; a line wider than the terminal is wrapped, and its continuation indented."""
     for line in lines:
         for part in _parts(printable(line), len(line) - len(line.lstrip()) + indent) or [""]:
             click.echo(part, err=err)
@@ -56,15 +56,18 @@ def _parts(text: str, indent: int) -> list[str]:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result as a program would read it."""
+    """Prints a result as JSON."""
     click.echo(json.dumps(value))
 
 
 def aligned(
     rows: Iterable[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
 ) -> Iterator[str]:
-    """Rows as lines of columns: the first and the last to the left, those between by `justify`.
-    Where a line is wider than the terminal, its last cell stands below it."""
+    """Yields rows as lines of aligned columns.
+
+    The first and the last column are aligned to the left, the columns between by `justify`.  Where
+    a line is wider than the terminal, its last cell stands below it.
+    """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for first, *middle, last in rows:
@@ -78,7 +81,7 @@ def aligned(
 
 
 def bytes_text(size: int) -> str:
-    """1536 is `1.5 KiB`."""
+    """Returns a size as text: 1536 is `1.5 KiB`."""
     value, suffix = float(size), "B"
     for suffix in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
         if value < 1024:
@@ -88,7 +91,7 @@ def bytes_text(size: int) -> str:
 
 
 def summary_line(compiled: CompileResult) -> str:
-    """The one line that ends every compile; what differs between variants is there for each."""
+    """Returns the line that ends every compile; facts that differ appear once a variant."""
     summary = compiled.summary
     specialised = f"{summary.specialisations} specialisation{'s' * (summary.specialisations != 1)}"
     needs = f"needs {summary.needs}"
@@ -118,7 +121,7 @@ def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
 
 
 def _converted(types: Mapping[str, int], precision: str) -> str:
-    """`12 of 14 matmul and convolution weights as int8`; nothing where f32 is asked for."""
+    """Returns text such as `12 of 14 matmul and convolution weights as int8`; empty for f32."""
     narrow = {name: count for name, count in types.items() if name != "f32"}
     every = f"of {sum(types.values())} matmul and convolution weights"
     parts = (f"{count} {every} as {name}" for name, count in narrow.items())
@@ -128,8 +131,10 @@ def _converted(types: Mapping[str, int], precision: str) -> str:
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
-    """One line per array: name, type, shape, range; of strings the first ones.  Entries of
-    sequences have lines of their own."""
+    """Yields one line per array: name, type, shape, and range, or the first strings.
+
+    Each element of a sequence has a line of its own.
+    """
     for name, array in values.items():
         if array is None:
             yield f"{name}: no element"
@@ -152,13 +157,15 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(value: Any) -> str:
-    """Six digits of a float; all of an integer."""
+    """Returns six digits of a float, all digits of an integer."""
     return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
 
 
 def array_record(value: Any) -> Any:
-    """Element type, shape and values of a result, as JSON; lists and None as they are.  Floats that
-    JSON lacks are the texts "nan", "inf" and "-inf"."""
+    """Returns element type, shape and values of a result, for JSON; None stays, lists recurse.
+
+    Floats that JSON lacks become the texts "nan", "inf" and "-inf".
+    """
     if value is None:
         return None
     if isinstance(value, list):

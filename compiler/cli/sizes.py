@@ -1,4 +1,4 @@
-"""Sizes of runs by the program's own arithmetic: of inputs that are made up, and of kernels."""
+"""Sizes that follow from a program's own arithmetic: of random inputs, and of kernels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,14 @@ def fitting_shapes(
     smallest: int = 1,
     larger: bool = False,
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the input ports that `given` lacks: symbolic sizes are `least`, but where checks
-    fail then one after the other becomes the smallest of a few sizes with which the fewest fail.
+    """Returns shapes of the input ports that `known_shapes` lacks, such that few checks fail.
 
-    The few sizes include what the failing checks compare, so that a size which `given` fixes is
-    found whatever it is.  With `larger` sizes are then twice as large and one more, all or one by
-    one, where no more checks fail outside of branches that data choose: a run may refuse them.
-    Checks of numbers that only a run knows count as met.
+    Every symbolic size starts at `smallest`.  While checks fail, one size after the other becomes
+    the smallest of some candidates with the fewest failing checks.  The candidates include the
+    numbers that failing checks compare, so that any size fixed by `known_shapes` can be matched.
+    With `larger`, sizes then become twice as large plus one, all together or one by one, where no
+    more checks fail outside of data-dependent branches; a run may still refuse these sizes.  Checks
+    of numbers that only a run knows count as met.
     """
     known_dims = {
         (port, axis): n for port, dims in known_shapes.items() for axis, n in enumerate(dims)
@@ -47,7 +48,7 @@ def fitting_shapes(
         for i in program.body
         if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in known_shapes
     }
-    # Equal sizes have one register; what is computed from others follows them.
+    # Equal sizes share one register, and a computed size is no free size.
     free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
     free = list(dict.fromkeys(free))
 
@@ -90,8 +91,11 @@ def fitting_shapes(
 def step_sizes(
     program: Program, shapes: Mapping[int, Sequence[int]]
 ) -> list[tuple[int | None, ...]]:
-    """What each step of the program is told, of kernels: None for what the `shapes` of inputs do
-    not decide, as numbers of data and of a trip are not."""
+    """Returns the size arguments of each step of the program; empty for steps that are no kernel.
+
+    An argument is None where the `shapes` of the inputs do not decide it: it comes from data or
+    from the trip of a loop.
+    """
     registers: dict[Register, int] = {}
     dims = {(port, axis): n for port, shape in shapes.items() for axis, n in enumerate(shape)}
     _missed(program.body, registers, dims)
@@ -106,8 +110,10 @@ def step_sizes(
 
 
 def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> list[_Pair]:
-    """The numbers that each failing check compares, of all branches and of one trip of each loop;
-    sets `registers`."""
+    """Returns the pair of numbers that each failing check compares, and sets `registers`.
+
+    Both arms of a branch run where its condition is unknown, and each loop makes one trip.
+    """
     pairs: list[_Pair] = []
     for instr in body:
         match instr:

@@ -1,4 +1,4 @@
-"""The work of `tcc verify`: runs of an artifact and of a reference, and what is said of them."""
+"""The work of `tcc verify`: runs an artifact and a reference, and prints how they compare."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +57,10 @@ def verify(
     reproduce: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints how the artifact compares with the model and returns the exit code.  The arguments are
-    those of the command."""
+    """Prints how the artifact compares with the model and returns the exit code.
+
+    The arguments are the options of the command.
+    """
     check_pair(model, artifact)
     if layers and model.suffix == ".pt2":
         raise UserError(
@@ -103,7 +105,7 @@ def verify(
         runs, errors = _outputs(module, drawn)
         if 0 in errors:
             raise errors[0]
-        # What the artifact refuses, the reference may refuse too.
+        # The reference may refuse a draw that the artifact refuses, so it gets none of them.
         checked = _outputs(module, fixed)[0]
         allowance_draws = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
         model_draws = [
@@ -182,14 +184,14 @@ def _verify_layers(
 
 
 def _within(verdict: Verdict, tolerance: float) -> Verdict:
-    """`found`, wrong where the precision costs more than `tolerance`."""
+    """Returns the verdict, turned to wrong where the precision costs more than `tolerance`."""
     if not verdict.ok or verdict.cost <= tolerance:
         return verdict
     return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
-    """Why tcc's own evaluator is the reference, where it is, and what it leaves out."""
+    """Yields why tcc's own evaluator is the reference, where it is, and what it does not round."""
     if oracle.why:
         yield f"the reference is tcc's own: {oracle.why}"
     if oracle.rounds_weights_alone and precision != "f32":
@@ -197,7 +199,7 @@ def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
 
 
 def _line(verdict: Verdict, precision: str) -> str:
-    """What is said of an output: whether it is right, and what the precision costs."""
+    """Returns the line of an output: right or wrong, its error, and the cost of the precision."""
     said = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
     if verdict.error < inf:
         said += f" of {verdict.allowed:.1e} allowed"
@@ -205,8 +207,10 @@ def _line(verdict: Verdict, precision: str) -> str:
 
 
 def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> str:
-    """How many outputs are right.  Where rounding moves them far from the unrounded model, that is
-    no agreement."""
+    """Returns the line that counts the right outputs.
+
+    It does not speak of agreement where rounding moves the outputs far from the unrounded model.
+    """
     right = f"{sum(item.ok for item in verdicts)} of {len(verdicts)} outputs"
     cost = max((item.cost for item in verdicts if item.ok), default=0.0)
     if precision == "f32" and cost <= _AGREEMENT:
@@ -215,7 +219,7 @@ def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> s
 
 
 def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArrays]) -> bool:
-    """Whether an output is equal for all draws of the inputs that have equal shapes."""
+    """True where draws of equal shapes exist and all give equal values of the output."""
     groups: dict[Any, list[Array]] = {}
     for draw, got in zip(draws, gots, strict=False):
         shapes = tuple(array.shape for array in draw.values())
@@ -231,7 +235,7 @@ def _drawn(
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
-    """The inputs of the user's seed, and those that allowances are computed with."""
+    """Returns the inputs of the user's seed, and the inputs that allowances are computed with."""
     drawn, fixed, more = (
         partial(make_draws, module.inputs, inputs, part, program) for part in draws
     )
@@ -243,12 +247,14 @@ def _drawn(
 def _outputs(
     module: Module, draws: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
-    """What the artifact gives for draws, by their numbers; and the errors of those that it refuses,
-    as a branch may their sizes."""
+    """Returns the artifact's outputs by number of draw, and the errors of draws that it refuses.
+
+    A branch of the model may refuse the sizes of a draw.
+    """
     results: dict[int, dict[str, Array]] = {}
     errors: dict[int, UserError] = {}
     for number, values in enumerate(draws):
-        # A run may update its inputs.
+        # Copies, because a run may update its inputs.
         arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
         try:
             outputs = interruptible(partial(module.run, arrays, seed=SEED))
@@ -259,13 +265,13 @@ def _outputs(
 
 
 def _refusal(values: Mapping[str, Any], error: UserError) -> str:
-    """What is said of a draw that is left out."""
+    """Returns the line of a draw that the artifact refuses."""
     sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
     return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
 def _check_same_inputs(artifact: Path, ports: Sequence[Port], model: Path) -> None:
-    """Raises UserError where the artifact was made of a model with other inputs."""
+    """Raises UserError where the artifact was compiled from a model with other inputs."""
     got = [port.name for port in ports]
     expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
     if got != expected:
@@ -278,13 +284,13 @@ def _check_same_inputs(artifact: Path, ports: Sequence[Port], model: Path) -> No
 
 
 def _check_arrays(ports: Sequence[Port], use: str) -> None:
-    """Raises UserError for a sequence or an optional, by name."""
+    """Raises UserError that names the first sequence or optional among `ports`."""
     for port in ports:
         if "(" in port.dtype:
             raise UserError(
                 f"{port.name!r} has no array that could be {use}",
                 why=f"it is of type {port.dtype}",
-                hint="tcc verify --layers checks what is around lists that a model makes inside",
+                hint="tcc verify --layers checks the nodes around lists inside of a model",
             )
 
 
@@ -325,10 +331,10 @@ def _reason(finding: Finding) -> str:
 
 
 def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
-    for new rows only the old ones.
+    """Copies an artifact's inputs, which a run may update, for the model.
 
-    Raises UserError where the number of new rows depends on symbolic sizes.
+    Where an input is a cache with room for new rows, the model gets the old rows only.  Raises
+    UserError where the number of new rows depends on symbolic sizes.
     """
     arrays = {name: array.copy() for name, array in inputs.items()}
     for item in manifest.get("appends", ()):

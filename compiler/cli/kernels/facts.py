@@ -1,4 +1,4 @@
-"""What a manifest says of an artifact's kernels, checked: the file may come from anywhere."""
+"""Facts about an artifact's kernels from its manifest, checked: the file may be untrusted."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 
 @record
 class KernelFact:
-    """One kernel: what it comes from, and the work and predicted time of one launch;
-    `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
-    it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of typical sizes, and `times` has flops, bytes, seconds on all
-    cores and on one at each set of sizes that was priced."""
+    """One kernel: its source, and the work and predicted time of one launch.
+
+    `contraction_flops` is the part of `flops` in contractions.  `limit` names the resource that
+    binds the kernel according to its price, where the manifest has it.  A kernel with symbolic
+    sizes has `formulas`, over `sizes`, of flops, contraction flops and bytes; its numbers are then
+    those of typical sizes.  Each row of `times` has the flops, the bytes, the seconds on all cores
+    and the seconds on one core at a priced set of sizes.
+    """
 
     symbol: str
     source: str
@@ -52,9 +55,12 @@ class KernelFact:
     times: tuple[tuple[float, ...], ...] = ()
 
     def at(self, sizes: Sequence[int | None], threads: int | None = None) -> KernelFact | None:
-        """With the work of a launch at these `sizes`, None where it is not known, and the time that
-        prices at other sizes predict for it on so many `threads` (None: all cores).  Raises
-        UserError for formulas that are none."""
+        """Returns the facts with the work and predicted time of a launch at `sizes`.
+
+        The time is interpolated between priced sizes, for `threads` threads (None: all cores).
+        Returns None where a size is unknown or a formula has no value.  Raises UserError for a
+        malformed formula.
+        """
         if not self.formulas:
             return self
         known_sizes = all_known(sizes)
@@ -71,8 +77,8 @@ class KernelFact:
         return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
-        """Seconds in a column of `times` for so much work, on straight lines between the sets that
-        were priced; beyond them in proportion to the nearest."""
+        """Interpolates the seconds in a column of `times` linearly by flops, or by bytes without
+        flops; beyond the priced sets the seconds are in proportion to the nearest set."""
         work = 0 if any(row[0] for row in self.times) else 1
         points = sorted((row[work], row[column]) for row in self.times)
         amount = (flops, bytes_)[work]
@@ -87,8 +93,10 @@ class KernelFact:
 
 @record
 class KernelFacts:
-    """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
-    the limits of the machine that the artifact was compiled for."""
+    """The kernels and steps of a program, and the peak rates of the machine it was compiled for.
+
+    A step is the number of a kernel or the name of a runtime function.
+    """
 
     kernels: tuple[KernelFact, ...]
     steps: tuple[int | str, ...]
@@ -97,8 +105,10 @@ class KernelFacts:
 
 
 def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> KernelFacts:
-    """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
-    it lacks or contradicts them."""
+    """Returns the facts of a variant from `manifest`, which belongs to the artifact at `path`.
+
+    Raises UserError where facts are missing or malformed.
+    """
     with reading_manifest(path, "describe its kernels"):
         described = manifest["variants"][variant]
         kernels = tuple(
@@ -123,8 +133,10 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
 
 @contextmanager
 def reading_manifest(path: Path, what: str) -> Iterator[None]:
-    """Inside, what the manifest of the artifact at `path` lacks, or has otherwise than it should,
-    is a UserError: it does not do `what`."""
+    """Turns errors from reading the manifest of the artifact at `path` into UserError.
+
+    The message says that the manifest does not do `what`.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, OverflowError, StopIteration) as error:
@@ -137,7 +149,7 @@ def reading_manifest(path: Path, what: str) -> Iterator[None]:
 
 
 def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> int:
-    """The value of an index's text, whose names stand in `names` with Python's text for each."""
+    """Evaluates a formula; `names` maps each of its names to the text that Python parses."""
     try:
         text = _NAME.sub(lambda name: names[name[0]], formula)
         return _value(ast.parse(text, mode="eval").body, sizes)

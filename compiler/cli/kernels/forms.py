@@ -30,11 +30,11 @@ FORMS = ("graph", "expr", "tile", "schedule", "program", *_CODE)
 
 
 def form_text(model: Path, form: str, kernel: str | None, input_texts: Sequence[str]) -> str:
-    """The text of a model's `form`, one of `FORMS`, on this machine's processor; of one `kernel` by
-    its number, or of all.  `given` are the texts of `--input`.
+    """Returns the text of a model's `form`, one of `FORMS`, for this machine's processor.
 
-    An artifact has the forms `llvm`, `triton` and `asm`, if it was compiled with --keep-ir.
-    Raises UserError for a form or a kernel that there is not.
+    `kernel` is the number of a kernel; None gives all.  `input_texts` are the texts of `--input`.
+    An artifact has the forms `llvm`, `triton` and `asm` if it was compiled with --keep-ir.  Raises
+    UserError for a form or a kernel that does not exist.
     """
     if form in _CODE:
         return _code(model, form, kernel, input_texts)
@@ -64,7 +64,7 @@ def form_text(model: Path, form: str, kernel: str | None, input_texts: Sequence[
 
 
 def _stopped(model: Path, step: str, input_texts: Sequence[str]) -> Any:
-    """The form that the model has after a step."""
+    """Returns the form that the model has after a step."""
     try:
         with opened_artifact(model, input_texts, stop_after=step):
             pass

@@ -16,12 +16,11 @@ else:
 
 
 def kernel_listing(path: Path, kernel: str, form: str) -> str:
-    """A kernel of the artifact at `path` in a form: `llvm`, `triton`, or `asm`, which LLVM IR
-    became.
+    """Returns a kernel of the artifact at `path` as `llvm`, `triton`, or `asm` (compiled LLVM IR).
 
-    `kernel` is its symbol or number, in an artifact of several variants behind the variant's number
-    as in `1/0`.  Raises UserError where the artifact does not keep its IR, has
-    no such kernel, or not in this form: GPUs' kernels are Triton, those of cores LLVM IR.
+    `kernel` is its symbol or number; in an artifact of several variants the variant's number comes
+    first, as in `1/0`.  Raises UserError where the artifact does not keep its IR, has no such
+    kernel, or not in this form: kernels for GPUs are Triton, kernels for CPUs LLVM IR.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:
@@ -57,7 +56,7 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
 
 
 def _variant_and_symbol(kernel: str, variants: int) -> tuple[int, str]:
-    """The variant's number and the name under which the link step keeps the kernel's listing."""
+    """Returns the variant's number and the name under which the artifact keeps the listing."""
     place, _, name = kernel.rpartition("/")
     number = int(place) if place.isdecimal() else 0
     symbol = f"tcc_kernel_{name}" if name.isdecimal() else name
@@ -65,7 +64,7 @@ def _variant_and_symbol(kernel: str, variants: int) -> tuple[int, str]:
 
 
 def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
-    """What the artifact's code was made for; its caches do not matter any more."""
+    """Returns the target of a variant's code, without cache sizes: they do not affect assembly."""
     with reading_manifest(path, "name its target"):
         variant = manifest["variants"][number]
         cpu, triple = variant["cpu"], manifest["target"]["triple"]

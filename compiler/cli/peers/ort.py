@@ -1,6 +1,6 @@
 """Runs models with ONNX Runtime: MODEL.onnx INPUTS.npz THREADS [unoptimised [BEGIN:END:MODEL ...]].
 
-With ranges it gives the outputs that `worker.run_ranges` names.
+With ranges the outputs have the names of `worker.run_ranges`.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from tcc.cli.peers.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
-    """A function that gives the outputs of `model` on the arrays of `feed`, or those of all
-    `ranges`."""
+    """Returns a function that gives the outputs of `model` on the arrays of `feed`, or the outputs
+    of all `ranges`."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads

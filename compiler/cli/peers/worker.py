@@ -1,11 +1,11 @@
-"""The worker's side of a peer: a process that runs one model when it is asked.
+"""The worker's side of a peer: a process that runs one model on request.
 
 A worker is started as `python -m tcc.cli.peers.X MODEL INPUTS.npz THREADS [ARGUMENT ...]`.  It
 answers one JSON line when it is ready, then one JSON line for each line it reads:
 
     time COUNT      -> {"seconds": [...]}   wall seconds of COUNT runs
     outputs FILE    -> {}                   writes the outputs of one run to FILE (npz)
-    again           -> {}                   prepares anew: INPUTS.npz is another by now
+    again           -> {}                   prepares anew, because INPUTS.npz has changed
 
 A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
 stderr.
@@ -26,13 +26,13 @@ from tcc.children import end_with_parent
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-Run = Callable[[], Arrays]  # of a model, once
+Run = Callable[[], Arrays]  # runs a model once
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Names may be any text, so arrays are numbered; array 0 holds the names.
+    """Writes arrays as an npz file: array 0 holds their names, which may be any text.
 
-    Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
+    Each string gets a full stop at its end, because NumPy drops zeros at the end of a text.  Raises
     ValueError for sequences and optionals.
     """
     values = map(np.asarray, arrays.values())
@@ -51,7 +51,7 @@ def _without_stops(texts: Array) -> Array:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The inverse of `write_arrays`."""
+    """Reads the arrays that `write_arrays` wrote."""
     with np.load(path, allow_pickle=False) as archive:
         arrays = [archive[f"arr_{number + 1}"] for number in range(len(archive["arr_0"]))]
         decoded = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
@@ -59,12 +59,15 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def serve(prepare: Callable[..., Run]) -> None:
-    """Answers requests on stdin until it ends; `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)`,
-    two paths, a number and texts, gives the function that runs once."""
+    """Answers requests from stdin until it ends.
+
+    `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)` takes two paths, a number and texts, and
+    returns the function that runs the model once.
+    """
     end_with_parent()
     model, feed, threads, *arguments = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
+    os.dup2(2, 1)  # stdout carries the protocol, so the runtime's own prints go to stderr
     try:
         for line in chain(["again"], sys.stdin):
             verb, _, operand = line.strip().partition(" ")
@@ -84,10 +87,10 @@ def serve(prepare: Callable[..., Run]) -> None:
 def run_ranges(
     feed: Path, ranges: Sequence[str], opened: Callable[[str], Callable[[Arrays], Arrays]]
 ) -> Arrays:
-    """The outputs of every MODEL of `ranges`, texts BEGIN:END:MODEL, on the draws BEGIN to END of
-    the inputs in `feed`, whose arrays are named `DRAW NAME`.
+    """Runs every MODEL of `ranges`, texts BEGIN:END:MODEL, on its draws BEGIN to END.
 
-    The outputs are named `MODEL DRAW NAME`, the models being numbered; `opened(MODEL)` runs one.
+    The arrays in `feed` are named `DRAW NAME`.  The outputs are named `MODEL DRAW NAME`, where
+    MODEL is the position in `ranges`.  `opened(MODEL)` returns a function that runs the model.
     """
     draws: dict[str, dict[str, Array]] = {}
     for text, array in read_arrays(feed).items():
