@@ -51,21 +51,21 @@ class Allowance:
 
     noises: Mapping[_Group, _Noise]
     scale: float
-    least: tuple[float, float]
+    floors: tuple[float, float]
 
     @property
     def share(self) -> float:
         """The largest error that is allowed anywhere, relative to the largest value."""
-        return max((self.most(group, 1)[0] for group in self.noises), default=self.least[0])
+        return max((self.most(group, 1)[0] for group in self.noises), default=self.floors[0])
 
     def most(self, group: _Group, draws: int) -> Array:
         """The most that each measure of so many draws may be, the first two relative to the largest
         value.  Draws of a group are few, and others enlarge errors more: both count for these."""
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
         if group not in self.noises:
-            return np.asarray(widest * _FACTORS[:2] / self.scale + self.least[0])
+            return np.asarray(widest * _FACTORS[:2] / self.scale + self.floors[0])
         noise = self.noises[group]
-        single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.least[0]
+        single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.floors[0]
         shape = noise.sizes.shape
         sizes = np.array([n for n in shape if n >= _ROWS])
         # Outliers of a row have any sign: they move its mean as the sum of so many does.
@@ -75,19 +75,22 @@ class Allowance:
 
 
 def allowance(
-    wants: Sequence[Array], moved: Iterable[Sequence[Array]], kinds: Sequence[float], least: float
+    wants: Sequence[Array],
+    perturbed: Iterable[Sequence[Array]],
+    kinds: Sequence[float],
+    floor: float,
 ) -> Allowance:
     """The allowance of an output that is `wants` in draws of some `kinds`, and each of `moved` with
     other roundings; a relative error of `least` is always allowed."""
     floats = wants[0].dtype.kind == "f"
-    floors = (max(least, _LEAST), max(least, _LEAST_MEAN)) if floats else (0.0, 0.0)
+    floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
     empty = Allowance({}, _scale(wants), floors)
-    runs = [_grouped(gots, wants, kinds) for gots in moved]
+    runs = [_grouped(gots, wants, kinds) for gots in perturbed]
     noises = {}
     for group in runs[0]:
-        squares = [np.square(off) for run in runs for off in run.get(group, ())]
+        squares = [np.square(off) for groups in runs for off in groups.get(group, ())]
         sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
-        measures = [_measures(run[group], sizes, empty) for run in runs if group in run]
+        measures = [_measures(groups[group], sizes, empty) for groups in runs if group in groups]
         noises[group] = _Noise(sizes, np.max(measures, 0))
     return Allowance(noises, empty.scale, floors)
 
@@ -97,20 +100,20 @@ def judged(
 ) -> tuple[float, str]:
     """The largest error of an output in draws of some `kinds`, relative to its largest value, and
     which measure is more than `allowed`, if one is."""
-    unit = max(_scale(wants), allowed.scale)
+    scale = max(_scale(wants), allowed.scale)
     worst, error, why = 1.0, 0.0, ""
     for group, errors in _grouped(gots, wants, kinds).items():
         noise = allowed.noises.get(group)
         values = _measures(errors, None if noise is None else noise.sizes, allowed)
-        values[:2] /= unit
-        most = allowed.most(group, len(errors))
+        values[:2] /= scale
+        limits = allowed.most(group, len(errors))
         error = max(error, float(values[0]))
-        ratios = values / np.maximum(most, np.finfo(float).tiny)
-        at = int(np.argmax(ratios))
-        if ratios[at] > worst:
-            worst = ratios[at]
-            name = _NAMES[at if at < 2 else 2 + (at - 2) // (values.size // 2 - 1)]
-            why = f"{name} {values[at]:.1e}, {most[at]:.1e} allowed"
+        ratios = values / np.maximum(limits, np.finfo(float).tiny)
+        index = int(np.argmax(ratios))
+        if ratios[index] > worst:
+            worst = ratios[index]
+            name = _NAMES[index if index < 2 else 2 + (index - 2) // (values.size // 2 - 1)]
+            why = f"{name} {values[index]:.1e}, {limits[index]:.1e} allowed"
     return error, why
 
 
@@ -138,17 +141,17 @@ def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) 
     first += [np.sqrt(np.mean([np.mean(np.square(off)) for off in errors]))]
     if sizes is None:
         return np.array(first)
-    floor = allowed.least[1] * allowed.scale
-    unit = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
+    floor = allowed.floors[1] * allowed.scale
+    element_noise = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
     mean = np.zeros(sizes.shape)
     for off in errors:
-        beyond = np.copysign(np.maximum(np.abs(off) - floor, 0), off) / unit
+        beyond = np.copysign(np.maximum(np.abs(off) - floor, 0), off) / element_noise
         mean += np.clip(beyond, -_MOST, _MOST) / len(errors)
-    others = [
+    other_axes = [
         tuple({*range(mean.ndim)} - {n}) for n, size in enumerate(mean.shape) if size >= _ROWS
     ]
-    means = [np.max(np.abs(np.mean(mean, axes))) for axes in others]
-    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in others]
+    means = [np.max(np.abs(np.mean(mean, axes))) for axes in other_axes]
+    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in other_axes]
     return np.array([*first, *means, *spreads])
 
 

@@ -148,8 +148,8 @@ def needed_glibc(path: Path) -> str:
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
     names = _read_section(path, ".dynstr")
-    found = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
-    newest = max(([*map(int, version.split(b"."))] for version in found), default=[2])
+    versions = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
+    newest = max(([*map(int, version.split(b"."))] for version in versions), default=[2])
     return f"glibc {'.'.join(map(str, newest))}"
 
 
@@ -263,7 +263,7 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     return header
 
 
-def _read_section(path: Path, wanted: str) -> bytes:
+def _read_section(path: Path, name: str) -> bytes:
     """The bytes of the section `wanted` of the artifact at `path`."""
     with _opened(path, "artifact") as file:
         header = _read_header(file, path)
@@ -274,13 +274,13 @@ def _read_section(path: Path, wanted: str) -> bytes:
             raise _not_an_artifact(path, "its sections have too many names")
         names = _read_at(file, start, size, path)
         for start, *_, offset, size, _, _, _, _ in sections:
-            if names.startswith(f"{wanted}\0".encode(), start):
-                if size > _MOST_SECTION.get(wanted, _MOST_OTHERS):
-                    raise _not_an_artifact(path, f"its section {wanted} is too large")
+            if names.startswith(f"{name}\0".encode(), start):
+                if size > _MOST_SECTION.get(name, _MOST_OTHERS):
+                    raise _not_an_artifact(path, f"its section {name} is too large")
                 return _read_at(file, offset, size, path)
-    if wanted == LISTINGS_SECTION:
+    if name == LISTINGS_SECTION:
         return b""
-    raise _not_an_artifact(path, f"it has no section {wanted}")
+    raise _not_an_artifact(path, f"it has no section {name}")
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:

@@ -47,20 +47,20 @@ class Budgets:
     seconds: int = _budget(3600, "seconds of the whole compile")
     bytes: int = _budget(0, "bytes of memory of all processes together")
 
-    def memory(self, held: int = 0) -> int:
+    def memory(self, others_bytes: int = 0) -> int:
         """Bytes that the compile may take where `held` of those that there are belong to others."""
-        there = memory_here() - held
+        there = memory_here() - others_bytes
         return min(self.bytes or there // 4 * 3, there)
 
-    def over(self, name: str, *, where: str = "", why: str = "", least: int = 0) -> UserError:
+    def over(self, name: str, *, where: str = "", why: str = "", minimum: int = 0) -> UserError:
         """The error for a model that is over the budget `name`; it takes `least`, if known."""
-        most = self.memory() if name == "bytes" else getattr(self, name)
-        raised = max(2 * most, least)
+        limit = self.memory() if name == "bytes" else getattr(self, name)
+        raised = max(2 * limit, minimum)
         hint = f"if that is meant, raise it: --budget {name}={raised}"
         if name == "bytes" and raised > (there := memory_here()):
             hint = f"it needs more memory than the {there} that there are"
         return UserError(
-            f"the model is over the budget of {most} {MEANINGS[name]}",
+            f"the model is over the budget of {limit} {MEANINGS[name]}",
             where=where,
             why=why,
             hint=hint,
@@ -85,22 +85,22 @@ def budgets_help() -> str:
     return f"The most that the compile may take, K, M, G for 2^10, 2^20, 2^30: {'; '.join(rows)}."
 
 
-def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
+def read_budgets(values: Mapping[str, int | str] | Sequence[str]) -> Budgets:
     """Budgets from a mapping, or from `NAME=VALUE` texts.
 
     Raises ValueError with one sentence for an unknown name or a value that is no count.
     """
     pairs = (
-        given.items()
-        if isinstance(given, Mapping)
-        else [item.partition("=")[::2] for item in given]
+        values.items()
+        if isinstance(values, Mapping)
+        else [item.partition("=")[::2] for item in values]
     )
-    found = {}
+    counts = {}
     for name, value in pairs:
         if name not in MEANINGS:
             raise ValueError(f"there is no budget {name!r}, but {', '.join(MEANINGS)}")
-        found[name] = read_count(value, f"{name}={value}")
-    return Budgets(**found)
+        counts[name] = read_count(value, f"{name}={value}")
+    return Budgets(**counts)
 
 
 def read_count(value: int | str, where: str) -> int:
@@ -119,22 +119,24 @@ def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False
     Raises the error of the budget that was too small, whatever failed for it, and at once where
     memory is below the least that any compile takes.
     """
-    held, base = (0, 0) if whole else (data(), taken())
-    budgets = replace(budgets, bytes=budgets.memory(base))
+    base_data, base_resident = (0, 0) if whole else (data(), taken())
+    budgets = replace(budgets, bytes=budgets.memory(base_resident))
     begun = time.monotonic()
 
     def look() -> UserError | None:
         if time.monotonic() - begun > budgets.seconds:
             return budgets.over("seconds")
-        if (together := taken_together() - base) > budgets.bytes:
-            return budgets.over("bytes", why=f"it took {together}", least=together)
+        if (together := taken_together() - base_resident) > budgets.bytes:
+            return budgets.over("bytes", why=f"it took {together}", minimum=together)
         return None
 
     np.ones((64, 64)) @ np.ones((64, 64))  # its library ends the process if it gets no memory
-    least = data() + _ROOM - held
-    if least > budgets.bytes:
-        raise budgets.over("bytes", why=f"no compile takes less than {least} here", least=least)
-    with at_most(held + budgets.bytes):
+    minimum = data() + _ROOM - base_data
+    if minimum > budgets.bytes:
+        raise budgets.over(
+            "bytes", why=f"no compile takes less than {minimum} here", minimum=minimum
+        )
+    with at_most(base_data + budgets.bytes):
         try:
             return watched(look, work)
         except Exception as error:

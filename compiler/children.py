@@ -8,7 +8,7 @@ import signal
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(held: int = 0) -> None:
+def end_with_parent(pipe_end: int = 0) -> None:
     """In a child: has the kernel end it when the thread that started it ends, by SIGKILL too.
 
     That thread's process holds the other end of the pipe `held`.  Where nobody holds it any more,
@@ -16,8 +16,8 @@ def end_with_parent(held: int = 0) -> None:
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     other_end = select.poll()
-    other_end.register(held, 0)  # the end of a pipe is reported, whatever is asked for
-    if (held, select.POLLHUP) in other_end.poll(0):
+    other_end.register(pipe_end, 0)  # the end of a pipe is reported, whatever is asked for
+    if (pipe_end, select.POLLHUP) in other_end.poll(0):
         os._exit(128 + signal.SIGKILL)
 
 

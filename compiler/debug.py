@@ -95,9 +95,9 @@ class Trace:
 
 def timing_table(timings: tuple[Timing, ...]) -> str:
     """The timings as lines `   seconds  share  stage`, nested stages indented."""
-    total = sum(item.seconds for item in timings if item.depth == 0) or 1.0
+    seconds = sum(item.seconds for item in timings if item.depth == 0) or 1.0
     lines = (
-        f"{item.seconds:9.3f} s {item.seconds / total:6.1%}  {'  ' * item.depth}{item.stage}"
+        f"{item.seconds:9.3f} s {item.seconds / seconds:6.1%}  {'  ' * item.depth}{item.stage}"
         for item in timings
     )
     return "\n".join(lines)

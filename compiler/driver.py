@@ -124,14 +124,14 @@ def _compiled(
         )
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
-    ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
+    ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
     with ExitStack() as opened:
-        codes = variant_backends(targets, options, given, opened)
+        codes = variant_backends(targets, options, model_bytes, opened)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
-            for own in graphs:
-                check_runnable(own)
-                code.check(own)
+            for optimised_graph in graphs:
+                check_runnable(optimised_graph)
+                code.check(optimised_graph)
         variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = codes[0].write(
@@ -148,26 +148,28 @@ def _compiled(
     summary = Summary(
         targets_text(targets), ops, options.precision,
         len(options.inputs) + len(options.bucket_sizes),
-        tuple(_summary(made, given) for made in manifest["variants"]),
+        tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings)
 
 
-def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
+def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
     """Of a variant in the manifest, for a model with so many bytes of constants."""
-    weights = made["weights"]["bytes"]
-    growth = weights / given if given else 1.0
-    needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
+    weights = variant["weights"]["bytes"]
+    growth = weights / model_bytes if model_bytes else 1.0
+    needs = max(
+        (image["needs"] for image in variant.get("gpu", {"images": ()})["images"]), default=""
+    )
     return VariantSummary(
-        made["target"],
-        made["kernel_count"],
-        made["arena_bytes"],
+        variant["target"],
+        variant["kernel_count"],
+        variant["arena_bytes"],
         weights,
         growth,
         needs,
-        made["weight_types"],
+        variant["weight_types"],
     )  # fmt: skip
 
 
@@ -198,8 +200,8 @@ def _appends(graph: Graph) -> dict[str, Any]:
 
 
 def _number_or_text(size: Index) -> int | str:
-    known = as_int(size)
-    return size.key if known is None else known
+    number = as_int(size)
+    return size.key if number is None else number
 
 
 def compile(
@@ -229,12 +231,12 @@ def compile(
     if is_torch_module(model) and "inputs" in options:
         examples = options.pop("inputs")
         model = exported(model, examples, options.pop("dynamic_shapes", None))
-    chosen = read_options({"target": target, **options})
-    if output_suffix(chosen) != ".so":
+    compile_options = read_options({"target": target, **options})
+    if output_suffix(compile_options) != ".so":
         raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
-        path = compile_model(model, chosen, folder / "model.so").path
+        path = compile_model(model, compile_options, folder / "model.so").path
         module = load(path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
@@ -243,8 +245,8 @@ def compile(
 def _with_keywords(plain: Signature) -> Signature:
     """The signature of `compile` for help() and notebooks, which do not read `Unpack`."""
     *fixed, _ = plain.parameters.values()
-    given = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
-    return plain.replace(parameters=[*fixed, *given])
+    keywords = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
+    return plain.replace(parameters=[*fixed, *keywords])
 
 
 compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-defined]
@@ -264,12 +266,12 @@ def evaluate_draws(
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
-def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> list[Decision]:
+def model_derivations(model: Path, input_texts: Sequence[str], chain: str | None) -> list[Decision]:
     """What the search for cheaper orders of sums finds in a model, for this machine's processor;
     `given` are the texts of `--input`, `chain` is one to replay besides.
 
     Raises UserError for a chain that does not hold in the model."""
-    options = Options(inputs=optional_inputs(model, given))
+    options = Options(inputs=optional_inputs(model, input_texts))
     trace = Trace(last=BEFORE_DERIVE)
     graph = load_model(model, dict(options.inputs), budgets=options.budgets)
     codes = variant_backends(resolve_targets(options), options, constant_bytes(graph))
@@ -279,8 +281,8 @@ def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> l
     except Stopped as stopped:
         if limits is None:
             return []
-        found = decisions(stopped.form, limits)
-        return found if chain is None else replayed(found, chain, limits)
+        all_decisions = decisions(stopped.form, limits)
+        return all_decisions if chain is None else replayed(all_decisions, chain, limits)
     raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 
@@ -293,28 +295,30 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
     rows: dict[Value, int] = {}
     constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
-        read = [None if v is None else inputs.get(v) for v in node.inputs]
-        first, second = (*read, None, None)[:2]
+        read_inputs = [None if v is None else inputs.get(v) for v in node.inputs]
+        first, second = (*read_inputs, None, None)[:2]
         arrays = [graph.constant(v) for v in node.inputs]
         if node.op.name == "gather" and arrays[0] is not None and second is not None:
             count = arrays[0].shape[node.attrs.axis]
             rows[second] = min(count, rows.get(second, count))
         elif node.op.name == "equal" and any(array is not None for array in arrays):
             numbers = {int(n) for array in arrays if array is not None for n in array.flat}
-            for value in filter(None, read):
+            for value in filter(None, read_inputs):
                 constants.setdefault(value, set()).update(numbers)
         elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
             inputs[node.outputs[0]] = first
     compared = {v: sorted(numbers) for v, numbers in constants.items()}
-    found = {**compared, **{v: range(count) for v, count in rows.items()}}
-    return {v.name: n for v, n in found.items() if len(n) > 1 or not v.type.shape}
+    values = {**compared, **{v: range(count) for v, count in rows.items()}}
+    return {v.name: n for v, n in values.items() if len(n) > 1 or not v.type.shape}
 
 
-def _with_inputs(model: Path, given: Sequence[str], rounding: Rounding | None = None) -> Graph:
-    return load_model(model, dict(optional_inputs(model, given)), rounding=rounding)
+def _with_inputs(
+    model: Path, input_texts: Sequence[str], rounding: Rounding | None = None
+) -> Graph:
+    return load_model(model, dict(optional_inputs(model, input_texts)), rounding=rounding)
 
 
-def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
+def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[Port, ...]:
     """The inputs of the ONNX file at `model`; those with a default where a text `NAME=...` gives
     them."""
     return tuple(
@@ -324,14 +328,16 @@ def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
             tuple(map(as_int, value.type.shape)),
             "x".join(dim.key for dim in value.type.shape),
         )
-        for value in _with_inputs(model, given).inputs
+        for value in _with_inputs(model, input_texts).inputs
     )
 
 
-def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, SymbolicShape], ...]:
+def optional_inputs(
+    model: Path, input_texts: Sequence[str]
+) -> tuple[tuple[str, SymbolicShape], ...]:
     """The shapes of the inputs of the ONNX file at `model` that have a default and that one of the
     texts `NAME=...` gives, as `Options.inputs`; none of another file."""
-    if not given or model.suffix == ".pt2":
+    if not input_texts or model.suffix == ".pt2":
         return ()
     graph = read_model(model).proto.graph
     defaults = with_defaults(graph)
@@ -345,7 +351,7 @@ def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, Symbo
             ),
         )
         for number, value in enumerate(graph.input)
-        if value.name in defaults and any(text.startswith(f"{value.name}=") for text in given)
+        if value.name in defaults and any(text.startswith(f"{value.name}=") for text in input_texts)
     )
 
 

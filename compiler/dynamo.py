@@ -26,8 +26,8 @@ def torch_backend(
     them seen.  Results have memory of their own, even where torch would return a view of an input.
     Raises TccError where the graph cannot be compiled, and when gradients of results are computed.
     """
-    chosen = dict(options or {})
-    run: Call = captured(
-        captured_module, example_inputs, lambda program: compile(program, **chosen)
+    keywords = dict(options or {})
+    call: Call = captured(
+        captured_module, example_inputs, lambda program: compile(program, **keywords)
     )
-    return run
+    return call

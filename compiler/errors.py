@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def printable(text: str, kept: str = "") -> str:
+def printable(text: str, allowed: str = "") -> str:
     """`text` with what a terminal would act on, or not show, as escapes; characters of `kept` stay.
 
     Names come from models: they must not move the cursor, or look like lines of ours.
@@ -19,7 +19,9 @@ def printable(text: str, kept: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in kept else c.encode("unicode_escape", "surrogatepass").decode()
+        c
+        if c.isprintable() or c in allowed
+        else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
 
@@ -44,9 +46,9 @@ class TccError(Exception):
         for label, text in (("at", self.where), ("because", self.why), ("to do", self.hint)):
             if text:
                 # only causes have lines, of tables and tools; none of them looks like one of ours
-                shown = printable(text, "\n\t" if label == "because" else "")
-                shown = re.sub(r"\n(?=\S)", "\n    ", shown)
-                parts.append(f"  {label}: {shown}".replace(": \n", ":\n", 1))
+                printed = printable(text, "\n\t" if label == "because" else "")
+                printed = re.sub(r"\n(?=\S)", "\n    ", printed)
+                parts.append(f"  {label}: {printed}".replace(": \n", ":\n", 1))
         return "\n".join(parts)
 
 

@@ -8,6 +8,6 @@ _T = TypeVar("_T")
 
 def all_known(values: Iterable[_T | None]) -> tuple[_T, ...] | None:
     """The values; None where one of them is None."""
-    found = tuple(values)
-    known = tuple(value for value in found if value is not None)
-    return known if len(known) == len(found) else None
+    items = tuple(values)
+    known_items = tuple(value for value in items if value is not None)
+    return known_items if len(known_items) == len(items) else None

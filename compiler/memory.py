@@ -21,16 +21,16 @@ HELPERS: dict[int, int] = {}
 
 def memory_here(root: Path = Path("/")) -> int:
     """Bytes of memory of this machine, or of the process's control group where that has less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
+    limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if {"", "memory"} & {*controllers.split(",")}:
             for folder, file in _GROUPS:
                 # what is around a group limits it too; a container may not see all of the path
                 place = root / folder / group.strip("/") / file
-                texts = [_text(around / file) for around in place.parents]
-                found += [int(text) for text in texts if text.isdecimal()]
-    return min(found)
+                texts = [_text(parent / file) for parent in place.parents]
+                limits += [int(text) for text in texts if text.isdecimal()]
+    return min(limits)
 
 
 def taken(process: int | str = "self") -> int:
@@ -74,7 +74,7 @@ def is_limited() -> bool:
 
 
 def _apply() -> None:
-    finite = (most for most in (*_LIMITS, *_BEFORE) if most != RLIM_INFINITY)
+    finite = (limit for limit in (*_LIMITS, *_BEFORE) if limit != RLIM_INFINITY)
     setrlimit(RLIMIT_DATA, (min(finite, default=RLIM_INFINITY), _BEFORE[1]))
 
 

@@ -34,7 +34,7 @@ class CompiledModel(BackendRep):
         Trailing inputs may be left out where nothing reads them.  Raises UserError for inputs that
         the model does not take.
         """
-        given = inputs
+        feeds = inputs
         if not isinstance(inputs, dict):
             if not isinstance(inputs, list | tuple):
                 inputs = [inputs]
@@ -43,9 +43,9 @@ class CompiledModel(BackendRep):
                     f"the model takes {len(self._names)} inputs, got {len(inputs)}",
                     hint=f"they are: {', '.join(self._names)}",
                 )
-            given = dict(zip(self._names, inputs, strict=False))
-        found = self.module.run(given)
-        return tuple(found[port.name] for port in self.module.outputs)
+            feeds = dict(zip(self._names, inputs, strict=False))
+        outputs = self.module.run(feeds)
+        return tuple(outputs[port.name] for port in self.module.outputs)
 
 
 class TccBackend(Backend):
@@ -125,14 +125,14 @@ def _newest(domain: str) -> int:
 def _model_of(
     node: onnx.NodeProto, arrays: Mapping[str, Any], version: int | None
 ) -> onnx.ModelProto:
-    given = [
+    inputs = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
         for name, array in arrays.items()
     ]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "node", given, results)
+    graph = helper.make_graph([node], "node", inputs, results)
     standard = node.domain in ("", "ai.onnx")
     newest = onnx.defs.onnx_opset_version() if standard else _newest(node.domain)
     opset = helper.make_opsetid(node.domain, version or newest)

@@ -75,12 +75,12 @@ def _identifier(value: Any) -> str:
 def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         try:
-            found = kind(value)
+            converted = kind(value)
         except (TypeError, ValueError):
-            found = None
-        if found not in allowed:
+            converted = None
+        if converted not in allowed:
             raise ValueError(f"{value!r} is none of {', '.join(map(str, allowed))}")
-        return found
+        return converted
 
     return read
 
@@ -125,10 +125,10 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
         pairs = list(value.items())
     else:
         parts = [str(item).partition("=") for item in value]
-        for left, equals, _ in parts:
-            if not left or not equals:
-                raise ValueError(f"{left + equals!r:.60} does not have the form {form}")
-        pairs = [(left, right) for left, _, right in parts]
+        for key, equals, _ in parts:
+            if not key or not equals:
+                raise ValueError(f"{key + equals!r:.60} does not have the form {form}")
+        pairs = [(key, right) for key, _, right in parts]
     names = [name for name, _ in pairs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -140,14 +140,14 @@ def _shapes(value: Any) -> tuple[tuple[str, SymbolicShape], ...]:
     def size(part: Any) -> int | str:
         if isinstance(part, str) and part.isidentifier():
             return part
-        (found,) = read_shape(str(part))
-        return found
+        (number,) = read_shape(str(part))
+        return number
 
-    def shape(given: Any) -> SymbolicShape:
-        parts = given.split("x") if isinstance(given, str) else given
-        return tuple(map(size, parts)) if given != "" else ()
+    def shape(spec: Any) -> SymbolicShape:
+        parts = spec.split("x") if isinstance(spec, str) else spec
+        return tuple(map(size, parts)) if spec != "" else ()
 
-    return tuple((name, shape(given)) for name, given in _pairs(value, "NAME=SHAPE"))
+    return tuple((name, shape(spec)) for name, spec in _pairs(value, "NAME=SHAPE"))
 
 
 def _states(value: Any) -> tuple[tuple[str, str], ...]:
@@ -159,30 +159,30 @@ def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
-    def sizes(given: Any) -> Shape:
-        parts = given.split(",") if isinstance(given, str) else tuple(given)
-        found = tuple(dict.fromkeys(_positive(part) for part in parts))
-        if not found:
+    def sizes(spec: Any) -> Shape:
+        parts = spec.split(",") if isinstance(spec, str) else tuple(spec)
+        counts = tuple(dict.fromkeys(_positive(part) for part in parts))
+        if not counts:
             raise ValueError("a bucket needs a size")
-        return found
+        return counts
 
-    found = tuple((_text(name), sizes(given)) for name, given in _pairs(value, "SYM=SIZE,SIZE"))
-    if prod(len(given) for _, given in found) > MOST_BUCKETS:
+    buckets = tuple((_text(name), sizes(spec)) for name, spec in _pairs(value, "SYM=SIZE,SIZE"))
+    if prod(len(spec) for _, spec in buckets) > MOST_BUCKETS:
         raise ValueError(f"more than {MOST_BUCKETS} buckets")
-    return found
+    return buckets
 
 
 def _option(
     spelling: str,
     metavar: str,
     help: str,
-    read: Callable[[Any], Any],
+    reader: Callable[[Any], Any],
     *,
     repeated: bool = False,
     **default: Any,
 ) -> Any:
     """A field with its flag in the metadata, which `FLAGS` reads; `default` is as of `field`."""
-    return field(metadata={"flag": (spelling, metavar, help, read, repeated)}, **default)
+    return field(metadata={"flag": (spelling, metavar, help, reader, repeated)}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,16 +394,16 @@ def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
 
     Raises UserError, named as the user spelled it, for an unknown name or a value not allowed.
     """
-    known = {flag.name: flag for flag in FLAGS}
+    flags = {flag.name: flag for flag in FLAGS}
     checked = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in flags:
             raise UserError(
                 f"unknown option {name!r}",
                 where="tcc.compile",
-                hint=_ELSEWHERE.get(name, f"there are: {', '.join(known)}"),
+                hint=_ELSEWHERE.get(name, f"there are: {', '.join(flags)}"),
             )
-        flag = known[name]
+        flag = flags[name]
         if value is None:
             continue
         try:

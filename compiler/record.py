@@ -21,19 +21,19 @@ _METHODS = MappingProxyType({
 @dataclass_transform(frozen_default=True)
 def record(cls: type[_T]) -> type[_T]:
     """`cls` as a frozen dataclass with slots."""
-    made = _shown(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
+    frozen = _with_repr(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
     for name in _METHODS:
         if cls.__dict__.get(name) is None:
-            setattr(made, name, _at_first_use(made, name))
-    return made
+            setattr(frozen, name, _at_first_use(frozen, name))
+    return frozen
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def entity(cls: type[_T]) -> type[_T]:
     """`cls` as a frozen dataclass with slots, whose objects are compared by identity and may
     be weakly referenced."""
-    made = dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
-    return _shown(made)
+    frozen = dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
+    return _with_repr(frozen)
 
 
 def field_names(item: object) -> tuple[str, ...]:
@@ -47,20 +47,20 @@ def _at_first_use(cls: type[Any], name: str) -> Callable[..., Any]:
 
     def method(*args: object) -> Any:
         names = [field.name for field in fields(cls) if field.compare]
-        sides = {side: "".join(f"{side}.{n}, " for n in names) for side in ("self", "other")}
-        written = eval(_METHODS[name].format_map(sides))
-        setattr(cls, name, written)
-        return written(*args)
+        operands = {side: "".join(f"{side}.{n}, " for n in names) for side in ("self", "other")}
+        function = eval(_METHODS[name].format_map(operands))
+        setattr(cls, name, function)
+        return function(*args)
 
     return method
 
 
-def _shown(cls: type[_T]) -> type[_T]:
+def _with_repr(cls: type[_T]) -> type[_T]:
     if "__repr__" not in cls.__dict__:
         cls.__repr__ = _text  # type: ignore[method-assign]
     return cls
 
 
 def _text(item: Any) -> str:
-    shown = (f"{f.name}={getattr(item, f.name)!r}" for f in fields(item) if f.repr)
-    return f"{type(item).__qualname__}({', '.join(shown)})"
+    parts = (f"{f.name}={getattr(item, f.name)!r}" for f in fields(item) if f.repr)
+    return f"{type(item).__qualname__}({', '.join(parts)})"

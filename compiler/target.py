@@ -231,10 +231,21 @@ def cpu_profile(
             why=f"it lacks {missing}; tcc needs {row.oldest}",
             hint="compile for another processor with --cpu",
         )
-    held = next(vectors for vectors in row.vectors if have >= vectors.needs)
+    vector_kind = next(vectors for vectors in row.vectors if have >= vectors.needs)
     listed = tuple(f.name for f in row.isa if f.name in have)
     fused = row.fused in have
-    return Profile(cpu, listed, held.bits, held.registers, fused, l1, l2, l3, held.tile, arch)
+    return Profile(
+        cpu,
+        listed,
+        vector_kind.bits,
+        vector_kind.registers,
+        fused,
+        l1,
+        l2,
+        l3,
+        vector_kind.tile,
+        arch,
+    )
 
 
 def _row(
@@ -338,8 +349,8 @@ def _gpu(
     kind, _, arch = text.partition(":")
     full = tuple((name, value * 1e12) for name, value in peaks.items())
     shared, threads, cache, warps, clock = blocks
-    held = (shared << 10, threads, cache << 20, warps, clock * 1e9)
-    return text, GpuProfile(kind, arch, part, source, *machine, *held, tera * 1e12, full)
+    limits = (shared << 10, threads, cache << 20, warps, clock * 1e9)
+    return text, GpuProfile(kind, arch, part, source, *machine, *limits, tera * 1e12, full)
 
 
 _MODELS = MappingProxyType(
@@ -551,7 +562,7 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     if cpu == "host" and arch != profile.arch:
         profile = CPUS[ARCHITECTURES[arch].plainest]
     if arch != profile.arch:
-        fitting = ", ".join(name for name, known in CPUS.items() if known.arch == arch)
+        fitting = ", ".join(name for name, profile_row in CPUS.items() if profile_row.arch == arch)
         raise UserError(
             f"the processor {cpu} is of the architecture {profile.arch}",
             where=f"--target {text} --cpu {cpu}",
@@ -561,9 +572,9 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
 
 
 def _unknown(text: str) -> UserError:
-    known = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *PORTABLE, *GPU_DEFAULTS, *GPUS)
+    names = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *PORTABLE, *GPU_DEFAULTS, *GPUS)
     return UserError(
         f"unknown target {text!r}",
         where="--target",
-        hint=f"known targets: {', '.join(known)}; + joins several, as in cuda:sm_90+cpu",
+        hint=f"known targets: {', '.join(names)}; + joins several, as in cuda:sm_90+cpu",
     )

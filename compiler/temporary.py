@@ -37,10 +37,10 @@ def locked_folder(prefix: str, parent: Path) -> Iterator[Path]:
 
     A lock on each says that its process lives, also where a process has another number elsewhere.
     """
-    for left in parent.glob(f"{prefix}*"):
-        with _locked(left) as locked:
+    for leftover in parent.glob(f"{prefix}*"):
+        with _locked(leftover) as locked:
             if locked:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
     while True:
         with temporary_folder(prefix, parent) as folder, _locked(folder) as locked:
             if locked is not False:  # else another process takes it for one that was left

@@ -45,9 +45,9 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
         raise UserError("targets of different files cannot be joined", where="--target")
-    first, *others = [row.refused(options) for row in rows]
+    first, *other_refusals = [row.refused(options) for row in rows]
     for flag, why in first.items():
-        if all(flag in refused for refused in others):
+        if all(flag in refused for refused in other_refusals):
             raise UserError(why, where=flag)
     if options.stop_after not in ("", "import", *step_names()):
         raise UserError(
@@ -78,27 +78,27 @@ def optimise(
 ) -> list[tuple[Graph, ...]]:
     """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
     ask for the same share them."""
-    done: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    optimised: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
-    given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
+    sized_graphs = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
-        key = derived, asked = code.derivations, code.asked
-        if key not in done:
+        key = derived, requested = code.derivations, code.asked
+        if key not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
-                done[key] = tuple(
+                optimised[key] = tuple(
                     run_pipeline(
-                        each,
+                        sized_graph,
                         options.level,
                         trace,
                         derivations=derived,
-                        requested=(*asked, *folds),
+                        requested=(*requested, *folds),
                         states=options.state,
                     )
-                    for each in given
+                    for sized_graph in sized_graphs
                 )
-        graphs.append(done[key])
+        graphs.append(optimised[key])
     return graphs
 
 
@@ -106,22 +106,24 @@ def lower(
     codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
     """The programs, and what makes code of them; GPUs for which the same came out share it."""
-    found: list[tuple[Backend, tuple[Lowered, ...]]] = []
+    lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
             # Constants lie as known sizes want them: symbolic ones count as typical sizes.
-            *special, general = [code.lower(each, trace) for each in (*graphs[1:], graphs[0])]
+            *special, general = [
+                code.lower(sized_graph, trace) for sized_graph in (*graphs[1:], graphs[0])
+            ]
             lowered = (general, *special)
-        for each in lowered:
-            code.begin(each, _names(each))
-        for n, (known, first) in enumerate(found):
-            joined = known.joined(code)
-            if joined is not None and all(map(Lowered.same_as, first, lowered)):
-                found[n] = joined, first
+        for specialisation in lowered:
+            code.begin(specialisation, _names(specialisation))
+        for n, (other, first) in enumerate(lowerings):
+            common = other.joined(code)
+            if common is not None and all(map(Lowered.same_as, first, lowered)):
+                lowerings[n] = common, first
                 break
         else:
-            found.append((code, lowered))
-    return found
+            lowerings.append((code, lowered))
+    return lowerings
 
 
 def make_variants(
@@ -134,7 +136,7 @@ def make_variants(
     """The optimised graphs of each variant as code; `graph` is the model as it was given."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
-    found = lower(codes, optimised, trace)
+    lowerings = lower(codes, optimised, trace)
     if options.stop_after:
         raise UserError(
             "this compile does not have the step",
@@ -142,7 +144,7 @@ def make_variants(
             why="its targets and options leave it out",
             hint="--time-passes shows the steps that run",
         )
-    if options.weights and not any(_integer_weights(parts) for _, parts in found):
+    if options.weights and not any(_integer_weights(parts) for _, parts in lowerings):
         raise UserError(
             f"no weight of the model can be stored as {options.weights}",
             where=f"--weights {options.weights}",
@@ -150,8 +152,8 @@ def make_variants(
             "reads as its constant operand",
             hint="leave --weights out",
         )
-    for code, lowered in found:
-        label = _label(code, [each for each, _ in found])
+    for code, lowered in lowerings:
+        label = _label(code, [other for other, _ in lowerings])
         variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
     return variants
 
@@ -181,23 +183,23 @@ def _variant(
     earlier: Sequence[Variant],
 ) -> Variant:
     # Copies of arrays let other threads run, and processes make the code.
-    with ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
             general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
             lowered = join_programs(general, specials)
             names = _names(lowered)
-            arrays = beside.submit(lambda: [part() for part in lowered.weights.parts()])
-            made = code.generate(lowered, names)
+            arrays = executor.submit(lambda: [part() for part in lowered.weights.parts()])
+            generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):
             packed = _shared(arrays.result(), earlier)
-    program = replace(lowered.program, kernels=names, scratch=made.scratch)
+    program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
-    moved = traffic(lowered.placed)
+    bytes_moved = traffic(lowered.placed)
     facts = {
-        **made.facts,
+        **generated.facts,
         # What a run moves through memory, and would node by node; null with symbolic sizes.
-        "traffic": moved and asdict(moved) | {"unfused": unfused},
+        "traffic": bytes_moved and asdict(bytes_moved) | {"unfused": unfused},
         "rounded": [
             {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
             for r in lowered.weights.rounded
@@ -207,18 +209,18 @@ def _variant(
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
     }
-    listings = dict(zip(names, made.listings, strict=True)) if options.keep_ir else {}
+    listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
         code.target.text,
         encode_program(program),
         names,
         packed,
-        made.objects,
+        generated.objects,
         code.target.profile.features,
-        made.gpu,
+        generated.gpu,
         facts,
         listings,
-        encode_needs(lowered.kernels, made.scratch),
+        encode_needs(lowered.kernels, generated.scratch),
     )
 
 

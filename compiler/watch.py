@@ -22,18 +22,18 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
     What the work waits for outside of Python is waited for first.  This is no context, since an end
     may come in the code that leaves one.
     """
-    thread, done = threading.get_ident(), threading.Event()
+    thread, finish = threading.get_ident(), threading.Event()
     errors: list[Exception] = []
 
     def run() -> None:
-        while not done.wait(_AGAIN if errors else _SECONDS):
+        while not finish.wait(_AGAIN if errors else _SECONDS):
             if not errors:
                 errors.extend(filter(None, [look()]))
             if errors:
                 _raise(thread, _EndError)
 
     def stop() -> None:
-        done.set()
+        finish.set()
         if watcher.is_alive():
             watcher.join()
         if errors:
