@@ -46,10 +46,13 @@ Progress = Callable[[str], None]
 
 @record
 class VariantSummary:
-    """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on symbolic
-    sizes. `weight_types` says how many weights of matmuls and convolutions have each type, where
-    less than f32 is asked for. `growth` is how many times the model's own weights these take,
-    `needs` the oldest driver that loads all code for GPUs."""
+    """One program of an artifact.
+
+    Sizes are bytes; `arena` is None where it depends on symbolic sizes.  `weight_types` counts the
+    weights of matmuls and convolutions by type, where the precision is below f32.  `growth` is the
+    size of the artifact's weights over the size of the model's.  `needs` is the oldest driver that
+    loads all code for GPUs.
+    """
 
     target: str
     kernels: int
@@ -62,8 +65,11 @@ class VariantSummary:
 
 @record
 class Summary:
-    """What a compile made.  `priced` counts the schedules whose prices were compared, `needs` is
-    the oldest C library that has all functions which the artifact calls."""
+    """The facts of a compiled artifact.
+
+    `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
+    every function that the artifact calls.
+    """
 
     target: str
     ops: int
@@ -76,7 +82,7 @@ class Summary:
 
 @record
 class CompileResult:
-    """A finished artifact on disk, and the time its passes took."""
+    """A finished artifact on disk, and the time of its passes."""
 
     path: Path
     summary: Summary
@@ -84,12 +90,12 @@ class CompileResult:
 
 
 def resolve_targets(options: Options) -> tuple[Target, ...]:
-    """The targets that the options name; raises UserError for an unknown one."""
+    """Returns the targets that the options name; raises UserError for an unknown target."""
     return parse_targets(options.target, options.cpu, detect)
 
 
 def output_suffix(options: Options) -> str:
-    """Of the file that a compile with these options writes, as in `.so`."""
+    """Returns the suffix of the file that a compile with these options writes, as in `.so`."""
     return BACKENDS[resolve_targets(options)[0].kind].suffix
 
 
@@ -104,9 +110,9 @@ def compile_model(
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
-    The artifact appears whole or not at all.  `progress` is called with the name of each stage.
-    `whole`: all memory of this process is the compile's.  Raises UserError for a model or option
-    that cannot be compiled, or is over a budget, and ToolError where no linker works.
+    The artifact appears complete or not at all.  `progress` is called with the name of each stage.
+    `whole`: all memory of this process counts as the compile's.  Raises UserError for a model or
+    option that cannot be compiled or exceeds a budget, and ToolError where no linker works.
     """
     work = partial(_compiled, model, options, output, progress)
     return within(options.budgets, work, whole=whole)
@@ -156,7 +162,8 @@ def _compiled(
 
 
 def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
-    """Of a variant in the manifest, for a model with so many bytes of constants."""
+    """Returns the summary of a variant in the manifest; the model has `model_bytes` bytes of
+    constants."""
     weights = variant["weights"]["bytes"]
     growth = weights / model_bytes if model_bytes else 1.0
     needs = max(
@@ -174,13 +181,13 @@ def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
-    """How an artifact computes, from its manifest: `f32`, or `f32 with int8 weights`."""
+    """Returns an artifact's precision as text: `f32`, or `f32 with int8 weights`."""
     precision, weights = manifest.get("precision", "f32"), manifest.get("quantized")
     return f"{precision} with {weights} weights" if weights else str(precision)
 
 
 def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
-    """What the artifact says of itself, whatever its variants are."""
+    """Returns the part of the manifest that all variants share."""
     return {
         "tcc": __version__,
         "target": {"text": targets_text(targets), "triple": targets[0].triple},
@@ -191,7 +198,10 @@ def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str
 
 
 def _appends(graph: Graph) -> dict[str, Any]:
-    """Inputs to which a run appends rows; `rows` is a text where it depends on symbolic sizes."""
+    """Returns the manifest's inputs to which a run appends rows.
+
+    `rows` is a text where it depends on symbolic sizes.
+    """
     rows = [
         {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
         for item in appended_rows(graph)
@@ -212,14 +222,12 @@ def compile(
     comm: Comm | None = None,
     **options: Unpack[Choices],
 ) -> Module:
-    """Compiles `model` and loads the result; `Module.save` keeps it.
+    """Compiles `model` and loads the result; `Module.save` writes it to a file.
 
     `options` are the fields of `tcc.options.Options` as keywords (`tcc compile --help` explains
-    them), `threads` and `comm` are as for
-    `load`.  A `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a
-    dict by name, and `dynamic_shapes` says which of their sizes are symbolic, as for
-    `torch.export.export`.
-    Raises TccError.
+    them); `threads` and `comm` are as for `load`.  A `torch.nn.Module` is exported first: `inputs`
+    are then example inputs, a tuple or a dict by name, and `dynamic_shapes` says which of their
+    sizes are symbolic, as for `torch.export.export`.  Raises TccError.
     """
     if not isinstance(target, str):
         raise UserError(
@@ -243,7 +251,7 @@ def compile(
 
 
 def _with_keywords(plain: Signature) -> Signature:
-    """The signature of `compile` for help() and notebooks, which do not read `Unpack`."""
+    """Returns the signature of `compile` for help() and notebooks, which do not read `Unpack`."""
     *fixed, _ = plain.parameters.values()
     keywords = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
     return plain.replace(parameters=[*fixed, *keywords])
@@ -253,24 +261,25 @@ compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-
 
 
 def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
-    """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
+    """Returns the model's outputs by the reference evaluator: slow, simple, no generated code."""
     return evaluate_draws(model, [inputs])[0]
 
 
 def evaluate_draws(
     model: Path, draws: Sequence[NamedArrays], rounding: Rounding | None = None
 ) -> list[NamedArrays]:
-    """The outputs of `evaluate_model` for each of `draws`, at least one; `rounding` rounds the
-    weights of an archive."""
+    """Returns `evaluate_model` for each of `draws`, at least one; `rounding` rounds the weights of
+    an archive."""
     graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
 def model_derivations(model: Path, input_texts: Sequence[str], chain: str | None) -> list[Decision]:
-    """What the search for cheaper orders of sums finds in a model, for this machine's processor;
-    `given` are the texts of `--input`, `chain` is one to replay besides.
+    """Returns the decisions of the search for cheaper orders of sums, for this machine's processor.
 
-    Raises UserError for a chain that does not hold in the model."""
+    `input_texts` are the texts of `--input`.  `chain` is a derivation to replay as well.  Raises
+    UserError for a chain that is invalid for the model.
+    """
     options = Options(inputs=optional_inputs(model, input_texts))
     trace = Trace(last=BEFORE_DERIVE)
     graph = load_model(model, dict(options.inputs), budgets=options.budgets)
@@ -287,9 +296,12 @@ def model_derivations(model: Path, input_texts: Sequence[str], chain: str | None
 
 
 def input_values(model: Path) -> dict[str, Sequence[int]]:
-    """The integers that inputs of the ONNX file at `model` may be, by the input's name: the numbers
-    of the rows that it takes of a constant table, or the constants that it is compared with.  A
-    single one is of a scalar alone: where it is that one, a model may take another branch."""
+    """Returns the integers that inputs of the ONNX file at `model` may hold, by input name.
+
+    They are the row numbers of a constant table that the input indexes, or the constants that the
+    input is compared with.  A single constant counts for scalars only: a scalar equal to it may
+    take another branch of the model.
+    """
     graph = load_model(model)
     inputs = {v: v for v in graph.inputs if v.type.dtype.is_integer}
     rows: dict[Value, int] = {}
@@ -319,8 +331,8 @@ def _with_inputs(
 
 
 def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[Port, ...]:
-    """The inputs of the ONNX file at `model`; those with a default where a text `NAME=...` gives
-    them."""
+    """Returns the inputs of the ONNX file at `model`, with an optional input only where a text
+    `NAME=...` names it."""
     return tuple(
         Port(
             value.name,
@@ -335,8 +347,11 @@ def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[Port, ...]:
 def optional_inputs(
     model: Path, input_texts: Sequence[str]
 ) -> tuple[tuple[str, SymbolicShape], ...]:
-    """The shapes of the inputs of the ONNX file at `model` that have a default and that one of the
-    texts `NAME=...` gives, as `Options.inputs`; none of another file."""
+    """Returns the shapes, as in `Options.inputs`, of the optional inputs that `input_texts` name.
+
+    An optional input of an ONNX file has a default value; a text has the form `NAME=...`.  Other
+    files have no optional inputs.
+    """
     if not input_texts or model.suffix == ".pt2":
         return ()
     graph = read_model(model).proto.graph
@@ -356,24 +371,24 @@ def optional_inputs(
 
 
 def float_types(model: Path) -> frozenset[str]:
-    """Element types of floats that the nodes of the ONNX file at `model` give."""
+    """Returns the float types of the values that the nodes of the ONNX file at `model` compute."""
     values = (value for node in walk_nodes(load_model(model)) for value in node.outputs)
     types = {value.type.dtype for value in values if isinstance(value.type, TensorType)}
     return frozenset(dtype.name for dtype in types if dtype.kind is DTypeKind.FLOAT)
 
 
 def onnx_operators() -> tuple[str, ...]:
-    """The ONNX operators that can be imported; a star: by a body that depends on types."""
+    """Returns the importable ONNX operators; a star marks import by a body that depends on
+    types."""
     return operator_names(CONVERTERS)
 
 
 def onnx_opsets(*names: str) -> dict[str, tuple[int, ...]]:
-    """The importable ONNX operators of these names, in any domain, with the opsets that define
-    them."""
+    """Returns the importable ONNX operators called `names`, in any domain, with their opsets."""
     return operator_opsets(names, CONVERTERS)
 
 
 def aten_converter(name: str) -> str:
-    """The module that writes the ATen operator `name` as rows; empty where it is not imported."""
+    """Returns the module that imports the ATen operator `name`; empty where none does."""
     name = name.replace("::", ".")
     return getattr(converter_of(name) or converter_of(name.lower()), "__module__", "")

@@ -16,8 +16,11 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """Signals that end a process wait for the import: extensions in C do not expect an
-        exception there, and some crash."""
+        """Imports the module and returns its attribute.
+
+        Signals that end a process are blocked meanwhile, because some C extensions crash if an
+        exception interrupts their import.
+        """
         before = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGTERM})
         try:
             return getattr(import_module(self._name), name)
@@ -26,5 +29,5 @@ class _Later:
 
 
 def later(name: str) -> Any:
-    """Stands for the module `name`, which is imported when one of its attributes is first read."""
+    """Returns a stand-in for the module `name`, which its first use of an attribute imports."""
     return _Later(name)

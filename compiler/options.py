@@ -19,15 +19,14 @@ from tcc.record import record
 
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
-# Each has code of its own.
-MOST_BUCKETS = 32
+MOST_BUCKETS = 32  # each bucket has code of its own
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
-# Weights as integers, and the bits of one.
+# Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
-# How far results may lie from f32's, relative to the largest: what `tcc verify` allows.
+# Allowed difference from the results in f32, relative to the largest value, for `tcc verify`.
 TOLERANCES = MappingProxyType(
     {"f32": 1e-4, "tf32": 2e-3, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3}
 )
@@ -35,10 +34,10 @@ TOLERANCES = MappingProxyType(
 
 @record
 class Flag:
-    """How a field is spelled on a command line, and what it may hold.
+    """The command-line flag of a field, and the check of its values.
 
-    `spelling` is the flag, `metavar` its value's name (empty for a switch).  `read` turns a
-    keyword's value, or the list of a `repeated` flag's texts, into the field's value, and raises
+    `spelling` is the flag, `metavar` the name of its value (empty for a switch).  `read` turns a
+    keyword's value, or the list of a `repeated` flag's texts, into the field's value; it raises
     ValueError with one sentence for a value that is not allowed.
     """
 
@@ -60,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a C identifier belongs to tcc's own interface, so that no model can have it."""
+    """True where a C identifier belongs to tcc's own interface, so that no model may use it."""
     return name == "tcc" or name.startswith("tcc_")
 
 
@@ -112,7 +111,10 @@ def _path(value: Any) -> Path:
 
 
 def read_shape(text: str) -> Shape:
-    """`1x3x224x224` as sizes; the empty text is a scalar's.  Raises ValueError otherwise."""
+    """Parses a shape such as `1x3x224x224`; the empty text is a scalar.
+
+    Raises ValueError for other texts.
+    """
     sizes = text.split("x") if text else []
     if not all(size.isascii() and size.isdigit() for size in sizes):
         raise ValueError(f"{text!r} is not a shape; write sizes as in 1x3x224x224")
@@ -120,7 +122,10 @@ def read_shape(text: str) -> Shape:
 
 
 def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
-    """A mapping, or a sequence of `NAME=VALUE` texts, as pairs; names are given once."""
+    """Returns the pairs of a mapping, or of a sequence of `NAME=VALUE` texts.
+
+    Raises ValueError for a text of another form, and for a name that occurs twice.
+    """
     if isinstance(value, Mapping):
         pairs = list(value.items())
     else:
@@ -181,7 +186,7 @@ def _option(
     repeated: bool = False,
     **default: Any,
 ) -> Any:
-    """A field with its flag in the metadata, which `FLAGS` reads; `default` is as of `field`."""
+    """Returns a dataclass field with its flag in the metadata; `default` goes to `field`."""
     return field(metadata={"flag": (spelling, metavar, help, reader, repeated)}, **default)
 
 
@@ -330,7 +335,7 @@ class Options:
 
     @property
     def bucket_sizes(self) -> tuple[dict[str, int], ...]:
-        """The sizes of each bucket, by symbol, in the order in which they were given."""
+        """Returns the sizes of each bucket by symbol, in the user's order."""
         if not self.buckets:
             return ()
         names = [name for name, _ in self.buckets]
@@ -339,7 +344,7 @@ class Options:
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight that is stored as an integer; 0: none is."""
+        """Returns the bits of an integer weight; 0 where no weights are stored as integers."""
         return 0 if self.weights is None else WEIGHTS[self.weights]
 
 
@@ -347,7 +352,7 @@ FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options
 
 
 class Choices(TypedDict, total=False):
-    """The keywords of `tcc.compile`: the fields of `Options`, with the types that are taken."""
+    """The keywords of `tcc.compile`: the fields of `Options`, with the types that they accept."""
 
     cpu: str
     inputs: Any
@@ -375,7 +380,7 @@ class Choices(TypedDict, total=False):
     time_passes: bool
 
 
-# What people ask for by other names, or elsewhere.
+# Hints for keywords that other compilers use.
 _ELSEWHERE = MappingProxyType(
     dict.fromkeys(
         ("o", "out", "output", "output_path", "path"),
@@ -390,9 +395,10 @@ _ELSEWHERE = MappingProxyType(
 
 
 def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
-    """Options from keyword arguments, or (`python` false) from a command line's texts.
+    """Returns options from keyword arguments, or (`python` false) from a command line's texts.
 
-    Raises UserError, named as the user spelled it, for an unknown name or a value not allowed.
+    Raises UserError, which names the option as the user spelled it, for an unknown name or a value
+    that is not allowed.
     """
     flags = {flag.name: flag for flag in FLAGS}
     checked = {}
