@@ -29,5 +29,5 @@ class _Later:
 
 
 def later(name: str) -> Any:
-    """Returns a stand-in for the module `name`, which its first use of an attribute imports."""
+    """Returns a stand-in for the module `name` that imports it when an attribute is first read."""
     return _Later(name)

@@ -1,4 +1,4 @@
-"""The variants of an artifact: one program for the CPU, one or more for each kind of GPU."""
+"""The variants of an artifact: a program for the CPU, and one or more for each kind of GPU."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,15 +33,18 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
-# The backend of each kind of target; a backend is a row.
+# The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
     {kind: row for row in (CpuBackend, GpuBackend, CBackend) for kind in row.kinds}
 )
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
-    """Raises UserError for options that none of the targets has, and for targets whose code does
-    not go into one file, and ToolError where a program is missing that they need."""
+    """Checks options against targets.
+
+    Raises UserError for an option that every target refuses, and for targets whose code cannot
+    share a file.  Raises ToolError where a program is missing that a target needs.
+    """
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
         raise UserError("targets of different files cannot be joined", where="--target")
@@ -62,8 +65,10 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
 def variant_backends(
     targets: Sequence[Target], options: Options, constants: int, opened: ExitStack | None = None
 ) -> tuple[Backend, ...]:
-    """What makes each variant, in the order of the targets; a model has so many bytes of
-    `constants`, and what variants share is closed with `opened`."""
+    """Returns the backend of each variant, in the order of the targets.
+
+    `constants` are the model's bytes of constants.  `opened` closes the tools that variants share.
+    """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
     tools = {row: opened and opened.enter_context(row.tools(options)) for row in rows}
     codes: list[Backend] = []
@@ -76,8 +81,10 @@ def variant_backends(
 def optimise(
     graph: Graph, codes: Sequence[Backend], options: Options, trace: Trace
 ) -> list[tuple[Graph, ...]]:
-    """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
-    ask for the same share them."""
+    """Returns the optimised graphs of each variant: the general one, then one for each bucket.
+
+    Variants that request the same passes share their graphs.
+    """
     optimised: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
     sized_graphs = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
@@ -105,11 +112,12 @@ def optimise(
 def lower(
     codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
-    """The programs, and what makes code of them; GPUs for which the same came out share it."""
+    """Returns the lowered programs, each with its backend; GPUs with equal programs share one."""
     lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            # Constants lie as known sizes want them: symbolic ones count as typical sizes.
+            # The first lowering chooses the layouts of constants, so fixed sizes come first;
+            # symbolic sizes would count as their typical values.
             *special, general = [
                 code.lower(sized_graph, trace) for sized_graph in (*graphs[1:], graphs[0])
             ]
@@ -133,7 +141,7 @@ def make_variants(
     options: Options,
     trace: Trace,
 ) -> list[Variant]:
-    """The optimised graphs of each variant as code; `graph` is the model as it was given."""
+    """Returns the variants with their code; `graph` is the model before optimisation."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
     lowerings = lower(codes, optimised, trace)
@@ -159,17 +167,17 @@ def make_variants(
 
 
 def _integer_weights(parts: Sequence[Lowered]) -> bool:
-    """Whether a program stores a weight as integers."""
+    """True where a program stores a weight as integers."""
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
 def _names(lowered: Lowered) -> tuple[str, ...]:
-    """Of its kernels."""
+    """Returns the symbols of the program's kernels."""
     return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
 
 
 def _label(code: Backend, codes: Sequence[Backend]) -> str:
-    """What names a variant's stages, where there are several."""
+    """Returns the prefix of a variant's stage names; empty for a single variant."""
     return f"{code.target.text}: " if len(codes) > 1 else ""
 
 
@@ -182,7 +190,7 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    # Copies of arrays let other threads run, and processes make the code.
+    # The copies run on a thread beside code generation, which waits for other processes.
     with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
             general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
@@ -198,13 +206,13 @@ def _variant(
     bytes_moved = traffic(lowered.placed)
     facts = {
         **generated.facts,
-        # What a run moves through memory, and would node by node; null with symbolic sizes.
+        # Bytes that a run moves through memory, and would move unfused; null with symbolic sizes.
         "traffic": bytes_moved and asdict(bytes_moved) | {"unfused": unfused},
         "rounded": [
             {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
             for r in lowered.weights.rounded
         ],
-        # How many weights of matmuls and convolutions have each type; {} where f32 is asked for.
+        # The number of matmul and convolution weights by type; {} for the precision f32.
         "weight_types": Counter(parts[0].weights.types.values()),
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
@@ -225,7 +233,7 @@ def _variant(
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:
-    """The weights of an earlier variant if they are equal: one copy of them is kept."""
+    """Returns an earlier variant's weights if they are equal, so that the artifact has one copy."""
     for variant in earlier:
         if len(variant.weights) == len(packed) and all(
             np.array_equal(np.asarray(old).view(np.uint8), new.view(np.uint8))
