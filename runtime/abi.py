@@ -259,8 +259,8 @@ def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable
     """
     entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t)
     numpy = import_module("numpy._core._multiarray_umath")._ARRAY_API
-    run, memory = entry(("tcc_python_functions", library))(numpy, object.__basicsize__)
-    return run, memory
+    run_plain, memory = entry(("tcc_python_functions", library))(numpy, object.__basicsize__)
+    return run_plain, memory
 
 
 def dtype_name(dtype: CDType) -> str:

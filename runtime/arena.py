@@ -37,7 +37,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
     if sorted(header) != sorted(COLUMNS):
         raise LivesError(f"{name}, line 1: the columns are not {', '.join(COLUMNS)}")
     lives: dict[str, Life] = {}
-    left = MOST_BYTES
+    remaining = MOST_BYTES
     for line, row in rows:
         where = f"{name}, line {line}"
         if len(row) != len(COLUMNS):
@@ -48,8 +48,8 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
             raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
         if upper <= lower:
             raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
-        left -= size + 1  # the planner counts a byte of alignment
-        if left < 0:
+        remaining -= size + 1  # the planner counts a byte of alignment
+        if remaining < 0:
             raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
         lives[values["id"]] = Life(lower, upper, size)
     return lives
@@ -99,16 +99,16 @@ class _Progress:
 
 def write_plan(path: Path, lives: dict[str, Life], plan: ArenaPlan) -> None:
     """Writes the lives with a column `offset` more; the file appears whole or not at all."""
-    made = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with made.open("w", newline="", encoding="utf-8") as file:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow((*COLUMNS, "offset"))
             for (key, life), offset in zip(lives.items(), plan.offsets, strict=True):
                 writer.writerow((key, life.lower, life.upper, life.size, offset))
-        made.replace(path)
+        temporary.replace(path)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _is_valid(planner: Planner, lives: Sequence[Life], plan: ArenaPlan) -> bool:
@@ -120,7 +120,7 @@ def _is_valid(planner: Planner, lives: Sequence[Life], plan: ArenaPlan) -> bool:
     return True
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tcc.runtime.arena",
         description=__doc__,
@@ -139,33 +139,35 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", metavar="OUT.csv", type=Path, help="write the offsets into this file"
     )
-    found = parser.parse_args(given)
+    arguments = parser.parse_args(words)
     for name in ("capacity", "seconds", "steps"):
-        value = getattr(found, name)
+        value = getattr(arguments, name)
         if value is not None and not 0 <= value <= MOST_BYTES:
             parser.error(f"argument --{name}: {value} is not from 0 to 2^62")
-    return found
+    return arguments
 
 
-def _run(asked: argparse.Namespace) -> int:
-    with asked.file.open(newline="", encoding="utf-8") as file:
-        named = read_lives(file, str(asked.file))
+def _run(arguments: argparse.Namespace) -> int:
+    with arguments.file.open(newline="", encoding="utf-8") as file:
+        named = read_lives(file, str(arguments.file))
     planner, lives = Planner(), tuple(named.values())
-    progress = _Progress(asked.seconds if asked.steps is None else float("inf"))
+    progress = _Progress(arguments.seconds if arguments.steps is None else float("inf"))
     try:
-        plan = planner.plan(lives, capacity=asked.capacity or 0, steps=asked.steps, go_on=progress)
+        plan = planner.plan(
+            lives, capacity=arguments.capacity or 0, steps=arguments.steps, go_on=progress
+        )
     finally:
         progress.close()
     valid = _is_valid(planner, lives, plan)
-    if asked.output and valid:
-        write_plan(asked.output, named, plan)
+    if arguments.output and valid:
+        write_plan(arguments.output, named, plan)
     print(f"peak {plan.peak} bound {plan.bound} verdict {'valid' if valid else 'invalid'}")
-    return int(not valid or (asked.capacity is not None and plan.peak > asked.capacity))
+    return int(not valid or (arguments.capacity is not None and plan.peak > arguments.capacity))
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(words: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
-    asked = _arguments(given)
+    arguments = _arguments(words)
     if not LIBRARY.is_file():
         print(
             f"error: the planner's library is missing\n  at: {LIBRARY}\n"
@@ -174,7 +176,7 @@ def main(given: Sequence[str] | None = None) -> int:
         )
         return 3
     try:
-        return _run(asked)
+        return _run(arguments)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -81,15 +81,15 @@ def _convert(value: Any, dtype: str) -> Array:
     """Python numbers and lists; a value that the type cannot hold is an error, not a wrap."""
     integers = is_packed(dtype) and abi.DTYPE_CODES[dtype][0] <= 1
     # Those of ml_dtypes wrap in silence; what does not fit is seen as these are packed.
-    wanted = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
+    element = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "cUSMm":
         raise TypeError(f"expected an array, got {type(value).__name__}")
-    if abi.holds_bits(wanted, dtype):
+    if abi.holds_bits(element, dtype):
         raise TypeError(f"numbers become {dtype} only once ml_dtypes is imported")
     with np.errstate(over="ignore", invalid="ignore"):
-        converted = array.astype(wanted)
-    if wanted.kind in "iub":
+        converted = array.astype(element)
+    if element.kind in "iub":
         fits = np.array_equal(converted, array)
     else:
         fits = bool(np.all(np.isfinite(converted) | ~np.isfinite(array)))

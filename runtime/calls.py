@@ -26,8 +26,8 @@ class Result:
 
 def result_of(port: Port) -> Result:
     sizes = tuple(n for n in port.shape if n is not None)
-    known = len(sizes) == len(port.shape) and not is_value(port.dtype)
-    return Result(port.dtype, sizes if known else None, port.state)
+    has_shape = len(sizes) == len(port.shape) and not is_value(port.dtype)
+    return Result(port.dtype, sizes if has_shape else None, port.state)
 
 
 class Outputs:
@@ -78,14 +78,14 @@ class Results:
         """Makes the array of output `index`, and its descriptor."""
         dtype = self._outputs.ports[index].dtype
         if self._maker:
-            self.arrays[index], given = self._maker(shape, dtype)
-            self._owners.append(given)
-            self.tensors[index] = given.tensor
+            self.arrays[index], view = self._maker(shape, dtype)
+            self._owners.append(view)
+            self.tensors[index] = view.tensor
             return
         address = self._make(index, shape, dtype)
-        described = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
-        self._owners.append(described)
-        self.tensors[index] = described
+        tensor = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
+        self._owners.append(tensor)
+        self.tensors[index] = tensor
 
     def _make(self, index: int, shape: tuple[int, ...], dtype: str) -> int:
         if is_packed(dtype):
@@ -104,16 +104,16 @@ class Results:
             data, dtype = self.arrays[index], self._outputs.ports[index].dtype
             self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
 
-    def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
+    def _allocate(self, _context: Any, index: int, request: Any, out_data: Any) -> int:
         try:
-            self._make_asked(index, wanted.contents, out_data)
+            self._make_requested(index, request.contents, out_data)
         except BaseException as failure:  # also of a signal's handler: ctypes would go on
             self.failure = failure
             return 1
         return 0
 
-    def _make_asked(self, index: int, wanted: abi.CTensor, out_data: Any) -> None:
-        shape = tuple(wanted.shape[: wanted.ndim])
+    def _make_requested(self, index: int, request: abi.CTensor, out_data: Any) -> None:
+        shape = tuple(request.shape[: request.ndim])
         if is_value(self._outputs.ports[index].dtype):
             self.arrays[index] = block = make_block(shape[0])
             out_data[0] = block.address

@@ -82,9 +82,9 @@ class _Call(ctypes.Structure):
 def _variable(name: str) -> str:
     """The environment variable `name`; "" where it is not set, and in an interpreter with raised
     privileges."""
-    read = ctypes.CDLL(None).secure_getenv
-    read.restype = ctypes.c_char_p
-    value: bytes | None = read(name.encode())
+    getenv = ctypes.CDLL(None).secure_getenv
+    getenv.restype = ctypes.c_char_p
+    value: bytes | None = getenv(name.encode())
     return os.fsdecode(value or b"")
 
 
@@ -180,9 +180,9 @@ def open(
         *(text if text is None else text.encode() for text in (rendezvous, token, backends)),
         max(1, round(open_seconds * 1000)), max(1, round(operation_seconds * 1000)),
     )  # fmt: skip
-    made = _POINTER()
-    _check(_library().tcc_comm_open(config, made))
-    return Comm(made)
+    handle = _POINTER()
+    _check(_library().tcc_comm_open(config, handle))
+    return Comm(handle)
 
 
 class Started:
@@ -199,7 +199,7 @@ class Started:
         return self._result
 
 
-class _Kept:
+class _MappedMemory:
     """Keeps memory of a comm mapped for the arrays that lie in it."""
 
     def __init__(self, comm: Comm, address: ctypes.c_void_p) -> None:
@@ -325,42 +325,47 @@ class Comm:
     def all_reduce(self, x: Array, reduction: str = "sum", *, out: Array | None = None) -> Array:
         """The reduction of all ranks' `x`, element by element; `out` may be `x`."""
         x = np.asarray(x, order="C")
-        found = self._result(x.shape, x, out)
+        result = self._result(x.shape, x, out)
         self._call(
-            "all_reduce", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), _reduction(reduction)
+            "all_reduce",
+            x.ctypes.data,
+            result.ctypes.data,
+            x.size,
+            _dtype(x),
+            _reduction(reduction),
         )
-        return found
+        return result
 
     def reduce_scatter(self, x: Array, reduction: str = "sum") -> Array:
         """x[r] of shape [size, ...] belongs to rank r: the reduction of all ranks' x[rank]."""
         x = self._parts(x)
-        found = self._result(x.shape[1:], x, None)
+        result = self._result(x.shape[1:], x, None)
         self._call(
-            "reduce_scatter", x.ctypes.data, found.ctypes.data, found.size, _dtype(x),
+            "reduce_scatter", x.ctypes.data, result.ctypes.data, result.size, _dtype(x),
             _reduction(reduction),
         )  # fmt: skip
-        return found
+        return result
 
     def all_gather(self, x: Array) -> Array:
         """All ranks' `x`, of one shape, as an array of shape [size, *x.shape]."""
         x = np.asarray(x, order="C")
-        found = self._result((self.size, *x.shape), x, None)
-        self._call("all_gather", x.ctypes.data, found.ctypes.data, x.size, _dtype(x))
-        return found
+        result = self._result((self.size, *x.shape), x, None)
+        self._call("all_gather", x.ctypes.data, result.ctypes.data, x.size, _dtype(x))
+        return result
 
     def all_to_all(self, x: Array) -> Array:
         """result[r] = rank r's x[rank]; both have shape [size, ...]."""
         x = self._parts(x)
-        found = self._result(x.shape, x, None)
-        self._call("all_to_all", x.ctypes.data, found.ctypes.data, x.size // self.size, _dtype(x))
-        return found
+        result = self._result(x.shape, x, None)
+        self._call("all_to_all", x.ctypes.data, result.ctypes.data, x.size // self.size, _dtype(x))
+        return result
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
         """Rank root's `x`; the other ranks give an array of its shape and dtype."""
         x = np.asarray(x, order="C")
-        found = self._result(x.shape, x, None)
-        self._call("broadcast", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), root)
-        return found
+        result = self._result(x.shape, x, None)
+        self._call("broadcast", x.ctypes.data, result.ctypes.data, x.size, _dtype(x), root)
+        return result
 
     def start(
         self,
@@ -383,30 +388,30 @@ class Comm:
         sends_parts = kind in ("reduce_scatter", "all_to_all")
         x = self._parts(x) if sends_parts else np.asarray(x, order="C")
         shapes = {"reduce_scatter": x.shape[1:], "all_gather": (self.size, *x.shape)}
-        found = self._result(shapes.get(kind, x.shape), x, out)
+        result = self._result(shapes.get(kind, x.shape), x, out)
         count = x.size // self.size if sends_parts else x.size
         call = _Call(
             ctypes.sizeof(_Call), KINDS[kind], _reduction(reduction), _dtype(x), root, count
         )
         ticket = ctypes.c_uint64()
         mark = object()
-        self._starting[mark] = x, found  # a signal's handler may raise once it has begun
+        self._starting[mark] = x, result  # a signal's handler may raise once it has begun
         try:
-            self._call("start", call, x.ctypes.data, found.ctypes.data, ctypes.byref(ticket))
+            self._call("start", call, x.ctypes.data, result.ctypes.data, ctypes.byref(ticket))
         except CommError:
             self._starting.pop(mark, None)
             raise
-        self._flying[ticket.value] = x, found
+        self._flying[ticket.value] = x, result
         self._starting.pop(mark, None)
-        return Started(self, ticket.value, found)
+        return Started(self, ticket.value, result)
 
     def _land(self, ticket: int) -> None:
         if ticket <= self._landed:
             return
         self._call("wait", ticket)
         self._landed = ticket
-        for done in [number for number in [*self._flying] if number <= ticket]:
-            self._flying.pop(done, None)
+        for past_ticket in [number for number in [*self._flying] if number <= ticket]:
+            self._flying.pop(past_ticket, None)
 
     def send(self, x: Array, peer: int) -> None:
         """Sends `x` to a rank that receives an array of its size and dtype."""
@@ -425,9 +430,9 @@ class Comm:
 
     def split(self, color: int, key: int = 0) -> Comm | None:
         """The comm of the ranks that give this color, in the order of keys; None for color < 0."""
-        made = _POINTER()
-        self._call("split", color, key, ctypes.byref(made))
-        return Comm(made) if made else None
+        handle = _POINTER()
+        self._call("split", color, key, ctypes.byref(handle))
+        return Comm(handle) if handle else None
 
     def failed(self) -> list[int]:
         """The ranks that are gone: their processes have ended, or they have closed the comm.  Also
@@ -442,9 +447,9 @@ class Comm:
 
         Ranks that are gone need not be named.  `excluded` names ranks that live and will not come.
         """
-        made = _POINTER()
-        self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(made))
-        return Comm(made)
+        handle = _POINTER()
+        self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(handle))
+        return Comm(handle)
 
     def symmetric(self, size: int) -> Array:
         """The symmetric arena: `size` zero bytes (u8).  The array stays valid behind `close`."""
@@ -458,11 +463,11 @@ class Comm:
         return self._shared_memory("scratch", size)
 
     def _shared_memory(self, name: str, size: int) -> Array:
-        made = _POINTER()
-        self._call(name, size, ctypes.byref(made))
-        assert made.value is not None
-        memory = (ctypes.c_uint8 * size).from_address(made.value)
-        memory.kept = _Kept(self, made)  # type: ignore[attr-defined]
+        address = _POINTER()
+        self._call(name, size, ctypes.byref(address))
+        assert address.value is not None
+        memory = (ctypes.c_uint8 * size).from_address(address.value)
+        memory.kept = _MappedMemory(self, address)  # type: ignore[attr-defined]
         return np.ctypeslib.as_array(memory)
 
     def abort(self, reason: str) -> None:

@@ -109,10 +109,10 @@ def maker_like(value: Any) -> Maker:
 
 def _element(namespace: Any, dtype: str) -> Any:
     """The namespace's element type; raises TypeError where it has none that an array can have."""
-    found = getattr(namespace, _NAMES.get(dtype, ""), None)
-    if found is None:
+    element = getattr(namespace, _NAMES.get(dtype, ""), None)
+    if element is None:
         raise TypeError(f"{namespace.__name__} has no arrays of {dtype}")
-    return found
+    return element
 
 
 def _torch_maker(device: Any) -> Maker:

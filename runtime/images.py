@@ -105,20 +105,20 @@ def open_image(path: Path) -> Image:
             older = _IMAGES.mapped.get(inode)
             if older is not None:
                 older.overwritten = True
-            made = _open_anew(path, key) if older is None else _open_copy(path)
+            image = _open_anew(path, key) if older is None else _open_copy(path)
             # Another file may have come to the path meanwhile.
             if _look_at(path) == key:
-                _IMAGES.mapped.setdefault(inode, made)
-                _IMAGES.loaded[key] = made
-                return made
+                _IMAGES.mapped.setdefault(inode, image)
+                _IMAGES.loaded[key] = image
+                return image
 
 
 def _look_at(path: Path) -> _File:
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        file.seek(max(0, found.st_size - _END))
-        stamp = found.st_size, found.st_mtime_ns, file.read(_END)
-    return (found.st_dev, found.st_ino), stamp
+        status = os.fstat(file.fileno())
+        file.seek(max(0, status.st_size - _END))
+        stamp = status.st_size, status.st_mtime_ns, file.read(_END)
+    return (status.st_dev, status.st_ino), stamp
 
 
 def _open_anew(path: Path, file: _File) -> Image:
@@ -155,11 +155,11 @@ def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
 
 
 def _hash_of(parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.digest()
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 def _open_copy(path: Path) -> Image:

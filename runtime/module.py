@@ -168,8 +168,8 @@ class Module:
         first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
             self._check(self._api.times(instance, ctypes.byref(first), ctypes.byref(count)))
-            found = (first[i] for i in range(count.value))
-            return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
+            entries = (first[i] for i in range(count.value))
+            return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Copies the artifact (and its side file of weights, if it has one) to `path`, the name of
@@ -486,10 +486,10 @@ class Module:
                 where=str(self._path),
                 hint=signature(self.inputs, self.outputs),
             )
-        given = [self._view(i, value) for i, value in enumerate(values)]
-        tensors = (abi.CTensor * max(1, len(given)))(*(item.tensor for item in given))
-        there = zip(values, given, strict=True)
-        device = next((v for v, item in there if item.tensor.device.type not in HOST), None)
+        views = [self._view(i, value) for i, value in enumerate(values)]
+        tensors = (abi.CTensor * max(1, len(views)))(*(item.tensor for item in views))
+        pairs = zip(values, views, strict=True)
+        device = next((v for v, item in pairs if item.tensor.device.type not in HOST), None)
         maker = None if device is None else self._maker(device)
         stream = None if device is None else stream_of(device)
         results = self._results.start(tensors, maker)
@@ -520,8 +520,8 @@ class Module:
             raise self._damage(failure) from failure
 
     def _kind_of(self, values: Sequence[Any]) -> Callable[[Any, str], Any]:
-        given = zip(values, self.inputs, strict=True)
-        return kind_of([array for value, port in given for array in arrays_in(value, port.dtype)])
+        pairs = zip(values, self.inputs, strict=True)
+        return kind_of([array for value, port in pairs for array in arrays_in(value, port.dtype)])
 
     def _maker(self, device: Any) -> Maker:
         try:
@@ -565,7 +565,7 @@ def _unpickled(
     late: Callable[..., Exception],
 ) -> Module:
     try:
-        found = place(path, file, contents)
+        artifact = place(path, file, contents)
     except OSError as failure:
         raise error(
             "the pickled artifact cannot be written",
@@ -573,7 +573,7 @@ def _unpickled(
             why=str(failure.strerror),
             hint="TMPDIR names a folder with room",
         ) from failure
-    return Module(found, threads, flags, error, late)
+    return Module(artifact, threads, flags, error, late)
 
 
 _MODULES: WeakSet[Module] = WeakSet()

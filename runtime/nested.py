@@ -36,17 +36,17 @@ class CallForm:
 
         Raises MismatchError where the arguments are nested in another way.
         """
-        positions, own = self._tree[0], self._tree[1]
-        for name, node in own.items():
+        positions, keyword_nodes = self._tree[0], self._tree[1]
+        for name, node in keyword_nodes.items():
             if name not in keywords and not _is_fixed(node):
                 raise MismatchError(f"the argument {name} is missing")
-        rest = dict(keywords)
+        remaining = dict(keywords)
         late = [*positions.values()][len(arrays) :]
-        behind = [rest.pop(name) for name in map(_input, late) if name in rest]
-        found = dict(_matched(positions, (*arrays, *behind), "arguments"))
-        for name in own.keys() & rest.keys():
-            found.update(_matched(own[name], rest.pop(name), name))
-        return found | rest
+        behind = [remaining.pop(name) for name in map(_input, late) if name in remaining]
+        inputs = dict(_matched(positions, (*arrays, *behind), "arguments"))
+        for name in keyword_nodes.keys() & remaining.keys():
+            inputs.update(_matched(keyword_nodes[name], remaining.pop(name), name))
+        return inputs | remaining
 
     def __str__(self) -> str:
         positions = (_text(node) for node in self._tree[0].values())
@@ -70,12 +70,12 @@ def by_name(
             return form.named(arrays, keywords)
         except MismatchError as failure:
             why = str(failure)
-    both = [name for name in names[: len(arrays)] if name in keywords]
-    if both:
-        raise MismatchError(f"'{both[0]}' was given both by position and by name")
-    known = keywords.keys() <= set(names)
+    duplicates = [name for name in names[: len(arrays)] if name in keywords]
+    if duplicates:
+        raise MismatchError(f"'{duplicates[0]}' was given both by position and by name")
+    are_inputs = keywords.keys() <= set(names)
     if len(arrays) > len(names) or (
-        form and not (known and len(arrays) + len(keywords) == len(names))
+        form and not (are_inputs and len(arrays) + len(keywords) == len(names))
     ):
         raise MismatchError(why)
     return {**dict(zip(names, arrays, strict=False)), **keywords}

@@ -75,12 +75,12 @@ class Planner:
         Raises ValueError, which names the buffer's index, for lives that are none; and MemoryError.
         """
         count = len(lives)
-        offsets, found = (ctypes.c_int64 * count)(), _Plan()
+        offsets, numbers = (ctypes.c_int64 * count)(), _Plan()
         raised: list[BaseException] = []
 
-        def ask(_: int | None, done: int, peak: int) -> bool:
+        def ask(_: int | None, steps_done: int, peak: int) -> bool:
             try:
-                return go_on is None or go_on(done, peak)
+                return go_on is None or go_on(steps_done, peak)
             except BaseException as error:  # ctypes would print it and go on
                 raised.append(error)
                 return False
@@ -93,12 +93,12 @@ class Planner:
             _GoOn(ask) if go_on else _GoOn(),
             None,
             offsets,
-            ctypes.byref(found),
+            ctypes.byref(numbers),
         )
         if raised:
             raise raised[0]
         self._check(status)
-        return ArenaPlan(tuple(offsets), found.peak, found.bound, found.steps)
+        return ArenaPlan(tuple(offsets), numbers.peak, numbers.bound, numbers.steps)
 
     def check(self, lives: Sequence[Life], plan: ArenaPlan) -> None:
         """Proves a plan by a sweep over time that shares no code with the planner; raises

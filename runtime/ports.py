@@ -45,8 +45,8 @@ def port_of(port: abi.CPort) -> Port:
 
 def signature(inputs: Iterable[Port], outputs: Iterable[Port]) -> str:
     """Names, types and shapes of all inputs and outputs, for those who gave something else."""
-    taken, given = (
+    input_texts, output_texts = (
         ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
         for ports in (inputs, outputs)
     )
-    return f"the model takes {taken} and gives {given}"
+    return f"the model takes {input_texts} and gives {output_texts}"

@@ -62,12 +62,12 @@ def _soname_place(image: bytes, table: int, count: int) -> int | None:
 def copy_file(source: Path, target: Path, soname: str = "") -> None:
     """Copies beside, then renames; a library's copy gets the SONAME that is given."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
-        made = Path(file.name)
+        temporary = Path(file.name)
     try:
-        shutil.copyfile(source, made)
+        shutil.copyfile(source, temporary)
         if soname:
-            set_soname(made, soname)
-        shutil.copymode(source, made)
-        made.replace(target)
+            set_soname(temporary, soname)
+        shutil.copymode(source, temporary)
+        temporary.replace(target)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

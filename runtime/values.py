@@ -166,11 +166,11 @@ def _read_strings(tensor: abi.CTensor, shape: tuple[int, ...]) -> Array:
     return out.reshape(shape)
 
 
-def finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
+def finished(result: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
     """A result as the caller gets it; `kind` makes an array the caller's kind."""
-    if isinstance(found, ResultMemory):
-        return read_block(found.address, dtype, kind or _as_it_is)
-    return kind(found, dtype) if kind else found
+    if isinstance(result, ResultMemory):
+        return read_block(result.address, dtype, kind or _as_it_is)
+    return kind(result, dtype) if kind else result
 
 
 def _as_it_is(array: Any, _dtype: str) -> Any:
