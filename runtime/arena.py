@@ -4,10 +4,10 @@
 
 The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at
 the times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the
-bytes of the plan, those that no plan can do without, and the verdict of an independent check.
+bytes of the plan, a lower bound for any plan, and the verdict of an independent check.
 
-Exit code 0: a valid plan within the capacity; 1: a plan above it; 2: a file or an argument that is
-wrong; 3: the planner's library is missing; 130: interrupted.
+Exit codes: 0: a valid plan within the capacity; 1: a plan above the capacity; 2: a wrong file or
+argument; 3: the planner's library is missing; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ COLUMNS = ("id", "lower", "upper", "size")
 
 
 class LivesError(ValueError):
-    """A file of lives that is wrong: where and why."""
+    """An error in a file of lives: where and why."""
 
 
 def read_lives(file: TextIO, name: str) -> dict[str, Life]:
-    """The buffers of a CSV file by id, in its order.  Raises LivesError, which names the line."""
+    """Returns the buffers of a CSV file by id, in its order.
+
+    Raises LivesError, which names the line.
+    """
     rows = _rows(file, name)
     _, header = next(rows, (1, []))
     if sorted(header) != sorted(COLUMNS):
@@ -56,7 +59,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
 
 
 def _rows(file: TextIO, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, without spaces around values, each with its line."""
+    """Yields each nonempty row with its line number, without spaces around values."""
     reader = csv.reader(file)
     try:
         for row in reader:
@@ -77,7 +80,7 @@ def _number(text: str, column: str, where: str) -> int:
 
 
 class _Progress:
-    """Ends a search after some seconds; shows how far it is where stderr is a terminal."""
+    """Ends a search after some seconds; shows its progress if stderr is a terminal."""
 
     def __init__(self, seconds: float) -> None:
         self._start = self._shown = time.monotonic()
@@ -92,13 +95,13 @@ class _Progress:
         return now - self._start < self._seconds
 
     def close(self) -> None:
-        """Removes what is shown."""
+        """Removes the line of progress."""
         if self._shown != self._start:
             print("\r\033[K", end="", file=sys.stderr)
 
 
 def write_plan(path: Path, lives: dict[str, Life], plan: ArenaPlan) -> None:
-    """Writes the lives with a column `offset` more; the file appears whole or not at all."""
+    """Writes the lives with an added column `offset`; the file appears complete or not at all."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", newline="", encoding="utf-8") as file:
@@ -166,7 +169,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
+    """Runs the command and returns its exit code."""
     arguments = _arguments(words)
     if not LIBRARY.is_file():
         print(

@@ -1,4 +1,4 @@
-"""The arrays of outputs of a described call: of known sizes at once, else as the run asks."""
+"""Output arrays of a call: made at its start where sizes are known, else when the run asks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcc.runtime.values import is_value, make_block
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output as its memory is made: `shape` where it is known, `state` as `Port` has it."""
+    """An output: its `shape` where all sizes are known, and `state` as in `Port`."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -40,7 +40,8 @@ class Outputs:
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
 
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
-        """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
+        """Returns the results of a call with descriptors `inputs`; arrays exist where sizes are
+        known.
 
         `maker` makes them on a device; without it they are NumPy arrays.
         """
@@ -55,7 +56,7 @@ class Outputs:
 
 
 def is_plain(dtype: str) -> bool:
-    """Whether NumPy itself has the element type."""
+    """True where NumPy itself has the element type."""
     return dtype not in abi.EXTENSIONS and not is_value(dtype)
 
 
@@ -67,15 +68,19 @@ class Results:
         self.tensors = tensors
         self.failure: BaseException | None = None
         self._outputs, self._maker = outputs, maker
-        self._owners: list[Any] = []  # of what descriptors point to
+        self._owners: list[Any] = []  # keep the memory of the descriptors alive
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def allocator(self) -> abi.Allocator:
-        """What the run asks.  It holds these results and not they it: no circle keeps memory."""
+        """Returns the allocator that the run calls.
+
+        The allocator refers to these results, but not the reverse, so no reference cycle holds
+        memory.
+        """
         return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def describe(self, index: int, shape: tuple[int, ...]) -> None:
-        """Makes the array of output `index`, and its descriptor."""
+        """Makes the array and the descriptor of output `index`."""
         dtype = self._outputs.ports[index].dtype
         if self._maker:
             self.arrays[index], view = self._maker(shape, dtype)
@@ -99,7 +104,7 @@ class Results:
         return int(array.ctypes.data)
 
     def unpack(self) -> None:
-        """After the run: arrays whose elements shared bytes get a byte for each."""
+        """Unpacks results whose elements share bytes, after the run, to one byte for each."""
         for index, shape in self._packed.items():
             data, dtype = self.arrays[index], self._outputs.ports[index].dtype
             self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
@@ -107,7 +112,7 @@ class Results:
     def _allocate(self, _context: Any, index: int, request: Any, out_data: Any) -> int:
         try:
             self._make_requested(index, request.contents, out_data)
-        except BaseException as failure:  # also of a signal's handler: ctypes would go on
+        except BaseException as failure:  # also from a signal's handler: ctypes would ignore it
             self.failure = failure
             return 1
         return 0
