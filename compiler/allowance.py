@@ -85,20 +85,17 @@ class Allowance:
 
 
 def allowance(
-    wants: Sequence[Array],
-    perturbed: Iterable[Sequence[Array]],
-    kinds: Sequence[float],
-    floor: float,
+    wants: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
     """Returns the allowance of an output that is `wants` in draws of `kinds`.
 
-    Each of `perturbed` holds its values with perturbed weights and inputs.  A relative error of
+    Each of `noisy` holds its values with perturbed weights and inputs.  A relative error of
     `floor` is always allowed.
     """
     floats = wants[0].dtype.kind == "f"
     floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
     empty = Allowance({}, _scale(wants), floors)
-    runs = [_grouped(gots, wants, kinds) for gots in perturbed]
+    runs = [_grouped(gots, wants, kinds) for gots in noisy]
     noises = {}
     for group in runs[0]:
         squares = [np.square(off) for groups in runs for off in groups.get(group, ())]

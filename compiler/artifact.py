@@ -240,7 +240,8 @@ def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
 
 @record
 class _Header:
-    """Of an ELF file: where the table of `count` sections is, and which of them has their names."""
+    """The header of an ELF file: the place of its table of sections, and the number of the section
+    with their names."""
 
     table: int
     entry: int
@@ -249,7 +250,7 @@ class _Header:
 
 
 def _read_header(file: BinaryIO, path: Path) -> _Header:
-    """Of an ELF64 little-endian file."""
+    """Returns the header of an ELF64 little-endian file; raises UserError for other files."""
     start = _read_at(file, 0, min(_ELF_HEADER.size, file.seek(0, 2)), path)
     kind = file_kind(start)
     if kind and not start.startswith(ELF):

@@ -234,21 +234,10 @@ def cpu_profile(
             why=f"it lacks {missing}; tcc needs {row.oldest}",
             hint="compile for another processor with --cpu",
         )
-    vector_kind = next(vectors for vectors in row.vectors if have >= vectors.needs)
+    kind = next(vectors for vectors in row.vectors if have >= vectors.needs)
     listed = tuple(f.name for f in row.isa if f.name in have)
     fused = row.fused in have
-    return Profile(
-        cpu,
-        listed,
-        vector_kind.bits,
-        vector_kind.registers,
-        fused,
-        l1,
-        l2,
-        l3,
-        vector_kind.tile,
-        arch,
-    )
+    return Profile(cpu, listed, kind.bits, kind.registers, fused, l1, l2, l3, kind.tile, arch)
 
 
 def _row(

@@ -42,14 +42,14 @@ class Draw:
     """How random inputs are drawn.
 
     `seed` and `number` select the random values, and `scale` multiplies floats.  `fitting_shapes`
-    chooses symbolic sizes by `smallest` and `larger`.  `values` maps an input's name to the
+    chooses symbolic sizes by `lowest` and `larger`.  `values` maps an input's name to the
     integers that it may take.
     """
 
     seed: int
     number: int = 0
     scale: float = 1.0
-    smallest: int = 1
+    lowest: int = 1
     larger: bool = False
     values: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
@@ -145,7 +145,7 @@ def _shaped(
     free = {n for n, port in enumerate(ports) if n not in known_shapes and None in port.shape}
     if program is None or not free:
         return list(ports)
-    shapes = sizes.fitting_shapes(program(), known_shapes, draw.smallest, draw.larger)
+    shapes = sizes.fitting_shapes(program(), known_shapes, draw.lowest, draw.larger)
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 

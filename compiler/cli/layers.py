@@ -381,16 +381,8 @@ def _first(places: Sequence[int], bad: Callable[[int], bool]) -> int:
 
 
 def _finding(
-    number: int, layer: Layer, difference: Difference, allowed: float, right: bool, verdict: str
+    number: int, layer: Layer, delta: Difference, allowed: float, right: bool, verdict: str
 ) -> Finding:
     return Finding(
-        number,
-        layer.name,
-        layer.op,
-        difference.output,
-        difference.error,
-        allowed,
-        right,
-        verdict,
-        difference.why,
+        number, layer.name, layer.op, delta.output, delta.error, allowed, right, verdict, delta.why
     )

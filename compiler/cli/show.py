@@ -1,4 +1,4 @@
-"""What commands print: progress on a terminal, summaries, sizes."""
+"""Output of the commands: progress on a terminal, summaries, tables, sizes, JSON."""
 
 from __future__ import annotations
 

@@ -24,29 +24,24 @@ _Pair = tuple[int, int]
 
 
 def fitting_shapes(
-    program: Program,
-    known_shapes: Mapping[int, Sequence[int]],
-    smallest: int = 1,
-    larger: bool = False,
+    program: Program, shapes: Mapping[int, Sequence[int]], lowest: int = 1, larger: bool = False
 ) -> dict[int, tuple[int, ...]]:
-    """Returns shapes of the input ports that `known_shapes` lacks, such that few checks fail.
+    """Returns shapes of the input ports that `shapes` lacks, such that few checks fail.
 
-    Every symbolic size starts at `smallest`.  While checks fail, one size after the other becomes
+    Every symbolic size starts at `lowest`.  While checks fail, one size after the other becomes
     the smallest of some candidates with the fewest failing checks.  The candidates include the
-    numbers that failing checks compare, so that any size fixed by `known_shapes` can be matched.
+    numbers that failing checks compare, so that any size fixed by `shapes` can be matched.
     With `larger`, sizes then become twice as large plus one, all together or one by one, where no
     more checks fail outside of data-dependent branches; a run may still refuse these sizes.  Checks
     of numbers that only a run knows count as met.
     """
-    known_dims = {
-        (port, axis): n for port, dims in known_shapes.items() for axis, n in enumerate(dims)
-    }
+    known_dims = {(port, axis): n for port, dims in shapes.items() for axis, n in enumerate(dims)}
     fixed = constant_registers(program)
-    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in known_shapes]
+    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in shapes]
     dim_places = {
         i.target: (i.a, i.b)
         for i in program.body
-        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in known_shapes
+        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in shapes
     }
     # Equal sizes share one register, and a computed size is no free size.
     free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
@@ -67,15 +62,11 @@ def fitting_shapes(
         for dim in free if missed(sizes) else ():
             failing = trial(sizes)[0]
             compared = {n for a, b in failing for n in (max(a, b), sizes[dim] + abs(a - b))}
-            candidates = [
-                smallest,
-                *sorted(_SIZES, key=lambda n: (n < smallest, n)),
-                *sorted(compared),
-            ]
-            sizes = min(({**sizes, dim: size} for size in candidates), key=missed)
+            numbers = [lowest, *sorted(_SIZES, key=lambda n: (n < lowest, n)), *sorted(compared)]
+            sizes = min(({**sizes, dim: size} for size in numbers), key=missed)
         return sizes
 
-    best = mended(dict.fromkeys(free, smallest))
+    best = mended(dict.fromkeys(free, lowest))
     if missed(best):
         equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
         best = min(best, mended(equal), key=missed)

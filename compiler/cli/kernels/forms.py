@@ -44,14 +44,12 @@ def form_text(model: Path, form: str, kernel: str | None, input_texts: Sequence[
             where=f"--form {form}",
             hint=f"give the ONNX file, or one of {', '.join(_CODE)}",
         )
-    model_form = _stopped(model, _STEPS.get(form, _LAST), input_texts)
+    result = _stopped(model, _STEPS.get(form, _LAST), input_texts)
     if form in ("graph", "program"):
         if kernel is not None:
             raise UserError(f"a {form} is one text for all kernels", where=f"--kernel {kernel}")
-        return (
-            forms.text(model_form) if form == "graph" else programs.program_text(model_form.program)
-        )
-    texts: list[str] = list(getattr(forms, _TEXTS[form])(model_form))
+        return forms.text(result) if form == "graph" else programs.program_text(result.program)
+    texts: list[str] = list(getattr(forms, _TEXTS[form])(result))
     if kernel is None:
         return "\n".join(texts)
     if not kernel.isdecimal() or int(kernel) >= len(texts):

@@ -7,7 +7,7 @@ answers one JSON line when it is ready, then one JSON line for each line it read
     outputs FILE    -> {}                   writes the outputs of one run to FILE (npz)
     again           -> {}                   prepares anew, because INPUTS.npz has changed
 
-A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
+A failure is answered with {"error": text} and ends the worker.  The runtime's own prints go to
 stderr.
 """
 
