@@ -198,8 +198,8 @@ class Options:
     target: str = _option(
         "--target", "KIND",
         "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
-        "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
-        "comes before the CPU.",
+        "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, of which a run takes a GPU if "
+        "the machine has one.",
         _text, default="cpu",
     )
     cpu: str = _option(
@@ -211,20 +211,20 @@ class Options:
         "--input", "NAME=SHAPE",
         "Fixes the sizes of one input, as in image=1x3x224x224.  Symbolic sizes of the model "
         "that no --input fixes stay symbolic: one artifact serves all of them.  A name in the "
-        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input that "
-        "an initialiser gives a default becomes one that every run gives.",
+        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input with "
+        "an initialiser as its default becomes an input that every run must give.",
         _shapes, default=(), repeated=True,
     )
     typical: tuple[tuple[str, int], ...] = _option(
         "--typical", "SYM=SIZE",
-        "The value of a symbolic size for which the general code is chosen, as in seq=512; it "
-        "serves all others too.  Default: that of a torch program's example inputs, else 128.",
+        "The value of a symbolic size that the general code is chosen for, as in seq=512; the code "
+        "serves all other values too.  Default: from a torch program's example inputs, else 128.",
         _sizes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(
         "--bucket", "SYM=SIZE,...",
-        "Code of its own for these values of a symbolic size, as in seq=32,64,128, beside the "
-        "general code, which serves all others; of several, for each combination.",
+        "Separate code for these values of a symbolic size, as in seq=32,64,128; the general code "
+        "serves all other values.  Several symbolic sizes get code for each combination.",
         _buckets, default=(), repeated=True,
     )
     state: tuple[tuple[str, str], ...] = _option(
@@ -240,20 +240,20 @@ class Options:
     )
     numerics: str = _option(
         "--numerics", "MODE",
-        "strict turns off algorithms that trade rounding for speed, other orders of sums of "
-        "products and the folding of factors into weights, and reads what masks hide.",
+        "strict turns off algorithms that trade rounding for speed, reordered sums of products and "
+        "the folding of factors into weights, and reads the values that masks hide.",
         _one_of(NUMERICS, str), default="default",
     )
     derive: bool = _option(
         "--no-derive", "",
-        "Leaves sums and products in the model's order and apart, factors beside weights, and "
-        "convolutions as they are, also where another algorithm is predicted to be faster.",
+        "Keeps sums and products in the model's order, factors outside of weights, and "
+        "convolutions direct, even where another algorithm is predicted to be faster.",
         bool, default=True,
     )
     weight_growth: float = _option(
         "--weight-growth", "FACTOR",
-        "How many times their size weights may take where larger ones make the model faster; 1 "
-        "keeps them as they are.",
+        "How many times their size weights may take where larger weights make the model faster; "
+        "1 keeps their size.",
         _factor, default=5.0,
     )
     machine: Path | None = _option(
@@ -264,11 +264,10 @@ class Options:
     )
     precision: str = _option(
         "--precision", "TYPE",
-        "f32; tf32: matmuls of f32 on matrix units of GPUs that have such, rounded to 11 bits; "
-        "bf16: weights, "
-        "and where the processor multiplies bf16 what they are multiplied with, stored in bf16, "
-        "sums in f32; f16: weights stored in f16, arithmetic in f32.  What would be slower so "
-        "stays f32.",
+        "f32; tf32: matmuls of f32 on the matrix units of GPUs, operands rounded to 11 bits; "
+        "bf16: weights in bf16, their other operands too where the processor multiplies bf16, "
+        "sums in f32; f16: weights in f16, arithmetic in f32.  Matmuls and convolutions that this "
+        "would slow down stay f32.",
         _one_of(PRECISIONS, str), default="f32",
     )
     weights: str | None = _option(
@@ -291,8 +290,8 @@ class Options:
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
-        "auto: matmuls and attention of halves for Hopper (sm_90) may be Gluon kernels with "
-        "warps of their own for copies; triton: none are.",
+        "auto: matmuls and attention in f16 and bf16 for Hopper (sm_90) may be Gluon kernels with "
+        "separate warps for copies; triton: Triton kernels only.",
         _one_of(GPU_KERNELS, str), default="auto",
     )
     jobs: int = _option(

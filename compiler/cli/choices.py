@@ -22,7 +22,7 @@ class _Output(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if str(value) == "-":
             raise UserError(
-                "what is written here goes to a path, and not to standard output",
+                "this output goes to a path, and not to standard output",
                 where=f"{param.opts[0]} -",
                 hint="name it, or write ./- for the name",
             )

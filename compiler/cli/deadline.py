@@ -23,7 +23,7 @@ def timeout_flag(command: Command) -> Command:
     """Adds `--timeout`: a command that takes longer closes its contexts and raises UserError."""
 
     @click.option(
-        "--timeout", type=Seconds(), help="The most that all of this may take, compiling too."
+        "--timeout", type=Seconds(), help="Seconds that the command may take, with compiling."
     )
     @wraps(command)
     def limited(*args: Any, timeout: float | None, **values: Any) -> Any:
@@ -44,7 +44,7 @@ def _deadline(seconds: float | None) -> Iterator[None]:
         yield
     except _LateError:
         raise UserError(
-            "this takes longer than it may", where=f"--timeout {seconds:g}", hint="allow it more"
+            "the command took too long", where=f"--timeout {seconds:g}", hint="allow more seconds"
         ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -33,7 +33,7 @@ else:
 @click.option(
     "--kernels",
     is_flag=True,
-    help="What each kernel does, and its predicted time.",
+    help="Shows the work of each kernel, and its predicted time.",
 )
 @click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
 @click.option(
@@ -43,23 +43,24 @@ else:
 @click.option(
     "--form",
     type=click.Choice(FORMS),
-    help="Prints the model in this form; of an artifact its code, which needs --keep-ir.",
+    help="Prints the model in this form; an artifact has its code only, with --keep-ir.",
 )
-@click.option("--kernel", metavar="K", help="One kernel's form; of variant 1 of an artifact: 1/K.")
+@click.option("--kernel", metavar="K", help="Prints one kernel; 1/K in variant 1 of an artifact.")
 @click.option(
     "--derivations",
     is_flag=True,
-    help="Of an ONNX file: other orders of its sums and products, and why each is taken or not.",
+    help="For an ONNX file: other orders of its sums and products, and why each is used or not.",
 )
 @click.option(
     "--replay",
     type=click.File(errors="replace"),
-    help="Of --derivations: also a chain from a file, `site NAME` and then its steps.",
+    help="With --derivations: also a chain from a file, `site NAME` and then its steps.",
 )
 @click.option(
     "--svg",
     type=click.File("w", atomic=True),
-    help="Of --derivations: draws a site before and after, replayed or the first that is taken.",
+    help="With --derivations: draws a site before and after: the replayed site, else the first "
+    "that changes.",
 )
 @json_flag
 @timeout_flag
