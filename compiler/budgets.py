@@ -59,7 +59,7 @@ class Budgets:
         raised = max(2 * limit, minimum)
         hint = f"if that is meant, raise it: --budget {name}={raised}"
         if name == "bytes" and raised > (there := memory_here()):
-            hint = f"it needs more memory than the {there} that there are"
+            hint = f"it needs more memory than the {there} bytes of this machine"
         return UserError(
             f"the model is over the budget of {limit} {MEANINGS[name]}",
             where=where,
@@ -128,7 +128,7 @@ def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False
         if time.monotonic() - begun > budgets.seconds:
             return budgets.over("seconds")
         if (together := taken_together() - base_resident) > budgets.bytes:
-            return budgets.over("bytes", why=f"it took {together}", minimum=together)
+            return budgets.over("bytes", why=f"it took {together} bytes", minimum=together)
         return None
 
     # NumPy's BLAS allocates at its first matmul, and ends the process if that fails under a limit.
@@ -136,7 +136,7 @@ def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False
     minimum = data() + _ROOM - base_data
     if minimum > budgets.bytes:
         raise budgets.over(
-            "bytes", why=f"no compile takes less than {minimum} here", minimum=minimum
+            "bytes", why=f"no compile takes less than {minimum} bytes here", minimum=minimum
         )
     with at_most(base_data + budgets.bytes):
         try:

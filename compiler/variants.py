@@ -47,7 +47,9 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
     """
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
-        raise UserError("targets of different files cannot be joined", where="--target")
+        raise UserError(
+            "targets with different kinds of files cannot share a file", where="--target"
+        )
     first, *other_refusals = [row.refused(options) for row in rows]
     for flag, why in first.items():
         if all(flag in refused for refused in other_refusals):

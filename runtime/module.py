@@ -538,7 +538,7 @@ class Module:
             return maker_like(device)
         except TypeError as failure:
             raise self._error(
-                "results cannot be made beside the inputs",
+                "results cannot be made on the device of the inputs",
                 where=str(self._path),
                 why=str(failure),
                 hint="give all inputs in the host's memory",

@@ -94,7 +94,7 @@ def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
     if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
-        return "symbolic sizes: work is that of this run; there is none where its data decide"
+        return "symbolic sizes: the work is that of this run, and unknown where its data decide it"
     return "symbolic sizes: counted as their typical values (tcc compile --typical)"
 
 
