@@ -85,20 +85,20 @@ class Allowance:
 
 
 def allowance(
-    wants: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
+    outputs: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
-    """Returns the allowance of an output that is `wants` in draws of `kinds`.
+    """Returns the allowance of an output that is `outputs` in draws of `kinds`.
 
     Each of `noisy` holds its values with perturbed weights and inputs.  A relative error of
     `floor` is always allowed.
     """
-    floats = wants[0].dtype.kind == "f"
+    floats = outputs[0].dtype.kind == "f"
     floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
-    empty = Allowance({}, _scale(wants), floors)
-    runs = [_grouped(gots, wants, kinds) for gots in noisy]
+    empty = Allowance({}, _scale(outputs), floors)
+    runs = [_grouped(results, outputs, kinds) for results in noisy]
     noises = {}
     for group in runs[0]:
-        squares = [np.square(off) for groups in runs for off in groups.get(group, ())]
+        squares = [np.square(error) for groups in runs for error in groups.get(group, ())]
         sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
         measures = [_measures(groups[group], sizes, empty) for groups in runs if group in groups]
         noises[group] = _Noise(sizes, np.max(measures, 0))
@@ -106,16 +106,16 @@ def allowance(
 
 
 def judged(
-    gots: Sequence[Array], wants: Sequence[Array], kinds: Sequence[float], allowed: Allowance
+    results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float], allowed: Allowance
 ) -> tuple[float, str]:
     """Returns the largest error of an output, relative to its largest value, and a text.
 
     The text names the measure that exceeds `allowed` most; it is empty where none does.  `kinds`
     are the kinds of the draws.
     """
-    scale = max(_scale(wants), allowed.scale)
+    scale = max(_scale(expected), allowed.scale)
     worst, error, why = 1.0, 0.0, ""
-    for group, errors in _grouped(gots, wants, kinds).items():
+    for group, errors in _grouped(results, expected, kinds).items():
         noise = allowed.noises.get(group)
         values = _measures(errors, None if noise is None else noise.sizes, allowed)
         values[:2] /= scale
@@ -138,11 +138,11 @@ def _scale(arrays: Sequence[Array]) -> float:
 
 
 def _grouped(
-    gots: Sequence[Array], wants: Sequence[Array], kinds: Sequence[float]
+    results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float]
 ) -> dict[_Group, list[Array]]:
     """Returns the errors of each group's draws."""
     groups: dict[_Group, list[Array]] = {}
-    for got, want, kind in zip(gots, wants, kinds, strict=True):
+    for got, want, kind in zip(results, expected, kinds, strict=True):
         if got.shape == want.shape and want.size:
             groups.setdefault((want.shape, kind), []).append(_errors(got, want))
     return groups
@@ -150,15 +150,15 @@ def _grouped(
 
 def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
     """Returns the measures of errors whose noise has `sizes`; the first two only without sizes."""
-    first = [max(np.max(np.abs(off)) for off in errors)]
-    first += [np.sqrt(np.mean([np.mean(np.square(off)) for off in errors]))]
+    first = [max(np.max(np.abs(error)) for error in errors)]
+    first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]
     if sizes is None:
         return np.array(first)
     floor = allowed.floors[1] * allowed.scale
     element_noise = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
     mean = np.zeros(sizes.shape)
-    for off in errors:
-        beyond = np.copysign(np.maximum(np.abs(off) - floor, 0), off) / element_noise
+    for error in errors:
+        beyond = np.copysign(np.maximum(np.abs(error) - floor, 0), error) / element_noise
         mean += np.clip(beyond, -_MOST, _MOST) / len(errors)
     other_axes = [
         tuple({*range(mean.ndim)} - {n}) for n, size in enumerate(mean.shape) if size >= _ROWS
@@ -176,5 +176,5 @@ def _errors(got: Array, want: Array) -> Array:
     if want.dtype.kind != "f":
         return np.asarray(got != want, np.float64)
     with np.errstate(invalid="ignore"):
-        off = got.astype(np.float64) - want
-    return np.where(np.isfinite(off), off, 0)
+        difference = got.astype(np.float64) - want
+    return np.where(np.isfinite(difference), difference, 0)

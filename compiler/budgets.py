@@ -50,16 +50,16 @@ class Budgets:
 
     def memory(self, others_bytes: int = 0) -> int:
         """Returns the bytes that the compile may take, where others hold `others_bytes`."""
-        there = memory_here() - others_bytes
-        return min(self.bytes or there // 4 * 3, there)
+        machine_bytes = memory_here() - others_bytes
+        return min(self.bytes or machine_bytes // 4 * 3, machine_bytes)
 
     def over(self, name: str, *, where: str = "", why: str = "", minimum: int = 0) -> UserError:
         """Returns the error of a model over the budget `name`, which it needs to be `minimum`."""
         limit = self.memory() if name == "bytes" else getattr(self, name)
-        raised = max(2 * limit, minimum)
-        hint = f"if that is meant, raise it: --budget {name}={raised}"
-        if name == "bytes" and raised > (there := memory_here()):
-            hint = f"it needs more memory than the {there} bytes of this machine"
+        proposal = max(2 * limit, minimum)
+        hint = f"if that is meant, raise it: --budget {name}={proposal}"
+        if name == "bytes" and proposal > (machine_bytes := memory_here()):
+            hint = f"it needs more memory than the {machine_bytes} bytes of this machine"
         return UserError(
             f"the model is over the budget of {limit} {MEANINGS[name]}",
             where=where,
@@ -122,13 +122,13 @@ def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False
     """
     base_data, base_resident = (0, 0) if whole else (data(), taken())
     budgets = replace(budgets, bytes=budgets.memory(base_resident))
-    begun = time.monotonic()
+    start = time.monotonic()
 
     def look() -> UserError | None:
-        if time.monotonic() - begun > budgets.seconds:
+        if time.monotonic() - start > budgets.seconds:
             return budgets.over("seconds")
-        if (together := taken_together() - base_resident) > budgets.bytes:
-            return budgets.over("bytes", why=f"it took {together} bytes", minimum=together)
+        if (growth := taken_together() - base_resident) > budgets.bytes:
+            return budgets.over("bytes", why=f"it took {growth} bytes", minimum=growth)
         return None
 
     # NumPy's BLAS allocates at its first matmul, and ends the process if that fails under a limit.

@@ -64,7 +64,7 @@ class Trace:
         """Times its block under `name`; stages nest."""
         if self.progress is not None:
             self.progress(name)
-        at = len(self._timings)
+        index = len(self._timings)
         self._timings.append(Timing(name, 0.0, self._depth))
         self._depth += 1
         started = time.perf_counter()
@@ -72,7 +72,7 @@ class Trace:
             yield
         finally:
             self._depth -= 1
-            self._timings[at] = Timing(name, time.perf_counter() - started, self._depth)
+            self._timings[index] = Timing(name, time.perf_counter() - started, self._depth)
 
     def end(self, name: str, form: Any) -> None:
         """Raises `Stopped` where the compile ends after step `name`, which left `form`."""

@@ -131,8 +131,8 @@ def _compiled(
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
     ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    with ExitStack() as opened:
-        codes = variant_backends(targets, options, model_bytes, opened)
+    with ExitStack() as resources:
+        codes = variant_backends(targets, options, model_bytes, resources)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
             for optimised_graph in graphs:
@@ -250,11 +250,11 @@ def compile(
     return module
 
 
-def _with_keywords(plain: Signature) -> Signature:
+def _with_keywords(original: Signature) -> Signature:
     """Returns the signature of `compile` for help() and notebooks, which do not read `Unpack`."""
-    *fixed, _ = plain.parameters.values()
+    *fixed, _ = original.parameters.values()
     keywords = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
-    return plain.replace(parameters=[*fixed, *keywords])
+    return original.replace(parameters=[*fixed, *keywords])
 
 
 compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-defined]
@@ -319,8 +319,8 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
                 constants.setdefault(value, set()).update(numbers)
         elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
             inputs[node.outputs[0]] = first
-    compared = {v: sorted(numbers) for v, numbers in constants.items()}
-    values = {**compared, **{v: range(count) for v, count in rows.items()}}
+    comparisons = {v: sorted(numbers) for v, numbers in constants.items()}
+    values = {**comparisons, **{v: range(count) for v, count in rows.items()}}
     return {v.name: n for v, n in values.items() if len(n) > 1 or not v.type.shape}
 
 

@@ -21,11 +21,11 @@ class _Later:
         Signals that end a process are blocked meanwhile, because some C extensions crash if an
         exception interrupts their import.
         """
-        before = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGTERM})
+        old_mask = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGTERM})
         try:
             return getattr(import_module(self._name), name)
         finally:
-            pthread_sigmask(SIG_SETMASK, before)
+            pthread_sigmask(SIG_SETMASK, old_mask)
 
 
 def later(name: str) -> Any:

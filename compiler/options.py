@@ -135,9 +135,9 @@ def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
                 raise ValueError(f"{key + equals!r:.60} does not have the form {form}")
         pairs = [(key, right) for key, _, right in parts]
     names = [name for name, _ in pairs]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"{twice[0]!r} is given twice")
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise ValueError(f"{duplicates[0]!r} is given twice")
     return tuple(pairs)
 
 
@@ -156,7 +156,7 @@ def _shapes(value: Any) -> tuple[tuple[str, SymbolicShape], ...]:
 
 
 def _states(value: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((_text(past), _text(now)) for past, now in _pairs(value, "PAST=PRESENT"))
+    return tuple((_text(past), _text(present)) for past, present in _pairs(value, "PAST=PRESENT"))
 
 
 def _sizes(value: Any) -> tuple[tuple[str, int], ...]:

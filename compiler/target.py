@@ -226,17 +226,17 @@ def cpu_profile(
     Features outside of the architecture's list are ignored.  Raises UserError for a processor that
     lacks a feature which its architecture requires.
     """
-    have, row = frozenset(features), ARCHITECTURES[arch]
-    if not have >= row.least:
-        missing = " ".join(f.name for f in row.isa if f.name in row.least - have)
+    available, row = frozenset(features), ARCHITECTURES[arch]
+    if not available >= row.least:
+        missing = " ".join(f.name for f in row.isa if f.name in row.least - available)
         raise UserError(
             f"the processor {cpu} is too old",
             why=f"it lacks {missing}; tcc needs {row.oldest}",
             hint="compile for another processor with --cpu",
         )
-    kind = next(vectors for vectors in row.vectors if have >= vectors.needs)
-    listed = tuple(f.name for f in row.isa if f.name in have)
-    fused = row.fused in have
+    kind = next(vectors for vectors in row.vectors if available >= vectors.needs)
+    listed = tuple(f.name for f in row.isa if f.name in available)
+    fused = row.fused in available
     return Profile(cpu, listed, kind.bits, kind.registers, fused, l1, l2, l3, kind.tile, arch)
 
 
@@ -343,10 +343,10 @@ def _gpu(
     instruction, and GHz.  `tera` is the bandwidth in TB/s, and `peaks` are in Tflop/s.
     """
     kind, _, arch = text.partition(":")
-    full = tuple((name, value * 1e12) for name, value in peaks.items())
+    peak_rates = tuple((name, value * 1e12) for name, value in peaks.items())
     shared, threads, cache, warps, clock = blocks
     limits = (shared << 10, threads, cache << 20, warps, clock * 1e9)
-    return text, GpuProfile(kind, arch, part, source, *machine, *limits, tera * 1e12, full)
+    return text, GpuProfile(kind, arch, part, source, *machine, *limits, tera * 1e12, peak_rates)
 
 
 _MODELS = MappingProxyType(

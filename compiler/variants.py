@@ -65,14 +65,14 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
 
 
 def variant_backends(
-    targets: Sequence[Target], options: Options, constants: int, opened: ExitStack | None = None
+    targets: Sequence[Target], options: Options, constants: int, resources: ExitStack | None = None
 ) -> tuple[Backend, ...]:
     """Returns the backend of each variant, in the order of the targets.
 
-    `constants` are the model's bytes of constants.  `opened` closes the tools that variants share.
+    `constants` are the model's bytes of constants.  `resources` closes the variants' shared tools.
     """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
-    tools = {row: opened and opened.enter_context(row.tools(options)) for row in rows}
+    tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
     codes: list[Backend] = []
     for target in targets:
         row = BACKENDS[target.kind]

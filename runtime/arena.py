@@ -152,8 +152,8 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 def _run(arguments: argparse.Namespace) -> int:
     with arguments.file.open(newline="", encoding="utf-8") as file:
-        named = read_lives(file, str(arguments.file))
-    planner, lives = Planner(), tuple(named.values())
+        lives_by_id = read_lives(file, str(arguments.file))
+    planner, lives = Planner(), tuple(lives_by_id.values())
     progress = _Progress(arguments.seconds if arguments.steps is None else float("inf"))
     try:
         plan = planner.plan(
@@ -163,7 +163,7 @@ def _run(arguments: argparse.Namespace) -> int:
         progress.close()
     valid = _is_valid(planner, lives, plan)
     if arguments.output and valid:
-        write_plan(arguments.output, named, plan)
+        write_plan(arguments.output, lives_by_id, plan)
     print(f"peak {plan.peak} bound {plan.bound} verdict {'valid' if valid else 'invalid'}")
     return int(not valid or (arguments.capacity is not None and plan.peak > arguments.capacity))
 

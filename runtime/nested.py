@@ -42,9 +42,9 @@ class CallForm:
             if name not in keywords and not _is_fixed(node):
                 raise MismatchError(f"the argument {name} is missing")
         remaining = dict(keywords)
-        late = [*positions.values()][len(arrays) :]
-        behind = [remaining.pop(name) for name in map(_input, late) if name in remaining]
-        inputs = dict(_matched(positions, (*arrays, *behind), "arguments"))
+        unfilled = [*positions.values()][len(arrays) :]
+        trailing = [remaining.pop(name) for name in map(_input, unfilled) if name in remaining]
+        inputs = dict(_matched(positions, (*arrays, *trailing), "arguments"))
         for name in keyword_nodes.keys() & remaining.keys():
             inputs.update(_matched(keyword_nodes[name], remaining.pop(name), name))
         return inputs | remaining

@@ -76,13 +76,13 @@ class Planner:
         """
         count = len(lives)
         offsets, numbers = (ctypes.c_int64 * count)(), _Plan()
-        raised: list[BaseException] = []
+        errors: list[BaseException] = []
 
         def ask(_: int | None, steps_done: int, peak: int) -> bool:
             try:
                 return go_on is None or go_on(steps_done, peak)
             except BaseException as error:  # ctypes would print it and go on
-                raised.append(error)
+                errors.append(error)
                 return False
 
         status = self._library.tcc_plan_arena(
@@ -95,8 +95,8 @@ class Planner:
             offsets,
             ctypes.byref(numbers),
         )
-        if raised:
-            raise raised[0]
+        if errors:
+            raise errors[0]
         self._check(status)
         return ArenaPlan(tuple(offsets), numbers.peak, numbers.bound, numbers.steps)
 

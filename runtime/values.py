@@ -60,10 +60,10 @@ def describe(value: Any, dtype: str) -> Given:
             raise TypeError(f"expected a list of arrays, got {type(value).__name__}")
         items = [describe(item, inner) for item in value]
     tensors = (abi.CTensor * max(1, len(items)))(*(item.tensor for item in items))
-    listed = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.CTensor)))
-    slot = ctypes.pointer(listed)
+    entries = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.CTensor)))
+    slot = ctypes.pointer(entries)
     tensor = abi.make_tensor(ctypes.addressof(slot), abi.LIST, (), None)
-    return Given(tensor, (items, tensors, listed, slot))
+    return Given(tensor, (items, tensors, entries, slot))
 
 
 def entry_type(dtype: str) -> str:
@@ -138,8 +138,8 @@ def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) ->
 
 def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     shape = tuple(tensor.shape[: tensor.ndim])
-    due = abi.LIST if is_list(dtype) else abi.DTYPE_CODES[dtype]
-    if (tensor.dtype.code, tensor.dtype.bits) != due:
+    expected = abi.LIST if is_list(dtype) else abi.DTYPE_CODES[dtype]
+    if (tensor.dtype.code, tensor.dtype.bits) != expected:
         raise WrongTypeError(f"a result is not of its type {dtype}")
     if dtype == "string":
         return _read_strings(tensor, shape)
@@ -149,9 +149,9 @@ def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) 
         data = ctypes.string_at(tensor.data, size) if size else b""
         return finish(np.frombuffer(bytearray(data), element).reshape(shape), dtype)
     (place,) = (ctypes.c_void_p * 1).from_address(tensor.data or 0)
-    listed = abi.List.from_address(place or 0)
+    entries = abi.List.from_address(place or 0)
     inner = entry_type(dtype)
-    items = [_read(listed.items[n], inner, finish) for n in range(listed.count)]
+    items = [_read(entries.items[n], inner, finish) for n in range(entries.count)]
     if dtype.startswith("optional("):
         return items[0] if items else None
     return items

@@ -201,8 +201,8 @@ def _array(port: Port, text: str, draw: Draw, number: int) -> Array:
 
 
 def _load(path: Path, where: str) -> Array:
-    file, named, key = str(path).partition(".npz:")
-    path = Path(f"{file}.npz") if named else path
+    file, mark, key = str(path).partition(".npz:")
+    path = Path(f"{file}.npz") if mark else path
     try:
         with path.open("rb") as stream:
             if not stream.read(6).startswith(_MAGICS):
@@ -232,9 +232,9 @@ def _member(archive: NamedArrays, key: str) -> Array:
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
     """Parses `2x3xf32`, `2x3`, `f32` or nothing; the port supplies a missing type or shape."""
-    before, _, last = text.rpartition("x")
-    if last in DTYPES:
-        return DTYPES[last], options.read_shape(before)
+    sizes_text, _, type_name = text.rpartition("x")
+    if type_name in DTYPES:
+        return DTYPES[type_name], options.read_shape(sizes_text)
     if text:
         return DTYPES[port.dtype], options.read_shape(text)
     return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)

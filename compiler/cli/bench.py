@@ -103,7 +103,7 @@ def _table(times: Mapping[str, Times]) -> Iterator[str]:
     ]
     for kind, item in times.items():
         numbers = (f"{value * 1e3:.3f}" for value in (item.median, item.best, item.least))
-        ratios = (of(times["tcc"].rounds, [item.rounds]) for of in (paired_ratio, best_ratio))
+        ratios = (call(times["tcc"].rounds, [item.rounds]) for call in (paired_ratio, best_ratio))
         texts = (f"{ratio:.2f}x" for ratio in ratios)
         rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
     return aligned(rows)

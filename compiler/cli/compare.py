@@ -43,8 +43,8 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
         ):
             return Difference(output, float("inf"), False, "NaN or infinity at other places")
         exact = expected[finite].astype(np.float64)
-        off = actual[finite].astype(np.float64) - exact
+        deviation = actual[finite].astype(np.float64) - exact
         largest = float(np.max(np.abs(exact), initial=largest))
-        distance = float(np.max(np.abs(off), initial=distance))
+        distance = float(np.max(np.abs(deviation), initial=distance))
     error = distance / largest if largest else distance
     return Difference(output, error, error <= tolerance)

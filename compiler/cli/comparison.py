@@ -66,10 +66,10 @@ def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], 
             for n, scale in enumerate(scales)
         ]
 
-    every = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(2 * _FIXED_ROUNDS)]
+    batches = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(2 * _FIXED_ROUNDS)]
     fixed, more = (
         [draw for batch in part for draw in batch]
-        for part in (every[:_FIXED_ROUNDS], every[_FIXED_ROUNDS:])
+        for part in (batches[:_FIXED_ROUNDS], batches[_FIXED_ROUNDS:])
     )
     return draws(seed, 0), fixed, more if scales == _SCALES else []
 
@@ -82,44 +82,45 @@ def compared(
     model: Path,
     module: Module,
     draws: Sequence[NamedArrays],
-    gots: Sequence[NamedArrays],
+    outputs: Sequence[NamedArrays],
     numbers: Sequence[int],
     count: int,
     evaluator_only: bool,
 ) -> list[Verdict]:
-    """Returns a verdict on each output of `module`, whose outputs on `draws` are `gots`.
+    """Returns a verdict on each output of `module`, whose outputs on `draws` are `outputs`.
 
     The first `count` draws are of the user's seed; the allowances are computed with the draws
     behind them.  `numbers` are the positions of the draws in the lists of `draws_of`.
     """
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
-    every = len(draws)
+    draw_count = len(draws)
     nudged = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
-    changed = range(every, every + len(nudged))
+    changed = range(draw_count, draw_count + len(nudged))
     jobs = [
-        Job(range(every), rounding),
+        Job(range(draw_count), rounding),
         *(Job(changed, changed_rounding(*facts, seed)) for seed in range(_NOISES)),
         *([] if rounding is None else [Job(range(count))]),
     ]
     threads = len(os.sched_getaffinity(0))
     names = [port.name for port in module.outputs]
-    wants, *runs = run_reference(model, names, jobs, [*draws, *nudged], threads, evaluator_only)
-    if sorted(wants[0]) != sorted(names):
+    expected, *runs = run_reference(model, names, jobs, [*draws, *nudged], threads, evaluator_only)
+    if sorted(expected[0]) != sorted(names):
         raise UserError(
             "the artifact was compiled from another model",
             where=model,
-            why=f"its outputs are {', '.join(names)}; those of the model are {', '.join(wants[0])}",
+            why=f"its outputs are {', '.join(names)}; "
+            f"those of the model are {', '.join(expected[0])}",
             hint="compile the model again",
         )
-    plain = wants[:count] if rounding is None else runs[_NOISES]
+    plain = expected[:count] if rounding is None else runs[_NOISES]
     floor = least_error(model, module.outputs)
     if rounding is not None and reference_of(model, evaluator_only).rounds_weights_alone:
         floor = max(floor, mode_cost(module.manifest, model))
     kinds = _kinds(draws[0], numbers, _scales(model, evaluator_only))
     verdicts = []
-    for name in wants[0]:
-        got, want, exact = ([x[name] for x in results] for results in (gots, wants, plain))
+    for name in expected[0]:
+        got, want, exact = ([x[name] for x in results] for results in (outputs, expected, plain))
         noises = [[x[name] for x in results] for results in runs[:_NOISES]]
         allowed = allowance(want[count:], noises, kinds[count:], floor)
         cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=False))

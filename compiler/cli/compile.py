@@ -70,10 +70,10 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
     """
     place = output or Path(f"{model.stem}{suffix}")
     with file_errors("a path cannot be used", place):
-        there, model_there = place.exists(), model.exists()
+        exists, model_exists = place.exists(), model.exists()
     if place.is_dir():
         raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
-    if there and not place.is_file():
+    if exists and not place.is_file():
         raise UserError("the output is a device or a pipe", where=f"-o {place}", hint="name a file")
     if place.suffix == ".h":
         raise UserError(
@@ -81,7 +81,7 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
             where=f"-o {place}",
             hint=f"name it {place.with_suffix(suffix)}",
         )
-    if there and model_there and place.samefile(model):
+    if exists and model_exists and place.samefile(model):
         raise UserError(
             "the output is the model itself",
             where=f"-o {place}",

@@ -38,7 +38,7 @@ def _deadline(seconds: float | None) -> Iterator[None]:
     def ring(*_: Any) -> None:
         raise _LateError
 
-    before = signal.signal(signal.SIGALRM, ring)
+    old_handler = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds or 0)
     try:
         yield
@@ -48,7 +48,7 @@ def _deadline(seconds: float | None) -> Iterator[None]:
         ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
 
 
 def interruptible(work: Callable[[], Result]) -> Result:

@@ -22,13 +22,13 @@ def derivation_svg(site: Mapping[str, Any], candidate: Mapping[str, Any]) -> str
         'font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    for number, (head, of, stages) in enumerate(
+    for number, (head, item, stages) in enumerate(
         zip(heads, (site, candidate), stage_lists, strict=True)
     ):
         x = _GAP + number * (_EDGES + _WIDE + _GAP)
         parts += [
             _text(x, 22, head, 68, 'font-size="14"'),
-            _text(x, 44, _seconds(of), 80, 'fill="#555555"'),
+            _text(x, 44, _seconds(item), 80, 'fill="#555555"'),
             *_stages(stages, x + _EDGES),
         ]
     return "\n".join((*parts, "</svg>", ""))

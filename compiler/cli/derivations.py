@@ -21,20 +21,20 @@ def derivation_records(all_decisions: Sequence[Decision]) -> list[dict[str, Any]
     `sink` names the node in which the group's first site ends.  Seconds are predicted; they are
     null where a site or a candidate was not priced.
     """
-    equal: dict[Any, list[Decision]] = {}
+    groups: dict[Any, list[Decision]] = {}
     for decision in all_decisions:
-        equal.setdefault(decision.site.key, []).append(decision)
-    return [_record(decisions) for decisions in equal.values()]
+        groups.setdefault(decision.site.key, []).append(decision)
+    return [_record(decisions) for decisions in groups.values()]
 
 
-def _record(equal: Sequence[Decision]) -> dict[str, Any]:
-    first = equal[0]
+def _record(group: Sequence[Decision]) -> dict[str, Any]:
+    first = group[0]
     region = composed(first.site.nodes)
-    chosen = [d.chosen.candidate for d in equal if d.chosen is not None]
+    chosen = [d.chosen.candidate for d in group if d.chosen is not None]
     return {
         "sink": first.site.name,
         "nodes": [node.op.name for node in first.site.nodes],
-        "sites": len(equal),
+        "sites": len(group),
         "estimate": first.estimate,
         "seconds": first.seconds,
         "states": first.states,
@@ -86,11 +86,11 @@ def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
     ]
     for n, stage in enumerate(region.stages):
         does = f"{stage.monoid} over {list(stage.sums)}" if stage.monoid else "point by point"
-        if many := products(stage):
-            does += f", {many / 1e6:,.1f} M products"
+        if count := products(stage):
+            does += f", {count / 1e6:,.1f} M products"
         reads = dict.fromkeys(named(f.source) for f in stage.factors if f.source is not None)
-        of = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
-        rows.append({"name": named(~n), "type": of, "does": does, "reads": list(reads)})
+        types = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
+        rows.append({"name": named(~n), "type": types, "does": does, "reads": list(reads)})
     known_flags = (*constants, *constant_stages(region, constants))
     return [{**row, "known": is_known} for row, is_known in zip(rows, known_flags, strict=True)]
 

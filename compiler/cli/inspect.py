@@ -120,19 +120,19 @@ def inspect(
                     threads,
                 )
             )
-    named = [
+    pairs = [
         (manifest["variants"][number], variant_facts)
         for number, variant_facts in zip(numbers, facts, strict=True)
     ]
     if as_json:
         records = [
             {"variant": variant.get("target"), **asdict(row)}
-            for variant, variant_facts in named
+            for variant, variant_facts in pairs
             for row in kernel_rows(variant_facts, times)
         ]
         print_json(records)
         return
-    for variant, variant_facts in named:
+    for variant, variant_facts in pairs:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
         say_fitted(_kernel_lines(variant, variant_facts, times, path))
@@ -162,8 +162,8 @@ def _kernel_lines(
     variant: dict[str, Any], facts: KernelFacts, times: Sequence[StepTime] | None, path: Path
 ) -> Iterator[str]:
     yield from table_lines(kernel_rows(facts, times))
-    told = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
-    yield from filter(None, told)
+    notes = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
+    yield from filter(None, notes)
     yield from build_lines(variant, path)
 
 

@@ -160,10 +160,10 @@ class LayerCheck:
         The next layer follows the first faulty node, so that its error spreads no further, or the
         span.
         """
-        wrong: set[str] = set()
+        wrong_values: set[str] = set()
         for number in span:
             layer = self.model.layers[number]
-            inputs_right = wrong.isdisjoint(layer.reads)
+            inputs_right = wrong_values.isdisjoint(layer.reads)
             rows = []
             for name in layer.writes:
                 if name not in want:
@@ -176,9 +176,9 @@ class LayerCheck:
                 difference = compare(name, got[name], want[name], allowed)
                 verdict = "ok" if difference.ok else "wrong" if inputs_right else "follows"
                 rows.append(_finding(number, layer, difference, allowed, inputs_right, verdict))
-            off = [row for row in rows if row.verdict in ("wrong", "follows")]
-            wrong.update(layer.writes if off or not inputs_right else ())
-            is_fault = inputs_right and bool(off)
+            bad_rows = [row for row in rows if row.verdict in ("wrong", "follows")]
+            wrong_values.update(layer.writes if bad_rows or not inputs_right else ())
+            is_fault = inputs_right and bool(bad_rows)
             self._report.findings += self._alone(number, rows) if is_fault else rows
             if is_fault and (self._can_end(span.start, number + 1) or number + 1 == span.stop):
                 return number + 1

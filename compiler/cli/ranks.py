@@ -33,8 +33,8 @@ class _Rank:
     """
 
     process: subprocess.Popen[bytes]
-    printed: IO[str]
-    said: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
@@ -51,11 +51,11 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
             Thread(target=_watch, args=(rank.process.pid, number, ends), daemon=True).start()
         for _ in ranks:
             number, dumped = ends.get()
-            for line in _text(ranks[number].said).splitlines():
+            for line in _text(ranks[number].stderr).splitlines():
                 say(f"rank {number}: {line}", err=True)
             if code := ranks[number].process.wait():
                 raise _failure(number, code, dumped)
-        return [_text(rank.printed) for rank in ranks]
+        return [_text(rank.stdout) for rank in ranks]
 
 
 def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
@@ -87,16 +87,14 @@ def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_
         try:
             for rank in range(count):
                 words = [word.replace("{rank}", str(rank)) for word in arguments]
-                rank_variables = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
+                variables = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
                 if pin:  # a child has the CPUs of the thread that starts it
                     share = cpus[rank * len(cpus) // count : (rank + 1) * len(cpus) // count]
                     os.sched_setaffinity(0, share or {cpus[rank % len(cpus)]})
-                printed = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                said = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                process = _start(
-                    rank, words, os.environ | job | rank_variables, pipe[0], printed, said
-                )
-                ranks.append(_Rank(process, printed, said))
+                stdout = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                stderr = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                process = _start(rank, words, os.environ | job | variables, pipe[0], stdout, stderr)
+                ranks.append(_Rank(process, stdout, stderr))
                 os.sched_setaffinity(0, cpus)
             yield ranks
         finally:
@@ -109,12 +107,12 @@ def _start(
     words: Sequence[str],
     variables: dict[str, str],
     stdin: int,
-    printed: IO[str],
-    said: IO[str],
+    stdout: IO[str],
+    stderr: IO[str],
 ) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-c", _RANK, *words)
     try:
-        return subprocess.Popen(command, env=variables, stdin=stdin, stdout=printed, stderr=said)
+        return subprocess.Popen(command, env=variables, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
         raise UserError(f"rank {rank} cannot be started", why=error) from error
 

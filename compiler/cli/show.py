@@ -123,11 +123,11 @@ def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
 def _converted(types: Mapping[str, int], precision: str) -> str:
     """Returns text such as `12 of 14 matmul and convolution weights as int8`; empty for f32."""
     narrow = {name: count for name, count in types.items() if name != "f32"}
-    every = f"of {sum(types.values())} matmul and convolution weights"
-    parts = (f"{count} {every} as {name}" for name, count in narrow.items())
+    population = f"of {sum(types.values())} matmul and convolution weights"
+    parts = (f"{count} {population} as {name}" for name, count in narrow.items())
     if not types:
         return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
-    return " and ".join(parts) or f"0 {every} in fewer bits"
+    return " and ".join(parts) or f"0 {population} in fewer bits"
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:

@@ -60,21 +60,21 @@ def fitting_shapes(
 
     def mended(sizes: Mapping[Register, int]) -> Mapping[Register, int]:
         for dim in free if missed(sizes) else ():
-            failing = trial(sizes)[0]
-            compared = {n for a, b in failing for n in (max(a, b), sizes[dim] + abs(a - b))}
+            failing_pairs = trial(sizes)[0]
+            compared = {n for a, b in failing_pairs for n in (max(a, b), sizes[dim] + abs(a - b))}
             numbers = [lowest, *sorted(_SIZES, key=lambda n: (n < lowest, n)), *sorted(compared)]
             sizes = min(({**sizes, dim: size} for size in numbers), key=missed)
         return sizes
 
     best = mended(dict.fromkeys(free, lowest))
     if missed(best):
-        equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
-        best = min(best, mended(equal), key=missed)
+        equal_sizes = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
+        best = min(best, mended(equal_sizes), key=missed)
     if larger:
-        every = {dim: 2 * size + 1 for dim, size in best.items()}
+        larger_sizes = {dim: 2 * size + 1 for dim, size in best.items()}
         for dims in (free, *([dim] for dim in free)):
-            grown = {**best, **{dim: every[dim] for dim in dims}}
-            best = grown if missed(grown, False) <= missed(best, False) else best
+            trial_sizes = {**best, **{dim: larger_sizes[dim] for dim in dims}}
+            best = trial_sizes if missed(trial_sizes, False) <= missed(best, False) else best
     sizes_of = trial(best)[1]
     return {number: tuple(sizes_of.get(dim, 1) for dim in port.dims) for number, port in ports}
 

@@ -112,13 +112,13 @@ def verify(
             _as_the_model_takes(draw, module.manifest)
             for draw in (*(drawn[n] for n in runs), *allowance_draws.values())
         ]
-        gots = [*runs.values(), *(checked or runs).values()]
+        results = [*runs.values(), *(checked or runs).values()]
     verdicts = compared(
-        model, module, model_draws, gots, [*runs, *allowance_draws], len(runs), evaluator_only
+        model, module, model_draws, results, [*runs, *allowance_draws], len(runs), evaluator_only
     )
     if tolerance is not None:
         verdicts = [_within(item, tolerance) for item in verdicts]
-    unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, gots)]
+    unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
     failed = [item for item in verdicts if not item.ok]
     refused = [_refusal(drawn[n], error) for n, error in errors.items()]
     oracle = reference_of(model, evaluator_only)
@@ -127,10 +127,10 @@ def verify(
     if as_json:
         outputs = [asdict(item) for item in verdicts]
         said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
-        runs_said = {"runs": len(gots), "refused": refused}
+        runs_said = {"runs": len(results), "refused": refused}
         print_json({**said, **runs_said, "ok": not failed, "outputs": outputs})
         return int(bool(failed))
-    say(f"{precision}, beside {reference} in {len(gots)} runs")
+    say(f"{precision}, beside {reference} in {len(results)} runs")
     say_fitted(_reference_lines(oracle, precision))
     for item in verdicts:
         say(_line(item, precision))
@@ -218,10 +218,10 @@ def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> s
     return f"{right} differ from the model by rounding alone"
 
 
-def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArrays]) -> bool:
+def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedArrays]) -> bool:
     """True where draws of equal shapes exist and all give equal values of the output."""
     groups: dict[Any, list[Array]] = {}
-    for draw, got in zip(draws, gots, strict=False):
+    for draw, got in zip(draws, results, strict=False):
         shapes = tuple(array.shape for array in draw.values())
         groups.setdefault(shapes, []).append(got[output])
     return any(len(group) > 1 for group in groups.values()) and all(

@@ -84,9 +84,9 @@ class KernelFact:
         amount = (flops, bytes_)[work]
         if not points or not points[0][0]:
             return self.seconds
-        for (less, short), (more, long) in pairwise(points):
-            if less <= amount <= more and less < more:
-                return short + (long - short) * (amount - less) / (more - less)
+        for (low, low_seconds), (high, high_seconds) in pairwise(points):
+            if low <= amount <= high and low < high:
+                return low_seconds + (high_seconds - low_seconds) * (amount - low) / (high - low)
         nearest, seconds = points[0] if amount < points[0][0] else points[-1]
         return seconds * amount / nearest
 

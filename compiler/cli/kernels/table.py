@@ -109,9 +109,9 @@ def _row(
     priced = not kernel.formulas or kernel.times
     is_priced = measured is None or (priced and all(fact for fact, count, _ in work if count))
     predicted = sum(fact.seconds * count for fact, count, _ in work if fact) if is_priced else None
-    front = kernel.symbol, kernel.source, launches
+    head = kernel.symbol, kernel.source, launches
     if any(fact is None and count for fact, count, _ in work):
-        return KernelRow(*front, None, None, predicted, measured, None, None)
+        return KernelRow(*head, None, None, predicted, measured, None, None)
     flops = sum(fact.flops * count for fact, count, _ in work if fact)
     bytes_ = sum(fact.bytes * count for fact, count, _ in work if fact)
     bounds = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
@@ -122,7 +122,7 @@ def _row(
     limit = "cache" if bytes_ else None
     if nearest is not None:
         limit = kernel.limit or nearest
-    return KernelRow(*front, flops, bytes_, predicted, measured, limit, share)
+    return KernelRow(*head, flops, bytes_, predicted, measured, limit, share)
 
 
 # Field of a row, head of its column, and factor to the unit in the head.

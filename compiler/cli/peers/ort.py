@@ -22,15 +22,15 @@ def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str)
     if mode == "unoptimised":
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
-    def opened(path: str) -> Callable[[Arrays], Arrays]:
+    def open_model(path: str) -> Callable[[Arrays], Arrays]:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
     if ranges:
-        outputs = run_ranges(feed, ranges, opened)
+        outputs = run_ranges(feed, ranges, open_model)
         return lambda: outputs
-    return partial(opened(str(model)), read_arrays(feed))
+    return partial(open_model(str(model)), read_arrays(feed))
 
 
 if __name__ == "__main__":

@@ -93,11 +93,11 @@ class Peer(AbstractContextManager["Peer"]):
         self._feed = folder / "inputs.npz"
         write_arrays(self._feed, inputs)
         # -P: without it a random.so in the current folder would be imported as a module
-        started_as = [] if self._row.module.endswith(".py") else ["-P", "-m"]
+        flags = [] if self._row.module.endswith(".py") else ["-P", "-m"]
         arguments = [str(model), str(self._feed), str(threads), *self._row.arguments]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *started_as, self._row.module, *arguments],
+                [sys.executable, *flags, self._row.module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -145,10 +145,10 @@ class Peer(AbstractContextManager["Peer"]):
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        late: list[bool] = []
+        expiries: list[bool] = []
 
         def stop() -> None:
-            late.append(True)
+            expiries.append(True)
             self._process.kill()
 
         timer = Timer(self._cap, stop)
@@ -157,7 +157,7 @@ class Peer(AbstractContextManager["Peer"]):
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
-        if late:
+        if expiries:
             raise ToolError(f"{self._row.title} took more than {self._cap:g} seconds")
         answer: dict[str, Any] = json.loads(line) if line else {}
         if not line or "error" in answer:

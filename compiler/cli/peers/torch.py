@@ -16,11 +16,11 @@ from tcc.frontends.rounding import Rounding
 def prepare(model: Path, feed: Path, threads: int, *ranges: str) -> Run:
     """Returns a function that gives the outputs of `model` for all `ranges`."""
 
-    def opened(path: str) -> Callable[[Arrays], Arrays]:
+    def open_model(path: str) -> Callable[[Arrays], Arrays]:
         rounding = {} if path == str(model) else json.loads(Path(path).read_text())
         return replayed(str(model), Rounding(**rounding))
 
-    outputs = run_ranges(feed, ranges, opened)
+    outputs = run_ranges(feed, ranges, open_model)
     return lambda: outputs
 
 

@@ -85,12 +85,12 @@ def serve(prepare: Callable[..., Run]) -> None:
 
 
 def run_ranges(
-    feed: Path, ranges: Sequence[str], opened: Callable[[str], Callable[[Arrays], Arrays]]
+    feed: Path, ranges: Sequence[str], open_model: Callable[[str], Callable[[Arrays], Arrays]]
 ) -> Arrays:
     """Runs every MODEL of `ranges`, texts BEGIN:END:MODEL, on its draws BEGIN to END.
 
     The arrays in `feed` are named `DRAW NAME`.  The outputs are named `MODEL DRAW NAME`, where
-    MODEL is the position in `ranges`.  `opened(MODEL)` returns a function that runs the model.
+    MODEL is the position in `ranges`.  `open_model(MODEL)` returns a function that runs the model.
     """
     draws: dict[str, dict[str, Array]] = {}
     for text, array in read_arrays(feed).items():
@@ -99,7 +99,7 @@ def run_ranges(
     outputs: dict[str, Array] = {}
     for number, text in enumerate(ranges):
         begin, end, path = text.split(":", 2)
-        run_model = opened(path)
+        run_model = open_model(path)
         for draw_number in range(int(begin), int(end)):
             arrays = run_model(draws.get(str(draw_number), {}))
             outputs |= {f"{number} {draw_number} {name}": array for name, array in arrays.items()}
