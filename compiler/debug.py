@@ -96,8 +96,7 @@ class Trace:
 def timing_table(timings: tuple[Timing, ...]) -> str:
     """Returns the timings as lines `   seconds  share  stage`, nested stages indented."""
     seconds = sum(item.seconds for item in timings if item.depth == 0) or 1.0
-    lines = (
+    return "\n".join(
         f"{item.seconds:9.3f} s {item.seconds / seconds:6.1%}  {'  ' * item.depth}{item.stage}"
         for item in timings
     )
-    return "\n".join(lines)

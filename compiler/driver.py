@@ -202,11 +202,12 @@ def _appends(graph: Graph) -> dict[str, Any]:
 
     `rows` is a text where it depends on symbolic sizes.
     """
-    rows = [
-        {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
-        for item in appended_rows(graph)
-    ]
-    return {"appends": rows}
+    return {
+        "appends": [
+            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
+            for item in appended_rows(graph)
+        ]
+    }
 
 
 def _number_or_text(size: Index) -> int | str:
@@ -319,8 +320,10 @@ def input_values(model: Path) -> dict[str, Sequence[int]]:
                 constants.setdefault(value, set()).update(numbers)
         elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
             inputs[node.outputs[0]] = first
-    comparisons = {v: sorted(numbers) for v, numbers in constants.items()}
-    values = {**comparisons, **{v: range(count) for v, count in rows.items()}}
+    values = {
+        **{v: sorted(numbers) for v, numbers in constants.items()},
+        **{v: range(count) for v, count in rows.items()},
+    }
     return {v.name: n for v, n in values.items() if len(n) > 1 or not v.type.shape}
 
 

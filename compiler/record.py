@@ -33,8 +33,9 @@ def entity(cls: type[_T]) -> type[_T]:
 
     Its objects may be weakly referenced.
     """
-    frozen = dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
-    return _with_repr(frozen)
+    return _with_repr(
+        dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
+    )
 
 
 def field_names(item: object) -> tuple[str, ...]:
