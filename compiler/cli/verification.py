@@ -126,9 +126,9 @@ def verify(
     precision = precision_text(module.manifest)
     if as_json:
         outputs = [asdict(item) for item in verdicts]
-        said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
-        runs_said = {"runs": len(results), "refused": refused}
-        print_json({**said, **runs_said, "ok": not failed, "outputs": outputs})
+        facts = {"oracle": reference, "precision": precision, "unchanging": unchanging}
+        run_facts = {"runs": len(results), "refused": refused}
+        print_json({**facts, **run_facts, "ok": not failed, "outputs": outputs})
         return int(bool(failed))
     say(f"{precision}, beside {reference} in {len(results)} runs")
     say_fitted(_reference_lines(oracle, precision))
@@ -184,7 +184,7 @@ def _verify_layers(
 
 
 def _within(verdict: Verdict, tolerance: float) -> Verdict:
-    """Returns the verdict, turned to wrong where the precision costs more than `tolerance`."""
+    """Returns the verdict, as wrong where the precision costs more than `tolerance`."""
     if not verdict.ok or verdict.cost <= tolerance:
         return verdict
     return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
@@ -200,10 +200,10 @@ def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
 
 def _line(verdict: Verdict, precision: str) -> str:
     """Returns the line of an output: right or wrong, its error, and the cost of the precision."""
-    said = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
+    text = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
     if verdict.error < inf:
-        said += f" of {verdict.allowed:.1e} allowed"
-    return said if precision == "f32" else f"{said}; the precision costs {verdict.cost:.1e}"
+        text += f" of {verdict.allowed:.1e} allowed"
+    return text if precision == "f32" else f"{text}; the precision costs {verdict.cost:.1e}"
 
 
 def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> str:
@@ -297,7 +297,7 @@ def _check_arrays(ports: Sequence[Port], use: str) -> None:
 def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:
     first = report.wrong
     if as_json:
-        said = {
+        facts = {
             "ok": report.fault is None,
             "layers": layers,
             "references": list(report.references),
@@ -306,7 +306,7 @@ def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> No
             "joined": report.joint_layers,
             "reproduce": command,
         }
-        print_json({**said, "values": [asdict(item) for item in report.findings]})
+        print_json({**facts, "values": [asdict(item) for item in report.findings]})
         return
     for line in finding_lines(report.findings):
         say(line)

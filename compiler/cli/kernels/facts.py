@@ -69,12 +69,14 @@ class KernelFact:
         names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:
             values = [_evaluated(f, names | _FUNCTIONS, known_sizes) for f in self.formulas]
-            flops, products, bytes_ = values
+            flops, contraction, bytes_ = values
         except (ArithmeticError, MemoryError, RecursionError):
             return None
         all_cores, one_core = (self._interpolated(flops, bytes_, column) for column in (2, 3))
         seconds = all_cores if threads is None else max(all_cores, one_core / threads)
-        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
+        return replace(
+            self, flops=flops, contraction_flops=contraction, bytes=bytes_, seconds=seconds
+        )
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
         """Interpolates the seconds in a column of `times` linearly by flops, or by bytes without
