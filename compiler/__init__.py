@@ -4,7 +4,7 @@
     module = tcc.compile("model.onnx")              # or tcc.load("model.so")
     outputs = module.run({"x": x})
 
-Names are resolved at first use, so that `import tcc` is quick and keeps out of import cycles.
+Names are resolved at first use, so that `import tcc` is quick and avoids import cycles.
 """
 
 import sys

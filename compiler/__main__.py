@@ -1,8 +1,8 @@
-"""The console command `tcc`; `python -m tcc` is it where another program is called tcc."""
+"""The console command `tcc`; `python -m tcc` is the same command."""
 
 import os
 
-# It is part of Python; `signal` would load others first.
+# The built-in module; importing `signal` would load further modules first.
 from _signal import (  # type: ignore[import-not-found]
     SIGINT,
     default_int_handler,
@@ -12,8 +12,11 @@ from _signal import (  # type: ignore[import-not-found]
 
 
 def main() -> None:
-    """Runs the command line.  Until its handlers of errors exist, Ctrl-C ends the process at once,
-    with the same word and the same exit code."""
+    """Runs the command line.
+
+    Until the command line handles errors, Ctrl-C ends the process at once, with the same message
+    and exit code.
+    """
     # NumPy's matmuls are of no use for speed here, and their threads take 20 ms to start.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if getsignal(SIGINT) is default_int_handler:

@@ -1,13 +1,14 @@
 """How far an artifact's outputs may lie from those of a reference that rounds as it does.
 
-The reference runs on draws that are always the same, and again with its weights and inputs changed
-by more than an artifact's roundings change results: how far that moves an output is its noise.  An
-output is right where no measure of its errors is more than a multiple of the same of the noise: the
-largest error, the root mean square of all, and two measures of each row along a long axis, from the
-mean errors of its elements over all draws: their mean, which a shift of the row moves, and their
-root mean square, which others move.  Errors count there in units of the element's noise, and none
-as more than two: rare large ones, as of a number that is rounded the other way, do not move means.
-A fault does, even where it is smaller than the noise of one draw.
+The reference runs on fixed draws, and again with perturbed weights and inputs.  The perturbations
+change results by more than an artifact's roundings do.  The noise of an output is how far they move
+it.  An output is right if each measure of its errors is at most a multiple of the same measure of
+the noise.  The measures are the largest error, the root mean square of all errors, and two for each
+row along a long axis.  A row's measures take the mean error of each element over all draws: the
+mean of these mean errors, which grows if the row is shifted, and their root mean square, which
+grows with other faults.  A row's errors count in units of the element's noise, each as at most two,
+so that a rare large error, from a number that is rounded the other way, does not move the mean.  A
+fault moves the mean, even where it is smaller than the noise of one draw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record
 
-# What is measured, and how many times that of the noise is allowed.
+# The measures, and the multiple of the noise that each may reach.
 _NAMES = (
     "largest error",
     "root mean square error",
@@ -24,11 +25,11 @@ _NAMES = (
     "mean errors of a row's elements, by their noise,",
 )
 _FACTORS = (6.0, 3.0, 2.0, 1.6)
-# Always allowed, of the largest value: functions of elements differ by some roundings.
+# Always allowed, relative to the largest value: elementwise functions differ by some roundings.
 _LEAST, _LEAST_MEAN = 2.0**-15, 2.0**-18
-# The most that one error counts in a mean, and how many draws of such errors say nothing.
+# The largest value of one error in a mean, and how many draws with such an error are no fault.
 _MOST, _OUTLIERS = 2.0, 1.5
-_ROWS = 16  # along an axis, at least: the most of a few does not tell how far others may be
+_ROWS = 16  # fewest rows along an axis: the largest of fewer does not bound further rows
 
 # Draws of one shape and kind are measured together.
 _Group = tuple[object, ...]
@@ -36,8 +37,11 @@ _Group = tuple[object, ...]
 
 @record
 class _Noise:
-    """The noise of one group: `sizes` is the root mean square of each element's, `measures` the
-    most of each measure in a run."""
+    """The noise of one group of draws.
+
+    `sizes` is the root mean square of each element's noise, `measures` the largest value of each
+    measure in any perturbed run.
+    """
 
     sizes: Array
     measures: Array
@@ -45,117 +49,132 @@ class _Noise:
 
 @record
 class Allowance:
-    """What the errors of one output are allowed, by the shape and kind of draws; `scale` is the
-    largest magnitude of the output, `least` what is always allowed of single errors and of means,
-    relative to that."""
+    """The errors that one output may have, by the shape and kind of draws.
+
+    `scale` is the largest magnitude of the output.  `floors` are always allowed, for single errors
+    and for means, relative to `scale`.
+    """
 
     noises: Mapping[_Group, _Noise]
     scale: float
-    least: tuple[float, float]
+    floors: tuple[float, float]
 
     @property
     def share(self) -> float:
-        """The largest error that is allowed anywhere, relative to the largest value."""
-        return max((self.most(group, 1)[0] for group in self.noises), default=self.least[0])
+        """Returns the largest error allowed in any group, relative to the largest value."""
+        return max((self.most(group, 1)[0] for group in self.noises), default=self.floors[0])
 
     def most(self, group: _Group, draws: int) -> Array:
-        """The most that each measure of so many draws may be, the first two relative to the largest
-        value.  Draws of a group are few, and others enlarge errors more: both count for these."""
+        """Returns the bound of each measure over `draws` draws; the first two are relative to the
+        largest value.
+
+        A group has few draws, and further draws may enlarge errors more, so the bounds of the first
+        two measures also count the noise of all groups.
+        """
         widest = np.max([n.measures[:2] for n in self.noises.values()], 0, initial=0)
         if group not in self.noises:
-            return np.asarray(widest * _FACTORS[:2] / self.scale + self.least[0])
+            return np.asarray(widest * _FACTORS[:2] / self.scale + self.floors[0])
         noise = self.noises[group]
-        single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.least[0]
+        single = np.sqrt(noise.measures[:2] * widest) * _FACTORS[:2] / self.scale + self.floors[0]
         shape = noise.sizes.shape
         sizes = np.array([n for n in shape if n >= _ROWS])
-        # Outliers of a row have any sign: they move its mean as the sum of so many does.
+        # Outliers of a row have random signs, so their mean falls with the root of their number.
         outliers = np.append(np.sqrt(sizes / np.prod(shape)), np.ones(sizes.size))
         rows = noise.measures[2:] * np.repeat(_FACTORS[2:], sizes.size)
         return np.append(single, np.maximum(rows, _OUTLIERS * _MOST / draws * outliers))
 
 
 def allowance(
-    wants: Sequence[Array], moved: Iterable[Sequence[Array]], kinds: Sequence[float], least: float
+    outputs: Sequence[Array], noisy: Iterable[Sequence[Array]], kinds: Sequence[float], floor: float
 ) -> Allowance:
-    """The allowance of an output that is `wants` in draws of some `kinds`, and each of `moved` with
-    other roundings; a relative error of `least` is always allowed."""
-    floats = wants[0].dtype.kind == "f"
-    floors = (max(least, _LEAST), max(least, _LEAST_MEAN)) if floats else (0.0, 0.0)
-    empty = Allowance({}, _scale(wants), floors)
-    runs = [_grouped(gots, wants, kinds) for gots in moved]
+    """Returns the allowance of an output that is `outputs` in draws of `kinds`.
+
+    Each of `noisy` holds its values with perturbed weights and inputs.  A relative error of
+    `floor` is always allowed.
+    """
+    floats = outputs[0].dtype.kind == "f"
+    floors = (max(floor, _LEAST), max(floor, _LEAST_MEAN)) if floats else (0.0, 0.0)
+    empty = Allowance({}, _scale(outputs), floors)
+    runs = [_grouped(results, outputs, kinds) for results in noisy]
     noises = {}
     for group in runs[0]:
-        squares = [np.square(off) for run in runs for off in run.get(group, ())]
+        squares = [np.square(error) for groups in runs for error in groups.get(group, ())]
         sizes = np.asarray(np.sqrt(sum(squares) / len(squares)))
-        measures = [_measures(run[group], sizes, empty) for run in runs if group in run]
+        measures = [_measures(groups[group], sizes, empty) for groups in runs if group in groups]
         noises[group] = _Noise(sizes, np.max(measures, 0))
     return Allowance(noises, empty.scale, floors)
 
 
 def judged(
-    gots: Sequence[Array], wants: Sequence[Array], kinds: Sequence[float], allowed: Allowance
+    results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float], allowed: Allowance
 ) -> tuple[float, str]:
-    """The largest error of an output in draws of some `kinds`, relative to its largest value, and
-    which measure is more than `allowed`, if one is."""
-    unit = max(_scale(wants), allowed.scale)
+    """Returns the largest error of an output, relative to its largest value, and a text.
+
+    The text names the measure that exceeds `allowed` most; it is empty where none does.  `kinds`
+    are the kinds of the draws.
+    """
+    scale = max(_scale(expected), allowed.scale)
     worst, error, why = 1.0, 0.0, ""
-    for group, errors in _grouped(gots, wants, kinds).items():
+    for group, errors in _grouped(results, expected, kinds).items():
         noise = allowed.noises.get(group)
         values = _measures(errors, None if noise is None else noise.sizes, allowed)
-        values[:2] /= unit
-        most = allowed.most(group, len(errors))
+        values[:2] /= scale
+        limits = allowed.most(group, len(errors))
         error = max(error, float(values[0]))
-        ratios = values / np.maximum(most, np.finfo(float).tiny)
-        at = int(np.argmax(ratios))
-        if ratios[at] > worst:
-            worst = ratios[at]
-            name = _NAMES[at if at < 2 else 2 + (at - 2) // (values.size // 2 - 1)]
-            why = f"{name} {values[at]:.1e}, {most[at]:.1e} allowed"
+        ratios = values / np.maximum(limits, np.finfo(float).tiny)
+        index = int(np.argmax(ratios))
+        if ratios[index] > worst:
+            worst = ratios[index]
+            name = _NAMES[index if index < 2 else 2 + (index - 2) // (values.size // 2 - 1)]
+            why = f"{name} {values[index]:.1e}, {limits[index]:.1e} allowed"
     return error, why
 
 
 def _scale(arrays: Sequence[Array]) -> float:
-    """The largest finite magnitude; 1 for other than floats, and for zeros."""
+    """Returns the largest finite magnitude; 1 for zeros and for types other than floats."""
     if arrays[0].dtype.kind != "f":
         return 1.0
     return max(float(np.max(np.abs(a), initial=0, where=np.isfinite(a))) for a in arrays) or 1.0
 
 
 def _grouped(
-    gots: Sequence[Array], wants: Sequence[Array], kinds: Sequence[float]
+    results: Sequence[Array], expected: Sequence[Array], kinds: Sequence[float]
 ) -> dict[_Group, list[Array]]:
-    """The errors of each group's draws."""
+    """Returns the errors of each group's draws."""
     groups: dict[_Group, list[Array]] = {}
-    for got, want, kind in zip(gots, wants, kinds, strict=True):
+    for got, want, kind in zip(results, expected, kinds, strict=True):
         if got.shape == want.shape and want.size:
             groups.setdefault((want.shape, kind), []).append(_errors(got, want))
     return groups
 
 
 def _measures(errors: Sequence[Array], sizes: Array | None, allowed: Allowance) -> Array:
-    """The measures of errors whose noise has these `sizes`; the first two alone without them."""
-    first = [max(np.max(np.abs(off)) for off in errors)]
-    first += [np.sqrt(np.mean([np.mean(np.square(off)) for off in errors]))]
+    """Returns the measures of errors whose noise has `sizes`; the first two only without sizes."""
+    first = [max(np.max(np.abs(error)) for error in errors)]
+    first += [np.sqrt(np.mean([np.mean(np.square(error)) for error in errors]))]
     if sizes is None:
         return np.array(first)
-    floor = allowed.least[1] * allowed.scale
-    unit = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
+    floor = allowed.floors[1] * allowed.scale
+    element_noise = np.maximum(np.hypot(sizes, floor), np.finfo(float).tiny)
     mean = np.zeros(sizes.shape)
-    for off in errors:
-        beyond = np.copysign(np.maximum(np.abs(off) - floor, 0), off) / unit
+    for error in errors:
+        beyond = np.copysign(np.maximum(np.abs(error) - floor, 0), error) / element_noise
         mean += np.clip(beyond, -_MOST, _MOST) / len(errors)
-    others = [
+    other_axes = [
         tuple({*range(mean.ndim)} - {n}) for n, size in enumerate(mean.shape) if size >= _ROWS
     ]
-    means = [np.max(np.abs(np.mean(mean, axes))) for axes in others]
-    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in others]
+    means = [np.max(np.abs(np.mean(mean, axes))) for axes in other_axes]
+    spreads = [np.sqrt(np.max(np.mean(np.square(mean), axes))) for axes in other_axes]
     return np.array([*first, *means, *spreads])
 
 
 def _errors(got: Array, want: Array) -> Array:
-    """Differences in f64, 0 where one is not finite; of other than floats 1 where they differ."""
+    """Returns differences in f64, 0 where one is not finite.
+
+    For types other than floats a difference is 0 or 1.
+    """
     if want.dtype.kind != "f":
         return np.asarray(got != want, np.float64)
     with np.errstate(invalid="ignore"):
-        off = got.astype(np.float64) - want
-    return np.where(np.isfinite(off), off, 0)
+        difference = got.astype(np.float64) - want
+    return np.where(np.isfinite(difference), difference, 0)

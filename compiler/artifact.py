@@ -1,7 +1,7 @@
-"""What an artifact says of itself, read from the file without loading any of its code.
+"""Reads an artifact's manifest, program and weights from the file without loading its code.
 
-The manifest is JSON in the ELF section `.tcc.manifest`.  Behind the ELF image lies its seal, the
-hash of the image, then the weights, which end with a trailer (runtime/src/weights.c states it).
+The manifest is JSON in the ELF section `.tcc.manifest`.  The seal, a hash of the ELF image, follows
+the image; then come the weights, which end with a trailer (runtime/src/weights.c defines it).
 """
 
 import hashlib
@@ -37,8 +37,8 @@ from tcc.runtime.comm import Comm
 
 _ELF_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
-# Bytes of an image and of its parts, whatever they say of themselves: what is read before a file is
-# known to be whole takes at most 256 MiB and some seconds.
+# Largest bytes of an image and of its parts: a damaged or hostile file may claim any size.  Reading
+# takes at most 256 MiB and some seconds before the file is verified.
 _MOST_IMAGE = 512 << 20
 _MOST_NAMES = 1 << 20
 _MOST_SECTION = MappingProxyType({LISTINGS_SECTION: MOST_LISTINGS, ".dynstr": _MOST_NAMES})
@@ -48,7 +48,7 @@ _CHUNK = 1 << 22
 
 @record
 class WeightRange:
-    """Where the weights are: `size` bytes at `offset` of `path`, with their content hash."""
+    """The place of the weights: `size` bytes at `offset` of `path`, with their content hash."""
 
     path: Path
     offset: int
@@ -65,16 +65,16 @@ def load(
 ) -> Module:
     """Loads an artifact; `threads` bounds its kernels' threads (None: all CPUs it may use).
 
-    Code, tables and manifest are compared with a hash in the file.  Of the weights only their size
-    and the hash that the file names are looked at, as they may be large: with `check` they are read
-    and compared with it too, as everywhere where TCC_VERIFY=1 is set.  No hash says who made it.
+    Code, tables and manifest are compared with a hash in the file.  Weights may be large, so only
+    their size and the hash that the file names are checked; with `check`, or with TCC_VERIFY=1, the
+    weights are read and compared with that hash too.  No hash proves who made the file.
 
-    A model with collectives runs on `comm`, a rank's of `tcc.runtime.comm.open()`; without it on
-    the comm that the process shares when it runs.
+    A model with collectives runs on `comm`, which `tcc.runtime.comm.open()` returns; without `comm`
+    it runs on the comm that the process shares at the time of the run.
 
-    Raises UserError for a file that is no artifact, or one that this machine cannot run.
+    Raises UserError for a file that is no artifact, or that this machine cannot run.
     """
-    manifest = read_manifest(Path(path))  # says more of a damaged file than the system's loader
+    manifest = read_manifest(Path(path))  # its errors are clearer than the system loader's
     verify_image(Path(path))
     weights = find_weights(Path(path), manifest) if check else None
     if weights is not None:
@@ -83,7 +83,7 @@ def load(
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """The manifest of the artifact at `path`.
+    """Returns the manifest of the artifact at `path`.
 
     Raises UserError where the file is missing, is no artifact, is cut short, or has another ABI.
     """
@@ -100,8 +100,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def verify_image(path: Path) -> None:
-    """Reads the artifact's image, all but its weights, and raises UserError unless it is what was
-    linked: code with a bit turned over would crash, or compute something else."""
+    """Reads the artifact's image, all but its weights, and raises UserError unless it has the hash
+    in its seal: code with a flipped bit would crash, or compute wrong results."""
     with _opened(path, "artifact") as file:
         # Linkers put the section table last.
         header = _read_header(file, path)
@@ -114,18 +114,18 @@ def verify_image(path: Path) -> None:
         raise UserError(
             "the artifact is damaged",
             where=path,
-            why="its code is not what its seal says was linked",
+            why="its code does not have the hash in its seal",
             hint="copy the file again, or compile the model again",
         )
 
 
 def read_program(path: Path, variant: int = 0) -> bytes:
-    """The encoded program of a variant.  Raises UserError as `read_manifest`."""
+    """Returns the encoded program of a variant; raises UserError as `read_manifest`."""
     return _read_section(path, f"{PROGRAM_SECTION}{variant}")[:-1]
 
 
 def read_listings(path: Path) -> dict[str, str]:
-    """The LLVM IR of the kernels by their symbols; empty where the artifact does not keep it.
+    """Returns the kernels' LLVM IR or Triton source by symbol; empty where none is kept.
 
     Raises UserError where the file is missing, is no artifact or is damaged.
     """
@@ -143,20 +143,21 @@ def read_listings(path: Path) -> dict[str, str]:
 
 
 def needed_glibc(path: Path) -> str:
-    """The oldest glibc with all that the artifact calls, as in `glibc 2.17`, by its ELF symbols.
+    """Returns the oldest glibc with every function that the artifact calls, as in `glibc 2.17`.
 
-    Raises UserError where the file is missing, is no artifact or is damaged.
+    It comes from the versions of the ELF symbols.  Raises UserError where the file is missing, is
+    no artifact or is damaged.
     """
     names = _read_section(path, ".dynstr")
-    found = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
-    newest = max(([*map(int, version.split(b"."))] for version in found), default=[2])
+    versions = re.findall(rb"(?<=\0GLIBC_)\d{1,9}(?:\.\d{1,9})*(?=\0)", names)
+    newest = max(([*map(int, version.split(b"."))] for version in versions), default=[2])
     return f"glibc {'.'.join(map(str, newest))}"
 
 
 def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
-    """Where the weights of the artifact are; None for a model without any.
+    """Returns the place of the artifact's weights; None for a model without weights.
 
-    Raises UserError where they are missing or are those of another model.
+    Raises UserError where the weights are missing or belong to another model.
     """
     weights = manifest["weights"]
     if weights["bytes"] == 0:
@@ -183,7 +184,7 @@ def find_weights(path: Path, manifest: dict[str, Any]) -> WeightRange | None:
 
 
 def verify_weights(weights: WeightRange) -> None:
-    """Reads all weights and raises UserError unless they are what was written."""
+    """Reads all weights and raises UserError unless they have the hash in the manifest."""
     with _opened(weights.path, "artifact's weights") as file:
         digest = _hash_at(file, weights.offset, weights.size)
     if digest.hex() != weights.sha256:
@@ -196,7 +197,7 @@ def verify_weights(weights: WeightRange) -> None:
 
 
 def _hash_at(file: BinaryIO, offset: int, size: int) -> bytes:
-    """The SHA-256 of `size` bytes of the file, or of those that it has."""
+    """Returns the SHA-256 of `size` bytes at `offset`, or of fewer at the end of the file."""
     digest = hashlib.sha256()
     file.seek(offset)
     while size and (chunk := file.read(min(size, _CHUNK))):
@@ -206,7 +207,8 @@ def _hash_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 def _open(path: Path) -> BinaryIO:
-    """Raises OSError, also for a name with a NUL and for a pipe: nobody may ever write to it."""
+    """Opens a file; raises OSError also for a name with a NUL, and for a pipe, which could block
+    forever."""
     try:
         if path.is_fifo():
             raise OSError("it is a pipe")
@@ -217,7 +219,7 @@ def _open(path: Path) -> BinaryIO:
 
 @contextmanager
 def _opened(path: Path, what: str, hint: str = "") -> Iterator[BinaryIO]:
-    """The file at `path`; raises UserError where it cannot be opened or read."""
+    """Yields the open file at `path`; raises UserError where it cannot be opened or read."""
     with file_errors(f"the {what} cannot be read", path, hint), _open(path) as file:
         yield file
 
@@ -238,7 +240,8 @@ def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
 
 @record
 class _Header:
-    """Of an ELF file: where the table of `count` sections is, and which of them has their names."""
+    """The header of an ELF file: the place of its table of sections, and the number of the section
+    with their names."""
 
     table: int
     entry: int
@@ -247,7 +250,7 @@ class _Header:
 
 
 def _read_header(file: BinaryIO, path: Path) -> _Header:
-    """Of an ELF64 little-endian file."""
+    """Returns the header of an ELF64 little-endian file; raises UserError for other files."""
     start = _read_at(file, 0, min(_ELF_HEADER.size, file.seek(0, 2)), path)
     kind = file_kind(start)
     if kind and not start.startswith(ELF):
@@ -263,8 +266,8 @@ def _read_header(file: BinaryIO, path: Path) -> _Header:
     return header
 
 
-def _read_section(path: Path, wanted: str) -> bytes:
-    """The bytes of the section `wanted` of the artifact at `path`."""
+def _read_section(path: Path, name: str) -> bytes:
+    """Returns the bytes of the section `name` of the artifact at `path`."""
     with _opened(path, "artifact") as file:
         header = _read_header(file, path)
         raw = _read_at(file, header.table, header.entry * header.count, path)
@@ -274,13 +277,13 @@ def _read_section(path: Path, wanted: str) -> bytes:
             raise _not_an_artifact(path, "its sections have too many names")
         names = _read_at(file, start, size, path)
         for start, *_, offset, size, _, _, _, _ in sections:
-            if names.startswith(f"{wanted}\0".encode(), start):
-                if size > _MOST_SECTION.get(wanted, _MOST_OTHERS):
-                    raise _not_an_artifact(path, f"its section {wanted} is too large")
+            if names.startswith(f"{name}\0".encode(), start):
+                if size > _MOST_SECTION.get(name, _MOST_OTHERS):
+                    raise _not_an_artifact(path, f"its section {name} is too large")
                 return _read_at(file, offset, size, path)
-    if wanted == LISTINGS_SECTION:
+    if name == LISTINGS_SECTION:
         return b""
-    raise _not_an_artifact(path, f"it has no section {wanted}")
+    raise _not_an_artifact(path, f"it has no section {name}")
 
 
 def _parse_manifest(data: bytes, path: Path) -> dict[str, Any]:

@@ -1,22 +1,22 @@
-"""Reads what a file says of itself before it is believed, within a bound of memory."""
+"""Parses JSON of untrusted files within a bound of memory."""
 
 import json
 import re
 from typing import Any
 
-# What reading a file takes, beside its weights, stays below 256 MiB.
+# Reading a file, without its weights, stays below 256 MiB.
 _MOST_MEMORY = 96 << 20
-# A comma stands for the number or the place in a table before it.
+# Bytes of memory for each mark; a comma stands for the number or entry in front of it.
 _COSTS = ((b"{", 240), (b"[", 80), (b",", 48))
-_STRING_COST = 100  # of the text, and of a piece as strings are left out
+_STRING_COST = 100  # bytes of the Python text, and of the pieces while strings are removed
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def parse_json(data: bytes) -> Any:
-    """The value that is written in `data`.
+    """Returns the value of a JSON text.
 
-    Raises ValueError for what is not JSON and for what may take more than 96 MiB, and
-    RecursionError for what nests too deep.
+    Raises ValueError where `data` is not JSON or may take more than 96 MiB of memory, and
+    RecursionError where it nests too deep.
     """
     memory = len(data) * (1 if data.isascii() else 5) + data.count(b'"') * _STRING_COST // 2
     if memory <= _MOST_MEMORY:

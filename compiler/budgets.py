@@ -1,7 +1,8 @@
 """Budgets: how much one compile may take, as data.
 
-The fields of `Budgets` are the one table.  Model files are hostile input: a small one can ask for
-any number of nodes, depth and time.  What is over a budget ends with an error that names it.
+The fields of `Budgets` are the one table.  Model files are hostile input: a small file can demand
+any number of nodes, any depth and any time.  A compile over a budget ends with an error that names
+the budget.
 """
 
 import re
@@ -22,7 +23,7 @@ else:
     np = later("numpy")
 
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
-_ROOM = 64 << 20  # what a compile of the least model takes more than this process does before it
+_ROOM = 64 << 20  # bytes that a compile of the smallest model adds to this process
 _NO_MEMORY = re.compile(
     r"(?i)(out of|not enough|allocate|virtual) memory|MemoryError|bad_alloc|allocation failed|"
     r"failed to map segment|can't start new thread"
@@ -37,7 +38,7 @@ def _budget(default: int, meaning: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
-    """The most that a compile may take.  Make one with `read_budgets`, which checks the values."""
+    """The limits of a compile.  Make one with `read_budgets`, which checks the values."""
 
     nodes: int = _budget(1_000_000, "nodes with functions and bodies in place of their calls")
     nesting: int = _budget(64, "bodies and functions inside one another")
@@ -47,20 +48,20 @@ class Budgets:
     seconds: int = _budget(3600, "seconds of the whole compile")
     bytes: int = _budget(0, "bytes of memory of all processes together")
 
-    def memory(self, held: int = 0) -> int:
-        """Bytes that the compile may take where `held` of those that there are belong to others."""
-        there = memory_here() - held
-        return min(self.bytes or there // 4 * 3, there)
+    def memory(self, others_bytes: int = 0) -> int:
+        """Returns the bytes that the compile may take, where others hold `others_bytes`."""
+        machine_bytes = memory_here() - others_bytes
+        return min(self.bytes or machine_bytes // 4 * 3, machine_bytes)
 
-    def over(self, name: str, *, where: str = "", why: str = "", least: int = 0) -> UserError:
-        """The error for a model that is over the budget `name`; it takes `least`, if known."""
-        most = self.memory() if name == "bytes" else getattr(self, name)
-        raised = max(2 * most, least)
-        hint = f"if that is meant, raise it: --budget {name}={raised}"
-        if name == "bytes" and raised > (there := memory_here()):
-            hint = f"it needs more memory than the {there} that there are"
+    def over(self, name: str, *, where: str = "", why: str = "", minimum: int = 0) -> UserError:
+        """Returns the error of a model over the budget `name`, which it needs to be `minimum`."""
+        limit = self.memory() if name == "bytes" else getattr(self, name)
+        proposal = max(2 * limit, minimum)
+        hint = f"if that is meant, raise it: --budget {name}={proposal}"
+        if name == "bytes" and proposal > (machine_bytes := memory_here()):
+            hint = f"it needs more memory than the {machine_bytes} bytes of this machine"
         return UserError(
-            f"the model is over the budget of {most} {MEANINGS[name]}",
+            f"the model is over the budget of {limit} {MEANINGS[name]}",
             where=where,
             why=why,
             hint=hint,
@@ -70,14 +71,14 @@ class Budgets:
 BUDGETS = Budgets()
 
 
-# What each budget counts.
+# The meaning of each budget, by name.
 MEANINGS: Mapping[str, str] = MappingProxyType(
     {item.name: item.metadata["meaning"] for item in fields(Budgets)}
 )
 
 
 def budgets_help() -> str:
-    """The table in one sentence, for the flag's help."""
+    """Returns the table in one sentence, for the flag's help."""
     rows = (
         f"{name}={getattr(BUDGETS, name) or 'three quarters of what there is'} ({what})"
         for name, what in MEANINGS.items()
@@ -85,26 +86,26 @@ def budgets_help() -> str:
     return f"The most that the compile may take, K, M, G for 2^10, 2^20, 2^30: {'; '.join(rows)}."
 
 
-def read_budgets(given: Mapping[str, int | str] | Sequence[str]) -> Budgets:
-    """Budgets from a mapping, or from `NAME=VALUE` texts.
+def read_budgets(values: Mapping[str, int | str] | Sequence[str]) -> Budgets:
+    """Returns budgets from a mapping, or from `NAME=VALUE` texts.
 
     Raises ValueError with one sentence for an unknown name or a value that is no count.
     """
     pairs = (
-        given.items()
-        if isinstance(given, Mapping)
-        else [item.partition("=")[::2] for item in given]
+        values.items()
+        if isinstance(values, Mapping)
+        else [item.partition("=")[::2] for item in values]
     )
-    found = {}
+    counts = {}
     for name, value in pairs:
         if name not in MEANINGS:
             raise ValueError(f"there is no budget {name!r}, but {', '.join(MEANINGS)}")
-        found[name] = read_count(value, f"{name}={value}")
-    return Budgets(**found)
+        counts[name] = read_count(value, f"{name}={value}")
+    return Budgets(**counts)
 
 
 def read_count(value: int | str, where: str) -> int:
-    """`4G` or `4GiB` as a number; raises ValueError, which names `where`, for what is no count."""
+    """Parses a count such as `4G` or `4GiB`; raises ValueError, which names `where`, for others."""
     match = _NUMBER.fullmatch(str(value))
     if match is None or int(match[1]) < 1:
         raise ValueError(f"{where} is not a count of at least 1, as in 64, 100K or 4G")
@@ -112,29 +113,32 @@ def read_count(value: int | str, where: str) -> int:
 
 
 def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False) -> _Result:
-    """The result of `work`.  Meanwhile this process and those that work for it take no more time
-    and memory than their budgets say, and no more memory than there is.
+    """Returns the result of `work`, which must stay within the budgets of time and memory.
 
-    `whole`: what this process holds already counts too; else it is memory that is not there.
-    Raises the error of the budget that was too small, whatever failed for it, and at once where
-    memory is below the least that any compile takes.
+    The memory of this process and of its helpers counts, and may not exceed the machine's.  With
+    `whole` the memory that this process already holds counts towards the budget; else it counts as
+    unavailable.  Raises the error of the exceeded budget, whichever step failed, and raises at once
+    where the budget is below the minimum of any compile.
     """
-    held, base = (0, 0) if whole else (data(), taken())
-    budgets = replace(budgets, bytes=budgets.memory(base))
-    begun = time.monotonic()
+    base_data, base_resident = (0, 0) if whole else (data(), taken())
+    budgets = replace(budgets, bytes=budgets.memory(base_resident))
+    start = time.monotonic()
 
     def look() -> UserError | None:
-        if time.monotonic() - begun > budgets.seconds:
+        if time.monotonic() - start > budgets.seconds:
             return budgets.over("seconds")
-        if (together := taken_together() - base) > budgets.bytes:
-            return budgets.over("bytes", why=f"it took {together}", least=together)
+        if (growth := taken_together() - base_resident) > budgets.bytes:
+            return budgets.over("bytes", why=f"it took {growth} bytes", minimum=growth)
         return None
 
-    np.ones((64, 64)) @ np.ones((64, 64))  # its library ends the process if it gets no memory
-    least = data() + _ROOM - held
-    if least > budgets.bytes:
-        raise budgets.over("bytes", why=f"no compile takes less than {least} here", least=least)
-    with at_most(held + budgets.bytes):
+    # NumPy's BLAS allocates at its first matmul, and ends the process if that fails under a limit.
+    np.ones((64, 64)) @ np.ones((64, 64))
+    minimum = data() + _ROOM - base_data
+    if minimum > budgets.bytes:
+        raise budgets.over(
+            "bytes", why=f"no compile takes less than {minimum} bytes here", minimum=minimum
+        )
+    with at_most(base_data + budgets.bytes):
         try:
             return watched(look, work)
         except Exception as error:
@@ -145,13 +149,15 @@ def within(budgets: Budgets, work: Callable[[], _Result], *, whole: bool = False
 
 
 def lacks_memory(text: str) -> bool:
-    """Whether a failure that says so is one of memory."""
+    """True where the message of a failure says that memory ran out."""
     return _NO_MEMORY.search(text) is not None
 
 
 def out_of_memory(budgets: Budgets, error: BaseException) -> UserError:
-    """The error of this process for one that memory was missing for: of its budget, if that is
-    its limit."""
+    """Returns the UserError for a failure that lacked memory.
+
+    It names the budget where the budget is the limit of this process.
+    """
     why = str(error) or type(error).__name__
     if is_limited():
         return budgets.over("bytes", why=why)

@@ -8,21 +8,21 @@ import signal
 _PR_SET_PDEATHSIG = 1
 
 
-def end_with_parent(held: int = 0) -> None:
-    """In a child: has the kernel end it when the thread that started it ends, by SIGKILL too.
+def end_with_parent(pipe_end: int = 0) -> None:
+    """Asks the kernel to kill this child process when the thread that started it ends.
 
-    That thread's process holds the other end of the pipe `held`.  Where nobody holds it any more,
-    the process has ended before the kernel was asked: so does this one.
+    The parent holds the other end of the pipe `pipe_end`.  Where no process holds that end, the
+    parent ended before the kernel was asked, and this process exits at once.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     other_end = select.poll()
-    other_end.register(held, 0)  # the end of a pipe is reported, whatever is asked for
-    if (held, select.POLLHUP) in other_end.poll(0):
+    other_end.register(pipe_end, 0)  # poll reports POLLHUP whatever mask it gets
+    if (pipe_end, select.POLLHUP) in other_end.poll(0):
         os._exit(128 + signal.SIGKILL)
 
 
 def signal_name(number: int) -> str:
-    """`SIGSEGV`, `SIGRTMIN+3`; by its number where it has no name."""
+    """Returns a signal's name, as in `SIGSEGV` or `SIGRTMIN+3`, else `signal NUMBER`."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -31,8 +31,10 @@ def signal_name(number: int) -> str:
 
 
 def ending(code: int, *, dumped: bool = False) -> str:
-    """How a process ended: `code` is its exit code, below zero a signal's number; `dumped` whether
-    it left a core dump."""
+    """Returns how a process ended, as text.
+
+    `code` is its exit code, or the negative number of a signal.  `dumped`: it left a core dump.
+    """
     if code >= 0:
         return f"its exit code is {code}"
     core = " and left a core dump" if dumped else ""

@@ -1,4 +1,4 @@
-"""What a compile shows of itself: the model's text after each pass, and the time each pass took.
+"""Dumps and timings of a compile: the model's text after each pass, and the time of each pass.
 
 The pass manager and the driver call a `Trace`; nothing else prints or writes while compiling.
 """
@@ -16,7 +16,7 @@ from tcc.record import record
 
 @record
 class Timing:
-    """Wall seconds of one stage, those inside it included; `depth` counts the stages around it."""
+    """Wall seconds of one stage with its inner stages; `depth` counts the stages around it."""
 
     stage: str
     seconds: float
@@ -24,7 +24,7 @@ class Timing:
 
 
 class Stopped(Exception):
-    """A compile ended where it was asked to; `form` is what the model was then."""
+    """The compile ended after the step that `--stop-after` names; `form` is the model's form."""
 
     def __init__(self, form: Any) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Trace:
-    """One compile's record.
+    """The dumps, timings and progress of one compile.
 
-    `folder` takes numbered text files (made if it is missing); None writes nothing.  `progress`
-    is called with each stage's name as it begins.  `verifying` has every form verified that a step
-    changed; after the step `last` the compile ends.
+    `folder` receives numbered text files and is made if it is missing; None writes nothing.
+    `progress` is called with each stage's name as the stage begins.  With `verifying` every changed
+    form is verified.  The compile ends after the step `last`.
     """
 
     folder: Path | None = None
@@ -56,15 +56,15 @@ class Trace:
 
     @property
     def timings(self) -> tuple[Timing, ...]:
-        """The stages so far, in the order in which they began."""
+        """Returns the stages so far, in the order in which they began."""
         return tuple(self._timings)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Times what happens inside, under `name`; stages nest."""
+        """Times its block under `name`; stages nest."""
         if self.progress is not None:
             self.progress(name)
-        at = len(self._timings)
+        index = len(self._timings)
         self._timings.append(Timing(name, 0.0, self._depth))
         self._depth += 1
         started = time.perf_counter()
@@ -72,7 +72,7 @@ class Trace:
             yield
         finally:
             self._depth -= 1
-            self._timings[at] = Timing(name, time.perf_counter() - started, self._depth)
+            self._timings[index] = Timing(name, time.perf_counter() - started, self._depth)
 
     def end(self, name: str, form: Any) -> None:
         """Raises `Stopped` where the compile ends after step `name`, which left `form`."""
@@ -94,10 +94,9 @@ class Trace:
 
 
 def timing_table(timings: tuple[Timing, ...]) -> str:
-    """The timings as lines `   seconds  share  stage`, nested stages indented."""
-    total = sum(item.seconds for item in timings if item.depth == 0) or 1.0
-    lines = (
-        f"{item.seconds:9.3f} s {item.seconds / total:6.1%}  {'  ' * item.depth}{item.stage}"
+    """Returns the timings as lines `   seconds  share  stage`, nested stages indented."""
+    seconds = sum(item.seconds for item in timings if item.depth == 0) or 1.0
+    return "\n".join(
+        f"{item.seconds:9.3f} s {item.seconds / seconds:6.1%}  {'  ' * item.depth}{item.stage}"
         for item in timings
     )
-    return "\n".join(lines)

@@ -46,10 +46,13 @@ Progress = Callable[[str], None]
 
 @record
 class VariantSummary:
-    """One program of an artifact.  Sizes are bytes; `arena` is None where it depends on symbolic
-    sizes. `weight_types` says how many weights of matmuls and convolutions have each type, where
-    less than f32 is asked for. `growth` is how many times the model's own weights these take,
-    `needs` the oldest driver that loads all code for GPUs."""
+    """One program of an artifact.
+
+    Sizes are bytes; `arena` is None where it depends on symbolic sizes.  `weight_types` counts the
+    weights of matmuls and convolutions by type, where the precision is below f32.  `growth` is the
+    size of the artifact's weights over the size of the model's.  `needs` is the oldest driver that
+    loads all code for GPUs.
+    """
 
     target: str
     kernels: int
@@ -62,8 +65,11 @@ class VariantSummary:
 
 @record
 class Summary:
-    """What a compile made.  `priced` counts the schedules whose prices were compared, `needs` is
-    the oldest C library that has all functions which the artifact calls."""
+    """The facts of a compiled artifact.
+
+    `priced` counts the schedules whose prices were compared.  `needs` is the oldest C library with
+    every function that the artifact calls.
+    """
 
     target: str
     ops: int
@@ -76,7 +82,7 @@ class Summary:
 
 @record
 class CompileResult:
-    """A finished artifact on disk, and the time its passes took."""
+    """A finished artifact on disk, and the time of its passes."""
 
     path: Path
     summary: Summary
@@ -84,12 +90,12 @@ class CompileResult:
 
 
 def resolve_targets(options: Options) -> tuple[Target, ...]:
-    """The targets that the options name; raises UserError for an unknown one."""
+    """Returns the targets that the options name; raises UserError for an unknown target."""
     return parse_targets(options.target, options.cpu, detect)
 
 
 def output_suffix(options: Options) -> str:
-    """Of the file that a compile with these options writes, as in `.so`."""
+    """Returns the suffix of the file that a compile with these options writes, as in `.so`."""
     return BACKENDS[resolve_targets(options)[0].kind].suffix
 
 
@@ -104,9 +110,9 @@ def compile_model(
     """Compiles `model` (a path, an onnx.ModelProto or a torch.export.ExportedProgram) into the
     artifact `output`.
 
-    The artifact appears whole or not at all.  `progress` is called with the name of each stage.
-    `whole`: all memory of this process is the compile's.  Raises UserError for a model or option
-    that cannot be compiled, or is over a budget, and ToolError where no linker works.
+    The artifact appears complete or not at all.  `progress` is called with the name of each stage.
+    `whole`: all memory of this process counts as the compile's.  Raises UserError for a model or
+    option that cannot be compiled or exceeds a budget, and ToolError where no linker works.
     """
     work = partial(_compiled, model, options, output, progress)
     return within(options.budgets, work, whole=whole)
@@ -124,14 +130,14 @@ def _compiled(
         )
     trace.dump("import", lambda: graph_text(graph))
     trace.end("import", graph)
-    ops, given = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
-    with ExitStack() as opened:
-        codes = variant_backends(targets, options, given, opened)
+    ops, model_bytes = sum(1 for _ in walk_nodes(graph)), constant_bytes(graph)
+    with ExitStack() as resources:
+        codes = variant_backends(targets, options, model_bytes, resources)
         optimised = optimise(graph, codes, options, trace)
         for code, graphs in zip(codes, optimised, strict=True):
-            for own in graphs:
-                check_runnable(own)
-                code.check(own)
+            for optimised_graph in graphs:
+                check_runnable(optimised_graph)
+                code.check(optimised_graph)
         variants = make_variants(graph, optimised, codes, options, trace)
     with trace.stage("link"):
         manifest = codes[0].write(
@@ -148,37 +154,40 @@ def _compiled(
     summary = Summary(
         targets_text(targets), ops, options.precision,
         len(options.inputs) + len(options.bucket_sizes),
-        tuple(_summary(made, given) for made in manifest["variants"]),
+        tuple(_summary(variant, model_bytes) for variant in manifest["variants"]),
         sum(code.priced for code in codes),
         codes[0].needs or needed_glibc(output),
     )  # fmt: skip
     return CompileResult(output, summary, trace.timings)
 
 
-def _summary(made: Mapping[str, Any], given: int) -> VariantSummary:
-    """Of a variant in the manifest, for a model with so many bytes of constants."""
-    weights = made["weights"]["bytes"]
-    growth = weights / given if given else 1.0
-    needs = max((image["needs"] for image in made.get("gpu", {"images": ()})["images"]), default="")
+def _summary(variant: Mapping[str, Any], model_bytes: int) -> VariantSummary:
+    """Returns the summary of a variant in the manifest; the model has `model_bytes` bytes of
+    constants."""
+    weights = variant["weights"]["bytes"]
+    growth = weights / model_bytes if model_bytes else 1.0
+    needs = max(
+        (image["needs"] for image in variant.get("gpu", {"images": ()})["images"]), default=""
+    )
     return VariantSummary(
-        made["target"],
-        made["kernel_count"],
-        made["arena_bytes"],
+        variant["target"],
+        variant["kernel_count"],
+        variant["arena_bytes"],
         weights,
         growth,
         needs,
-        made["weight_types"],
+        variant["weight_types"],
     )  # fmt: skip
 
 
 def precision_text(manifest: Mapping[str, Any]) -> str:
-    """How an artifact computes, from its manifest: `f32`, or `f32 with int8 weights`."""
+    """Returns an artifact's precision as text: `f32`, or `f32 with int8 weights`."""
     precision, weights = manifest.get("precision", "f32"), manifest.get("quantized")
     return f"{precision} with {weights} weights" if weights else str(precision)
 
 
 def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str, Any]:
-    """What the artifact says of itself, whatever its variants are."""
+    """Returns the part of the manifest that all variants share."""
     return {
         "tcc": __version__,
         "target": {"text": targets_text(targets), "triple": targets[0].triple},
@@ -189,17 +198,21 @@ def _manifest(targets: Sequence[Target], options: Options, ops: int) -> dict[str
 
 
 def _appends(graph: Graph) -> dict[str, Any]:
-    """Inputs to which a run appends rows; `rows` is a text where it depends on symbolic sizes."""
-    rows = [
-        {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
-        for item in appended_rows(graph)
-    ]
-    return {"appends": rows}
+    """Returns the manifest's inputs to which a run appends rows.
+
+    `rows` is a text where it depends on symbolic sizes.
+    """
+    return {
+        "appends": [
+            {"input": item.name, "axis": item.axis, "rows": _number_or_text(item.rows)}
+            for item in appended_rows(graph)
+        ]
+    }
 
 
 def _number_or_text(size: Index) -> int | str:
-    known = as_int(size)
-    return size.key if known is None else known
+    number = as_int(size)
+    return size.key if number is None else number
 
 
 def compile(
@@ -210,14 +223,12 @@ def compile(
     comm: Comm | None = None,
     **options: Unpack[Choices],
 ) -> Module:
-    """Compiles `model` and loads the result; `Module.save` keeps it.
+    """Compiles `model` and loads the result; `Module.save` writes it to a file.
 
     `options` are the fields of `tcc.options.Options` as keywords (`tcc compile --help` explains
-    them), `threads` and `comm` are as for
-    `load`.  A `torch.nn.Module` is exported first: `inputs` are then example inputs, a tuple or a
-    dict by name, and `dynamic_shapes` says which of their sizes are symbolic, as for
-    `torch.export.export`.
-    Raises TccError.
+    them); `threads` and `comm` are as for `load`.  A `torch.nn.Module` is exported first: `inputs`
+    are then example inputs, a tuple or a dict by name, and `dynamic_shapes` says which of their
+    sizes are symbolic, as for `torch.export.export`.  Raises TccError.
     """
     if not isinstance(target, str):
         raise UserError(
@@ -229,47 +240,48 @@ def compile(
     if is_torch_module(model) and "inputs" in options:
         examples = options.pop("inputs")
         model = exported(model, examples, options.pop("dynamic_shapes", None))
-    chosen = read_options({"target": target, **options})
-    if output_suffix(chosen) != ".so":
+    compile_options = read_options({"target": target, **options})
+    if output_suffix(compile_options) != ".so":
         raise UserError("a C file is no module", where="target", hint="tcc compile writes it")
     with ExitStack() as ending:
         folder = ending.enter_context(temporary_folder())
-        path = compile_model(model, chosen, folder / "model.so").path
+        path = compile_model(model, compile_options, folder / "model.so").path
         module = load(path, threads, comm=comm)
         weakref.finalize(module, ending.pop_all().close)
     return module
 
 
-def _with_keywords(plain: Signature) -> Signature:
-    """The signature of `compile` for help() and notebooks, which do not read `Unpack`."""
-    *fixed, _ = plain.parameters.values()
-    given = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
-    return plain.replace(parameters=[*fixed, *given])
+def _with_keywords(original: Signature) -> Signature:
+    """Returns the signature of `compile` for help() and notebooks, which do not read `Unpack`."""
+    *fixed, _ = original.parameters.values()
+    keywords = (Parameter(n, Parameter.KEYWORD_ONLY, default=None) for n in Choices.__annotations__)
+    return original.replace(parameters=[*fixed, *keywords])
 
 
 compile.__signature__ = _with_keywords(signature(compile))  # type: ignore[attr-defined]
 
 
 def evaluate_model(model: Path, inputs: NamedArrays) -> NamedArrays:
-    """The model's outputs by the reference evaluator: slow, obvious, no generated code."""
+    """Returns the model's outputs by the reference evaluator: slow, simple, no generated code."""
     return evaluate_draws(model, [inputs])[0]
 
 
 def evaluate_draws(
     model: Path, draws: Sequence[NamedArrays], rounding: Rounding | None = None
 ) -> list[NamedArrays]:
-    """The outputs of `evaluate_model` for each of `draws`, at least one; `rounding` rounds the
-    weights of an archive."""
+    """Returns `evaluate_model` for each of `draws`, at least one; `rounding` rounds the weights of
+    an archive."""
     graph = _with_inputs(model, [f"{name}=" for name in draws[0]], rounding)
     return [evaluate_graph(graph, inputs) for inputs in draws]
 
 
-def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> list[Decision]:
-    """What the search for cheaper orders of sums finds in a model, for this machine's processor;
-    `given` are the texts of `--input`, `chain` is one to replay besides.
+def model_derivations(model: Path, input_texts: Sequence[str], chain: str | None) -> list[Decision]:
+    """Returns the decisions of the search for cheaper orders of sums, for this machine's processor.
 
-    Raises UserError for a chain that does not hold in the model."""
-    options = Options(inputs=optional_inputs(model, given))
+    `input_texts` are the texts of `--input`.  `chain` is a derivation to replay as well.  Raises
+    UserError for a chain that is invalid for the model.
+    """
+    options = Options(inputs=optional_inputs(model, input_texts))
     trace = Trace(last=BEFORE_DERIVE)
     graph = load_model(model, dict(options.inputs), budgets=options.budgets)
     codes = variant_backends(resolve_targets(options), options, constant_bytes(graph))
@@ -279,44 +291,51 @@ def model_derivations(model: Path, given: Sequence[str], chain: str | None) -> l
     except Stopped as stopped:
         if limits is None:
             return []
-        found = decisions(stopped.form, limits)
-        return found if chain is None else replayed(found, chain, limits)
+        all_decisions = decisions(stopped.form, limits)
+        return all_decisions if chain is None else replayed(all_decisions, chain, limits)
     raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
 
 
 def input_values(model: Path) -> dict[str, Sequence[int]]:
-    """The integers that inputs of the ONNX file at `model` may be, by the input's name: the numbers
-    of the rows that it takes of a constant table, or the constants that it is compared with.  A
-    single one is of a scalar alone: where it is that one, a model may take another branch."""
+    """Returns the integers that inputs of the ONNX file at `model` may hold, by input name.
+
+    They are the row numbers of a constant table that the input indexes, or the constants that the
+    input is compared with.  A single constant counts for scalars only: a scalar equal to it may
+    take another branch of the model.
+    """
     graph = load_model(model)
     inputs = {v: v for v in graph.inputs if v.type.dtype.is_integer}
     rows: dict[Value, int] = {}
     constants: dict[Value, set[int]] = {}
     for node in graph.nodes:
-        read = [None if v is None else inputs.get(v) for v in node.inputs]
-        first, second = (*read, None, None)[:2]
+        read_inputs = [None if v is None else inputs.get(v) for v in node.inputs]
+        first, second = (*read_inputs, None, None)[:2]
         arrays = [graph.constant(v) for v in node.inputs]
         if node.op.name == "gather" and arrays[0] is not None and second is not None:
             count = arrays[0].shape[node.attrs.axis]
             rows[second] = min(count, rows.get(second, count))
         elif node.op.name == "equal" and any(array is not None for array in arrays):
             numbers = {int(n) for array in arrays if array is not None for n in array.flat}
-            for value in filter(None, read):
+            for value in filter(None, read_inputs):
                 constants.setdefault(value, set()).update(numbers)
         elif first is not None and (node.op.name == "cast" or Trait.MOVEMENT in node.op.traits):
             inputs[node.outputs[0]] = first
-    compared = {v: sorted(numbers) for v, numbers in constants.items()}
-    found = {**compared, **{v: range(count) for v, count in rows.items()}}
-    return {v.name: n for v, n in found.items() if len(n) > 1 or not v.type.shape}
+    values = {
+        **{v: sorted(numbers) for v, numbers in constants.items()},
+        **{v: range(count) for v, count in rows.items()},
+    }
+    return {v.name: n for v, n in values.items() if len(n) > 1 or not v.type.shape}
 
 
-def _with_inputs(model: Path, given: Sequence[str], rounding: Rounding | None = None) -> Graph:
-    return load_model(model, dict(optional_inputs(model, given)), rounding=rounding)
+def _with_inputs(
+    model: Path, input_texts: Sequence[str], rounding: Rounding | None = None
+) -> Graph:
+    return load_model(model, dict(optional_inputs(model, input_texts)), rounding=rounding)
 
 
-def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
-    """The inputs of the ONNX file at `model`; those with a default where a text `NAME=...` gives
-    them."""
+def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[Port, ...]:
+    """Returns the inputs of the ONNX file at `model`, with an optional input only where a text
+    `NAME=...` names it."""
     return tuple(
         Port(
             value.name,
@@ -324,14 +343,19 @@ def model_inputs(model: Path, given: Sequence[str]) -> tuple[Port, ...]:
             tuple(map(as_int, value.type.shape)),
             "x".join(dim.key for dim in value.type.shape),
         )
-        for value in _with_inputs(model, given).inputs
+        for value in _with_inputs(model, input_texts).inputs
     )
 
 
-def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, SymbolicShape], ...]:
-    """The shapes of the inputs of the ONNX file at `model` that have a default and that one of the
-    texts `NAME=...` gives, as `Options.inputs`; none of another file."""
-    if not given or model.suffix == ".pt2":
+def optional_inputs(
+    model: Path, input_texts: Sequence[str]
+) -> tuple[tuple[str, SymbolicShape], ...]:
+    """Returns the shapes, as in `Options.inputs`, of the optional inputs that `input_texts` name.
+
+    An optional input of an ONNX file has a default value; a text has the form `NAME=...`.  Other
+    files have no optional inputs.
+    """
+    if not input_texts or model.suffix == ".pt2":
         return ()
     graph = read_model(model).proto.graph
     defaults = with_defaults(graph)
@@ -345,29 +369,29 @@ def optional_inputs(model: Path, given: Sequence[str]) -> tuple[tuple[str, Symbo
             ),
         )
         for number, value in enumerate(graph.input)
-        if value.name in defaults and any(text.startswith(f"{value.name}=") for text in given)
+        if value.name in defaults and any(text.startswith(f"{value.name}=") for text in input_texts)
     )
 
 
 def float_types(model: Path) -> frozenset[str]:
-    """Element types of floats that the nodes of the ONNX file at `model` give."""
+    """Returns the float types of the values that the nodes of the ONNX file at `model` compute."""
     values = (value for node in walk_nodes(load_model(model)) for value in node.outputs)
     types = {value.type.dtype for value in values if isinstance(value.type, TensorType)}
     return frozenset(dtype.name for dtype in types if dtype.kind is DTypeKind.FLOAT)
 
 
 def onnx_operators() -> tuple[str, ...]:
-    """The ONNX operators that can be imported; a star: by a body that depends on types."""
+    """Returns the importable ONNX operators; a star marks import by a body that depends on
+    types."""
     return operator_names(CONVERTERS)
 
 
 def onnx_opsets(*names: str) -> dict[str, tuple[int, ...]]:
-    """The importable ONNX operators of these names, in any domain, with the opsets that define
-    them."""
+    """Returns the importable ONNX operators called `names`, in any domain, with their opsets."""
     return operator_opsets(names, CONVERTERS)
 
 
 def aten_converter(name: str) -> str:
-    """The module that writes the ATen operator `name` as rows; empty where it is not imported."""
+    """Returns the module that imports the ATen operator `name`; empty where none does."""
     name = name.replace("::", ".")
     return getattr(converter_of(name) or converter_of(name.lower()), "__module__", "")

@@ -3,8 +3,8 @@
     model = torch.compile(model.eval(), backend="tcc")
     y = model(x)
 
-What torch captures is compiled whole; an operator that tcc lacks is an error that names it, never a
-part that runs elsewhere.
+tcc compiles the whole graph that torch captures.  An operator that tcc lacks raises an error that
+names it; no part of the graph runs elsewhere.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,15 +19,15 @@ Call = Callable[..., Any]
 def torch_backend(
     captured_module: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Call:
-    """What torch calls with a graph that it captured; `options` are keywords of `tcc.compile`.
+    """Compiles a graph that torch captured; `options` are keywords of `tcc.compile`.
 
-    Parameters are compiled in as constants; a call that finds one changed compiles anew, but for
-    changes that torch does not count, through `.data` or a NumPy view; `torch._dynamo.reset()` has
-    them seen.  Results have memory of their own, even where torch would return a view of an input.
+    Parameters become constants of the artifact.  A call after a parameter changed compiles anew.
+    torch does not count changes through `.data` or a NumPy view: call `torch._dynamo.reset()` after
+    them.  Results have memory of their own, even where torch would return a view of an input.
     Raises TccError where the graph cannot be compiled, and when gradients of results are computed.
     """
-    chosen = dict(options or {})
-    run: Call = captured(
-        captured_module, example_inputs, lambda program: compile(program, **chosen)
+    keywords = dict(options or {})
+    call: Call = captured(
+        captured_module, example_inputs, lambda program: compile(program, **keywords)
     )
-    return run
+    return call

@@ -1,8 +1,8 @@
 """The exceptions users see: what happened, where, why, and what to do about it.
 
-Three kinds, by who can mend it, each with its exit code of the process: `UserError` (the model or
-the arguments: 2), `ToolError` (another program is missing or failed: 3) and `InternalError` (our
-fault: 70).
+There are three kinds, by who can fix the cause, each with an exit code of the process: `UserError`
+(the model or the arguments: 2), `ToolError` (another program is missing or failed: 3) and
+`InternalError` (a fault of tcc: 70).
 """
 
 import re
@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def printable(text: str, kept: str = "") -> str:
-    """`text` with what a terminal would act on, or not show, as escapes; characters of `kept` stay.
+def printable(text: str, allowed: str = "") -> str:
+    """Returns `text` with unprintable characters as escapes, except the characters in `allowed`.
 
-    Names come from models: they must not move the cursor, or look like lines of ours.
+    Names come from models: they must not move the cursor, or look like lines of tcc.
     """
     if text.isprintable():
         return text
     return "".join(
-        c if c.isprintable() or c in kept else c.encode("unicode_escape", "surrogatepass").decode()
+        c
+        if c.isprintable() or c in allowed
+        else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
 
@@ -43,15 +45,15 @@ class TccError(Exception):
         parts = [printable(self.what)]
         for label, text in (("at", self.where), ("because", self.why), ("to do", self.hint)):
             if text:
-                # only causes have lines, of tables and tools; none of them looks like one of ours
-                shown = printable(text, "\n\t" if label == "because" else "")
-                shown = re.sub(r"\n(?=\S)", "\n    ", shown)
-                parts.append(f"  {label}: {shown}".replace(": \n", ":\n", 1))
+                # Only causes have several lines; the indent keeps them from looking like labels.
+                printed = printable(text, "\n\t" if label == "because" else "")
+                printed = re.sub(r"\n(?=\S)", "\n    ", printed)
+                parts.append(f"  {label}: {printed}".replace(": \n", ":\n", 1))
         return "\n".join(parts)
 
 
 class UserError(TccError):
-    """The input can be mended by the user: a model, an argument, an array."""
+    """The user can fix the cause: a model, an argument, an array."""
 
     exit_code = 2
 
@@ -67,7 +69,7 @@ class ToolError(TccError):
 
 
 class InternalError(TccError):
-    """A broken promise inside tcc.  The message names the pass or form that found it."""
+    """A fault inside tcc.  The message names the pass or form that detected it."""
 
     exit_code = 70
 
@@ -81,7 +83,7 @@ def require_none(what: str, problems: Iterable[str]) -> None:
 
 @contextmanager
 def file_errors(what: str, where: str | Path, hint: str = "") -> Iterator[None]:
-    """Inside, an error of the operating system is a `UserError`."""
+    """Turns an OSError of its block into a `UserError`."""
     try:
         yield
     except OSError as error:

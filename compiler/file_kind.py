@@ -1,9 +1,9 @@
-"""What lies in a file that is not what was asked for, by its first bytes."""
+"""The kind of a file by its first bytes, for errors about files of a wrong kind."""
 
 from pathlib import Path
 
 ELF, ZIP, ONNX = b"\x7fELF", b"PK\3\4", b"\x08"
-# Where a mark of a format stands, the mark, and the format.
+# Position of a format's mark, the mark, and the format.
 _MARKS = (
     (0, ELF, "an ELF file, as artifacts of tcc compile are"),
     (0, b"\x93NUMPY", "an array of NumPy"),
@@ -19,7 +19,7 @@ _MARKS = (
 
 
 def file_kind(head: bytes) -> str:
-    """The kind of file that begins with `head`, as in "a gzip archive"; "" where none is known."""
+    """Returns the kind of file that begins with `head`, as in "a gzip archive"; "" if unknown."""
     if not head:
         return "empty"
     for place, mark, kind in _MARKS:
@@ -29,7 +29,7 @@ def file_kind(head: bytes) -> str:
 
 
 def is_elf(path: Path) -> bool:
-    """Whether an ELF file lies at `path`.  Pipes are not opened: nobody may ever write to them."""
+    """True where `path` is an ELF file.  Pipes are not opened, because that could block forever."""
     try:
         if not path.is_file():
             return False

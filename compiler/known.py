@@ -1,4 +1,4 @@
-"""Values that are None where they are not known."""
+"""Values that are None where they are unknown."""
 
 from collections.abc import Iterable
 from typing import TypeVar
@@ -7,7 +7,7 @@ _T = TypeVar("_T")
 
 
 def all_known(values: Iterable[_T | None]) -> tuple[_T, ...] | None:
-    """The values; None where one of them is None."""
-    found = tuple(values)
-    known = tuple(value for value in found if value is not None)
-    return known if len(known) == len(found) else None
+    """Returns the values as a tuple, or None where a value is None."""
+    items = tuple(values)
+    known_items = tuple(value for value in items if value is not None)
+    return known_items if len(known_items) == len(items) else None

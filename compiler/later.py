@@ -16,15 +16,18 @@ class _Later:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        """Signals that end a process wait for the import: extensions in C do not expect an
-        exception there, and some crash."""
-        before = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGTERM})
+        """Imports the module and returns its attribute.
+
+        Signals that end a process are blocked meanwhile, because some C extensions crash if an
+        exception interrupts their import.
+        """
+        old_mask = pthread_sigmask(SIG_BLOCK, {SIGINT, SIGTERM})
         try:
             return getattr(import_module(self._name), name)
         finally:
-            pthread_sigmask(SIG_SETMASK, before)
+            pthread_sigmask(SIG_SETMASK, old_mask)
 
 
 def later(name: str) -> Any:
-    """Stands for the module `name`, which is imported when one of its attributes is first read."""
+    """Returns a stand-in for the module `name` that imports it when an attribute is first read."""
     return _Later(name)

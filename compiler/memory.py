@@ -1,4 +1,4 @@
-"""Memory that there is, that processes take, and the most that this one gets."""
+"""Memory of the machine, memory that processes take, and limits on this process."""
 
 import os
 import threading
@@ -8,53 +8,55 @@ from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_DATA, getrlimit, setrlimit
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# Where groups of version 2 and of version 1 are, and how they call their limit.
+# Folder and limit file of control groups of version 2 and of version 1.
 _GROUPS = ("sys/fs/cgroup", "memory.max"), ("sys/fs/cgroup/memory", "memory.limit_in_bytes")
 _LOCK = threading.Lock()
-_LIMITS: list[int] = []  # in force, of all threads
-_BEFORE: list[int] = []  # the soft and the hard limit before the first one
+_LIMITS: list[int] = []  # the limits in force, of all threads
+_BEFORE: list[int] = []  # the process's soft and hard limit before the first `at_most`
 
-# Processes that work for this one, with the bytes that each had when it began: a fork has those of
-# its parent, and they are there once.
+# Processes that work for this one, with the bytes that each had when it began.  A fork shares these
+# bytes with its parent, so they count once.
 HELPERS: dict[int, int] = {}
 
 
 def memory_here(root: Path = Path("/")) -> int:
-    """Bytes of memory of this machine, or of the process's control group where that has less."""
-    found = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
+    """Returns the machine's bytes of memory, or the control group's limit where that is less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * _PAGE]
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = line.split(":", 2)
         if {"", "memory"} & {*controllers.split(",")}:
             for folder, file in _GROUPS:
-                # what is around a group limits it too; a container may not see all of the path
+                # The groups around a group limit it too; a container may not see all of the path.
                 place = root / folder / group.strip("/") / file
-                texts = [_text(around / file) for around in place.parents]
-                found += [int(text) for text in texts if text.isdecimal()]
-    return min(found)
+                texts = [_text(parent / file) for parent in place.parents]
+                limits += [int(text) for text in texts if text.isdecimal()]
+    return min(limits)
 
 
 def taken(process: int | str = "self") -> int:
-    """Bytes that a process takes and no file holds; 0 where it has ended."""
+    """Returns a process's resident bytes that no file backs; 0 where the process has ended."""
     text = _text(Path(f"/proc/{process}/statm")) or "0 0 0"
     _, resident, shared, *_ = map(int, text.split())
     return (resident - shared) * _PAGE
 
 
 def taken_together() -> int:
-    """Bytes that this process and its helpers take."""
+    """Returns the bytes that this process and its helpers take."""
     helpers = (max(taken(process) - before, 0) for process, before in list(HELPERS.items()))
     return taken() + sum(helpers)
 
 
 def data() -> int:
-    """Bytes of this process that `RLIMIT_DATA` counts: also those that it has not touched."""
+    """Returns the bytes of this process that `RLIMIT_DATA` counts, with untouched pages."""
     return int(_text(Path("/proc/self/status")).partition("VmData:")[2].split()[0]) << 10
 
 
 @contextmanager
 def at_most(limit: int) -> Iterator[None]:
-    """Inside, this process, and each that it starts, is refused memory beyond `limit` bytes of
-    data.  Contexts of several threads may overlap; behind the last one all is as before."""
+    """Limits this process, and each process that it starts, to `limit` bytes of data in its block.
+
+    Contexts of several threads may overlap; the end of the last one restores the old limit.
+    """
     with _LOCK:
         if not _LIMITS:
             _BEFORE[:] = getrlimit(RLIMIT_DATA)
@@ -69,12 +71,12 @@ def at_most(limit: int) -> Iterator[None]:
 
 
 def is_limited() -> bool:
-    """Whether a limit of `at_most` is what memory beyond is refused for."""
+    """True where a limit of `at_most` is the limit in force."""
     return getrlimit(RLIMIT_DATA)[0] in _LIMITS
 
 
 def _apply() -> None:
-    finite = (most for most in (*_LIMITS, *_BEFORE) if most != RLIM_INFINITY)
+    finite = (limit for limit in (*_LIMITS, *_BEFORE) if limit != RLIM_INFINITY)
     setrlimit(RLIMIT_DATA, (min(finite, default=RLIM_INFINITY), _BEFORE[1]))
 
 

@@ -1,4 +1,4 @@
-"""ONNX's interface for backends: what its test suite and public scoreboard drive.
+"""ONNX's interface for backends, which its test suite and public scoreboard use.
 
     from onnx.backend.test import BackendTest
     import tcc.onnx_backend
@@ -29,12 +29,12 @@ class CompiledModel(BackendRep):
         self._names = tuple(names)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The outputs for `inputs`: by name, or in the order of the inputs without initialiser.
+        """Returns the outputs for `inputs`: by name, or in order of the inputs without initialiser.
 
         Trailing inputs may be left out where nothing reads them.  Raises UserError for inputs that
         the model does not take.
         """
-        given = inputs
+        feeds = inputs
         if not isinstance(inputs, dict):
             if not isinstance(inputs, list | tuple):
                 inputs = [inputs]
@@ -43,17 +43,17 @@ class CompiledModel(BackendRep):
                     f"the model takes {len(self._names)} inputs, got {len(inputs)}",
                     hint=f"they are: {', '.join(self._names)}",
                 )
-            given = dict(zip(self._names, inputs, strict=False))
-        found = self.module.run(given)
-        return tuple(found[port.name] for port in self.module.outputs)
+            feeds = dict(zip(self._names, inputs, strict=False))
+        outputs = self.module.run(feeds)
+        return tuple(outputs[port.name] for port in self.module.outputs)
 
 
 class TccBackend(Backend):
-    """tcc as an ONNX backend.  Options of `tcc.compile` are taken as keywords."""
+    """tcc as an ONNX backend; keywords are options of `tcc.compile`."""
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = _DEVICE, **kwargs: Any) -> bool:
-        """Whether `prepare` would not refuse the model; compiles it to know."""
+        """True where `prepare` accepts the model; it compiles the model to decide."""
         try:
             cls.prepare(model, device, **kwargs)
         except UserError:
@@ -62,7 +62,7 @@ class TccBackend(Backend):
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = _DEVICE, **kwargs: Any) -> CompiledModel:
-        """`model` compiled and loaded.
+        """Compiles and loads `model`.
 
         Raises UserError for a model that tcc refuses, and for a device other than the CPU.
         """
@@ -77,7 +77,7 @@ class TccBackend(Backend):
     def run_model(
         cls, model: onnx.ModelProto, inputs: Any, device: str = _DEVICE, **kwargs: Any
     ) -> tuple[Any, ...]:
-        """The outputs of `model` for `inputs`; raises as `prepare` and `run` do."""
+        """Returns the outputs of `model` for `inputs`; raises as `prepare` and `run` do."""
         return cls.prepare(model, device, **kwargs).run(inputs)
 
     @classmethod
@@ -89,10 +89,10 @@ class TccBackend(Backend):
         outputs_info: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """The outputs of a model of this node alone; `inputs` are by name, or in the node's order.
+        """Returns the outputs of a model of one node; `inputs` are by name, or in the node's order.
 
-        `opset_version` is the version of the node's domain (default: the newest); the results'
-        types follow from the node's, so `outputs_info` is not needed.
+        `opset_version` is the version of the node's domain (default: the newest).  `outputs_info`
+        is not needed, because the types of the results follow from the node.
         """
         version = kwargs.pop("opset_version", None)
         arrays = _by_name(node, inputs)
@@ -100,12 +100,12 @@ class TccBackend(Backend):
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """CPU only."""
+        """True for the CPU."""
         return device.split(":")[0] == _DEVICE
 
 
 def _by_name(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
-    """The arrays of the node's inputs; one for each place, or for each name."""
+    """Returns the arrays by name; `inputs` has an array for each place, or for each name."""
     if isinstance(inputs, dict):
         return {name: np.asarray(value) for name, value in inputs.items()}
     places = [name for name in node.input if name]
@@ -117,7 +117,7 @@ def _by_name(node: onnx.NodeProto, inputs: Any) -> dict[str, Any]:
 
 
 def _newest(domain: str) -> int:
-    """The newest version of a domain; 1 for those that ONNX does not define."""
+    """Returns the newest version of a domain; 1 for a domain that ONNX does not define."""
     versions = [s.since_version for s in onnx.defs.get_all_schemas() if s.domain == domain]
     return max(versions, default=1)
 
@@ -125,14 +125,14 @@ def _newest(domain: str) -> int:
 def _model_of(
     node: onnx.NodeProto, arrays: Mapping[str, Any], version: int | None
 ) -> onnx.ModelProto:
-    given = [
+    inputs = [
         helper.make_tensor_value_info(
             name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
         )
         for name, array in arrays.items()
     ]
     results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
-    graph = helper.make_graph([node], "node", given, results)
+    graph = helper.make_graph([node], "node", inputs, results)
     standard = node.domain in ("", "ai.onnx")
     newest = onnx.defs.onnx_opset_version() if standard else _newest(node.domain)
     opset = helper.make_opsetid(node.domain, version or newest)

@@ -19,15 +19,14 @@ from tcc.record import record
 
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
-# Each has code of its own.
-MOST_BUCKETS = 32
+MOST_BUCKETS = 32  # each bucket has code of its own
 NUMERICS = ("default", "strict")
 LEVELS = (0, 1, 2, 3)
 GPU_KERNELS = ("auto", "triton")
 PRECISIONS = ("f32", "tf32", "bf16", "f16")
-# Weights as integers, and the bits of one.
+# Integer types of weights, and their bits.
 WEIGHTS = MappingProxyType({"int8": 8, "int4": 4})
-# How far results may lie from f32's, relative to the largest: what `tcc verify` allows.
+# Allowed difference from the results in f32, relative to the largest value, for `tcc verify`.
 TOLERANCES = MappingProxyType(
     {"f32": 1e-4, "tf32": 2e-3, "bf16": 2e-2, "f16": 2e-3, "int8": 3e-2, "int4": 0.3}
 )
@@ -35,10 +34,10 @@ TOLERANCES = MappingProxyType(
 
 @record
 class Flag:
-    """How a field is spelled on a command line, and what it may hold.
+    """The command-line flag of a field, and the check of its values.
 
-    `spelling` is the flag, `metavar` its value's name (empty for a switch).  `read` turns a
-    keyword's value, or the list of a `repeated` flag's texts, into the field's value, and raises
+    `spelling` is the flag, `metavar` the name of its value (empty for a switch).  `read` turns a
+    keyword's value, or the list of a `repeated` flag's texts, into the field's value; it raises
     ValueError with one sentence for a value that is not allowed.
     """
 
@@ -60,7 +59,7 @@ def _text(value: Any) -> str:
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a C identifier belongs to tcc's own interface, so that no model can have it."""
+    """True where a C identifier belongs to tcc's own interface, so that no model may use it."""
     return name == "tcc" or name.startswith("tcc_")
 
 
@@ -75,12 +74,12 @@ def _identifier(value: Any) -> str:
 def _one_of(allowed: Sequence[Any], kind: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         try:
-            found = kind(value)
+            converted = kind(value)
         except (TypeError, ValueError):
-            found = None
-        if found not in allowed:
+            converted = None
+        if converted not in allowed:
             raise ValueError(f"{value!r} is none of {', '.join(map(str, allowed))}")
-        return found
+        return converted
 
     return read
 
@@ -112,7 +111,10 @@ def _path(value: Any) -> Path:
 
 
 def read_shape(text: str) -> Shape:
-    """`1x3x224x224` as sizes; the empty text is a scalar's.  Raises ValueError otherwise."""
+    """Parses a shape such as `1x3x224x224`; the empty text is a scalar.
+
+    Raises ValueError for other texts.
+    """
     sizes = text.split("x") if text else []
     if not all(size.isascii() and size.isdigit() for size in sizes):
         raise ValueError(f"{text!r} is not a shape; write sizes as in 1x3x224x224")
@@ -120,19 +122,22 @@ def read_shape(text: str) -> Shape:
 
 
 def _pairs(value: Any, form: str) -> tuple[tuple[str, Any], ...]:
-    """A mapping, or a sequence of `NAME=VALUE` texts, as pairs; names are given once."""
+    """Returns the pairs of a mapping, or of a sequence of `NAME=VALUE` texts.
+
+    Raises ValueError for a text of another form, and for a name that occurs twice.
+    """
     if isinstance(value, Mapping):
         pairs = list(value.items())
     else:
         parts = [str(item).partition("=") for item in value]
-        for left, equals, _ in parts:
-            if not left or not equals:
-                raise ValueError(f"{left + equals!r:.60} does not have the form {form}")
-        pairs = [(left, right) for left, _, right in parts]
+        for key, equals, _ in parts:
+            if not key or not equals:
+                raise ValueError(f"{key + equals!r:.60} does not have the form {form}")
+        pairs = [(key, right) for key, _, right in parts]
     names = [name for name, _ in pairs]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"{twice[0]!r} is given twice")
+    duplicates = [name for name in names if names.count(name) > 1]
+    if duplicates:
+        raise ValueError(f"{duplicates[0]!r} is given twice")
     return tuple(pairs)
 
 
@@ -140,18 +145,18 @@ def _shapes(value: Any) -> tuple[tuple[str, SymbolicShape], ...]:
     def size(part: Any) -> int | str:
         if isinstance(part, str) and part.isidentifier():
             return part
-        (found,) = read_shape(str(part))
-        return found
+        (number,) = read_shape(str(part))
+        return number
 
-    def shape(given: Any) -> SymbolicShape:
-        parts = given.split("x") if isinstance(given, str) else given
-        return tuple(map(size, parts)) if given != "" else ()
+    def shape(spec: Any) -> SymbolicShape:
+        parts = spec.split("x") if isinstance(spec, str) else spec
+        return tuple(map(size, parts)) if spec != "" else ()
 
-    return tuple((name, shape(given)) for name, given in _pairs(value, "NAME=SHAPE"))
+    return tuple((name, shape(spec)) for name, spec in _pairs(value, "NAME=SHAPE"))
 
 
 def _states(value: Any) -> tuple[tuple[str, str], ...]:
-    return tuple((_text(past), _text(now)) for past, now in _pairs(value, "PAST=PRESENT"))
+    return tuple((_text(past), _text(present)) for past, present in _pairs(value, "PAST=PRESENT"))
 
 
 def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
@@ -159,30 +164,30 @@ def _sizes(value: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _buckets(value: Any) -> tuple[tuple[str, Shape], ...]:
-    def sizes(given: Any) -> Shape:
-        parts = given.split(",") if isinstance(given, str) else tuple(given)
-        found = tuple(dict.fromkeys(_positive(part) for part in parts))
-        if not found:
+    def sizes(spec: Any) -> Shape:
+        parts = spec.split(",") if isinstance(spec, str) else tuple(spec)
+        counts = tuple(dict.fromkeys(_positive(part) for part in parts))
+        if not counts:
             raise ValueError("a bucket needs a size")
-        return found
+        return counts
 
-    found = tuple((_text(name), sizes(given)) for name, given in _pairs(value, "SYM=SIZE,SIZE"))
-    if prod(len(given) for _, given in found) > MOST_BUCKETS:
+    buckets = tuple((_text(name), sizes(spec)) for name, spec in _pairs(value, "SYM=SIZE,SIZE"))
+    if prod(len(spec) for _, spec in buckets) > MOST_BUCKETS:
         raise ValueError(f"more than {MOST_BUCKETS} buckets")
-    return found
+    return buckets
 
 
 def _option(
     spelling: str,
     metavar: str,
     help: str,
-    read: Callable[[Any], Any],
+    reader: Callable[[Any], Any],
     *,
     repeated: bool = False,
     **default: Any,
 ) -> Any:
-    """A field with its flag in the metadata, which `FLAGS` reads; `default` is as of `field`."""
-    return field(metadata={"flag": (spelling, metavar, help, read, repeated)}, **default)
+    """Returns a dataclass field with its flag in the metadata; `default` goes to `field`."""
+    return field(metadata={"flag": (spelling, metavar, help, reader, repeated)}, **default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +198,8 @@ class Options:
     target: str = _option(
         "--target", "KIND",
         "What to compile for: cpu, cpu:aarch64, cuda, rocm, architectures as in "
-        "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, where a GPU that is there "
-        "comes before the CPU.",
+        "cuda:sm_80,sm_90; several in one file as in cuda+rocm+cpu, of which a run takes a GPU if "
+        "the machine has one.",
         _text, default="cpu",
     )
     cpu: str = _option(
@@ -206,20 +211,20 @@ class Options:
         "--input", "NAME=SHAPE",
         "Fixes the sizes of one input, as in image=1x3x224x224.  Symbolic sizes of the model "
         "that no --input fixes stay symbolic: one artifact serves all of them.  A name in the "
-        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input that "
-        "an initialiser gives a default becomes one that every run gives.",
+        "place of a size, as in tokens=1xlength, keeps it symbolic under that name.  An input with "
+        "an initialiser as its default becomes an input that every run must give.",
         _shapes, default=(), repeated=True,
     )
     typical: tuple[tuple[str, int], ...] = _option(
         "--typical", "SYM=SIZE",
-        "The value of a symbolic size for which the general code is chosen, as in seq=512; it "
-        "serves all others too.  Default: that of a torch program's example inputs, else 128.",
+        "The value of a symbolic size that the general code is chosen for, as in seq=512; the code "
+        "serves all other values too.  Default: from a torch program's example inputs, else 128.",
         _sizes, default=(), repeated=True,
     )
     buckets: tuple[tuple[str, Shape], ...] = _option(
         "--bucket", "SYM=SIZE,...",
-        "Code of its own for these values of a symbolic size, as in seq=32,64,128, beside the "
-        "general code, which serves all others; of several, for each combination.",
+        "Separate code for these values of a symbolic size, as in seq=32,64,128; the general code "
+        "serves all other values.  Several symbolic sizes get code for each combination.",
         _buckets, default=(), repeated=True,
     )
     state: tuple[tuple[str, str], ...] = _option(
@@ -235,20 +240,20 @@ class Options:
     )
     numerics: str = _option(
         "--numerics", "MODE",
-        "strict turns off algorithms that trade rounding for speed, other orders of sums of "
-        "products and the folding of factors into weights, and reads what masks hide.",
+        "strict turns off algorithms that trade rounding for speed, reordered sums of products and "
+        "the folding of factors into weights, and reads the values that masks hide.",
         _one_of(NUMERICS, str), default="default",
     )
     derive: bool = _option(
         "--no-derive", "",
-        "Leaves sums and products in the model's order and apart, factors beside weights, and "
-        "convolutions as they are, also where another algorithm is predicted to be faster.",
+        "Keeps sums and products in the model's order, factors outside of weights, and "
+        "convolutions direct, even where another algorithm is predicted to be faster.",
         bool, default=True,
     )
     weight_growth: float = _option(
         "--weight-growth", "FACTOR",
-        "How many times their size weights may take where larger ones make the model faster; 1 "
-        "keeps them as they are.",
+        "How many times their size weights may take where larger weights make the model faster; "
+        "1 keeps their size.",
         _factor, default=5.0,
     )
     machine: Path | None = _option(
@@ -259,11 +264,10 @@ class Options:
     )
     precision: str = _option(
         "--precision", "TYPE",
-        "f32; tf32: matmuls of f32 on matrix units of GPUs that have such, rounded to 11 bits; "
-        "bf16: weights, "
-        "and where the processor multiplies bf16 what they are multiplied with, stored in bf16, "
-        "sums in f32; f16: weights stored in f16, arithmetic in f32.  What would be slower so "
-        "stays f32.",
+        "f32; tf32: matmuls of f32 on the matrix units of GPUs, operands rounded to 11 bits; "
+        "bf16: weights in bf16, their other operands too where the processor multiplies bf16, "
+        "sums in f32; f16: weights in f16, arithmetic in f32.  Matmuls and convolutions that this "
+        "would slow down stay f32.",
         _one_of(PRECISIONS, str), default="f32",
     )
     weights: str | None = _option(
@@ -286,8 +290,8 @@ class Options:
     )
     gpu_kernels: str = _option(
         "--gpu-kernels", "KIND",
-        "auto: matmuls and attention of halves for Hopper (sm_90) may be Gluon kernels with "
-        "warps of their own for copies; triton: none are.",
+        "auto: matmuls and attention in f16 and bf16 for Hopper (sm_90) may be Gluon kernels with "
+        "separate warps for copies; triton: Triton kernels only.",
         _one_of(GPU_KERNELS, str), default="auto",
     )
     jobs: int = _option(
@@ -330,7 +334,7 @@ class Options:
 
     @property
     def bucket_sizes(self) -> tuple[dict[str, int], ...]:
-        """The sizes of each bucket, by symbol, in the order in which they were given."""
+        """Returns the sizes of each bucket by symbol, in the user's order."""
         if not self.buckets:
             return ()
         names = [name for name, _ in self.buckets]
@@ -339,7 +343,7 @@ class Options:
 
     @property
     def weight_bits(self) -> int:
-        """Bits of a weight that is stored as an integer; 0: none is."""
+        """Returns the bits of an integer weight; 0 where no weights are stored as integers."""
         return 0 if self.weights is None else WEIGHTS[self.weights]
 
 
@@ -347,7 +351,7 @@ FLAGS = tuple(Flag(item.name, *item.metadata["flag"]) for item in fields(Options
 
 
 class Choices(TypedDict, total=False):
-    """The keywords of `tcc.compile`: the fields of `Options`, with the types that are taken."""
+    """The keywords of `tcc.compile`: the fields of `Options`, with the types that they accept."""
 
     cpu: str
     inputs: Any
@@ -375,7 +379,7 @@ class Choices(TypedDict, total=False):
     time_passes: bool
 
 
-# What people ask for by other names, or elsewhere.
+# Hints for keywords that other compilers use.
 _ELSEWHERE = MappingProxyType(
     dict.fromkeys(
         ("o", "out", "output", "output_path", "path"),
@@ -390,20 +394,21 @@ _ELSEWHERE = MappingProxyType(
 
 
 def read_options(values: Mapping[str, Any], *, python: bool = True) -> Options:
-    """Options from keyword arguments, or (`python` false) from a command line's texts.
+    """Returns options from keyword arguments, or (`python` false) from a command line's texts.
 
-    Raises UserError, named as the user spelled it, for an unknown name or a value not allowed.
+    Raises UserError, which names the option as the user spelled it, for an unknown name or a value
+    that is not allowed.
     """
-    known = {flag.name: flag for flag in FLAGS}
+    flags = {flag.name: flag for flag in FLAGS}
     checked = {}
     for name, value in values.items():
-        if name not in known:
+        if name not in flags:
             raise UserError(
                 f"unknown option {name!r}",
                 where="tcc.compile",
-                hint=_ELSEWHERE.get(name, f"there are: {', '.join(known)}"),
+                hint=_ELSEWHERE.get(name, f"there are: {', '.join(flags)}"),
             )
-        flag = known[name]
+        flag = flags[name]
         if value is None:
             continue
         try:

@@ -1,8 +1,7 @@
-"""Immutable data, a field for each annotation: records are compared by their fields, entities are
-themselves alone.
+"""Immutable dataclasses: records are compared by their fields, entities by identity.
 
-What `dataclass` writes for a class is code that Python compiles as tcc starts.  A comparison and a
-hash are written at their first use here: few of them are used in one run.
+`dataclass` generates code that Python compiles when tcc starts.  Here the comparison and the hash
+of a class are generated at their first use, because one run uses few of them.
 """
 
 from collections.abc import Callable
@@ -20,47 +19,50 @@ _METHODS = MappingProxyType({
 
 @dataclass_transform(frozen_default=True)
 def record(cls: type[_T]) -> type[_T]:
-    """`cls` as a frozen dataclass with slots."""
-    made = _shown(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
+    """Returns `cls` as a frozen dataclass with slots, compared by its fields."""
+    frozen = _with_repr(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
     for name in _METHODS:
         if cls.__dict__.get(name) is None:
-            setattr(made, name, _at_first_use(made, name))
-    return made
+            setattr(frozen, name, _at_first_use(frozen, name))
+    return frozen
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
 def entity(cls: type[_T]) -> type[_T]:
-    """`cls` as a frozen dataclass with slots, whose objects are compared by identity and may
-    be weakly referenced."""
-    made = dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
-    return _shown(made)
+    """Returns `cls` as a frozen dataclass with slots, compared by identity.
+
+    Its objects may be weakly referenced.
+    """
+    return _with_repr(
+        dataclass(frozen=True, slots=True, eq=False, repr=False, weakref_slot=True)(cls)
+    )
 
 
 def field_names(item: object) -> tuple[str, ...]:
-    """The names of the fields of a record or an entity, in their order; none of anything else."""
+    """Returns the names of a record's or an entity's fields, in order; () for other objects."""
     names: tuple[str, ...] = getattr(type(item), "__match_args__", ())
     return names
 
 
 def _at_first_use(cls: type[Any], name: str) -> Callable[..., Any]:
-    """A method that takes its own place in `cls` when it is called."""
+    """Returns a method that replaces itself in `cls` by the generated method when called."""
 
     def method(*args: object) -> Any:
         names = [field.name for field in fields(cls) if field.compare]
-        sides = {side: "".join(f"{side}.{n}, " for n in names) for side in ("self", "other")}
-        written = eval(_METHODS[name].format_map(sides))
-        setattr(cls, name, written)
-        return written(*args)
+        operands = {side: "".join(f"{side}.{n}, " for n in names) for side in ("self", "other")}
+        function = eval(_METHODS[name].format_map(operands))
+        setattr(cls, name, function)
+        return function(*args)
 
     return method
 
 
-def _shown(cls: type[_T]) -> type[_T]:
+def _with_repr(cls: type[_T]) -> type[_T]:
     if "__repr__" not in cls.__dict__:
         cls.__repr__ = _text  # type: ignore[method-assign]
     return cls
 
 
 def _text(item: Any) -> str:
-    shown = (f"{f.name}={getattr(item, f.name)!r}" for f in fields(item) if f.repr)
-    return f"{type(item).__qualname__}({', '.join(shown)})"
+    parts = (f"{f.name}={getattr(item, f.name)!r}" for f in fields(item) if f.repr)
+    return f"{type(item).__qualname__}({', '.join(parts)})"

@@ -1,9 +1,9 @@
-"""Target: what the code is made for, as data.
+"""Target: the machine that code is compiled for, as data.
 
-`KINDS` is the one list of targets, `ARCHITECTURES` that of processors' architectures, `CPUS` that
-of named processors, `GPUS` that of GPUs and `PORTABLE` that of files for every machine; passes and
-cost models read a `Target`'s fields and never ask which backend will use it.  The processor of this
-machine is found by the CPU backend (`detect`), which hands over a `Profile`.
+`KINDS` lists the kinds of targets, `ARCHITECTURES` the processors' architectures, `CPUS` the named
+processors, `GPUS` the GPUs, and `PORTABLE` the kinds of files for every machine.  Passes and cost
+models read a `Target`'s fields and never ask which backend will use it.  The CPU backend (`detect`)
+returns the `Profile` of this machine's processor.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,9 +18,9 @@ from tcc.record import record
 class Feature:
     """One instruction set: LLVM's `name`, and where the processor or the system reports it.
 
-    x86-64: it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of leaf
-    `leaf`, `subleaf` is set and the operating system saves all register states in the mask `xcr0`.
-    aarch64: if bit `bit` of the entry `leaf` of the auxiliary vector is.
+    On x86-64 it is there if bit `bit` of CPUID's register `reg` (0 eax, 1 ebx, 2 ecx, 3 edx) of
+    leaf `leaf`, `subleaf` is set and the operating system saves all register states in the mask
+    `xcr0`.  On aarch64 it is there if bit `bit` of the auxiliary vector's entry `leaf` is set.
     """
 
     name: str
@@ -41,9 +41,9 @@ def _features(*groups: tuple[tuple[int, int, int, int], dict[str, int]]) -> tupl
 
 _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
 
-# Instruction sets that code generation may use or must avoid, in the order in which they are
-# listed anywhere, by leaf, subleaf, register and register states, each with its bit.  A processor
-# without one of them gets code without it.
+# Instruction sets that code generation may use or must avoid, in the order of every list of
+# features: by leaf, subleaf, register and register states, each with its bit.  Code for a processor
+# that lacks an instruction set does not use it.
 ISA = _features(
     ((1, 0, 2, 0), {"cx16": 13, "sse3": 0, "ssse3": 9, "sse4.1": 19, "sse4.2": 20, "popcnt": 23}),
     ((1, 0, 2, _YMM), {"avx": 28, "f16c": 29, "fma": 12}),
@@ -74,8 +74,8 @@ ISA = _features(
 
 _HWCAP, _HWCAP2 = 16, 26  # keys of Linux's auxiliary vector
 
-# The same for 64-bit Arm.  What is in no row is switched off by name below: vectors of scalable
-# length have other registers, and no code here is for them.
+# Instruction sets of 64-bit Arm.  Scalable vectors (SVE) have no row: no code here is for
+# them, and the CPU backend switches them off by name.
 ARM_ISA = _features(
     (
         (_HWCAP, 0, 0, 0),
@@ -100,8 +100,10 @@ _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 @record
 class Vectors:
-    """Bits and number of the vectors of processors with the features `needs`, and the accumulator
-    block of their contractions: rows, and vectors a row."""
+    """The vectors of processors with the features `needs`: bits of one, and number of registers.
+
+    `tile` is the accumulator block of contractions: rows, and vectors a row.
+    """
 
     needs: frozenset[str]
     bits: int
@@ -111,14 +113,15 @@ class Vectors:
 
 @record
 class Architecture:
-    """What processors of one architecture have in common.
+    """The common properties of one architecture's processors.
 
-    `systems` are the systems' names for it, the compilers' first, and `triple` is LLVM's.  `isa`
-    are its features; what has fewer than `least`, which people call `oldest`, is too old.
-    `vectors` are the kinds it has, widest first; with the feature `fused` they multiply and add in
-    one.  `plainest` is the processor of programs for GPUs, and of `--target cpu:ARCH` on another
-    machine; `usual` the one whose caches count where a machine does not tell its own.  `c_library`
-    is the version of glibc that first ran on it, where that is one above 2.2.5.
+    `systems` are the operating systems' names for it, the compilers' name first, and `triple` is
+    LLVM's.  `isa` are its features; a processor that lacks a feature in `least` is too old, and
+    `oldest` is the common name of that minimum.  `vectors` are its kinds of vectors, widest first;
+    processors with the feature `fused` have fused multiply-adds.  `plainest` is the processor that
+    hosts GPUs, and that `--target cpu:ARCH` means on another machine.  `usual` is the processor
+    whose cache sizes stand in for a machine that does not tell its own.  `c_library` is the first
+    glibc for the architecture, if that is newer than 2.2.5.
     """
 
     systems: tuple[str, ...]
@@ -133,7 +136,7 @@ class Architecture:
     c_library: str = ""
 
 
-# By the name that follows `cpu:`; the first is the default, also for hosts of GPUs.
+# Architectures by the name that follows `cpu:`; the first is the default, also for hosts of GPUs.
 ARCHITECTURES = MappingProxyType(
     {
         "x86-64": Architecture(
@@ -157,8 +160,8 @@ _ISA_ROWS = MappingProxyType({f.name: f for row in ARCHITECTURES.values() for f 
 
 
 def isa_feature(name: str) -> Feature:
-    """The feature called `name`, of any architecture; raises InternalError for one that no check is
-    known for."""
+    """Returns the feature called `name`, of any architecture; raises InternalError for an unknown
+    name."""
     if name not in _ISA_ROWS:
         raise InternalError(f"no load-time check for the CPU feature {name!r}")
     return _ISA_ROWS[name]
@@ -168,8 +171,8 @@ def isa_feature(name: str) -> Feature:
 class Profile:
     """One processor of the architecture `arch`.
 
-    `cpu` is LLVM's name for it and `features` those of its architecture's `isa` it has, in that
-    order: what the artifact requires at load.  Caches are in bytes, per core (`l3` is shared).
+    `cpu` is LLVM's name for it.  `features` are its features in the order of its architecture's
+    `isa`; an artifact requires them at load.  Caches are in bytes, per core (`l3` is shared).
     `tile` is the contraction microkernel's accumulator block: rows, and vectors of `vector_bits`
     per row.
     """
@@ -186,61 +189,61 @@ class Profile:
     arch: str = "x86-64"
 
     def lanes(self, bits: int) -> int:
-        """Elements of `bits` width in one vector."""
+        """Returns the number of elements of `bits` bits in one vector."""
         return self.vector_bits // bits
 
     @property
     def scales_by_exponent(self) -> bool:
-        """Whether `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
+        """True where `ldexp` of a vector is one instruction (AVX-512's vscalef)."""
         return self.vector_bits == 512
 
     @property
     def masks_lanes(self) -> bool:
-        """Whether loads and stores of any element type may leave out lanes of a vector."""
+        """True where masked loads and stores exist for every element type."""
         return {"avx512bw", "avx512vl"} <= {*self.features}
 
     @property
     def converts_half(self) -> bool:
-        """Whether there are instructions between f16 and f32."""
+        """True where instructions convert between f16 and f32."""
         return "f16c" in self.features or "neon" in self.features
 
     @property
     def multiplies_pairs(self) -> bool:
-        """Whether there is an instruction that multiplies and adds pairs of bf16."""
+        """True where an instruction multiplies and adds pairs of bf16."""
         return "avx512bf16" in self.features or "bf16" in self.features
 
     @property
     def multiplies_bytes(self) -> bool:
-        """Whether there is an instruction that sums products of four bytes with four others."""
+        """True where an instruction computes dot products of four bytes."""
         return not {"dotprod", "avx512vnni", "avxvnni"}.isdisjoint(self.features)
 
 
 def cpu_profile(
     arch: str, cpu: str, features: Iterable[str], *, l1: int, l2: int, l3: int
 ) -> Profile:
-    """The profile of a processor with these caches; features that the list of its architecture
-    lacks are ignored.
+    """Returns the profile of a processor; caches are in bytes.
 
-    Raises UserError for processors older than the oldest of their architecture.
+    Features outside of the architecture's list are ignored.  Raises UserError for a processor that
+    lacks a feature which its architecture requires.
     """
-    have, row = frozenset(features), ARCHITECTURES[arch]
-    if not have >= row.least:
-        missing = " ".join(f.name for f in row.isa if f.name in row.least - have)
+    available, row = frozenset(features), ARCHITECTURES[arch]
+    if not available >= row.least:
+        missing = " ".join(f.name for f in row.isa if f.name in row.least - available)
         raise UserError(
             f"the processor {cpu} is too old",
             why=f"it lacks {missing}; tcc needs {row.oldest}",
             hint="compile for another processor with --cpu",
         )
-    held = next(vectors for vectors in row.vectors if have >= vectors.needs)
-    listed = tuple(f.name for f in row.isa if f.name in have)
-    fused = row.fused in have
-    return Profile(cpu, listed, held.bits, held.registers, fused, l1, l2, l3, held.tile, arch)
+    kind = next(vectors for vectors in row.vectors if available >= vectors.needs)
+    listed = tuple(f.name for f in row.isa if f.name in available)
+    fused = row.fused in available
+    return Profile(cpu, listed, kind.bits, kind.registers, fused, l1, l2, l3, kind.tile, arch)
 
 
 def _row(
     cpu: str, features: frozenset[str], l1: int, l2: int, l3: int, arch: str = "x86-64"
 ) -> tuple[str, Profile]:
-    """Caches in KiB."""
+    """Returns a row of `CPUS`; caches are in KiB."""
     return cpu, cpu_profile(arch, cpu, features, l1=l1 << 10, l2=l2 << 10, l3=l3 << 10)
 
 
@@ -275,18 +278,19 @@ CPUS = MappingProxyType(
 
 @record
 class GpuProfile:
-    """One GPU architecture, by the part `part` that stands for it.
+    """One GPU architecture, represented by the product `part`.
 
-    A `multiprocessor` is NVIDIA's SM, AMD's CU; `warp` the lanes that run together.  `registers`
-    are 32-bit ones of a multiprocessor, of which a lane has `lane_registers` at most; `shared` the
-    bytes of shared memory that one block may ask for, `shared_all` those that the blocks of a
-    multiprocessor share, and `threads` the lanes it holds.  `clock` is in cycles per second,
-    `cache` the bytes of the last cache that all multiprocessors share, `matrix_warps` how many
-    warps one matrix instruction takes.  `bandwidth` is the memory's, in bytes per second; `peaks`
-    the dense multiply-adds per second times two, by the operands' type, on matrix units where there
-    are any.
-    Figures are the vendors' own: `source`, the CUDA programming guide's table of compute
-    capabilities, and AMD's architecture papers; clocks are those at which `f32` is reached.
+    A multiprocessor is NVIDIA's SM or AMD's CU; `warp` counts the lanes that run together.
+    `registers` counts the 32-bit registers of a multiprocessor; a lane has at most
+    `lane_registers`.  A CTA may use `shared` bytes of shared memory, the CTAs of a multiprocessor
+    share `shared_all` bytes, and a multiprocessor holds `threads` lanes.  `clock` is in cycles per
+    second.  `cache` is the bytes of the last-level cache of all multiprocessors.  One matrix
+    instruction takes `matrix_warps` warps.  `bandwidth` is that of memory, in bytes per second.
+    `peaks` are dense flops per second (a multiply-add is two) by the operands' type, on matrix
+    units where there are any.
+
+    The figures are the vendors' own: `source`, the CUDA programming guide's table of compute
+    capabilities, and AMD's architecture papers.  `clock` is the clock of the `f32` peak.
     """
 
     kind: str
@@ -307,19 +311,19 @@ class GpuProfile:
     peaks: tuple[tuple[str, float], ...]
 
     def peak(self, dtype: str) -> float | None:
-        """Of operands of `dtype`, tf32 among them; None where it has no such unit."""
+        """Returns the peak flops per second for operands of `dtype`; None without such a unit."""
         return dict(self.peaks).get(dtype)
 
     @property
     def float8(self) -> str:
-        """Which floats of a byte its matrix units multiply: "ocp", "fnuz", or "" for none."""
+        """Returns the 8-bit float formats of its matrix units: "ocp", "fnuz", or "" for none."""
         if self.peak("f8") is None:
             return ""
         return "fnuz" if self.arch == "gfx942" else "ocp"
 
     @property
     def text(self) -> str:
-        """`cuda:sm_90`, as a command line would say it."""
+        """Returns the target's spelling on a command line, as in `cuda:sm_90`."""
         return f"{self.kind}:{self.arch}"
 
 
@@ -332,14 +336,17 @@ def _gpu(
     tera: float,
     **peaks: float,
 ) -> tuple[str, GpuProfile]:
-    """`machine`: warp, multiprocessors, registers, lane registers, shared bytes; `blocks`: KiB of
-    shared memory for all blocks, lanes, MiB of cache, warps of a matrix instruction, GHz; rest in
-    1e12."""
+    """Returns a row of `GPUS`.
+
+    `machine` is warp, multiprocessors, registers, lane registers, and shared bytes of a CTA.
+    `blocks` is KiB of shared memory of a multiprocessor, lanes, MiB of cache, warps of a matrix
+    instruction, and GHz.  `tera` is the bandwidth in TB/s, and `peaks` are in Tflop/s.
+    """
     kind, _, arch = text.partition(":")
-    full = tuple((name, value * 1e12) for name, value in peaks.items())
+    peak_rates = tuple((name, value * 1e12) for name, value in peaks.items())
     shared, threads, cache, warps, clock = blocks
-    held = (shared << 10, threads, cache << 20, warps, clock * 1e9)
-    return text, GpuProfile(kind, arch, part, source, *machine, *held, tera * 1e12, full)
+    limits = (shared << 10, threads, cache << 20, warps, clock * 1e9)
+    return text, GpuProfile(kind, arch, part, source, *machine, *limits, tera * 1e12, peak_rates)
 
 
 _MODELS = MappingProxyType(
@@ -408,8 +415,10 @@ _MODELS = MappingProxyType(
 def _like(
     text: str, base: str, part: str, multiprocessors: int, registers: int, cache: int, tera: float
 ) -> tuple[str, GpuProfile]:
-    """A smaller or larger part of `base`'s generation, whose driver takes code for itself alone;
-    peaks go by compute units, `cache` is MiB."""
+    """Returns a row of `GPUS` for another part of `base`'s generation, which needs its own code.
+
+    Peaks scale with the number of multiprocessors.  `cache` is in MiB, `tera` in TB/s.
+    """
     model = _MODELS[base]
     share = multiprocessors / model.multiprocessors
     peaks = tuple((name, value * share) for name, value in model.peaks)
@@ -432,7 +441,7 @@ GPUS = MappingProxyType(
     )
 )
 
-# What a bare kind is compiled for, whatever GPU happens to be there.
+# The architectures of a bare kind, whatever GPU this machine has.
 GPU_DEFAULTS = MappingProxyType(
     {
         "cuda": ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"),
@@ -443,8 +452,8 @@ GPU_DEFAULTS = MappingProxyType(
 
 # ---- targets ------------------------------------------------------------------------------------
 
-# Kinds of files for every machine, and what their kernels are planned for.  C: one lane, and the
-# caches of a small processor.
+# Kinds of files for every machine, and the processor that their kernels are planned for.  For C
+# that is one lane, with the caches of a small processor.
 PORTABLE = MappingProxyType(
     {"c": Profile("portable", (), 32, 16, False, 16 << 10, 64 << 10, 64 << 10, (1, 1), "c")}
 )
@@ -453,10 +462,10 @@ KINDS = ("cpu", *PORTABLE, *GPU_DEFAULTS)
 
 @record
 class Target:
-    """What one program is compiled for; an artifact may have several.
+    """The machine that one program is compiled for; an artifact may have several programs.
 
-    Kernels run on the processor `profile`, or where there are `gpus` on these: one program with
-    kernels for each, run by a host of the processor `profile`.
+    Without `gpus` kernels run on the processor `profile`.  With `gpus` the program has kernels for
+    each of them, and its host is the processor `profile`.
     """
 
     kind: str
@@ -467,7 +476,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """As a command line would say it, with the processor."""
+        """Returns the target's spelling on a command line, with its processor."""
         if not self.archs:
             return self.kind
         archs = f"{self.kind}:{','.join(self.archs)}"
@@ -475,10 +484,10 @@ class Target:
 
 
 def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[Target, ...]:
-    """The targets of `--target text --cpu cpu`, which a `+` joins, as in `cuda:sm_90+cpu`.
+    """Parses `--target text --cpu cpu`, where `+` separates targets, as in `cuda:sm_90+cpu`.
 
-    `cpu` is the processor of the one for the CPU.  Raises UserError as `parse_target` does, and
-    where a kind is there twice.
+    `cpu` is the processor of the target for the CPU.  Raises UserError as `parse_target` does, and
+    where a kind occurs twice.
     """
     parts = text.split("+")
     kinds = [part.partition(":")[0] for part in parts]
@@ -499,22 +508,24 @@ def parse_targets(text: str, cpu: str, detect: Callable[[], Profile]) -> tuple[T
 
 
 def _beside(target: Target, arch: str = next(iter(CPU_TRIPLES))) -> Target:
-    """A target of GPUs with the plainest host of an architecture: one file is for one."""
+    """Returns a target of GPUs with the plainest host of `arch`: one file has one host."""
     return replace(target, triple=CPU_TRIPLES[arch], profile=CPUS[ARCHITECTURES[arch].plainest])
 
 
 def targets_text(targets: Iterable[Target]) -> str:
-    """As a command line would say them together."""
+    """Returns the targets' spelling on a command line."""
     return "+".join(target.text for target in targets)
 
 
 def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
-    """The target that `--target text --cpu cpu` names: `cpu`, `cpu:x86-64`, `cpu:aarch64`, `cuda`,
-    `cuda:sm_90`, `cuda:sm_80,sm_90`, `rocm`, ...; `detect` is called for kernels of `--cpu host`
-    only.  An architecture that is not this machine's stands for its plainest processor.
+    """Parses one target of `--target text --cpu cpu`.
 
-    Raises UserError, listing what there is, for a target or a processor that is not known, for a
-    processor of another architecture, and for one beside a GPU.
+    Examples of `text`: `cpu`, `cpu:x86-64`, `cpu:aarch64`, `cuda`, `cuda:sm_90`,
+    `cuda:sm_80,sm_90`, `rocm`.  `detect` is called for a CPU target with `--cpu host` only.  For
+    another architecture than this machine's, `host` means its plainest processor.
+
+    Raises UserError for an unknown target or processor (its hint lists the known ones), for a
+    processor of another architecture, and for a named processor of a GPU target.
     """
     kind, colon, listed = text.partition(":")
     if cpu != "host" and cpu not in CPUS:
@@ -551,7 +562,7 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
     if cpu == "host" and arch != profile.arch:
         profile = CPUS[ARCHITECTURES[arch].plainest]
     if arch != profile.arch:
-        fitting = ", ".join(name for name, known in CPUS.items() if known.arch == arch)
+        fitting = ", ".join(name for name, profile_row in CPUS.items() if profile_row.arch == arch)
         raise UserError(
             f"the processor {cpu} is of the architecture {profile.arch}",
             where=f"--target {text} --cpu {cpu}",
@@ -561,9 +572,9 @@ def parse_target(text: str, cpu: str, detect: Callable[[], Profile]) -> Target:
 
 
 def _unknown(text: str) -> UserError:
-    known = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *PORTABLE, *GPU_DEFAULTS, *GPUS)
+    names = ("cpu", *(f"cpu:{arch}" for arch in CPU_TRIPLES), *PORTABLE, *GPU_DEFAULTS, *GPUS)
     return UserError(
         f"unknown target {text!r}",
         where="--target",
-        hint=f"known targets: {', '.join(known)}; + joins several, as in cuda:sm_90+cpu",
+        hint=f"known targets: {', '.join(names)}; + joins several, as in cuda:sm_90+cpu",
     )

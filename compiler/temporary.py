@@ -1,4 +1,4 @@
-"""Folders for a moment, gone however the process that made them ends."""
+"""Temporary folders that disappear however the process that made them ends."""
 
 import fcntl
 import os
@@ -12,11 +12,11 @@ from secrets import token_hex
 
 @contextmanager
 def temporary_folder(prefix: str = "tcc-", parent: Path | None = None) -> Iterator[Path]:
-    """A new folder in `parent`, or in that for temporary files; forks of its process leave it
-    alone.
+    """Yields a new folder in `parent` (default: the system's temporary folder), then removes it.
 
-    Its name is known before it is made, and its removal is begun again after an interruption: a
-    signal leaves nothing, whenever it comes.  Raises OSError where it cannot be made.
+    Forks of the process do not remove it.  The name is known before the folder exists, and the
+    removal starts again after an interruption, so a signal at any time leaves nothing.  Raises
+    OSError where the folder cannot be made.
     """
     folder = Path(parent or tempfile.gettempdir(), f"{prefix}{token_hex(8)}")
     process = os.getpid()
@@ -32,26 +32,29 @@ def temporary_folder(prefix: str = "tcc-", parent: Path | None = None) -> Iterat
 
 @contextmanager
 def locked_folder(prefix: str, parent: Path) -> Iterator[Path]:
-    """As `temporary_folder`, where killed processes may have left some of this prefix, which are
-    removed first.
+    """Yields a `temporary_folder`, after removing the leftovers of killed processes.
 
-    A lock on each says that its process lives, also where a process has another number elsewhere.
+    Leftovers are the folders of this prefix that no process has locked: a lock says that the
+    folder's process lives.  Numbers of processes would not tell this across containers.
     """
-    for left in parent.glob(f"{prefix}*"):
-        with _locked(left) as locked:
+    for leftover in parent.glob(f"{prefix}*"):
+        with _locked(leftover) as locked:
             if locked:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
     while True:
         with temporary_folder(prefix, parent) as folder, _locked(folder) as locked:
-            if locked is not False:  # else another process takes it for one that was left
+            if locked is not False:  # else another process is removing it as a leftover
                 yield folder
                 return
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool | None]:
-    """Whether this process alone has the folder, which is this user's, within the block; None where
-    the disk has no locks."""
+    """Locks the folder within its block and yields whether that succeeded.
+
+    Yields False where another process has the lock or another user owns the folder, and None where
+    the file system has no locks.
+    """
     with ExitStack() as closing:
         locked: bool | None = False
         try:

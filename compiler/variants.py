@@ -1,4 +1,4 @@
-"""The variants of an artifact: one program for the CPU, one or more for each kind of GPU."""
+"""The variants of an artifact: a program for the CPU, and one or more for each kind of GPU."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -33,21 +33,26 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
 from tcc.target import Target
 
-# The backend of each kind of target; a backend is a row.
+# The backend of each kind of target.
 BACKENDS: Mapping[str, type[Backend]] = MappingProxyType(
     {kind: row for row in (CpuBackend, GpuBackend, CBackend) for kind in row.kinds}
 )
 
 
 def check_options(options: Options, targets: Sequence[Target]) -> None:
-    """Raises UserError for options that none of the targets has, and for targets whose code does
-    not go into one file, and ToolError where a program is missing that they need."""
+    """Checks options against targets.
+
+    Raises UserError for an option that every target refuses, and for targets whose code cannot
+    share a file.  Raises ToolError where a program is missing that a target needs.
+    """
     rows = [BACKENDS[target.kind] for target in targets]
     if len({row.suffix for row in rows}) > 1:
-        raise UserError("targets of different files cannot be joined", where="--target")
-    first, *others = [row.refused(options) for row in rows]
+        raise UserError(
+            "targets with different kinds of files cannot share a file", where="--target"
+        )
+    first, *other_refusals = [row.refused(options) for row in rows]
     for flag, why in first.items():
-        if all(flag in refused for refused in others):
+        if all(flag in refused for refused in other_refusals):
             raise UserError(why, where=flag)
     if options.stop_after not in ("", "import", *step_names()):
         raise UserError(
@@ -60,12 +65,14 @@ def check_options(options: Options, targets: Sequence[Target]) -> None:
 
 
 def variant_backends(
-    targets: Sequence[Target], options: Options, constants: int, opened: ExitStack | None = None
+    targets: Sequence[Target], options: Options, constants: int, resources: ExitStack | None = None
 ) -> tuple[Backend, ...]:
-    """What makes each variant, in the order of the targets; a model has so many bytes of
-    `constants`, and what variants share is closed with `opened`."""
+    """Returns the backend of each variant, in the order of the targets.
+
+    `constants` are the model's bytes of constants.  `resources` closes the variants' shared tools.
+    """
     rows = dict.fromkeys(BACKENDS[target.kind] for target in targets)
-    tools = {row: opened and opened.enter_context(row.tools(options)) for row in rows}
+    tools = {row: resources and resources.enter_context(row.tools(options)) for row in rows}
     codes: list[Backend] = []
     for target in targets:
         row = BACKENDS[target.kind]
@@ -76,52 +83,57 @@ def variant_backends(
 def optimise(
     graph: Graph, codes: Sequence[Backend], options: Options, trace: Trace
 ) -> list[tuple[Graph, ...]]:
-    """`graph` as each variant will lower it, for all sizes and then for each bucket; variants that
-    ask for the same share them."""
-    done: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    """Returns the optimised graphs of each variant: the general one, then one for each bucket.
+
+    Variants that request the same passes share their graphs.
+    """
+    optimised: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
-    given = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
+    sized_graphs = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
     folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
-        key = derived, asked = code.derivations, code.asked
-        if key not in done:
+        key = derived, requested = code.derivations, code.asked
+        if key not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
-                done[key] = tuple(
+                optimised[key] = tuple(
                     run_pipeline(
-                        each,
+                        sized_graph,
                         options.level,
                         trace,
                         derivations=derived,
-                        requested=(*asked, *folds),
+                        requested=(*requested, *folds),
                         states=options.state,
                     )
-                    for each in given
+                    for sized_graph in sized_graphs
                 )
-        graphs.append(done[key])
+        graphs.append(optimised[key])
     return graphs
 
 
 def lower(
     codes: Sequence[Backend], optimised: Sequence[tuple[Graph, ...]], trace: Trace
 ) -> list[tuple[Backend, tuple[Lowered, ...]]]:
-    """The programs, and what makes code of them; GPUs for which the same came out share it."""
-    found: list[tuple[Backend, tuple[Lowered, ...]]] = []
+    """Returns the lowered programs, each with its backend; GPUs with equal programs share one."""
+    lowerings: list[tuple[Backend, tuple[Lowered, ...]]] = []
     for code, graphs in zip(codes, optimised, strict=True):
         with trace.stage(_label(code, codes) + "lower"):
-            # Constants lie as known sizes want them: symbolic ones count as typical sizes.
-            *special, general = [code.lower(each, trace) for each in (*graphs[1:], graphs[0])]
+            # The first lowering chooses the layouts of constants, so fixed sizes come first;
+            # symbolic sizes would count as their typical values.
+            *special, general = [
+                code.lower(sized_graph, trace) for sized_graph in (*graphs[1:], graphs[0])
+            ]
             lowered = (general, *special)
-        for each in lowered:
-            code.begin(each, _names(each))
-        for n, (known, first) in enumerate(found):
-            joined = known.joined(code)
-            if joined is not None and all(map(Lowered.same_as, first, lowered)):
-                found[n] = joined, first
+        for specialisation in lowered:
+            code.begin(specialisation, _names(specialisation))
+        for n, (other, first) in enumerate(lowerings):
+            common = other.joined(code)
+            if common is not None and all(map(Lowered.same_as, first, lowered)):
+                lowerings[n] = common, first
                 break
         else:
-            found.append((code, lowered))
-    return found
+            lowerings.append((code, lowered))
+    return lowerings
 
 
 def make_variants(
@@ -131,10 +143,10 @@ def make_variants(
     options: Options,
     trace: Trace,
 ) -> list[Variant]:
-    """The optimised graphs of each variant as code; `graph` is the model as it was given."""
+    """Returns the variants with their code; `graph` is the model before optimisation."""
     variants: list[Variant] = []
     unfused = unfused_bytes(graph)
-    found = lower(codes, optimised, trace)
+    lowerings = lower(codes, optimised, trace)
     if options.stop_after:
         raise UserError(
             "this compile does not have the step",
@@ -142,7 +154,7 @@ def make_variants(
             why="its targets and options leave it out",
             hint="--time-passes shows the steps that run",
         )
-    if options.weights and not any(_integer_weights(parts) for _, parts in found):
+    if options.weights and not any(_integer_weights(parts) for _, parts in lowerings):
         raise UserError(
             f"no weight of the model can be stored as {options.weights}",
             where=f"--weights {options.weights}",
@@ -150,24 +162,24 @@ def make_variants(
             "reads as its constant operand",
             hint="leave --weights out",
         )
-    for code, lowered in found:
-        label = _label(code, [each for each, _ in found])
+    for code, lowered in lowerings:
+        label = _label(code, [other for other, _ in lowerings])
         variants.append(_variant(code, lowered, unfused, options, trace, label, variants))
     return variants
 
 
 def _integer_weights(parts: Sequence[Lowered]) -> bool:
-    """Whether a program stores a weight as integers."""
+    """True where a program stores a weight as integers."""
     return any(type in WEIGHTS for part in parts for type in part.weights.types.values())
 
 
 def _names(lowered: Lowered) -> tuple[str, ...]:
-    """Of its kernels."""
+    """Returns the symbols of the program's kernels."""
     return tuple(f"tcc_kernel_{n}" for n in range(len(lowered.kernels)))
 
 
 def _label(code: Backend, codes: Sequence[Backend]) -> str:
-    """What names a variant's stages, where there are several."""
+    """Returns the prefix of a variant's stage names; empty for a single variant."""
     return f"{code.target.text}: " if len(codes) > 1 else ""
 
 
@@ -180,50 +192,50 @@ def _variant(
     label: str,
     earlier: Sequence[Variant],
 ) -> Variant:
-    # Copies of arrays let other threads run, and processes make the code.
-    with ThreadPoolExecutor(1) as beside:
+    # The copies run on a thread beside code generation, which waits for other processes.
+    with ThreadPoolExecutor(1) as executor:
         with trace.stage(label + "generate code"):
             general, *specials = (code.fitted(part, _names(part), trace) for part in parts)
             lowered = join_programs(general, specials)
             names = _names(lowered)
-            arrays = beside.submit(lambda: [part() for part in lowered.weights.parts()])
-            made = code.generate(lowered, names)
+            arrays = executor.submit(lambda: [part() for part in lowered.weights.parts()])
+            generated = code.generate(lowered, names)
         with trace.stage(label + "pack weights"):
             packed = _shared(arrays.result(), earlier)
-    program = replace(lowered.program, kernels=names, scratch=made.scratch)
+    program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
-    moved = traffic(lowered.placed)
+    bytes_moved = traffic(lowered.placed)
     facts = {
-        **made.facts,
-        # What a run moves through memory, and would node by node; null with symbolic sizes.
-        "traffic": moved and asdict(moved) | {"unfused": unfused},
+        **generated.facts,
+        # Bytes that a run moves through memory, and would move unfused; null with symbolic sizes.
+        "traffic": bytes_moved and asdict(bytes_moved) | {"unfused": unfused},
         "rounded": [
             {"weights": r.sources, "type": r.type, "operands": r.operands, "moved": r.moved}
             for r in lowered.weights.rounded
         ],
-        # How many weights of matmuls and convolutions have each type; {} where f32 is asked for.
+        # The number of matmul and convolution weights by type; {} for the precision f32.
         "weight_types": Counter(parts[0].weights.types.values()),
         "steps": list(steps_of(program.body)),
         "buckets": list(options.bucket_sizes),
     }
-    listings = dict(zip(names, made.listings, strict=True)) if options.keep_ir else {}
+    listings = dict(zip(names, generated.listings, strict=True)) if options.keep_ir else {}
     return Variant(
         code.target.text,
         encode_program(program),
         names,
         packed,
-        made.objects,
+        generated.objects,
         code.target.profile.features,
-        made.gpu,
+        generated.gpu,
         facts,
         listings,
-        encode_needs(lowered.kernels, made.scratch),
+        encode_needs(lowered.kernels, generated.scratch),
     )
 
 
 def _shared(packed: list[Array], earlier: Sequence[Variant]) -> Sequence[BytesLike]:
-    """The weights of an earlier variant if they are equal: one copy of them is kept."""
+    """Returns an earlier variant's weights if they are equal, so that the artifact has one copy."""
     for variant in earlier:
         if len(variant.weights) == len(packed) and all(
             np.array_equal(np.asarray(old).view(np.uint8), new.view(np.uint8))

@@ -1,43 +1,43 @@
-"""A thread that looks after the work of another and ends it, wherever that is."""
+"""A thread that watches the work of another thread and can interrupt it anywhere in Python."""
 
 import ctypes
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-_SECONDS = 0.1  # between two looks
-_AGAIN = 5.0  # seconds until the work is ended once more: a finaliser may have swallowed the end
+_SECONDS = 0.1  # between two checks
+_AGAIN = 5.0  # seconds until the next interrupt: a finaliser may have swallowed the first one
 _NAME = "tcc watch"
 _Result = TypeVar("_Result")
 
 
 class _EndError(BaseException):
-    """No `except Exception` on its way takes it for a fault of what it ends."""
+    """The interrupt of watched work; no `except Exception` catches it."""
 
 
 def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -> _Result:
-    """The result of `work`; raises the error that `look` returns, which another thread calls ten
-    times a second.
+    """Returns the result of `work`, or raises the error that `look` returns.
 
-    What the work waits for outside of Python is waited for first.  This is no context, since an end
-    may come in the code that leaves one.
+    Another thread calls `look` ten times a second and interrupts `work` when it returns an error.
+    The interrupt comes only when `work` is back in Python code.  This is no context manager,
+    because the interrupt may come in the code that leaves one.
     """
-    thread, done = threading.get_ident(), threading.Event()
+    thread, finish = threading.get_ident(), threading.Event()
     errors: list[Exception] = []
 
     def run() -> None:
-        while not done.wait(_AGAIN if errors else _SECONDS):
+        while not finish.wait(_AGAIN if errors else _SECONDS):
             if not errors:
                 errors.extend(filter(None, [look()]))
             if errors:
                 _raise(thread, _EndError)
 
     def stop() -> None:
-        done.set()
+        finish.set()
         if watcher.is_alive():
             watcher.join()
         if errors:
-            _absorb(thread)  # it may have come too late
+            _absorb(thread)  # an interrupt may still be pending
 
     watcher = threading.Thread(target=run, name=_NAME, daemon=True)
     try:
@@ -47,17 +47,17 @@ def watched(look: Callable[[], Exception | None], work: Callable[[], _Result]) -
         finally:
             stop()
     except BaseException as error:
-        stop()  # the end may have come inside of the other call
+        stop()  # the interrupt may have come inside of the first call
         if not errors or not isinstance(error, (_EndError, Exception)):
             raise
         raise errors[0] from None
 
 
 def _absorb(thread: int) -> None:
-    """Takes an end that may still come to this thread, by having one come now.
+    """Takes an interrupt that may still be pending for this thread, by raising one now.
 
-    CPython 3.11 never stops asking for an error that was taken back, and a call under
-    `sys.setprofile` then does not end.
+    Withdrawing it instead does not work: CPython 3.11 keeps the request pending, and a call under
+    `sys.setprofile` then never ends.
     """
     try:
         _raise(thread, _EndError)
@@ -68,5 +68,5 @@ def _absorb(thread: int) -> None:
 
 
 def _raise(thread: int, error: type[BaseException]) -> None:
-    """Has the thread raise an error at its next step in Python."""
+    """Makes the thread raise an error at its next step in Python."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))

@@ -50,7 +50,7 @@ class Device(Structure):
 
 
 class CTensor(Structure):
-    """tcc_tensor, which is DLTensor.  `sizes` keeps what `shape` and `strides` point to alive."""
+    """tcc_tensor, which is DLTensor.  `sizes` keeps the memory of `shape` and `strides` alive."""
 
     sizes: CTensor
     _fields_ = (
@@ -214,13 +214,15 @@ class Api(Structure):
     )
 
 
-# Every artifact has the functions before this one; later versions appended the rest.
+# Every artifact has the functions before this field; later versions appended more.
 _APPENDED = Api.instance_seed.offset
 
 
 def api_of(table: Any) -> Api | None:
-    """The functions of an artifact's table, NULL where an older one has none; None for a table that
-    is of another version or too short."""
+    """Returns an artifact's table of functions, NULL where an older artifact lacks a function.
+
+    Returns None for a table of another version, or one that is too short.
+    """
     size, api = table.contents.struct_size, Api()
     if table.contents.version != API_VERSION or size < _APPENDED:
         return None
@@ -229,7 +231,7 @@ def api_of(table: Any) -> Api | None:
 
 
 def as_number(value: object, end: int) -> int | None:
-    """`value` as an integer of Python; None where it is none from 0 to `end` - 1."""
+    """Returns `value` as an int; None unless it is an integer from 0 to `end` - 1."""
     try:
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -239,11 +241,11 @@ def as_number(value: object, end: int) -> int | None:
 
 @contextmanager
 def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
-    """The instance draws with `seed`, unless that is None, inside of the block alone."""
+    """Sets the instance's seed for its block, unless `seed` is None."""
     if seed is None:
         yield
         return
-    if not api.instance_unseed:  # the last that is needed
+    if not api.instance_unseed:  # this function came last of those that seeds need
         raise RuntimeError("the artifact is older than seeds of runs: compile the model again")
     api.instance_seed(instance, seed)
     try:
@@ -253,18 +255,18 @@ def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
 
 
 def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable[[int], Any]]:
-    """The functions of Python's own that tcc_python_functions of src/python.c describes.
+    """Returns the two callables that tcc_python_functions of src/python.c makes.
 
-    Raises ValueError where the process has another Python or NumPy than it knows.
+    Raises ValueError where it does not support the process's Python or NumPy.
     """
     entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t)
     numpy = import_module("numpy._core._multiarray_umath")._ARRAY_API
-    run, memory = entry(("tcc_python_functions", library))(numpy, object.__basicsize__)
-    return run, memory
+    run_plain, memory = entry(("tcc_python_functions", library))(numpy, object.__basicsize__)
+    return run_plain, memory
 
 
 def dtype_name(dtype: CDType) -> str:
-    """tcc's name of an element type."""
+    """Returns tcc's name of an element type."""
     return _NAMES[dtype.code, dtype.bits]
 
 
@@ -274,7 +276,7 @@ def _standard_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
 
 
-# What ml_dtypes calls the types that NumPy lacks.
+# The names in ml_dtypes of the types that NumPy lacks.
 EXTENSIONS = MappingProxyType(
     {
         "bf16": "bfloat16", "i2": "int2", "i4": "int4", "u2": "uint2", "u4": "uint4",
@@ -285,7 +287,7 @@ EXTENSIONS = MappingProxyType(
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The NumPy type that holds elements of type `name`; see Module on types that NumPy lacks."""
+    """Returns the NumPy type for elements of type `name`; see Module on types that NumPy lacks."""
     if name not in EXTENSIONS:
         return _standard_dtype(name)
     try:
@@ -295,13 +297,13 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def holds_bits(element: np.dtype[Any], name: str) -> bool:
-    """Whether arrays of `element` hold the bit patterns of type `name`, not its values."""
+    """True where arrays of `element` hold bit patterns of type `name` instead of values."""
     return name in EXTENSIONS and element == plain_dtype(name) and DTYPE_CODES[name][0] > 1
 
 
 @cache
 def plain_dtype(name: str) -> np.dtype[Any]:
-    """The integer type of NumPy that holds elements of an extension type: integers as values,
+    """Returns the NumPy integer type that holds elements of an extension type: integers as values,
     floats as bit patterns."""
     code, bits = DTYPE_CODES[name]
     return np.dtype(f"{'i' if code == 0 else 'u'}{max(1, bits // 8)}")
@@ -310,7 +312,10 @@ def plain_dtype(name: str) -> np.dtype[Any]:
 def make_tensor(
     data: int, dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> CTensor:
-    """A descriptor; `strides` count elements.  It keeps its own shape, not the data, alive."""
+    """Returns a descriptor; `strides` count elements.
+
+    It keeps its own shape alive, not the data.
+    """
     sizes = _described(dtype, shape, strides)
     tensor = CTensor.from_buffer_copy(sizes)
     tensor.data, tensor.sizes = data, sizes

@@ -4,10 +4,10 @@
 
 The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at
 the times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the
-bytes of the plan, those that no plan can do without, and the verdict of an independent check.
+bytes of the plan, a lower bound for any plan, and the verdict of an independent check.
 
-Exit code 0: a valid plan within the capacity; 1: a plan above it; 2: a file or an argument that is
-wrong; 3: the planner's library is missing; 130: interrupted.
+Exit codes: 0: a valid plan within the capacity; 1: a plan above the capacity; 2: a wrong file or
+argument; 3: the planner's library is missing; 130: interrupted.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ COLUMNS = ("id", "lower", "upper", "size")
 
 
 class LivesError(ValueError):
-    """A file of lives that is wrong: where and why."""
+    """An error in a file of lives: where and why."""
 
 
 def read_lives(file: TextIO, name: str) -> dict[str, Life]:
-    """The buffers of a CSV file by id, in its order.  Raises LivesError, which names the line."""
+    """Returns the buffers of a CSV file by id, in its order.
+
+    Raises LivesError, which names the line.
+    """
     rows = _rows(file, name)
     _, header = next(rows, (1, []))
     if sorted(header) != sorted(COLUMNS):
         raise LivesError(f"{name}, line 1: the columns are not {', '.join(COLUMNS)}")
     lives: dict[str, Life] = {}
-    left = MOST_BYTES
+    remaining = MOST_BYTES
     for line, row in rows:
         where = f"{name}, line {line}"
         if len(row) != len(COLUMNS):
@@ -48,15 +51,15 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
             raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
         if upper <= lower:
             raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
-        left -= size + 1  # the planner counts a byte of alignment
-        if left < 0:
+        remaining -= size + 1  # the planner counts a byte of alignment
+        if remaining < 0:
             raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
         lives[values["id"]] = Life(lower, upper, size)
     return lives
 
 
 def _rows(file: TextIO, name: str) -> Iterator[tuple[int, list[str]]]:
-    """The rows that are not empty, without spaces around values, each with its line."""
+    """Yields each nonempty row with its line number, without spaces around values."""
     reader = csv.reader(file)
     try:
         for row in reader:
@@ -77,7 +80,7 @@ def _number(text: str, column: str, where: str) -> int:
 
 
 class _Progress:
-    """Ends a search after some seconds; shows how far it is where stderr is a terminal."""
+    """Ends a search after some seconds; shows its progress if stderr is a terminal."""
 
     def __init__(self, seconds: float) -> None:
         self._start = self._shown = time.monotonic()
@@ -92,23 +95,23 @@ class _Progress:
         return now - self._start < self._seconds
 
     def close(self) -> None:
-        """Removes what is shown."""
+        """Removes the line of progress."""
         if self._shown != self._start:
             print("\r\033[K", end="", file=sys.stderr)
 
 
 def write_plan(path: Path, lives: dict[str, Life], plan: ArenaPlan) -> None:
-    """Writes the lives with a column `offset` more; the file appears whole or not at all."""
-    made = path.with_name(f"{path.name}.{os.getpid()}")
+    """Writes the lives with an added column `offset`; the file appears complete or not at all."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
-        with made.open("w", newline="", encoding="utf-8") as file:
+        with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow((*COLUMNS, "offset"))
             for (key, life), offset in zip(lives.items(), plan.offsets, strict=True):
                 writer.writerow((key, life.lower, life.upper, life.size, offset))
-        made.replace(path)
+        temporary.replace(path)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def _is_valid(planner: Planner, lives: Sequence[Life], plan: ArenaPlan) -> bool:
@@ -120,7 +123,7 @@ def _is_valid(planner: Planner, lives: Sequence[Life], plan: ArenaPlan) -> bool:
     return True
 
 
-def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m tcc.runtime.arena",
         description=__doc__,
@@ -139,33 +142,35 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--output", metavar="OUT.csv", type=Path, help="write the offsets into this file"
     )
-    found = parser.parse_args(given)
+    arguments = parser.parse_args(words)
     for name in ("capacity", "seconds", "steps"):
-        value = getattr(found, name)
+        value = getattr(arguments, name)
         if value is not None and not 0 <= value <= MOST_BYTES:
             parser.error(f"argument --{name}: {value} is not from 0 to 2^62")
-    return found
+    return arguments
 
 
-def _run(asked: argparse.Namespace) -> int:
-    with asked.file.open(newline="", encoding="utf-8") as file:
-        named = read_lives(file, str(asked.file))
-    planner, lives = Planner(), tuple(named.values())
-    progress = _Progress(asked.seconds if asked.steps is None else float("inf"))
+def _run(arguments: argparse.Namespace) -> int:
+    with arguments.file.open(newline="", encoding="utf-8") as file:
+        lives_by_id = read_lives(file, str(arguments.file))
+    planner, lives = Planner(), tuple(lives_by_id.values())
+    progress = _Progress(arguments.seconds if arguments.steps is None else float("inf"))
     try:
-        plan = planner.plan(lives, capacity=asked.capacity or 0, steps=asked.steps, go_on=progress)
+        plan = planner.plan(
+            lives, capacity=arguments.capacity or 0, steps=arguments.steps, go_on=progress
+        )
     finally:
         progress.close()
     valid = _is_valid(planner, lives, plan)
-    if asked.output and valid:
-        write_plan(asked.output, named, plan)
+    if arguments.output and valid:
+        write_plan(arguments.output, lives_by_id, plan)
     print(f"peak {plan.peak} bound {plan.bound} verdict {'valid' if valid else 'invalid'}")
-    return int(not valid or (asked.capacity is not None and plan.peak > asked.capacity))
+    return int(not valid or (arguments.capacity is not None and plan.peak > arguments.capacity))
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """Returns the exit code."""
-    asked = _arguments(given)
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit code."""
+    arguments = _arguments(words)
     if not LIBRARY.is_file():
         print(
             f"error: the planner's library is missing\n  at: {LIBRARY}\n"
@@ -174,7 +179,7 @@ def main(given: Sequence[str] | None = None) -> int:
         )
         return 3
     try:
-        return _run(asked)
+        return _run(arguments)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The caller's arrays, of whatever kind, as descriptors; and results as the same kind.
+"""Turns the caller's arrays, of any kind, into descriptors, and results into the same kind.
 
 Arrays on GPUs are in devices.py.
 """
@@ -19,10 +19,11 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 def view_of(value: Any, dtype: str, updated: bool) -> Given:
-    """The descriptor of `value` for a port of element type `dtype`.
+    """Returns the descriptor of `value` for a port of element type `dtype`.
 
     `updated` demands memory that the run may write to.  Raises TypeError, ValueError, OverflowError
-    or BufferError for what is no such array; sizes and element types are checked by the runtime.
+    or BufferError for a value that is no suitable array; the runtime checks sizes and element
+    types.
     """
     if _is_torch(value):
         return _view_torch(value, dtype, updated)
@@ -42,8 +43,10 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
 
 
 def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
-    """A complex array as its real and imaginary parts on a last axis, where `shape` has one for
-    them; else `value`."""
+    """Returns a complex array as its real and imaginary parts on a last axis of size 2.
+
+    Returns `value` itself where `shape` has no such axis or `value` is not complex.
+    """
     if tuple(shape[-1:]) != (2,) or getattr(value, "ndim", None) != len(shape) - 1:
         return value
     if isinstance(value, np.ndarray) and value.dtype.kind == "c":
@@ -54,7 +57,10 @@ def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
 
 
 def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
-    """Turns a NumPy result into the kind of array that the inputs were; torch wins over others."""
+    """Returns a function that turns a NumPy result into the inputs' kind of array.
+
+    Where inputs are of several kinds torch wins.
+    """
     for value in values:
         if _is_torch(value):
             return _to_torch
@@ -73,23 +79,23 @@ def _is_torch(value: Any) -> bool:
 def _from_dlpack(value: Any) -> Array:
     try:
         return np.from_dlpack(value)
-    except RuntimeError as failure:  # what NumPy raises for element types that it lacks
+    except RuntimeError as failure:  # NumPy raises it for element types that it lacks
         raise TypeError(f"NumPy cannot read the array: {failure}") from failure
 
 
 def _convert(value: Any, dtype: str) -> Array:
-    """Python numbers and lists; a value that the type cannot hold is an error, not a wrap."""
+    """Converts Python numbers and lists; raises ValueError for values that the type cannot hold."""
     integers = is_packed(dtype) and abi.DTYPE_CODES[dtype][0] <= 1
-    # Those of ml_dtypes wrap in silence; what does not fit is seen as these are packed.
-    wanted = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
+    # Integers of ml_dtypes wrap silently, so plain integers are used; packing checks their range.
+    element = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "cUSMm":
         raise TypeError(f"expected an array, got {type(value).__name__}")
-    if abi.holds_bits(wanted, dtype):
+    if abi.holds_bits(element, dtype):
         raise TypeError(f"numbers become {dtype} only once ml_dtypes is imported")
     with np.errstate(over="ignore", invalid="ignore"):
-        converted = array.astype(wanted)
-    if wanted.kind in "iub":
+        converted = array.astype(element)
+    if element.kind in "iub":
         fits = np.array_equal(converted, array)
     else:
         fits = bool(np.all(np.isfinite(converted) | ~np.isfinite(array)))
@@ -100,7 +106,7 @@ def _convert(value: Any, dtype: str) -> Array:
 
 @cache
 def _numpy_code(element: np.dtype[Any], dtype: str) -> tuple[int, int]:
-    """DLPack code and bits of elements of a NumPy type."""
+    """Returns the DLPack code and bits of elements of a NumPy type."""
     if element.name in _EXTENSIONS:
         return abi.DTYPE_CODES[_EXTENSIONS[element.name]]
     if dtype in abi.EXTENSIONS and element == abi.plain_dtype(dtype):
@@ -155,7 +161,7 @@ def _view_torch(tensor: Any, dtype: str, updated: bool) -> Given:
 def _address(tensor: Any) -> int:
     try:
         return int(tensor.data_ptr())
-    except RuntimeError as failure:  # as for tensors that vmap and tracing pass on
+    except RuntimeError as failure:  # raised for the tensors of vmap and of tracing
         raise TypeError(f"the tensor has no memory: {failure}") from failure
 
 
@@ -176,7 +182,7 @@ def _to_torch(array: Array, dtype: str) -> Any:
     torch = sys.modules["torch"]
     if dtype == "bf16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if dtype in abi.EXTENSIONS:  # packed integers as bytes: torch computes with no others
+    if dtype in abi.EXTENSIONS:  # packed integers become bytes: torch cannot compute with others
         codes = torch.from_numpy(array.view(abi.plain_dtype(dtype)))
         name = f"torch.{abi.EXTENSIONS[dtype]}"
         return codes.view(getattr(torch, name[6:])) if name in _TORCH_CODES else codes

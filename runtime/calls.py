@@ -1,4 +1,4 @@
-"""The arrays of outputs of a described call: of known sizes at once, else as the run asks."""
+"""Output arrays of a call: made at its start where sizes are known, else when the run asks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tcc.runtime.values import is_value, make_block
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output as its memory is made: `shape` where it is known, `state` as `Port` has it."""
+    """An output: its `shape` where all sizes are known, and `state` as in `Port`."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -26,8 +26,8 @@ class Result:
 
 def result_of(port: Port) -> Result:
     sizes = tuple(n for n in port.shape if n is not None)
-    known = len(sizes) == len(port.shape) and not is_value(port.dtype)
-    return Result(port.dtype, sizes if known else None, port.state)
+    has_shape = len(sizes) == len(port.shape) and not is_value(port.dtype)
+    return Result(port.dtype, sizes if has_shape else None, port.state)
 
 
 class Outputs:
@@ -40,7 +40,8 @@ class Outputs:
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
 
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
-        """The outputs of a call with descriptors `inputs`: arrays where sizes are known.
+        """Returns the results of a call with descriptors `inputs`; arrays exist where sizes are
+        known.
 
         `maker` makes them on a device; without it they are NumPy arrays.
         """
@@ -55,7 +56,7 @@ class Outputs:
 
 
 def is_plain(dtype: str) -> bool:
-    """Whether NumPy itself has the element type."""
+    """True where NumPy itself has the element type."""
     return dtype not in abi.EXTENSIONS and not is_value(dtype)
 
 
@@ -67,25 +68,29 @@ class Results:
         self.tensors = tensors
         self.failure: BaseException | None = None
         self._outputs, self._maker = outputs, maker
-        self._owners: list[Any] = []  # of what descriptors point to
+        self._owners: list[Any] = []  # keep the memory of the descriptors alive
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def allocator(self) -> abi.Allocator:
-        """What the run asks.  It holds these results and not they it: no circle keeps memory."""
+        """Returns the allocator that the run calls.
+
+        The allocator refers to these results, but not the reverse, so no reference cycle holds
+        memory.
+        """
         return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
     def describe(self, index: int, shape: tuple[int, ...]) -> None:
-        """Makes the array of output `index`, and its descriptor."""
+        """Makes the array and the descriptor of output `index`."""
         dtype = self._outputs.ports[index].dtype
         if self._maker:
-            self.arrays[index], given = self._maker(shape, dtype)
-            self._owners.append(given)
-            self.tensors[index] = given.tensor
+            self.arrays[index], view = self._maker(shape, dtype)
+            self._owners.append(view)
+            self.tensors[index] = view.tensor
             return
         address = self._make(index, shape, dtype)
-        described = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
-        self._owners.append(described)
-        self.tensors[index] = described
+        tensor = abi.make_tensor(address, abi.DTYPE_CODES[dtype], shape, None)
+        self._owners.append(tensor)
+        self.tensors[index] = tensor
 
     def _make(self, index: int, shape: tuple[int, ...], dtype: str) -> int:
         if is_packed(dtype):
@@ -99,21 +104,21 @@ class Results:
         return int(array.ctypes.data)
 
     def unpack(self) -> None:
-        """After the run: arrays whose elements shared bytes get a byte for each."""
+        """Unpacks results whose elements share bytes, after the run, to one byte for each."""
         for index, shape in self._packed.items():
             data, dtype = self.arrays[index], self._outputs.ports[index].dtype
             self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
 
-    def _allocate(self, _context: Any, index: int, wanted: Any, out_data: Any) -> int:
+    def _allocate(self, _context: Any, index: int, request: Any, out_data: Any) -> int:
         try:
-            self._make_asked(index, wanted.contents, out_data)
-        except BaseException as failure:  # also of a signal's handler: ctypes would go on
+            self._make_requested(index, request.contents, out_data)
+        except BaseException as failure:  # also from a signal's handler: ctypes would ignore it
             self.failure = failure
             return 1
         return 0
 
-    def _make_asked(self, index: int, wanted: abi.CTensor, out_data: Any) -> None:
-        shape = tuple(wanted.shape[: wanted.ndim])
+    def _make_requested(self, index: int, request: abi.CTensor, out_data: Any) -> None:
+        shape = tuple(request.shape[: request.ndim])
         if is_value(self._outputs.ports[index].dtype):
             self.arrays[index] = block = make_block(shape[0])
             out_data[0] = block.address

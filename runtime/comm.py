@@ -1,9 +1,9 @@
 """Collectives between processes on NumPy arrays: tcc_comm.h in Python.
 
-    comm = tcc.runtime.comm.open()      # which rank this is, the launcher says
+    comm = tcc.runtime.comm.open()      # the launcher says which rank this is
     total = comm.all_reduce(x)          # on every rank the sum of all ranks' x
     started = comm.start("all_gather", x)
-    ...                                 # work that needs no result of it
+    ...                                 # work that does not need the result
     rows = started.wait()
 
 tcc_comm.h states what every operation guarantees.  Element types are f16, f32, f64, i8, u8, i32
@@ -27,11 +27,11 @@ from tcc.runtime.abi import DTYPE_CODES, CDType
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_comm.so"
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
-# what can be started, with the numbers of tcc_comm_kind
+# the operations of `Comm.start`, with the numbers of tcc_comm_kind
 KINDS = MappingProxyType(
     {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "all_to_all": 5, "broadcast": 7}
 )
-# by the number of tcc_status
+# names by the number of tcc_status
 STATUSES = MappingProxyType(
     {
         1: "invalid argument", 2: "out of memory", 3: "unsupported", 7: "cancelled", 8: "timeout",
@@ -80,11 +80,13 @@ class _Call(ctypes.Structure):
 
 
 def _variable(name: str) -> str:
-    """The environment variable `name`; "" where it is not set, and in an interpreter with raised
-    privileges."""
-    read = ctypes.CDLL(None).secure_getenv
-    read.restype = ctypes.c_char_p
-    value: bytes | None = read(name.encode())
+    """Returns the environment variable `name`.
+
+    Returns "" where it is not set, and in a process with raised privileges.
+    """
+    getenv = ctypes.CDLL(None).secure_getenv
+    getenv.restype = ctypes.c_char_p
+    value: bytes | None = getenv(name.encode())
     return os.fsdecode(value or b"")
 
 
@@ -170,36 +172,40 @@ def open(
     open_seconds: float = 60.0,
     operation_seconds: float = 300.0,
 ) -> Comm:
-    """Joins this process to a job as one rank; returns when all ranks have come.
+    """Joins this process to a job as one rank; returns when all ranks have joined.
 
-    What is not given comes from the launcher's environment variables.  Ranks of several hosts need
-    a secret, `token` or TCC_TOKEN; "none" is the choice of none.  Raises CommError.
+    Defaults come from the launcher's environment variables.  Ranks on several hosts need a secret,
+    `token` or TCC_TOKEN; the token "none" turns the secret off.  Raises CommError.
     """
     config = _Config(
         ctypes.sizeof(_Config), rank, size, -1, -1, epoch,
         *(text if text is None else text.encode() for text in (rendezvous, token, backends)),
         max(1, round(open_seconds * 1000)), max(1, round(operation_seconds * 1000)),
     )  # fmt: skip
-    made = _POINTER()
-    _check(_library().tcc_comm_open(config, made))
-    return Comm(made)
+    handle = _POINTER()
+    _check(_library().tcc_comm_open(config, handle))
+    return Comm(handle)
 
 
 class Started:
-    """A collective under way.  Its operand must not change, nor its result be read, before `wait`
-    returns."""
+    """A collective in progress.
+
+    Until `wait` returns, its operand must not change and its result must not be read.
+    """
 
     def __init__(self, comm: Comm, ticket: int, result: Array) -> None:
         self._comm, self._ticket, self._result = comm, ticket, result
 
     def wait(self) -> Array:
-        """The result, when the operation and all that were started before it are done; again the
-        same where it has been waited for.  Raises CommError."""
+        """Waits for this operation and all earlier ones, and returns the result.
+
+        Later calls return the same result.  Raises CommError.
+        """
         self._comm._land(self._ticket)
         return self._result
 
 
-class _Kept:
+class _MappedMemory:
     """Keeps memory of a comm mapped for the arrays that lie in it."""
 
     def __init__(self, comm: Comm, address: ctypes.c_void_p) -> None:
@@ -213,26 +219,26 @@ class _Kept:
 
 
 class Comm:
-    """A comm.  It is closed by `close` or at the end of `with`, or when it is dropped, with a
-    ResourceWarning.
+    """A comm: a group of ranks that call collectives together.
+
+    `close` or the end of `with` closes it; garbage collection closes it with a ResourceWarning.
 
     It serves one thread at a time: where two threads call it at once, both calls raise CommError,
-    and later ones on all ranks too.  `abort`, `raise_error`, `close` and the properties may be used
-    by any thread at any time.
-    Arrays that are given may be strided; results are new row-major arrays, or `out`, which is
-    row-major and has the result's shape and dtype.
+    and so do later calls on all ranks.  Any thread may use `abort`, `raise_error`, `close` and the
+    properties at any time.  Operands may be strided.  Results are new row-major arrays, or `out`,
+    which must be row-major and have the result's shape and dtype.
     """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._library = _library()
-        self._library.tcc_comm_keep(handle)  # until this object is gone: its calls may come late
+        self._library.tcc_comm_keep(handle)  # the handle lives as long as this object
         self._handle = handle
         self._process = os.getpid()
-        self._closers = [None]  # taken by the one who closes
-        # what started operations read and write: by ticket, and of those without one yet
+        self._closers = [None]  # the caller that pops the entry closes the comm
+        # operands and results of started operations: by ticket, and before they have a ticket
         self._flying: dict[int, tuple[Array, Array]] = {}
         self._starting: dict[object, tuple[Array, Array]] = {}
-        self._landed = 0  # the last ticket whose operation is known to be done
+        self._landed = 0  # the last ticket whose operation has finished
 
     def __enter__(self) -> Self:
         return self
@@ -241,11 +247,10 @@ class Comm:
         self.close()
 
     def close(self) -> None:
-        """Leaves the comm: later calls raise CommError, and operations that were started give no
-        result.  Arrays of `symmetric` and `scratch` stay valid.
+        """Leaves the comm: later calls raise CommError, and started operations lose their results.
 
-        Waits for a call that another thread is in; `abort` ends that one at once, else it ends by
-        its deadline.
+        Arrays of `symmetric` and `scratch` stay valid.  Waits for a call in another thread, which
+        ends at its deadline, or at once after `abort`.
         """
         try:
             self._closers.pop()
@@ -263,7 +268,7 @@ class Comm:
                 text = "a comm was dropped without close"
                 warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
         finally:
-            self._library.tcc_comm_close(self._handle)  # also where a signal cut a close short
+            self._library.tcc_comm_close(self._handle)  # a signal may have interrupted `close`
             self._closers.clear()
             handle, self._handle = self._handle, _POINTER()  # the warning may keep this object
             self._library.tcc_comm_drop(handle)
@@ -281,12 +286,15 @@ class Comm:
 
     @property
     def local_rank(self) -> int:
-        """This process's number among the job's on its host; also of comms made from this one."""
+        """Returns this process's number among the job's processes on its host.
+
+        Comms that `split` and `shrink` make have the same number.
+        """
         return int(self._library.tcc_comm_local_rank(self._open()))
 
     @property
     def local_size(self) -> int:
-        """How many of the job's processes are on this one's host."""
+        """Returns the number of the job's processes on this host."""
         return int(self._library.tcc_comm_local_size(self._open()))
 
     @property
@@ -296,12 +304,15 @@ class Comm:
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """The tcc_comm, valid as long as this object; raises CommError where it is closed."""
+        """Returns the tcc_comm, valid as long as this object; raises CommError if it is closed."""
         return self._open()
 
     def share(self) -> None:
-        """Makes it the process's comm until it is closed: models with collectives that were given
-        none use it.  Raises CommError where the process has another."""
+        """Makes this the process's comm until it is closed.
+
+        Models with collectives that are loaded without a comm use it.  Raises CommError where the
+        process has another shared comm.
+        """
         _check(self._library.tcc_comm_share(self._open()))
 
     def _open(self) -> ctypes.c_void_p:
@@ -323,44 +334,49 @@ class Comm:
         return out
 
     def all_reduce(self, x: Array, reduction: str = "sum", *, out: Array | None = None) -> Array:
-        """The reduction of all ranks' `x`, element by element; `out` may be `x`."""
+        """Reduces all ranks' `x`, element by element; `out` may be `x`."""
         x = np.asarray(x, order="C")
-        found = self._result(x.shape, x, out)
+        result = self._result(x.shape, x, out)
         self._call(
-            "all_reduce", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), _reduction(reduction)
+            "all_reduce",
+            x.ctypes.data,
+            result.ctypes.data,
+            x.size,
+            _dtype(x),
+            _reduction(reduction),
         )
-        return found
+        return result
 
     def reduce_scatter(self, x: Array, reduction: str = "sum") -> Array:
-        """x[r] of shape [size, ...] belongs to rank r: the reduction of all ranks' x[rank]."""
+        """Returns the reduction of all ranks' x[rank]; x has shape [size, ...]."""
         x = self._parts(x)
-        found = self._result(x.shape[1:], x, None)
+        result = self._result(x.shape[1:], x, None)
         self._call(
-            "reduce_scatter", x.ctypes.data, found.ctypes.data, found.size, _dtype(x),
+            "reduce_scatter", x.ctypes.data, result.ctypes.data, result.size, _dtype(x),
             _reduction(reduction),
         )  # fmt: skip
-        return found
+        return result
 
     def all_gather(self, x: Array) -> Array:
-        """All ranks' `x`, of one shape, as an array of shape [size, *x.shape]."""
+        """Returns all ranks' `x`, of one shape, as an array of shape [size, *x.shape]."""
         x = np.asarray(x, order="C")
-        found = self._result((self.size, *x.shape), x, None)
-        self._call("all_gather", x.ctypes.data, found.ctypes.data, x.size, _dtype(x))
-        return found
+        result = self._result((self.size, *x.shape), x, None)
+        self._call("all_gather", x.ctypes.data, result.ctypes.data, x.size, _dtype(x))
+        return result
 
     def all_to_all(self, x: Array) -> Array:
-        """result[r] = rank r's x[rank]; both have shape [size, ...]."""
+        """Returns an array whose element [r] is rank r's x[rank]; both have shape [size, ...]."""
         x = self._parts(x)
-        found = self._result(x.shape, x, None)
-        self._call("all_to_all", x.ctypes.data, found.ctypes.data, x.size // self.size, _dtype(x))
-        return found
+        result = self._result(x.shape, x, None)
+        self._call("all_to_all", x.ctypes.data, result.ctypes.data, x.size // self.size, _dtype(x))
+        return result
 
     def broadcast(self, x: Array, root: int = 0) -> Array:
-        """Rank root's `x`; the other ranks give an array of its shape and dtype."""
+        """Returns rank root's `x`; the other ranks pass an array of its shape and dtype."""
         x = np.asarray(x, order="C")
-        found = self._result(x.shape, x, None)
-        self._call("broadcast", x.ctypes.data, found.ctypes.data, x.size, _dtype(x), root)
-        return found
+        result = self._result(x.shape, x, None)
+        self._call("broadcast", x.ctypes.data, result.ctypes.data, x.size, _dtype(x), root)
+        return result
 
     def start(
         self,
@@ -371,10 +387,11 @@ class Comm:
         *,
         out: Array | None = None,
     ) -> Started:
-        """Starts the method that is called `kind`, one of KINDS, on `x`.
+        """Starts the operation `kind`, one of KINDS, on `x`.
 
-        Shapes of `x` and of the result, or `out`, are the method's.  Operations begin and end in
-        the order of the calls, blocking ones included.  Raises CommError, `wait` too.
+        Shapes of `x` and of the result, or `out`, are those of the method called `kind`.
+        Operations begin and end in the order of their calls, blocking calls included.  Raises
+        CommError, as does `wait`.
         """
         if kind not in KINDS:
             raise CommError(
@@ -383,30 +400,30 @@ class Comm:
         sends_parts = kind in ("reduce_scatter", "all_to_all")
         x = self._parts(x) if sends_parts else np.asarray(x, order="C")
         shapes = {"reduce_scatter": x.shape[1:], "all_gather": (self.size, *x.shape)}
-        found = self._result(shapes.get(kind, x.shape), x, out)
+        result = self._result(shapes.get(kind, x.shape), x, out)
         count = x.size // self.size if sends_parts else x.size
         call = _Call(
             ctypes.sizeof(_Call), KINDS[kind], _reduction(reduction), _dtype(x), root, count
         )
         ticket = ctypes.c_uint64()
         mark = object()
-        self._starting[mark] = x, found  # a signal's handler may raise once it has begun
+        self._starting[mark] = x, result  # a signal's handler may raise once it has begun
         try:
-            self._call("start", call, x.ctypes.data, found.ctypes.data, ctypes.byref(ticket))
+            self._call("start", call, x.ctypes.data, result.ctypes.data, ctypes.byref(ticket))
         except CommError:
             self._starting.pop(mark, None)
             raise
-        self._flying[ticket.value] = x, found
+        self._flying[ticket.value] = x, result
         self._starting.pop(mark, None)
-        return Started(self, ticket.value, found)
+        return Started(self, ticket.value, result)
 
     def _land(self, ticket: int) -> None:
         if ticket <= self._landed:
             return
         self._call("wait", ticket)
         self._landed = ticket
-        for done in [number for number in [*self._flying] if number <= ticket]:
-            self._flying.pop(done, None)
+        for past_ticket in [number for number in [*self._flying] if number <= ticket]:
+            self._flying.pop(past_ticket, None)
 
     def send(self, x: Array, peer: int) -> None:
         """Sends `x` to a rank that receives an array of its size and dtype."""
@@ -424,49 +441,53 @@ class Comm:
         self._call("barrier")
 
     def split(self, color: int, key: int = 0) -> Comm | None:
-        """The comm of the ranks that give this color, in the order of keys; None for color < 0."""
-        made = _POINTER()
-        self._call("split", color, key, ctypes.byref(made))
-        return Comm(made) if made else None
+        """Returns a comm of the ranks with this color, in the order of keys; None for color < 0."""
+        handle = _POINTER()
+        self._call("split", color, key, ctypes.byref(handle))
+        return Comm(handle) if handle else None
 
     def failed(self) -> list[int]:
-        """The ranks that are gone: their processes have ended, or they have closed the comm.  Also
-        where the comm has failed.  Raises CommError on the backends `plugin` and `mpi`."""
+        """Returns the ranks that are gone: their processes ended, or they closed the comm.
+
+        It works on a failed comm too.  Raises CommError on the backends `plugin` and `mpi`.
+        """
         ranks, count = (_INT * self.size)(), _INT()
         self._call("failed", ranks, len(ranks), ctypes.byref(count))
         return ranks[: count.value]
 
     def shrink(self, excluded: Sequence[int] = ()) -> Comm:
-        """A comm of the ranks that are left, which all call it and agree on who they are; also
-        where the comm has failed.
+        """Returns a comm of the remaining ranks, which all call this and agree on the members.
 
-        Ranks that are gone need not be named.  `excluded` names ranks that live and will not come.
+        It works on a failed comm too.  `excluded` names living ranks that will not call it; ranks
+        that are gone need not be named.
         """
-        made = _POINTER()
-        self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(made))
-        return Comm(made)
+        handle = _POINTER()
+        self._call("shrink", (_INT * len(excluded))(*excluded), len(excluded), ctypes.byref(handle))
+        return Comm(handle)
 
     def symmetric(self, size: int) -> Array:
-        """The symmetric arena: `size` zero bytes (u8).  The array stays valid behind `close`."""
+        """Returns the symmetric arena: `size` zero bytes (u8), valid even after `close`."""
         return self._shared_memory("symmetric", size)
 
     def scratch(self, size: int) -> Array:
-        """`size` bytes (u8) of the memory that runs of artifacts on this comm use by turns: at the
-        same place on every rank, so that ranks reduce there without copies, until a run or a call
-        needs more: the array stays valid then and behind `close`, but is its memory no longer.  All
-        ranks call it with equal sizes."""
+        """Returns `size` bytes (u8) of the scratch memory of runs on this comm.
+
+        All ranks call it with equal sizes.  The memory is at the same place on every rank, so that
+        ranks reduce there without copies.  When a run or a call needs more bytes, the comm moves to
+        other memory; the array stays valid then and after `close`.
+        """
         return self._shared_memory("scratch", size)
 
     def _shared_memory(self, name: str, size: int) -> Array:
-        made = _POINTER()
-        self._call(name, size, ctypes.byref(made))
-        assert made.value is not None
-        memory = (ctypes.c_uint8 * size).from_address(made.value)
-        memory.kept = _Kept(self, made)  # type: ignore[attr-defined]
+        address = _POINTER()
+        self._call(name, size, ctypes.byref(address))
+        assert address.value is not None
+        memory = (ctypes.c_uint8 * size).from_address(address.value)
+        memory.kept = _MappedMemory(self, address)  # type: ignore[attr-defined]
         return np.ctypeslib.as_array(memory)
 
     def abort(self, reason: str) -> None:
-        """Revokes the comm: operations of all ranks raise CommError with this reason."""
+        """Revokes the comm: operations of all ranks then raise CommError with `reason`."""
         self._call("abort", reason.encode())
 
     def raise_error(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrays on GPUs: torch's, and those of others through DLPack; and results beside them."""
+"""Arrays on GPUs, of torch and of other libraries through DLPack, and results on their device."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, TypeAlias
 
 from tcc.runtime import abi
 
-# DLPack's device types: memory that the host reads, and the others that are known here.
+# DLPack's device types: memory that the host can read, and supported devices.
 HOST = frozenset((1, 3, 11))
 _CUDA, _ROCM = 2, 10
-# CUDA's name for the process's default stream, which a null stream is not.
+# CUDA's handle of the process's default stream; a null handle would mean another stream.
 _LEGACY_STREAM = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A descriptor, and what must stay alive while it is used."""
+    """A descriptor, and the object that must stay alive while the descriptor is used."""
 
     tensor: abi.CTensor
     owner: Any
@@ -38,16 +38,16 @@ _NAMES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """Does DLPack say that `value` lies where the host cannot read?"""
+    """True where DLPack says that the host cannot read the memory of `value`."""
     where = getattr(value, "__dlpack_device__", None)
     return where is not None and hasattr(value, "__dlpack__") and int(where()[0]) not in HOST
 
 
 def view_of_device(value: Any) -> Given:
-    """The descriptor of an array with DLPack's protocol, in place.
+    """Returns the descriptor of an array with DLPack's protocol, without a copy.
 
-    Work on it that was begun before is waited for by the process's default stream.  Raises
-    TypeError for devices that are not known here; what the array's own methods raise passes.
+    The process's default stream waits for earlier work on the array.  Errors of the array's own
+    methods pass to the caller.
     """
     kind = int(value.__dlpack_device__()[0])
     # streams as the protocol numbers them: 1 is CUDA's default one, 0 ROCm's
@@ -64,9 +64,9 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> Given:
-    """The descriptor of a torch tensor on a GPU; a row-major copy of it where it is not.
+    """Returns the descriptor of a torch tensor on a GPU, or of a row-major copy.
 
-    Raises ValueError for such a tensor if it is to be `updated` in place.
+    Raises ValueError for a tensor that is not row-major if the run is to update it (`updated`).
     """
     if not tensor.is_contiguous():
         if updated:
@@ -79,7 +79,7 @@ def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> G
 
 
 def stream_of(value: Any) -> int | None:
-    """The stream on which the owner of the array `value` goes on; None: the run waits instead."""
+    """Returns the stream on which the owner of `value` continues; None: the run waits instead."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return None
@@ -88,9 +88,9 @@ def stream_of(value: Any) -> int | None:
 
 
 def maker_like(value: Any) -> Maker:
-    """Makes arrays of the kind of `value`, on its device.
+    """Returns a function that makes arrays of the kind of `value`, on its device.
 
-    Raises TypeError where its kind does not say how that is done.
+    Raises TypeError where `value` has no array namespace.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -108,11 +108,11 @@ def maker_like(value: Any) -> Maker:
 
 
 def _element(namespace: Any, dtype: str) -> Any:
-    """The namespace's element type; raises TypeError where it has none that an array can have."""
-    found = getattr(namespace, _NAMES.get(dtype, ""), None)
-    if found is None:
+    """Returns the namespace's element type for `dtype`; raises TypeError where it has none."""
+    element = getattr(namespace, _NAMES.get(dtype, ""), None)
+    if element is None:
         raise TypeError(f"{namespace.__name__} has no arrays of {dtype}")
-    return found
+    return element
 
 
 def _torch_maker(device: Any) -> Maker:

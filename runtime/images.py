@@ -1,9 +1,9 @@
-"""Finds the library of a file, whatever else was loaded from its path before.
+"""Loads the library that is now at a path, even if another file was loaded from that path before.
 
-The dynamic linker takes a library it has for the one asked for where the path is spelled alike, or
-where device and inode are the same; it does not ask whether the file changed.  So a file that came
-to a path by renaming is opened under a spelling not used yet, and one that was overwritten in place
-is opened as a copy.
+The dynamic linker returns an already loaded library if the path has the same spelling, or the file
+the same device and inode; it does not check whether the file changed.  A file that was renamed to
+the path is therefore opened under a new spelling of the path, and a file that was overwritten in
+place is opened as a copy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 SIDE_SUFFIX = ".weights"
 
-# ELF's numbers for the machines that there is code for.
+# ELF's numbers of the supported machines.
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 
-# The end of an artifact holds the hash of its weights: clocks of file systems tick every few
-# milliseconds.
+# Bytes at the end of an artifact that identify it, with the hash of its weights.  Times alone do
+# not tell files apart, because clocks of file systems tick every few milliseconds.
 _END = 64
 
 _Inode = tuple[int, int]
@@ -37,7 +37,7 @@ _File = tuple[_Inode, _Stamp]
 
 
 def foreign_machine(path: Path) -> str:
-    """That the library at `path` is for another machine, as a sentence; empty where it is not."""
+    """Returns a sentence if the library at `path` is for another machine, else an empty text."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
@@ -52,10 +52,10 @@ def foreign_machine(path: Path) -> str:
 
 @dataclass(slots=True)
 class Image:
-    """A library of this process.  It stays loaded until the process ends, as all artifacts do.
+    """A library that was loaded from the file `path` and stays loaded until the process ends.
 
-    It was read from the file `path`.  `overwritten` is set once that is seen to hold something
-    else: the weights it maps are then not its own any more.
+    `overwritten` is set when the file turns out to have changed in place: the mapped weights are
+    then wrong.
     """
 
     library: ctypes.CDLL
@@ -64,16 +64,17 @@ class Image:
     overwritten: bool = False
 
     def is_at_path(self) -> bool:
-        """Whether the file at `path` is the one it was read from; OSError if there is none."""
+        """True where `path` still holds the loaded file; raises OSError if there is no file."""
         return _look_at(self.path) == self.file
 
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """Libraries by inode, size, time and end of their file; those that the linker knows by inode.
+    """The libraries of this process.
 
-    `spellings` counts how often each path was spelled anew; `placed` has the path of what was
-    written by `place`, by its hash.
+    `loaded` has them by inode, size, time and last bytes of their file.  `mapped` has the libraries
+    that the linker knows by inode.  `spellings` counts the spellings of each path.  `placed` has
+    the paths of the files that `place` wrote, by hash.
     """
 
     loaded: dict[_File, Image] = field(default_factory=dict)
@@ -84,7 +85,7 @@ class _Images:
 
 
 _IMAGES = _Images()
-# So that a forked child finds the tables whole, and nobody in them whom it does not have.
+# A forked child must find the tables consistent, and no lock of a thread that it does not have.
 os.register_at_fork(
     before=_IMAGES.lock.acquire,
     after_in_parent=_IMAGES.lock.release,
@@ -93,7 +94,7 @@ os.register_at_fork(
 
 
 def open_image(path: Path) -> Image:
-    """The library of the file that is at `path`, which is absolute, now.
+    """Returns the library of the file that is now at the absolute `path`.
 
     Raises OSError where the file cannot be read or loaded, and ValueError for a path with a NUL.
     """
@@ -105,24 +106,24 @@ def open_image(path: Path) -> Image:
             older = _IMAGES.mapped.get(inode)
             if older is not None:
                 older.overwritten = True
-            made = _open_anew(path, key) if older is None else _open_copy(path)
+            image = _open_anew(path, key) if older is None else _open_copy(path)
             # Another file may have come to the path meanwhile.
             if _look_at(path) == key:
-                _IMAGES.mapped.setdefault(inode, made)
-                _IMAGES.loaded[key] = made
-                return made
+                _IMAGES.mapped.setdefault(inode, image)
+                _IMAGES.loaded[key] = image
+                return image
 
 
 def _look_at(path: Path) -> _File:
     with path.open("rb") as file:
-        found = os.fstat(file.fileno())
-        file.seek(max(0, found.st_size - _END))
-        stamp = found.st_size, found.st_mtime_ns, file.read(_END)
-    return (found.st_dev, found.st_ino), stamp
+        status = os.fstat(file.fileno())
+        file.seek(max(0, status.st_size - _END))
+        stamp = status.st_size, status.st_mtime_ns, file.read(_END)
+    return (status.st_dev, status.st_ino), stamp
 
 
 def _open_anew(path: Path, file: _File) -> Image:
-    """Opens the file under a spelling of its path that nobody has used."""
+    """Opens the file under a new spelling of its path."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
     library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
@@ -130,11 +131,11 @@ def _open_anew(path: Path, file: _File) -> Image:
 
 
 def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
-    """A path of an artifact that this or another process read from `path`, where it was `file`.
+    """Returns a path of an artifact that this or another process read from `path` as `file`.
 
-    It is `path` where that holds the same file still, so that processes share its weights; else
-    one of `contents` (by suffix), which stays until the process ends.  Raises OSError where those
-    cannot be written.
+    It is `path` where that still holds the same file, so that processes share its weights.  Else it
+    is the path of a copy that is written from `contents` (bytes by suffix) and stays until the
+    process ends.  Raises OSError where the copy cannot be written.
     """
     with _IMAGES.lock:
         try:
@@ -155,11 +156,11 @@ def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
 
 
 def _hash_of(parts: Iterable[bytes]) -> bytes:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in parts:
-        found.update(len(part).to_bytes(8, "little"))
-        found.update(part)
-    return found.digest()
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
 
 
 def _open_copy(path: Path) -> Image:
@@ -173,7 +174,7 @@ def _open_copy(path: Path) -> Image:
 
 
 def _folder() -> Path:
-    """A new folder that is gone once this process ends; its forks leave it alone."""
+    """Makes a new folder that this process, but not its forks, removes when it ends."""
     folder = Path(tempfile.gettempdir(), f"tcc-{token_hex(8)}")
     process = os.getpid()
 

@@ -1,7 +1,7 @@
-"""Runs artifacts from Python: a thin face over the C interface of tcc.h, through ctypes.
+"""Runs artifacts from Python: a thin layer over the C interface of tcc.h, through ctypes.
 
-Takes NumPy, torch or any DLPack arrays in CPU memory, without copies where they are row-major, and
-gives the same kind back.  Imports nothing of tcc; errors are made by a callable the caller gives.
+It takes NumPy, torch or any DLPack arrays, without copies where they are row-major in CPU memory,
+and returns the same kind.  It imports nothing else of tcc; a callable of the caller makes errors.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ def load(
     error: Callable[..., Exception] = RuntimeFailure,
     late: Callable[..., Exception] = RuntimeTimeout,
 ) -> Module:
-    """The model of the artifact at `path`, ready to run on `threads` threads (None: the default).
+    """Loads the artifact at `path`, to run on `threads` threads (None: the default).
 
-    The default is TCC_NUM_THREADS, else the CPUs this process may use.  With `poison` memory is
-    filled with NaN patterns before each use (for tests).  With `timed` the time of every kernel is
-    taken, see `Module.times`.  A model with collectives runs on `comm`, else on the process's comm
-    (`Comm.share`); where it has groups of ranks, all ranks load it together.  Raises `error` where
-    the file cannot be loaded, or was compiled for a CPU with more features than this one.  A run
-    that takes longer than its timeout raises `late`.
+    The default is TCC_NUM_THREADS, else the CPUs that this process may use.  With `poison` memory
+    is filled with NaN patterns before each use (for tests).  With `timed` every kernel's time is
+    measured, see `Module.times`.  A model with collectives runs on `comm`, else on the process's
+    comm (`Comm.share`); if it has groups of ranks, all ranks load it together.  Raises `error`
+    where the file cannot be loaded, or needs CPU features that this machine lacks.  A run that
+    takes longer than its timeout raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, late, comm=comm)
@@ -61,19 +61,22 @@ class Module:
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
     `outputs`; `run` takes and returns dictionaries.  A program of torch takes arguments nested as
-    in its export.  An in-place output is the caller's own input array.  Arrays must have the
-    port's element type (complex ones: parts of it); numbers and lists are converted.  Where an
-    input is on a GPU the outputs are too, of its kind, in the order of torch's current stream;
-    others are there when the call returns.
-    Strings are arrays of `str` (any NumPy type of strings, or objects), sequences are lists, an
-    optional is its element or None.
+    in its export.  An in-place output is the caller's own input array.
+
+    Arrays must have the port's element type; a complex array passes as real and imaginary parts.
+    Numbers and lists are converted.  If an input is on a GPU, the outputs are there too, of the
+    same kind; with torch the run is queued on torch's current stream, and else the outputs are
+    ready when the call returns.  Strings are arrays of `str` (any NumPy type of strings, or
+    objects), sequences are lists, and an optional is its element or None.  Types that NumPy lacks
+    (bfloat16, float8, int4, ...) are types of ml_dtypes where that is imported.  Without it floats
+    are uint16 or uint8 with the bit patterns, and integers are int8 or uint8 with the values.
+
     A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
-    pickle holds the artifact's bytes; where the file is still at its path, what unpickles it loads
-    that.  Modules with state of their own refuse both.
-    A signal ends a run in the main thread with what its handler raises (Ctrl-C:
-    KeyboardInterrupt), within 50 ms on a CPU; on a GPU what was started comes to its end before.
-    Types that NumPy lacks (bfloat16, float8, int4, ...) are those of ml_dtypes where that is
-    imported, else uint16 or uint8 with the bit patterns, int8 or uint8 with values of integers.
+    pickle holds the artifact's bytes; unpickling loads the file at the original path if that is
+    still there.  Modules with state of their own refuse both.
+
+    A signal ends a run in the main thread with the exception of its handler (Ctrl-C:
+    KeyboardInterrupt): on a CPU within 50 ms, on a GPU after the work that was started.
     """
 
     def __init__(
@@ -87,10 +90,10 @@ class Module:
         comm: Comm | None = None,
     ) -> None:
         self._comm = comm
-        self._original = original  # whose file may be removed when it dies
+        self._original = original  # it stays alive, because its end may remove the file
         self._path, self._error, self._late, self._flags = path.absolute(), error, late, flags
         self._threads = -1 if threads is None else self._count(threads)
-        self._idle: deque[int] = deque()  # a list of one would shrink and grow at every call
+        self._idle: deque[int] = deque()  # a list would reallocate at every call
         self._polls: dict[int, tuple[Any, Watch]] = {}
         self._lock = Lock()
         self._handle: int | None = None
@@ -107,7 +110,7 @@ class Module:
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
-        # Which of the manifest's variants runs: it may be for a GPU or for the CPU.
+        # The variant of the manifest that runs: for a GPU or for the CPU.
         self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
@@ -119,7 +122,7 @@ class Module:
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._idle.append(self._create())  # its memory is checked now, not at the first run
+        self._idle.append(self._create())  # a lack of memory shows now, not at the first run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -146,36 +149,38 @@ class Module:
         """Runs the model on arrays by input name; returns the outputs by name.
 
         Runs with equal seeds draw equal random numbers, on every device and with any number of
-        threads.  None: that of TCC_SEED, else a new one for each run.  Raises `error` where `seed`
-        is no integer from 0 to 2**64 - 1.
-        A run that takes more than `timeout` seconds ends, on a CPU within 50 ms, and a TimeoutError
-        that is a TccError too is raised; the module is as good as before.  A rank's comm is revoked
-        then, as where a run fails.
+        threads.  Without `seed` the seed is TCC_SEED, else a new number for each run.  Raises
+        `error` where `seed` is no integer from 0 to 2**64 - 1.
+
+        A run that takes more than `timeout` seconds ends, on a CPU within 50 ms, and raises `late`:
+        a TimeoutError that is a TccError too.  The module stays usable.  A rank's comm is revoked
+        then, as after a failed run.
         """
         results = self._run(self._in_order(inputs), self._seed(seed), self._limit(timeout))
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
-        """Numbers of an idle instance: what the last run on it used."""
+        """Returns the memory and threads that the last run on an idle instance used."""
         with self._instance() as instance:
             return self._statistics(instance)
 
     def times(self) -> tuple[Time, ...]:
-        """What each step of the manifest's variant took so far, in order, on an idle instance.
+        """Returns the times so far of each step of the running variant, in order, on an idle
+        instance.
 
         Raises `error` where the module was not loaded with `timed`.
         """
         first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
             self._check(self._api.times(instance, ctypes.byref(first), ctypes.byref(count)))
-            found = (first[i] for i in range(count.value))
-            return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in found)
+            entries = (first[i] for i in range(count.value))
+            return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact (and its side file of weights, if it has one) to `path`, the name of
-        which becomes its SONAME.
+        """Copies the artifact, and its side file of weights if any, to `path`.
 
-        Raises `error` where that cannot be, or where another file came to the artifact's path.
+        The file name of `path` becomes the SONAME.  Raises `error` where the copy fails, or where
+        another file is at the artifact's path by now.
         """
         target = Path(path)
         with self._files(target) as files:
@@ -185,8 +190,10 @@ class Module:
 
     @contextmanager
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
-        """The artifact's files by suffix.  Where reading them fails, `error` names the file or
-        `target`."""
+        """Yields the artifact's files by suffix.
+
+        If the block fails to read or write, `error` names the file or `target`.
+        """
         source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"
         try:
@@ -245,7 +252,7 @@ class Module:
     # ---- loading --------------------------------------------------------------------------------
 
     def _count(self, threads: Any) -> int:
-        """The number that C can hold; how many there may be is checked there."""
+        """Returns the number of threads as C can hold it; C checks its upper bound."""
         count = abi.as_number(threads, 1 << 31)
         if count is None:
             raise self._error(
@@ -305,7 +312,7 @@ class Module:
         return tuple(ports)
 
     def _damage(self, failure: ValueError) -> Exception:
-        """That something is not of the type that the artifact names."""
+        """Returns the error for a value that is not of the type that the artifact names."""
         where, hint = str(self._path), "compile the model again"
         return self._error("the artifact is damaged", where=where, why=str(failure), hint=hint)
 
@@ -321,7 +328,10 @@ class Module:
 
     @contextmanager
     def _instance(self, limit: Limit | None = None) -> Iterator[int]:
-        """An instance for one run.  State and a comm serve one at a time: callers take turns."""
+        """Yields an instance for one run.
+
+        A module with state or a comm has one instance, for which callers take turns.
+        """
         if self._alone:
             lock = self._lock
             if not lock.acquire(timeout=-1 if limit is None else limit.left()):
@@ -340,18 +350,18 @@ class Module:
             self._idle.append(instance)
 
     def _take(self) -> int:
-        """An instance of a module without state: an idle one, or a new one."""
+        """Returns an idle instance, or a new one, of a module without state or comm."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._create()
 
     def _forked(self) -> None:
-        """In the child of a fork: nobody gives back what another thread held."""
+        """Renews the lock in a forked child, where the thread that held it does not exist."""
         if self._lock.locked():
             self._lock = Lock()
             if self._alone:
-                self._idle.clear()  # it stays half-way through its run for ever
+                self._idle.clear()  # the instance would stay in the middle of its run forever
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -416,7 +426,7 @@ class Module:
             ) from failure
 
     def _seed(self, seed: Any) -> int | None:
-        """The number that C can hold."""
+        """Returns the seed as C can hold it."""
         number = abi.as_number(seed, 1 << 64)
         if seed is not None and number is None:
             raise self._error(
@@ -478,18 +488,18 @@ class Module:
     def _run_described(
         self, values: tuple[Any, ...], seed: int | None, limit: Limit | None
     ) -> tuple[Any, ...]:
-        """The outputs for inputs of any kind."""
-        values = values or self._in_order({})  # which names the missing ones
+        """Returns the outputs for inputs of any kind."""
+        values = values or self._in_order({})  # its error names the missing inputs
         if len(values) != len(self.inputs):
             raise self._error(
                 f"expected {len(self.inputs)} inputs, got {len(values)}",
                 where=str(self._path),
                 hint=signature(self.inputs, self.outputs),
             )
-        given = [self._view(i, value) for i, value in enumerate(values)]
-        tensors = (abi.CTensor * max(1, len(given)))(*(item.tensor for item in given))
-        there = zip(values, given, strict=True)
-        device = next((v for v, item in there if item.tensor.device.type not in HOST), None)
+        views = [self._view(i, value) for i, value in enumerate(values)]
+        tensors = (abi.CTensor * max(1, len(views)))(*(item.tensor for item in views))
+        pairs = zip(values, views, strict=True)
+        device = next((v for v, item in pairs if item.tensor.device.type not in HOST), None)
         maker = None if device is None else self._maker(device)
         stream = None if device is None else stream_of(device)
         results = self._results.start(tensors, maker)
@@ -520,15 +530,15 @@ class Module:
             raise self._damage(failure) from failure
 
     def _kind_of(self, values: Sequence[Any]) -> Callable[[Any, str], Any]:
-        given = zip(values, self.inputs, strict=True)
-        return kind_of([array for value, port in given for array in arrays_in(value, port.dtype)])
+        pairs = zip(values, self.inputs, strict=True)
+        return kind_of([array for value, port in pairs for array in arrays_in(value, port.dtype)])
 
     def _maker(self, device: Any) -> Maker:
         try:
             return maker_like(device)
         except TypeError as failure:
             raise self._error(
-                "results cannot be made beside the inputs",
+                "results cannot be made on the device of the inputs",
                 where=str(self._path),
                 why=str(failure),
                 hint="give all inputs in the host's memory",
@@ -537,7 +547,7 @@ class Module:
     def _raise(
         self, status: int, instance: int, results: Results | None, limit: Limit | None
     ) -> None:
-        """Raises what ended the run, if anything did."""
+        """Raises the error that ended the run, if any."""
         if results and results.failure is not None:
             raise results.failure
         watch = self._polls[instance][1]
@@ -549,7 +559,7 @@ class Module:
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raise KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():
-            # ctypes has printed what a signal's handler raised before the callback's first line
+            # A signal's handler raised before the callback's first line; ctypes printed the error.
             raise KeyboardInterrupt
         refused = status == abi.INVALID_ARGUMENT
         self._check(status, signature(self.inputs, self.outputs) if refused else "")
@@ -565,7 +575,7 @@ def _unpickled(
     late: Callable[..., Exception],
 ) -> Module:
     try:
-        found = place(path, file, contents)
+        artifact = place(path, file, contents)
     except OSError as failure:
         raise error(
             "the pickled artifact cannot be written",
@@ -573,7 +583,7 @@ def _unpickled(
             why=str(failure.strerror),
             hint="TMPDIR names a folder with room",
         ) from failure
-    return Module(found, threads, flags, error, late)
+    return Module(artifact, threads, flags, error, late)
 
 
 _MODULES: WeakSet[Module] = WeakSet()

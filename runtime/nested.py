@@ -1,8 +1,8 @@
 """Calls with nested arguments: lists, tuples and dictionaries of arrays, as the model was exported.
 
-The manifest's `call` lists the leaves of the arguments in order, as pairs of a path and what lies
-there.  A path begins with 0 and a position, or with 1 and a keyword; keys, positions and names of
-attributes follow.  At its end lies an input, by its name, or a value that the export fixed:
+The manifest's `call` lists the leaves of the arguments in order, as pairs of a path and a leaf.  A
+path begins with 0 and a position, or with 1 and a keyword; keys, positions and names of attributes
+follow.  A leaf is an input, by its name, or a value that the export fixed:
 
     [[[0, 0, "left"], {"input": "pair_left"}], [[1, "scale"], {"fixed": null}]]
 """
@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Leaf = dict[str, Any]
-Tree = dict[Any, Any]  # by key: a tree, or a leaf in a tuple of one
+Tree = dict[Any, Any]  # maps a key to a tree, or to a leaf in a tuple of one
 
 
 class MismatchError(ValueError):
-    """The arguments are not nested as those of the export."""
+    """The arguments are not nested as in the export."""
 
 
 class CallForm:
-    """How the arguments of a model are nested."""
+    """The nesting of a model's arguments."""
 
     def __init__(self, leaves: Sequence[tuple[Sequence[Any], Leaf]]) -> None:
         self._tree: Tree = {0: {}, 1: {}}
@@ -32,21 +32,22 @@ class CallForm:
             node[path[-1]] = (leaf,)
 
     def named(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-        """The arrays by input name.  Keywords that the export does not have are names of inputs.
+        """Returns the arrays by input name.
 
-        Raises MismatchError where the arguments are nested in another way.
+        Keywords that the export does not have are names of inputs.  Raises MismatchError where the
+        arguments are nested in another way.
         """
-        positions, own = self._tree[0], self._tree[1]
-        for name, node in own.items():
+        positions, keyword_nodes = self._tree[0], self._tree[1]
+        for name, node in keyword_nodes.items():
             if name not in keywords and not _is_fixed(node):
                 raise MismatchError(f"the argument {name} is missing")
-        rest = dict(keywords)
-        late = [*positions.values()][len(arrays) :]
-        behind = [rest.pop(name) for name in map(_input, late) if name in rest]
-        found = dict(_matched(positions, (*arrays, *behind), "arguments"))
-        for name in own.keys() & rest.keys():
-            found.update(_matched(own[name], rest.pop(name), name))
-        return found | rest
+        remaining = dict(keywords)
+        unfilled = [*positions.values()][len(arrays) :]
+        trailing = [remaining.pop(name) for name in map(_input, unfilled) if name in remaining]
+        inputs = dict(_matched(positions, (*arrays, *trailing), "arguments"))
+        for name in keyword_nodes.keys() & remaining.keys():
+            inputs.update(_matched(keyword_nodes[name], remaining.pop(name), name))
+        return inputs | remaining
 
     def __str__(self) -> str:
         positions = (_text(node) for node in self._tree[0].values())
@@ -60,9 +61,10 @@ def by_name(
     arrays: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The arrays of a call by the names of the inputs, which are `names` in order.
+    """Returns the arrays of a call by the names of the inputs, which are `names` in order.
 
-    Arguments are nested as in the export, or one for each input.  Raises MismatchError for others.
+    Arguments are nested as in the export, or one for each input.  Raises MismatchError for any
+    other nesting.
     """
     why = f"there are {len(arrays)} arrays for {len(names)} inputs"
     if form is not None:
@@ -70,19 +72,19 @@ def by_name(
             return form.named(arrays, keywords)
         except MismatchError as failure:
             why = str(failure)
-    both = [name for name in names[: len(arrays)] if name in keywords]
-    if both:
-        raise MismatchError(f"'{both[0]}' was given both by position and by name")
-    known = keywords.keys() <= set(names)
+    duplicates = [name for name in names[: len(arrays)] if name in keywords]
+    if duplicates:
+        raise MismatchError(f"'{duplicates[0]}' was given both by position and by name")
+    are_inputs = keywords.keys() <= set(names)
     if len(arrays) > len(names) or (
-        form and not (known and len(arrays) + len(keywords) == len(names))
+        form and not (are_inputs and len(arrays) + len(keywords) == len(names))
     ):
         raise MismatchError(why)
     return {**dict(zip(names, arrays, strict=False)), **keywords}
 
 
 def _matched(node: Any, value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """The inputs in a value that is nested as `node`, by name."""
+    """Yields the name and array of each input in a value that is nested as `node`."""
     if isinstance(node, tuple):
         (leaf,) = node
         if "input" in leaf:
@@ -95,7 +97,7 @@ def _matched(node: Any, value: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(node: Tree, value: Any, where: str) -> Iterator[tuple[Any, Any]]:
-    """The entries of a container, by the keys of a node."""
+    """Yields the entries of a container, by the keys of a node."""
     if isinstance(value, Mapping):
         if value.keys() != node.keys():
             raise MismatchError(f"{where} has the keys {_listed(value)}, due are {_listed(node)}")
@@ -112,12 +114,12 @@ def _parts(node: Tree, value: Any, where: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _input(node: Any) -> str:
-    """The name of the input that a node is, else an empty one."""
+    """Returns the input's name if a node is an input, else an empty text."""
     return str(node[0].get("input", "")) if isinstance(node, tuple) else ""
 
 
 def _is_fixed(node: Any) -> bool:
-    """Whether a node has no input: the values there are those of the export."""
+    """True where a node holds no input, only values that the export fixed."""
     if isinstance(node, tuple):
         return "input" not in node[0]
     return all(map(_is_fixed, node.values()))

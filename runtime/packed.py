@@ -1,4 +1,4 @@
-"""Arrays whose elements have less than a byte: one for each in NumPy, packed in the C interface.
+"""Arrays whose elements have less than a byte: a byte each in NumPy, packed in the C interface.
 
 The first element lies in the lowest bits of the first byte; the last byte is filled with zeros.
 """
@@ -16,12 +16,12 @@ LIMITS = {"i2": (-2, 1), "i4": (-8, 7), "u2": (0, 3), "u4": (0, 15), "f4e2m1": (
 
 
 def is_packed(dtype: str) -> bool:
-    """Whether elements of type `dtype` share bytes in the C interface."""
+    """True where elements of type `dtype` share bytes in the C interface."""
     return dtype in LIMITS
 
 
 def pack(array: Array, dtype: str) -> Array:
-    """The bytes of an array of `abi.numpy_dtype(dtype)`, or of bytes that hold such values.
+    """Packs an array of `abi.numpy_dtype(dtype)`, or of bytes that hold its values.
 
     Raises TypeError for another element type and ValueError for values beyond the range.
     """
@@ -40,7 +40,7 @@ def pack(array: Array, dtype: str) -> Array:
 
 
 def unpack(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
-    """The array of `abi.numpy_dtype(dtype)` whose bytes `data` are."""
+    """Returns the array of `abi.numpy_dtype(dtype)` that is packed in `data`."""
     code, bits = abi.DTYPE_CODES[dtype]
     codes = (data.reshape(-1, 1) >> _shifts(bits)).reshape(-1)[
         : int(np.prod(shape, dtype=np.int64))
@@ -54,7 +54,7 @@ def unpack(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def packed_size(shape: tuple[int, ...], dtype: str) -> int:
-    """The bytes of an array of `shape`."""
+    """Returns the number of bytes of a packed array of `shape`."""
     return -(-int(np.prod(shape, dtype=np.int64)) * abi.DTYPE_CODES[dtype][1] // 8)
 
 

@@ -1,4 +1,4 @@
-"""The arena planner of src/plan in Python: offsets for buffers whose lives and sizes are known."""
+"""The arena planner of src/plan in Python: offsets for buffers of known lives and sizes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from itertools import chain
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_plan.so"
-# No sum of sizes is larger.
-MOST_BYTES = 1 << 62
+MOST_BYTES = 1 << 62  # bounds the sum of all sizes
 
 _ENDLESS = (1 << 63) - 1
-_OUT_OF_MEMORY = 2  # of tcc_status
+_OUT_OF_MEMORY = 2  # a value of tcc_status
 _GoOn = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
@@ -22,8 +21,8 @@ _GoOn = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes
 class Life:
     """A buffer that takes `size` bytes at the times `lower <= t < upper`.
 
-    Its offset is a multiple of `alignment`, a power of two.  `over` is the index of a buffer that
-    died before and whose offset it gets, `fixed` the offset that it must have; -1: none.
+    Its offset is a multiple of `alignment`, a power of two.  `over` is the index of an earlier
+    buffer whose offset this one gets, `fixed` the offset that it must have; -1 means none.
     """
 
     lower: int
@@ -38,8 +37,8 @@ class Life:
 class ArenaPlan:
     """An offset for each buffer, in bytes.
 
-    `peak` is where the last buffer ends; no plan has one below `bound`.  `steps` counts the buffers
-    that the search looked at.
+    `peak` is where the last buffer ends, and `bound` is a lower bound for the peak of any plan.
+    `steps` counts the buffers that the search considered.
     """
 
     offsets: tuple[int, ...]
@@ -53,7 +52,7 @@ class _Plan(ctypes.Structure):
 
 
 class Planner:
-    """The planner in the shared library at `path`.  Raises OSError where that cannot be loaded."""
+    """The planner in the shared library at `path`; raises OSError where it cannot be loaded."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -67,22 +66,23 @@ class Planner:
         steps: int | None = None,
         go_on: Callable[[int, int], bool] | None = None,
     ) -> ArenaPlan:
-        """A plan within `capacity` bytes; where that is 0, or not reached, of the least peak found.
+        """Returns a plan within `capacity` bytes, else the plan of the smallest peak found.
 
-        Takes about `steps` steps where greedy plans are not enough; None is no limit.  Equal
-        arguments give equal plans, unless `go_on` ends the search: it is called with the steps
-        done and the best peak every few thousand steps, and the search ends where it returns False.
-        Raises ValueError, which names the buffer's index, for lives that are none; and MemoryError.
+        A capacity of 0 asks for the smallest peak.  Where greedy plans are not enough, a search
+        takes about `steps` steps; None is no limit.  Every few thousand steps it calls `go_on` with
+        the steps so far and the best peak, and it ends where that returns False.  Equal arguments
+        give equal plans, unless `go_on` ends the search.  Raises ValueError, which names the
+        buffer's index, for invalid lives; and MemoryError.
         """
         count = len(lives)
-        offsets, found = (ctypes.c_int64 * count)(), _Plan()
-        raised: list[BaseException] = []
+        offsets, numbers = (ctypes.c_int64 * count)(), _Plan()
+        errors: list[BaseException] = []
 
-        def ask(_: int | None, done: int, peak: int) -> bool:
+        def ask(_: int | None, steps_done: int, peak: int) -> bool:
             try:
-                return go_on is None or go_on(done, peak)
+                return go_on is None or go_on(steps_done, peak)
             except BaseException as error:  # ctypes would print it and go on
-                raised.append(error)
+                errors.append(error)
                 return False
 
         status = self._library.tcc_plan_arena(
@@ -93,16 +93,18 @@ class Planner:
             _GoOn(ask) if go_on else _GoOn(),
             None,
             offsets,
-            ctypes.byref(found),
+            ctypes.byref(numbers),
         )
-        if raised:
-            raise raised[0]
+        if errors:
+            raise errors[0]
         self._check(status)
-        return ArenaPlan(tuple(offsets), found.peak, found.bound, found.steps)
+        return ArenaPlan(tuple(offsets), numbers.peak, numbers.bound, numbers.steps)
 
     def check(self, lives: Sequence[Life], plan: ArenaPlan) -> None:
-        """Proves a plan by a sweep over time that shares no code with the planner; raises
-        ValueError for one that is wrong."""
+        """Checks a plan by a sweep over time that shares no code with the planner.
+
+        Raises ValueError for a wrong plan.
+        """
         count = len(lives)
         offsets = (ctypes.c_int64 * count)(*plan.offsets)
         self._check(
@@ -118,7 +120,7 @@ class Planner:
 
 
 def _rows(lives: Sequence[Life]) -> ctypes.Array[ctypes.c_int64]:
-    """The lives as an array of tcc_life."""
+    """Returns the lives as an array of tcc_life."""
     fields = ((b.lower, b.upper, b.size, b.alignment, b.over, b.fixed) for b in lives)
     try:
         numbers = array("q", chain.from_iterable(fields))

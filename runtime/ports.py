@@ -1,4 +1,4 @@
-"""The inputs and outputs of a model: what its artifact says of them, and how people read it."""
+"""The inputs and outputs of a model, as its artifact describes them and as text."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tcc.runtime.values import is_list, is_list_type
 class Port:
     """One input or output: `shape` has ints, and None where the size is known only at run time.
 
-    `text` shows the shape with its symbols; `state` is the input that an output updates in place,
-    or -1.  Sequences and optionals have no dimensions, and their whole type as `dtype`, as in
-    "optional(sequence(f32[2,?]))".
+    `text` shows the shape with its symbols.  `state` is the index of the input that an output
+    updates in place, or -1.  Sequences and optionals have no dimensions; their `dtype` is the full
+    type, as in "optional(sequence(f32[2,?]))".
     """
 
     name: str
@@ -26,12 +26,12 @@ class Port:
 
     @property
     def kind(self) -> str:
-        """ "tensor", "sequence" or "optional"."""
+        """Returns "tensor", "sequence" or "optional"."""
         return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
 
 
 def port_of(port: abi.CPort) -> Port:
-    """The Port that the C interface describes; raises ValueError for a type that is none."""
+    """Returns the Port that the C interface describes; raises ValueError for an invalid type."""
     shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
     text = port.text.decode()
     if (port.dtype.code, port.dtype.bits) == abi.LIST:
@@ -44,9 +44,9 @@ def port_of(port: abi.CPort) -> Port:
 
 
 def signature(inputs: Iterable[Port], outputs: Iterable[Port]) -> str:
-    """Names, types and shapes of all inputs and outputs, for those who gave something else."""
-    taken, given = (
+    """Returns names, types and shapes of all inputs and outputs, for hints of errors."""
+    input_texts, output_texts = (
         ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
         for ports in (inputs, outputs)
     )
-    return f"the model takes {taken} and gives {given}"
+    return f"the model takes {input_texts} and gives {output_texts}"

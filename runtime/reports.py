@@ -1,4 +1,4 @@
-"""What a module says of itself and of failures."""
+"""Records of a module's memory and times, and its default errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class RuntimeFailure(RuntimeError):
 
 
 class RuntimeTimeout(RuntimeFailure, TimeoutError):
-    """The default error of a run that took longer than it may."""
+    """The default error of a run that exceeds its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """How often a step ran, and the seconds of all its runs together."""
+    """The number of a step's runs, and their total seconds."""
 
     count: int
     seconds: float

@@ -1,4 +1,4 @@
-"""The SONAME of an artifact: the file name that programs linked with it look for."""
+"""The SONAME of an artifact: the file name that programs linked with it load."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SEAL = struct.Struct("<8sQ32s")
 def set_soname(path: Path, name: str) -> None:
     """Makes `name` the SONAME of the sealed artifact at `path`, and seals it anew.
 
-    An artifact without a SONAME, as tcc wrote before it gave them, stays as it is.  Raises OSError
-    where the file cannot be read and written, and ValueError for a name of more than 255 bytes.
+    An artifact without a SONAME, from an older tcc, stays unchanged.  Raises OSError where the file
+    cannot be read and written, and ValueError for a name of more than 255 bytes.
     """
     text = os.fsencode(name)
     if len(text) > ROOM:
@@ -46,7 +46,7 @@ def set_soname(path: Path, name: str) -> None:
 
 
 def _soname_place(image: bytes, table: int, count: int) -> int | None:
-    """The offset of the SONAME in the file; None where there is none."""
+    """Returns the offset of the SONAME in the file; None where there is no SONAME."""
     segments: list[tuple[int, ...]] = [
         _SEGMENT.unpack_from(image, table + n * _SEGMENT.size) for n in range(count)
     ]
@@ -60,14 +60,17 @@ def _soname_place(image: bytes, table: int, count: int) -> int | None:
 
 
 def copy_file(source: Path, target: Path, soname: str = "") -> None:
-    """Copies beside, then renames; a library's copy gets the SONAME that is given."""
+    """Copies a file to a temporary name in the target's folder, then renames the copy.
+
+    With `soname` the copied library gets that SONAME.
+    """
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
-        made = Path(file.name)
+        temporary = Path(file.name)
     try:
-        shutil.copyfile(source, made)
+        shutil.copyfile(source, temporary)
         if soname:
-            set_soname(made, soname)
-        shutil.copymode(source, made)
-        made.replace(target)
+            set_soname(temporary, soname)
+        shutil.copymode(source, temporary)
+        temporary.replace(target)
     finally:
-        made.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Strings, sequences and optionals: from Python's objects to the structs of tcc.h, and back.
+"""Converts strings, sequences and optionals between Python's objects and the structs of tcc.h.
 
 Strings are NumPy arrays of `str` or `bytes` (fixed width, variable width or objects), sequences are
 lists, an optional is its element or None.  Results are object arrays of `str`, lists and None;
-bytes that are no UTF-8 are kept by surrogate escapes.
+bytes that are not UTF-8 become surrogate escapes.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _ENTRY = re.compile(r"(\w+)(?:\[[-0-9?,]*\])?", re.ASCII)
 
 
 def is_value(dtype: str) -> bool:
-    """Whether a port of this element type takes strings or a list."""
+    """True where a port of this element type takes strings or a list."""
     return dtype == "string" or is_list(dtype)
 
 
 def is_list(dtype: str) -> bool:
-    """Whether a port of this element type takes a sequence or an optional."""
+    """True where a port of this element type takes a sequence or an optional."""
     return dtype.startswith(("sequence(", "optional("))
 
 
 def is_list_type(text: str) -> bool:
-    """Whether a text names a type of sequences or optionals."""
+    """True where a text names a type of sequences or optionals."""
     depth = 0
     while is_list(text) and text.endswith(")") and depth < _DEEPEST:
         text, depth = text.partition("(")[2][:-1], depth + 1
@@ -44,9 +44,9 @@ def is_list_type(text: str) -> bool:
 
 
 def describe(value: Any, dtype: str) -> Given:
-    """The descriptor of a value for a port of element type `dtype`.
+    """Returns the descriptor of a value for a port of element type `dtype`.
 
-    Raises TypeError, ValueError, OverflowError or BufferError for what is no such value.
+    Raises TypeError, ValueError, OverflowError or BufferError for an unsuitable value.
     """
     if dtype == "string":
         return _describe_strings(value)
@@ -60,20 +60,20 @@ def describe(value: Any, dtype: str) -> Given:
             raise TypeError(f"expected a list of arrays, got {type(value).__name__}")
         items = [describe(item, inner) for item in value]
     tensors = (abi.CTensor * max(1, len(items)))(*(item.tensor for item in items))
-    listed = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.CTensor)))
-    slot = ctypes.pointer(listed)
+    entries = abi.List(len(items), ctypes.cast(tensors, ctypes.POINTER(abi.CTensor)))
+    slot = ctypes.pointer(entries)
     tensor = abi.make_tensor(ctypes.addressof(slot), abi.LIST, (), None)
-    return Given(tensor, (items, tensors, listed, slot))
+    return Given(tensor, (items, tensors, entries, slot))
 
 
 def entry_type(dtype: str) -> str:
-    """The element type of a list's entries, without their sizes."""
+    """Returns the element type of a list's entries, without their sizes."""
     inner = dtype[len("optional(") : -1]
     return inner if is_list(inner) else inner.partition("[")[0]
 
 
 def arrays_in(value: Any, dtype: str) -> Iterator[Any]:
-    """The entries of a value for a port of element type `dtype`, those of nested lists too."""
+    """Yields the entries of a value for a port of element type `dtype`, through nested lists."""
     if is_list(dtype) and isinstance(value, list | tuple):
         for item in value:
             yield from arrays_in(item, entry_type(dtype))
@@ -114,31 +114,32 @@ class WrongTypeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ResultMemory:
-    """Memory of a result as the runtime writes it."""
+    """Memory of a result, in the form that the runtime writes."""
 
     memory: Array
     address: int
 
 
 def make_block(size: int) -> ResultMemory:
-    """Room for `size` bytes; raises MemoryError and ValueError as NumPy does."""
+    """Returns memory for `size` bytes; raises MemoryError and ValueError as NumPy does."""
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -int(memory.ctypes.data) % _ALIGNMENT
     return ResultMemory(memory, int(memory.ctypes.data) + start)
 
 
 def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
-    """The value that the runtime wrote at `address`; its arrays are copies, each as `finish` makes
-    it of a NumPy array and its element type.
+    """Returns the value that the runtime wrote at `address`.
 
-    Raises WrongTypeError for a value that is not of this type."""
+    `finish` turns each copied NumPy array, with its element type, into the array that is returned.
+    Raises WrongTypeError for a value of another type than `dtype`.
+    """
     return _read(abi.CTensor.from_address(address), dtype, finish)
 
 
 def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     shape = tuple(tensor.shape[: tensor.ndim])
-    due = abi.LIST if is_list(dtype) else abi.DTYPE_CODES[dtype]
-    if (tensor.dtype.code, tensor.dtype.bits) != due:
+    expected = abi.LIST if is_list(dtype) else abi.DTYPE_CODES[dtype]
+    if (tensor.dtype.code, tensor.dtype.bits) != expected:
         raise WrongTypeError(f"a result is not of its type {dtype}")
     if dtype == "string":
         return _read_strings(tensor, shape)
@@ -148,9 +149,9 @@ def _read(tensor: abi.CTensor, dtype: str, finish: Callable[[Array, str], Any]) 
         data = ctypes.string_at(tensor.data, size) if size else b""
         return finish(np.frombuffer(bytearray(data), element).reshape(shape), dtype)
     (place,) = (ctypes.c_void_p * 1).from_address(tensor.data or 0)
-    listed = abi.List.from_address(place or 0)
+    entries = abi.List.from_address(place or 0)
     inner = entry_type(dtype)
-    items = [_read(listed.items[n], inner, finish) for n in range(listed.count)]
+    items = [_read(entries.items[n], inner, finish) for n in range(entries.count)]
     if dtype.startswith("optional("):
         return items[0] if items else None
     return items
@@ -166,11 +167,11 @@ def _read_strings(tensor: abi.CTensor, shape: tuple[int, ...]) -> Array:
     return out.reshape(shape)
 
 
-def finished(found: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
-    """A result as the caller gets it; `kind` makes an array the caller's kind."""
-    if isinstance(found, ResultMemory):
-        return read_block(found.address, dtype, kind or _as_it_is)
-    return kind(found, dtype) if kind else found
+def finished(result: Any, dtype: str, kind: Callable[[Any, str], Any] | None) -> Any:
+    """Returns a result as the caller gets it; `kind` converts an array to the caller's kind."""
+    if isinstance(result, ResultMemory):
+        return read_block(result.address, dtype, kind or _as_it_is)
+    return kind(result, dtype) if kind else result
 
 
 def _as_it_is(array: Any, _dtype: str) -> Any:

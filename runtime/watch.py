@@ -1,4 +1,4 @@
-"""What a run asks now and then on its own thread: handlers of signals, and its time."""
+"""The poll of a run on its own thread: it runs handlers of signals and checks the time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The time that a run may take, and when it is over (`time.monotonic`)."""
+    """The seconds that a run may take, and when they end (on `time.monotonic`)."""
 
     seconds: float
     end: float
@@ -21,7 +21,7 @@ class Limit:
 
 @dataclass(slots=True)
 class Watch:
-    """Of an instance: the limit of its run, and what a handler of a signal raised during it."""
+    """The limit of an instance's run, and the exceptions of signal handlers during the run."""
 
     limit: Limit | None = None
     late: bool = False
@@ -29,9 +29,10 @@ class Watch:
 
 
 def answers(watch: Watch) -> Generator[int, Any, None]:
-    """What a run polls: 1 where a handler of a signal raised, or the time is over.
+    """Answers a run's polls: 1 where a signal's handler raised or the time is over, else 0.
 
-    Handlers run where a generator goes on, inside its `try`; in a function they would run before.
+    It is a generator because a pending handler then runs inside the `try`, where the generator
+    resumes; in a function the handler would run before the `try`.
     """
     stop = 0
     while True:
@@ -47,9 +48,9 @@ def answers(watch: Watch) -> Generator[int, Any, None]:
 
 
 def limit_of(timeout: object) -> Limit | None:
-    """The limit of a run that begins now; None without one.
+    """Returns the limit of a run that begins now; None without a timeout.
 
-    Raises ValueError for what is no number of seconds above 0.
+    Raises ValueError unless the timeout is a number of seconds above 0.
     """
     if timeout is None:
         return None

@@ -1,6 +1,7 @@
 """The command line.  One command per file; each calls functions of `tcc.driver`.
 
-What is in `commands` is resolved at first use: workers are modules of this package and do without.
+The names of `commands` are resolved at first use, because workers are modules of this package and
+do not need them.
 """
 
 from importlib import import_module

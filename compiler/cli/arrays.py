@@ -1,4 +1,4 @@
-"""Input arrays from a command line: files, fillings, and seeded random values."""
+"""Input arrays from a command line: files, filled arrays, and seeded random values."""
 
 from __future__ import annotations
 
@@ -34,87 +34,98 @@ _FORMS = (
     "write NAME=@file.npy, NAME=@file.npz:KEY, NAME=2x3xf32=1, NAME=2x3xf32 or NAME=2x3; for a "
     "sequence NAME=@a.npy,@b.npy"
 )
-_MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # of .npy and .npz
+_MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz files
 
 
 @record
 class Draw:
-    """One choice of the inputs that are made up: `seed` and `number` say which random values,
-    `scale` what floats are multiplied by, `least` and `larger` how symbolic sizes are chosen (as
-    `fitting_shapes` does), `values` the integers that an input of that name takes."""
+    """How random inputs are drawn.
+
+    `seed` and `number` select the random values, and `scale` multiplies floats.  `fitting_shapes`
+    chooses symbolic sizes by `lowest` and `larger`.  `values` maps an input's name to the
+    integers that it may take.
+    """
 
     seed: int
     number: int = 0
     scale: float = 1.0
-    least: int = 1
+    lowest: int = 1
     larger: bool = False
     values: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
-def inputs_of(path: Path, ports: Sequence[Port], given: Iterable[str], seed: int) -> dict[str, Any]:
-    """`make_inputs` for the artifact at `path`, as a module takes them."""
-    return as_taken(make_inputs(ports, given, seed, lambda: program_of(path)), ports)
+def inputs_of(
+    path: Path, ports: Sequence[Port], input_texts: Iterable[str], seed: int
+) -> dict[str, Any]:
+    """Returns `make_inputs` for the artifact at `path`, encoded as a module takes arrays."""
+    return as_taken(make_inputs(ports, input_texts, seed, lambda: program_of(path)), ports)
 
 
 def program_of(path: Path, variant: int = 0) -> Program:
-    """The program of a variant of the artifact at `path`."""
+    """Returns the program of a variant of the artifact at `path`."""
     return encode_program.decode_program(read_program(path, variant))
 
 
 def make_inputs(
     ports: Sequence[Port],
-    given: Iterable[str],
+    input_texts: Iterable[str],
     seed: int,
     program: Callable[[], Program] | None = None,
 ) -> dict[str, Any]:
-    """One array per port: the `given` texts, else seeded random values, which one line on stderr
-    names; a sequence is what files hold, or empty, an optional what one holds, or absent.
+    """Returns one array per port: from `input_texts`, else seeded random values.
 
-    Symbolic sizes that are not given are those that the checks of `program()` hold with, or 1.
-    Equal arguments give equal arrays.  Raises UserError for a text that names no port or cannot
-    be read.
+    One line on stderr names the random inputs.  A sequence comes from files and is empty without
+    any; an optional comes from one file and is absent without it.  A symbolic size that no text
+    fixes becomes a size that satisfies the checks of `program()`, or 1.  Equal arguments give equal
+    arrays.  Raises UserError for a text that names no port or cannot be read.
     """
-    return make_draws(ports, given, [Draw(seed)], program)[0]
+    return make_draws(ports, input_texts, [Draw(seed)], program)[0]
 
 
 def make_draws(
     ports: Sequence[Port],
-    given: Iterable[str],
+    input_texts: Iterable[str],
     draws: Sequence[Draw],
     program: Callable[[], Program] | None = None,
 ) -> list[dict[str, Any]]:
-    """`make_inputs` for each of `draws`; one draw alone where nothing is made up, and none whose
-    sizes, though `larger`, are no others.  One line on stderr names the random values of
-    each size, where a draw of it has the number 0."""
-    texts = _texts({port.name: port for port in ports}, given)
-    drawn = [
+    """Returns `make_inputs` for each of `draws`.
+
+    Without random inputs the first draw stands for all.  A `larger` draw whose sizes equal those of
+    the smaller draws is left out.  One line on stderr names the random inputs of each set of sizes
+    that has a draw with number 0.
+    """
+    texts = _texts({port.name: port for port in ports}, input_texts)
+    random_ports = [
         n
         for n, port in enumerate(ports)
         if port.kind == "tensor" and not set("@=") & set(texts.get(port.name, ""))
     ]
     shaped: dict[bool, list[Port]] = {}
-    found = []
-    for draw in draws if drawn else draws[:1]:
+    draw_arrays = []
+    for draw in draws if random_ports else draws[:1]:
         if draw.larger not in shaped:
-            own = _shaped(ports, texts, draw, program)
-            if own in shaped.values():
+            sized_ports = _shaped(ports, texts, draw, program)
+            if sized_ports in shaped.values():
                 continue
-            shaped[draw.larger] = own
-            if drawn and not draw.number:
-                named = ", ".join(f"{own[n].name}={_described_as(own[n], texts)}" for n in drawn)
-                made_up = f"random values of seed {draw.seed}: {named}"
+            shaped[draw.larger] = sized_ports
+            if random_ports and not draw.number:
+                summary = ", ".join(
+                    f"{sized_ports[n].name}={_described_as(sized_ports[n], texts)}"
+                    for n in random_ports
+                )
+                made_up = f"random values of seed {draw.seed}: {summary}"
                 say_fitted([f"{made_up}; give others with --input"], err=True)
-        found.append(
+        draw_arrays.append(
             {
                 port.name: _value(port, texts.get(port.name, ""), draw, n)
                 for n, port in enumerate(shaped[draw.larger])
             }
         )
-    return found
+    return draw_arrays
 
 
 def _described_as(port: Port, texts: Mapping[str, str]) -> str:
-    """The text of a random input: what was given, or its sizes and type."""
+    """Returns how a random input is printed: the user's text, else its sizes and type."""
     sizes = tuple(1 if size is None else size for size in port.shape)
     return texts.get(port.name) or "x".join(map(str, (*sizes, port.dtype)))
 
@@ -125,32 +136,32 @@ def _shaped(
     draw: Draw,
     program: Callable[[], Program] | None,
 ) -> list[Port]:
-    """`ports` with sizes in the place of the symbolic ones of what no text gives."""
-    made = {
+    """Returns `ports` with numbers in place of the symbolic sizes of ports without a text."""
+    known_shapes = {
         n: np.shape(_value(port, texts[port.name], draw, n))
         for n, port in enumerate(ports)
         if port.name in texts
     }
-    free = {n for n, port in enumerate(ports) if n not in made and None in port.shape}
+    free = {n for n, port in enumerate(ports) if n not in known_shapes and None in port.shape}
     if program is None or not free:
         return list(ports)
-    shapes = sizes.fitting_shapes(program(), made, draw.least, draw.larger)
+    shapes = sizes.fitting_shapes(program(), known_shapes, draw.lowest, draw.larger)
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 
-def _texts(known: Mapping[str, Port], given: Iterable[str]) -> dict[str, str]:
-    """The texts of inputs by name."""
+def _texts(ports: Mapping[str, Port], input_texts: Iterable[str]) -> dict[str, str]:
+    """Returns the value's text of each `NAME=VALUE` by name; raises UserError for a bad text."""
     texts: dict[str, str] = {}
-    for text in given:
-        named = [port for port in known if text.startswith(f"{port}=")]  # names may hold a =
-        name = max(named, key=len, default=text.partition("=")[0])
+    for text in input_texts:
+        matches = [port for port in ports if text.startswith(f"{port}=")]  # names may hold a =
+        name = max(matches, key=len, default=text.partition("=")[0])
         if "=" not in text:
             raise UserError("bad input", where=f"--input {text}", hint=_FORMS)
-        if name not in known:
+        if name not in ports:
             raise UserError(
                 f"the model has no input {name!r}",
                 where=f"--input {text}",
-                hint=f"its inputs are: {', '.join(known)}",
+                hint=f"its inputs are: {', '.join(ports)}",
             )
         if name in texts:
             raise UserError(f"the input {name!r} is given twice", where=f"--input {text}")
@@ -190,15 +201,15 @@ def _array(port: Port, text: str, draw: Draw, number: int) -> Array:
 
 
 def _load(path: Path, where: str) -> Array:
-    file, named, key = str(path).partition(".npz:")
-    path = Path(f"{file}.npz") if named else path
+    file, mark, key = str(path).partition(".npz:")
+    path = Path(f"{file}.npz") if mark else path
     try:
-        with path.open("rb") as opened:
-            if not opened.read(6).startswith(_MAGICS):
+        with path.open("rb") as stream:
+            if not stream.read(6).startswith(_MAGICS):
                 raise ValueError("it is no file of NumPy: save the array with np.save")
-            opened.seek(0)
-            found = np.load(opened, allow_pickle=False)
-            array = found if isinstance(found, np.ndarray) else _member(found, key)
+            stream.seek(0)
+            content = np.load(stream, allow_pickle=False)
+            array = content if isinstance(content, np.ndarray) else _member(content, key)
     except (OSError, ValueError, EOFError, RuntimeError, BadZipFile, zlib.error) as error:
         why = str(error)
         if "allow_pickle" in why:
@@ -208,7 +219,10 @@ def _load(path: Path, where: str) -> Array:
 
 
 def _member(archive: NamedArrays, key: str) -> Array:
-    """The array `key` of an archive, or its only one; raises ValueError where there is none."""
+    """Returns the array `key` of an archive, or its only array.
+
+    Raises ValueError where the archive has no such array.
+    """
     if not key and len(archive) == 1:
         (key,) = archive
     if key not in archive:
@@ -217,10 +231,10 @@ def _member(archive: NamedArrays, key: str) -> Array:
 
 
 def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
-    """`2x3xf32`, `2x3`, `f32` or nothing; what is not said comes from the port."""
-    before, _, last = text.rpartition("x")
-    if last in DTYPES:
-        return DTYPES[last], options.read_shape(before)
+    """Parses `2x3xf32`, `2x3`, `f32` or nothing; the port supplies a missing type or shape."""
+    sizes_text, _, type_name = text.rpartition("x")
+    if type_name in DTYPES:
+        return DTYPES[type_name], options.read_shape(sizes_text)
     if text:
         return DTYPES[port.dtype], options.read_shape(text)
     return DTYPES[port.dtype], tuple(1 if size is None else size for size in port.shape)
@@ -240,32 +254,34 @@ def _number(text: str, dtype: DType) -> int | float | bool | str:
 def _random(
     dtype: DType, shape: tuple[int, ...], draw: Draw, number: int, values: Sequence[int]
 ) -> Array:
-    """Normal floats; integers among `values`, 0 and 1 where nothing is known, which are valid
-    indices nearly always; strings are the texts of these two."""
+    """Returns normally distributed floats, integers drawn from `values`, or the texts 0 and 1."""
     rng = np.random.default_rng([draw.seed, number, draw.number])
     if dtype is STRING:
         return rng.integers(0, 2, shape).astype("U1").astype(object)
     if dtype.kind is DTypeKind.FLOAT:
         return (rng.standard_normal(shape) * draw.scale).astype(dtype.carrier)
-    chosen = rng.integers(0, len(values), shape)
-    return np.asarray(np.asarray(values)[chosen], dtype.carrier)
+    indices = rng.integers(0, len(values), shape)
+    return np.asarray(np.asarray(values)[indices], dtype.carrier)
 
 
-# ---- types that NumPy lacks: values in a wider one here, bit patterns for a module ---------------
+# ---- types that NumPy lacks: a wider type here, bit patterns for a module ------------------------
 
 
 def is_carried(port: Port) -> bool:
-    """Whether arrays of the port's type are made, and compared, in a wider type of NumPy."""
+    """True where NumPy lacks the port's type, so that its arrays have a wider type here."""
     return port.kind == "tensor" and (port.dtype == BF16.name or DTYPES[port.dtype].is_narrow)
 
 
 def as_taken(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
-    """The arrays of `make_inputs` as a module takes them: floats that NumPy lacks are rounded."""
+    """Returns arrays as a module takes them: floats of types that NumPy lacks are rounded."""
     return _converted(arrays, ports, _bits)
 
 
 def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
-    """The inverse of `as_taken`, for results too."""
+    """Returns arrays or results of a module with values in place of bit patterns.
+
+    It is the inverse of `as_taken`.
+    """
     return _converted(arrays, ports, _values)
 
 
@@ -290,7 +306,7 @@ def _values(array: Array, dtype: DType) -> Array:
     if array.dtype == dtype.carrier:
         return array
     if array.dtype.itemsize > 2 or array.dtype.kind not in "uiV":
-        return array  # of another type than the port's: the run says so
+        return array  # the run reports that the type is not the port's
     if dtype is BF16:
         return narrow.bf16_values(array.view(np.uint16))
     return (
@@ -301,28 +317,30 @@ def _values(array: Array, dtype: DType) -> Array:
 
 
 def save_array(path: Path, array: Array) -> None:
-    """Strings without pickle, which is not read again."""
+    """Saves an array; strings are saved without pickle, because `_load` refuses pickled data."""
     np.save(path, array.astype(str) if array.dtype == object else array)
 
 
 def write_arrays(values: Mapping[str, Any], folder: Path) -> None:
-    """Writes `NAME.npy` per array, `NAME.0.npy` and on for sequences, each whole or not at all;
-    characters that a file name cannot have become `_`."""
+    """Writes `NAME.npy` for each array, and `NAME.0.npy` and so on for each sequence.
+
+    Each file appears complete or not at all.  Characters that a file name cannot have become `_`.
+    """
     arrays = dict(_flat(values))
     names = ["".join(c if c.isalnum() or c in "._-" else "_" for c in name) for name in arrays]
     if len(set(names)) != len(names):
         names = [f"{index}-{name}" for index, name in enumerate(names)]
     with file_errors("cannot write outputs", folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with locked_folder(".tcc-made-", folder) as made:
+        with locked_folder(".tcc-made-", folder) as staging:
             for name, array in zip(names, arrays.values(), strict=True):
-                save_array(made / f"{name}.npy", array)
+                save_array(staging / f"{name}.npy", array)
             for name in names:
-                (made / f"{name}.npy").replace(folder / f"{name}.npy")
+                (staging / f"{name}.npy").replace(folder / f"{name}.npy")
 
 
 def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Array]]:
-    """The arrays, those of sequences too; absent ones are left out."""
+    """Yields each array with its name, and each element of a sequence; skips absent optionals."""
     for name, value in values.items():
         if isinstance(value, list):
             yield from _flat({f"{name}.{n}": item for n, item in enumerate(value)})

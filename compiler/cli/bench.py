@@ -93,21 +93,25 @@ def bench(
 
 
 def _table(times: Mapping[str, Times]) -> Iterator[str]:
-    """One line per peer; the last two columns say how many times as long as tcc it takes: in the
-    same rounds, and in the best round of both."""
+    """Returns one line per peer.
+
+    The last two columns are the peer's time over tcc's: in the same rounds, and best round over
+    best round.
+    """
     rows: list[tuple[str, ...]] = [
         ("runtime", "median", "best round", "shortest", "runs", "ratio", "of best")
     ]
     for kind, item in times.items():
         numbers = (f"{value * 1e3:.3f}" for value in (item.median, item.best, item.least))
-        ratios = (of(times["tcc"].rounds, [item.rounds]) for of in (paired_ratio, best_ratio))
+        ratios = (call(times["tcc"].rounds, [item.rounds]) for call in (paired_ratio, best_ratio))
         texts = (f"{ratio:.2f}x" for ratio in ratios)
         rows.append((PEERS[kind].title, *numbers, str(item.runs), *texts))
     return aligned(rows)
 
 
 def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
-    """The fastest peer over tcc, in the same rounds and in the best rounds; empty without peers."""
+    """Returns the fastest peer's time over tcc's, in the same rounds and in the best rounds; empty
+    without peers."""
     peers = [item.rounds for kind, item in times.items() if kind != "tcc"]
     if not peers:
         return {}
@@ -116,7 +120,7 @@ def _ratios(times: Mapping[str, Times]) -> Mapping[str, float]:
 
 
 def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
-    """One line per peer whose rounds scatter: its median then says less than its best round."""
+    """Yields one line per peer whose rounds scatter: its median says less than its best round."""
     for kind, item in times.items():
         if item.scattered:
             best, median = (f"{value * 1e3:.3f} ms" for value in (item.best, item.median))
@@ -128,16 +132,16 @@ def _disturbances(times: Mapping[str, Times]) -> Iterator[str]:
 
 
 def _kinds(peers: str, model: Path) -> list[str]:
-    others = [name for name in peers.split(",") if name]
-    unknown = [name for name in others if name not in PEERS]
+    peer_names = [name for name in peers.split(",") if name]
+    unknown = [name for name in peer_names if name not in PEERS]
     if unknown:
         raise UserError(
             f"unknown peer {unknown[0]!r}",
             where="--peers",
             hint=f"there are: {', '.join(PEERS)}",
         )
-    if others and is_artifact(model):
+    if peer_names and is_artifact(model):
         raise UserError("peers need the ONNX file, not the artifact", where=model)
-    for name in others:
+    for name in peer_names:
         check_installed(PEERS[name])
-    return list(dict.fromkeys(["tcc", *others]))
+    return list(dict.fromkeys(["tcc", *peer_names]))

@@ -14,7 +14,7 @@ PATH = click.Path(path_type=Path)
 
 
 class _Output(click.Path):
-    """A path that is written: standard output is none."""
+    """A path to write; it refuses `-`, because output does not go to standard output."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -22,7 +22,7 @@ class _Output(click.Path):
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
         if str(value) == "-":
             raise UserError(
-                "what is written here goes to a path, and not to standard output",
+                "this output goes to a path, and not to standard output",
                 where=f"{param.opts[0]} -",
                 hint="name it, or write ./- for the name",
             )
@@ -33,7 +33,7 @@ OUTPUT = _Output()
 
 
 class Seconds(click.FloatRange):
-    """A time above zero that is no longer than a day: clocks cannot wait for any number."""
+    """A time above zero and up to a day: clocks cannot wait for arbitrarily many seconds."""
 
     name = "seconds"
 
@@ -41,10 +41,10 @@ class Seconds(click.FloatRange):
         super().__init__(min=0, max=86400, min_open=True)
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
-        found = float(super().convert(value, param, ctx))
-        if isnan(found):
+        seconds = float(super().convert(value, param, ctx))
+        if isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds", param, ctx)
-        return found
+        return seconds
 
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

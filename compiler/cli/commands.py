@@ -1,7 +1,7 @@
-"""The commands together, and what becomes of their errors.
+"""The group of commands, and the handling of their errors.
 
 Exit codes: 0 ok, 1 a check failed, 2 usage or input, 3 a tool is missing or failed, 70 a fault of
-tcc, 130 interrupted (also by the reader of its output, who went).
+tcc, 130 interrupted (also where the reader of the output has closed its pipe).
 """
 
 import atexit
@@ -28,8 +28,8 @@ _INTERRUPTED = 128 + signal.SIGINT
 _REPORT = "this is a fault of tcc: report it with the model and the output of `tcc doctor`"
 
 
-# Each command is a function of this name in the module `tcc.cli.NAME`, with the first sentence of
-# its help: no command's module is imported for another one.
+# The name of each command with the first sentence of its help.  The command is the function NAME of
+# the module `tcc.cli.NAME`; the table spares importing the modules of all commands.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "bench": "Times MODEL, an ONNX file or an artifact, alone or against peers.",
@@ -44,13 +44,13 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 
 
 class CliSession:
-    """What outlives argument parsing, for the handling of errors."""
+    """State that outlives argument parsing, for the handling of errors."""
 
     debug = False
 
 
 class _Commands(click.Group):
-    """The group whose commands are the rows of `COMMANDS`, imported when they are asked for."""
+    """The group of the commands in `COMMANDS`; it imports a command's module at first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]
@@ -86,7 +86,7 @@ def execute(args: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; errors go to stderr."""
     session = CliSession()
     try:
-        # Closed by whoever started this; these stay open until the process ends.
+        # The parent may have closed the streams; the replacements stay open until the end.
         sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
         sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
         result = cli.main(args, prog_name="tcc", standalone_mode=False, obj=session)
@@ -96,7 +96,7 @@ def execute(args: Sequence[str] | None = None) -> int:
         return _USER
     except (KeyboardInterrupt, click.Abort):
         return _failed(session, "interrupted", _INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # the second is click's own answer to the first
+    except (BrokenPipeError, SystemExit):  # click turns a broken pipe into SystemExit
         _print_no_more()
         return _INTERRUPTED
     except InternalError as error:
@@ -118,7 +118,7 @@ def execute(args: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Runs the process's command line, and ends the process."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is half made is removed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that partial files are removed
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.unraisablehook = _unraisable
@@ -129,18 +129,21 @@ def main() -> None:
     sys.exit(code)
 
 
-def _unraisable(given: "sys.UnraisableHookArgs") -> None:
-    """An interrupt that came inside of a finaliser, which Python forgets, comes again behind it."""
-    if issubclass(given.exc_type, KeyboardInterrupt):
-        # SIGINT may be ignored: a shell starts what runs in the background so
+def _unraisable(args: "sys.UnraisableHookArgs") -> None:
+    """Repeats an interrupt that came inside of a finaliser, where Python drops exceptions."""
+    if issubclass(args.exc_type, KeyboardInterrupt):
+        # SIGTERM, because SIGINT may be ignored: shells start background jobs that way
         Timer(0.01, interrupt_main, (signal.SIGTERM,)).start()
     else:
-        sys.__unraisablehook__(given)
+        sys.__unraisablehook__(args)
 
 
 def _leave(code: int) -> None:
-    """Ends the process when all other handlers have run: to free a large model's graph object by
-    object takes a second, and the system frees it at once."""
+    """Ends the process when all other exit handlers have run.
+
+    Python would take a second to free a large model's graph object by object; the system frees it
+    at once.
+    """
     atexit.unregister(_leave)
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
@@ -160,7 +163,7 @@ def _internal(session: CliSession, error: Exception) -> int:
 
 
 def _print_no_more() -> None:
-    """Nothing may be flushed at exit either."""
+    """Sends stdout to /dev/null, so that a flush at exit cannot fail either."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,16 +1,19 @@
-"""How far a result may lie from what is expected."""
+"""Comparison of a result with the expected values."""
 
 import numpy as np
 from tcc.ir.op import Array
 from tcc.record import record
 
-_AT_ONCE = 1 << 20  # elements: outputs of gigabytes are compared without copies of their size
+_AT_ONCE = 1 << 20  # elements compared at once: bounds the size of temporary copies
 
 
 @record
 class Difference:
-    """How one output compares: `error` is the largest difference over the largest expected
-    magnitude (for other than floats: the share of elements that differ)."""
+    """How one output compares with the expected values.
+
+    `error` is the largest difference over the largest expected magnitude; for types other than
+    floats it is the share of elements that differ.
+    """
 
     output: str
     error: float
@@ -19,8 +22,11 @@ class Difference:
 
 
 def compare(output: str, got: Array, want: Array, tolerance: float) -> Difference:
-    """Floats agree within `tolerance` of the largest finite expected value and have NaN and
-    infinities at the same places; all else is equal."""
+    """Compares an output with the expected values.
+
+    Floats must agree within `tolerance` times the largest finite expected magnitude, and have NaN
+    and infinities at the same places.  Other types must be equal.
+    """
     if got.shape != want.shape or got.dtype != want.dtype:
         why = f"{got.dtype}{list(got.shape)} instead of {want.dtype}{list(want.shape)}"
         return Difference(output, float("inf"), False, why)
@@ -29,16 +35,16 @@ def compare(output: str, got: Array, want: Array, tolerance: float) -> Differenc
         return Difference(output, error, error == 0.0, "elements differ" if error else "")
     largest = distance = 0.0
     flat = got.reshape(-1), want.reshape(-1)
-    for at in range(0, want.size, _AT_ONCE):
-        found, expected = (a[at : at + _AT_ONCE] for a in flat)
+    for begin in range(0, want.size, _AT_ONCE):
+        actual, expected = (a[begin : begin + _AT_ONCE] for a in flat)
         finite = np.isfinite(expected)
-        if not np.array_equal(found[~finite], expected[~finite], equal_nan=True) or not np.all(
-            np.isfinite(found[finite])
+        if not np.array_equal(actual[~finite], expected[~finite], equal_nan=True) or not np.all(
+            np.isfinite(actual[finite])
         ):
             return Difference(output, float("inf"), False, "NaN or infinity at other places")
         exact = expected[finite].astype(np.float64)
-        off = found[finite].astype(np.float64) - exact
+        deviation = actual[finite].astype(np.float64) - exact
         largest = float(np.max(np.abs(exact), initial=largest))
-        distance = float(np.max(np.abs(off), initial=distance))
+        distance = float(np.max(np.abs(deviation), initial=distance))
     error = distance / largest if largest else distance
     return Difference(output, error, error <= tolerance)

@@ -1,4 +1,4 @@
-"""The comparisons that `tcc verify` makes: draws of inputs, runs of the reference, verdicts."""
+"""Comparisons of `tcc verify`: draws of inputs, runs of the reference, verdicts."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,24 @@ from tcc.options import TOLERANCES
 from tcc.record import record
 from tcc.runtime import Module, Port
 
-# What floats of each draw are multiplied by: small ones do not saturate what large ones do.
+# The factor of the floats of each draw: small inputs reach where large inputs saturate.
 _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
 _LEAST = 2
-_FIXED_SEED = 1 << 40  # of the draws that allowances are computed with
-_FIXED_ROUNDS = 4  # of draws of the fixed seed: models enlarge errors more in one than in another
-_NOISES = 2  # times that weights and inputs are changed
-# Eight roundings of the floats that a model computes in itself: of them all sums are kept.
+_FIXED_SEED = 1 << 40  # the seed of the draws that allowances are computed with
+_FIXED_ROUNDS = 4  # rounds of draws of the fixed seed: errors grow more in some draws
+_NOISES = 2  # how often weights and inputs are perturbed
+# Eight rounding units of the narrow floats that a model itself computes in.
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
 
 @record
 class Verdict:
-    """How one output compares, relative to the largest value: `error` with the reference that
-    rounds as the artifact does, of which `allowed` may be noise, and `cost` with the unrounded one.
-    For other than floats: the share of elements that differ."""
+    """How one output compares, relative to the largest expected value.
+
+    `error` is the difference from the reference that rounds as the artifact does; up to `allowed`
+    of it may be noise.  `cost` is the difference from the unrounded reference.  For types other
+    than floats both are the share of elements that differ.
+    """
 
     output: str
     error: float
@@ -44,16 +47,17 @@ class Verdict:
     why: str = ""
 
 
-def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], ...]:
-    """Draws of `seed`, those that allowances are computed with, which are always the same, and more
-    of these for models without a second size.  Every second one has the single integers that the
-    model compares its scalars with.
+def draws_of(model: Path, evaluator_only: bool, seed: int) -> tuple[list[Draw], ...]:
+    """Returns three lists of draws: of `seed`, of the fixed seed, and further fixed draws.
 
-    Fewer of them for the evaluator, which is slow; `own` as for `reference_of`.
+    The allowances are computed with the fixed draws, which never change.  The further fixed draws
+    are for models without a second size.  Every second draw may hold the single integers that the
+    model compares its scalars with.  The evaluator is slow and gets fewer draws; `evaluator_only`
+    as for `reference_of`.
     """
     values = input_values(model)
     ranges = {name: numbers for name, numbers in values.items() if len(numbers) > 1}
-    scales = _scales(model, own)
+    scales = _scales(model, evaluator_only)
 
     def draws(start: int, number: int) -> list[Draw]:
         return [
@@ -62,60 +66,63 @@ def draws_of(model: Path, own: bool, seed: int) -> tuple[list[Draw], ...]:
             for n, scale in enumerate(scales)
         ]
 
-    every = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(2 * _FIXED_ROUNDS)]
+    batches = [draws(_FIXED_SEED, 1 + 4 * n) for n in range(2 * _FIXED_ROUNDS)]
     fixed, more = (
-        [draw for each in part for draw in each]
-        for part in (every[:_FIXED_ROUNDS], every[_FIXED_ROUNDS:])
+        [draw for batch in part for draw in batch]
+        for part in (batches[:_FIXED_ROUNDS], batches[_FIXED_ROUNDS:])
     )
     return draws(seed, 0), fixed, more if scales == _SCALES else []
 
 
-def _scales(model: Path, own: bool) -> tuple[float, ...]:
-    return _SCALES if reference_of(model, own).peer else _SCALES[1:3]
+def _scales(model: Path, evaluator_only: bool) -> tuple[float, ...]:
+    return _SCALES if reference_of(model, evaluator_only).peer else _SCALES[1:3]
 
 
 def compared(
     model: Path,
     module: Module,
     draws: Sequence[NamedArrays],
-    gots: Sequence[NamedArrays],
+    outputs: Sequence[NamedArrays],
     numbers: Sequence[int],
     count: int,
-    own: bool,
+    evaluator_only: bool,
 ) -> list[Verdict]:
-    """A verdict on each output of `module`, whose outputs in `draws` are `gots`.  The first `count`
-    are of the user's seed, the rest those that the allowances are computed with; they have these
-    numbers among those of `draws_of`."""
+    """Returns a verdict on each output of `module`, whose outputs on `draws` are `outputs`.
+
+    The first `count` draws are of the user's seed; the allowances are computed with the draws
+    behind them.  `numbers` are the positions of the draws in the lists of `draws_of`.
+    """
     facts = dict(module.manifest), module.variant
     rounding = artifact_rounding(*facts)
-    every = len(draws)
-    moved = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
-    changed = range(every, every + len(moved))
+    draw_count = len(draws)
+    nudged = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
+    changed = range(draw_count, draw_count + len(nudged))
     jobs = [
-        Job(range(every), rounding),
+        Job(range(draw_count), rounding),
         *(Job(changed, changed_rounding(*facts, seed)) for seed in range(_NOISES)),
         *([] if rounding is None else [Job(range(count))]),
     ]
     threads = len(os.sched_getaffinity(0))
     names = [port.name for port in module.outputs]
-    wants, *runs = run_reference(model, names, jobs, [*draws, *moved], threads, own)
-    if sorted(wants[0]) != sorted(names):
+    expected, *runs = run_reference(model, names, jobs, [*draws, *nudged], threads, evaluator_only)
+    if sorted(expected[0]) != sorted(names):
         raise UserError(
             "the artifact was compiled from another model",
             where=model,
-            why=f"its outputs are {', '.join(names)}; those of the model are {', '.join(wants[0])}",
+            why=f"its outputs are {', '.join(names)}; "
+            f"those of the model are {', '.join(expected[0])}",
             hint="compile the model again",
         )
-    plain = wants[:count] if rounding is None else runs[_NOISES]
-    least = least_error(model, module.outputs)
-    if rounding is not None and reference_of(model, own).rounds_weights_alone:
-        least = max(least, mode_cost(module.manifest, model))
-    kinds = _kinds(draws[0], numbers, _scales(model, own))
+    plain = expected[:count] if rounding is None else runs[_NOISES]
+    floor = least_error(model, module.outputs)
+    if rounding is not None and reference_of(model, evaluator_only).rounds_weights_alone:
+        floor = max(floor, mode_cost(module.manifest, model))
+    kinds = _kinds(draws[0], numbers, _scales(model, evaluator_only))
     verdicts = []
-    for name in wants[0]:
-        got, want, exact = ([x[name] for x in run] for run in (gots, wants, plain))
-        noises = [[x[name] for x in run] for run in runs[:_NOISES]]
-        allowed = allowance(want[count:], noises, kinds[count:], least)
+    for name in expected[0]:
+        got, want, exact = ([x[name] for x in results] for results in (outputs, expected, plain))
+        noises = [[x[name] for x in results] for results in runs[:_NOISES]]
+        allowed = allowance(want[count:], noises, kinds[count:], floor)
         cost = max(compare(name, *pair, 0.0).error for pair in zip(got, exact, strict=False))
         error, why = judged(got, want, kinds, allowed)
         for item in (compare(name, *pair, 0.0) for pair in zip(got, want, strict=True)):
@@ -126,13 +133,17 @@ def compared(
 
 
 def _kinds(inputs: NamedArrays, numbers: Sequence[int], scales: Sequence[float]) -> list[float]:
-    """The kinds of draws with these numbers: their scales, and what a scalar chooses, if any."""
+    """Returns the kind of each numbered draw: errors are compared among draws of one kind.
+
+    The kind is the scale, or the position among the scales where a scalar input may choose a
+    branch.
+    """
     scalar = any(array.ndim == 0 for array in inputs.values())
     return [n % len(scales) if scalar else scales[n % len(scales)] for n in numbers]
 
 
 def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
-    """`inputs` with every float moved to the next one above or below."""
+    """Returns `inputs` with every float replaced by its neighbour above or below."""
     rng = np.random.default_rng(seed)
     return {
         name: np.nextafter(x, rng.choice([-np.inf, np.inf], x.shape).astype(x.dtype))
@@ -143,14 +154,15 @@ def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
 
 
 def least_error(model: Path, outputs: Sequence[Port] = ()) -> float:
-    """What floats of the model that are narrow already, and one step of results of these, cost."""
+    """Returns the error that the model's own narrow floats and one step of its narrow outputs
+    cause."""
     narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]
     steps = [2.0**-item.fraction for item in narrow if item is not None]
     return max([*(_NARROW.get(name, 0.0) for name in float_types(model)), *steps, 0.0])
 
 
 def mode_cost(manifest: Mapping[str, Any], model: Path) -> float:
-    """The largest of what the artifact's floats, its integer weights and the model's own floats may
-    cost."""
+    """Returns the largest error that the artifact's precision, its integer weights or the model's
+    own floats may cause."""
     modes = (manifest.get("precision", "f32"), manifest.get("quantized"))
     return max(least_error(model), *(TOLERANCES[mode] for mode in modes if mode is not None))

@@ -53,8 +53,8 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
         return
     if as_json:
         timings = [asdict(timing) for timing in compiled.timings]
-        made = {"path": str(compiled.path), **asdict(compiled.summary)}
-        print_json({**made, "timings": timings} if options.time_passes else made)
+        result = {"path": str(compiled.path), **asdict(compiled.summary)}
+        print_json({**result, "timings": timings} if options.time_passes else result)
         return
     if options.time_passes:
         click.echo(timing_table(compiled.timings))
@@ -63,14 +63,17 @@ def compile(model: Path, output: Path | None, as_json: bool, **choices: Any) -> 
 
 
 def _place(model: Path, output: Path | None, suffix: str) -> Path:
-    """Where the artifact goes; raises UserError where that is the model itself, its own header, or
-    there and no file: what is there is replaced."""
+    """Returns the path of the artifact, which replaces a file at that path.
+
+    Raises UserError where the path is a folder, a device, the model itself, or the artifact's own C
+    header.
+    """
     place = output or Path(f"{model.stem}{suffix}")
     with file_errors("a path cannot be used", place):
-        there, model_there = place.exists(), model.exists()
+        exists, model_exists = place.exists(), model.exists()
     if place.is_dir():
         raise UserError("the output is a folder", where=f"-o {place}", hint="name a file in it")
-    if there and not place.is_file():
+    if exists and not place.is_file():
         raise UserError("the output is a device or a pipe", where=f"-o {place}", hint="name a file")
     if place.suffix == ".h":
         raise UserError(
@@ -78,7 +81,7 @@ def _place(model: Path, output: Path | None, suffix: str) -> Path:
             where=f"-o {place}",
             hint=f"name it {place.with_suffix(suffix)}",
         )
-    if there and model_there and place.samefile(model):
+    if exists and model_exists and place.samefile(model):
         raise UserError(
             "the output is the model itself",
             where=f"-o {place}",

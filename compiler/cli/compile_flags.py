@@ -37,5 +37,5 @@ def _flag(flag: Flag) -> Callable[[Command], Command]:
 
 
 def chosen_options(values: dict[str, Any]) -> Options:
-    """Options from the keywords that `compile_flags` gives; raises UserError naming the flag."""
+    """Returns options from the keywords of `compile_flags`; raises UserError naming the flag."""
     return read_options(values, python=False)

@@ -1,4 +1,4 @@
-"""The deadline of commands that run models, and runs that signals and deadlines end anywhere."""
+"""The deadline of commands that run models, and runs that signals and deadlines can interrupt."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class _LateError(BaseException):
-    """No `except Exception` on its way takes it for a fault of what it ends."""
+    """The deadline has passed; no `except Exception` catches it."""
 
 
 def timeout_flag(command: Command) -> Command:
-    """Adds `--timeout`: a command that takes longer leaves all contexts and raises UserError."""
+    """Adds `--timeout`: a command that takes longer closes its contexts and raises UserError."""
 
     @click.option(
-        "--timeout", type=Seconds(), help="The most that all of this may take, compiling too."
+        "--timeout", type=Seconds(), help="Seconds that the command may take, with compiling."
     )
     @wraps(command)
     def limited(*args: Any, timeout: float | None, **values: Any) -> Any:
@@ -38,29 +38,32 @@ def _deadline(seconds: float | None) -> Iterator[None]:
     def ring(*_: Any) -> None:
         raise _LateError
 
-    before = signal.signal(signal.SIGALRM, ring)
+    old_handler = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds or 0)
     try:
         yield
     except _LateError:
         raise UserError(
-            "this takes longer than it may", where=f"--timeout {seconds:g}", hint="allow it more"
+            "the command took too long", where=f"--timeout {seconds:g}", hint="allow more seconds"
         ) from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, old_handler)
 
 
 def interruptible(work: Callable[[], Result]) -> Result:
-    """What `work` gives.  It runs on a thread that the end of the process does not wait for: so a
-    signal, or the deadline, ends it wherever it is."""
-    done: Future[Result] = Future()
+    """Returns the result of `work`, which runs on a daemon thread.
+
+    A signal or the deadline interrupts the wait for it anywhere, and the end of the process does
+    not wait for the thread.
+    """
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            future.set_result(work())
         except BaseException as error:
-            done.set_exception(error)
+            future.set_exception(error)
 
     Thread(target=run, daemon=True).start()
-    return done.result()
+    return future.result()

@@ -1,4 +1,4 @@
-"""The derivations of a model, as text and as records: what was found for each site, and why not."""
+"""The derivations of a model as text and as records: each site's candidates and their fate."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -15,26 +15,26 @@ from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import Site, composed
 
 
-def derivation_records(found: Sequence[Decision]) -> list[dict[str, Any]]:
-    """A record for all sites that are equal among equal neighbours.
+def derivation_records(all_decisions: Sequence[Decision]) -> list[dict[str, Any]]:
+    """Returns one record for each group of equal sites.
 
-    `sink` names the node that the first of them ends in; seconds are predicted, null where a site
-    or a candidate was not priced.
+    `sink` names the node in which the group's first site ends.  Seconds are predicted; they are
+    null where a site or a candidate was not priced.
     """
-    equal: dict[Any, list[Decision]] = {}
-    for decision in found:
-        equal.setdefault(decision.site.key, []).append(decision)
-    return [_record(decisions) for decisions in equal.values()]
+    groups: dict[Any, list[Decision]] = {}
+    for decision in all_decisions:
+        groups.setdefault(decision.site.key, []).append(decision)
+    return [_record(decisions) for decisions in groups.values()]
 
 
-def _record(equal: Sequence[Decision]) -> dict[str, Any]:
-    first = equal[0]
+def _record(group: Sequence[Decision]) -> dict[str, Any]:
+    first = group[0]
     region = composed(first.site.nodes)
-    taken = [d.chosen.candidate for d in equal if d.chosen is not None]
+    chosen = [d.chosen.candidate for d in group if d.chosen is not None]
     return {
         "sink": first.site.name,
         "nodes": [node.op.name for node in first.site.nodes],
-        "sites": len(equal),
+        "sites": len(group),
         "estimate": first.estimate,
         "seconds": first.seconds,
         "states": first.states,
@@ -45,7 +45,7 @@ def _record(equal: Sequence[Decision]) -> dict[str, Any]:
                 "chain": option.candidate.chain,
                 "estimate": option.candidate.estimate,
                 "seconds": option.seconds,
-                "chosen": taken.count(option.candidate),
+                "chosen": chosen.count(option.candidate),
                 "why": option.why,
                 "expression": option.candidate.text,
                 "stages": _stages(*_computed(first.site, option.candidate)),
@@ -56,57 +56,61 @@ def _record(equal: Sequence[Decision]) -> dict[str, Any]:
 
 
 def _computed(site: Site, candidate: Candidate) -> tuple[Region, Sequence[bool]]:
-    """The region that a candidate computes, and which of its parameters are known ahead of the
-    run."""
+    """Returns the region that a candidate computes, and for each of its parameters whether it is
+    constant."""
     if isinstance(candidate, Rewritten):
         return candidate.region, site.constants
     b = GraphBuilder("site")
     operands = [b.input(value.name, value.type) for value in site.operands]
     result = candidate.emit(b, operands, None)
     assert result is not None, "without arrays nothing is refused"
-    nodes, known = b.finish([result]).nodes, dict(zip(operands, site.constants, strict=True))
+    nodes, is_known = b.finish([result]).nodes, dict(zip(operands, site.constants, strict=True))
     inner = {value for node in nodes for value in node.outputs}
-    read = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in inner)
-    return composed(nodes), [known.get(value, True) for value in read]
+    inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v and v not in inner)
+    return composed(nodes), [is_known.get(value, True) for value in inputs]
 
 
 def _stages(region: Region, constants: Sequence[bool]) -> list[dict[str, Any]]:
-    """The parameters and the stages of a region, in order, with the names of those that each reads;
-    what is `known` is made ahead of the run."""
+    """Returns a row for each parameter and each stage of a region, in order.
+
+    `reads` names the parameters and stages that a stage reads; `known` marks the rows whose values
+    are computed ahead of the run.
+    """
 
     def named(source: int) -> str:
         return f"p{source}" if source >= 0 else f"s{~source}"
 
-    found: list[dict[str, Any]] = [
+    rows: list[dict[str, Any]] = [
         {"name": named(n), "type": str(param), "does": "operand", "reads": []}
         for n, param in enumerate(region.params)
     ]
     for n, stage in enumerate(region.stages):
         does = f"{stage.monoid} over {list(stage.sums)}" if stage.monoid else "point by point"
-        if many := products(stage):
-            does += f", {many / 1e6:,.1f} M products"
+        if count := products(stage):
+            does += f", {count / 1e6:,.1f} M products"
         reads = dict.fromkeys(named(f.source) for f in stage.factors if f.source is not None)
-        of = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
-        found.append({"name": named(~n), "type": of, "does": does, "reads": list(reads)})
-    known = (*constants, *constant_stages(region, constants))
-    return [{**row, "known": own} for row, own in zip(found, known, strict=True)]
+        types = ", ".join(f"{t}[{','.join(map(str, stage.iters))}]" for t in stage.dtypes)
+        rows.append({"name": named(~n), "type": types, "does": does, "reads": list(reads)})
+    known_flags = (*constants, *constant_stages(region, constants))
+    return [{**row, "known": is_known} for row, is_known in zip(rows, known_flags, strict=True)]
 
 
 def drawn(records: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The site and the candidate to draw: what is replayed, else the first that is taken.
+    """Returns the site and the candidate to draw: the replayed candidate, else the first chosen.
 
-    Raises UserError where there is neither."""
+    Raises UserError where there is neither.
+    """
     pairs = [(site, c) for site in records for c in site["candidates"]]
-    shown = [p for p in pairs if p[1]["why"].startswith(REPLAYED)]
-    shown += [p for p in pairs if p[1]["chosen"]]
-    if not shown:
+    preferred = [p for p in pairs if p[1]["why"].startswith(REPLAYED)]
+    preferred += [p for p in pairs if p[1]["chosen"]]
+    if not preferred:
         why = "nothing of the model is computed in another way"
         raise UserError("there is no derivation to draw", where="--svg", why=why, hint="--replay")
-    return shown[0]
+    return preferred[0]
 
 
 def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The records for people, with the expressions of sites that are replaced."""
+    """Yields the records as text, with the expressions of replaced sites."""
     for site in records:
         times = f"{site['sites']} x " if site["sites"] > 1 else ""
         yield f"{times}{', '.join(site['nodes'])} at {site['sink']}"
@@ -124,6 +128,6 @@ def derivation_lines(records: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _seconds(item: dict[str, Any]) -> str:
-    """Estimated and priced microseconds."""
+    """Returns the text of the estimated and the priced microseconds."""
     priced = "not priced" if item["seconds"] is None else f"{item['seconds'] * 1e6:.1f} us"
     return f"estimated {item['estimate'] * 1e6:.1f} us, {priced}"

@@ -74,7 +74,7 @@ def doctor(calibrate: bool, output: Path | None, as_json: bool) -> int:
         width = max(map(len, facts))
         lines = (f"{name:{width}}  {fact}" for name, fact in facts.items())
         say_fitted(lines, indent=width + 2)
-    if all(found == "absent" for found in linkers.values()):
+    if all(state == "absent" for state in linkers.values()):
         say("nothing can link here: install gcc or clang, or: pip install 'tcc[zig]'", err=True)
         return ToolError.exit_code
     return 0
@@ -106,7 +106,7 @@ def _package(name: str) -> str:
 
 
 def _linkers() -> dict[str, str]:
-    """The programs that can link an artifact, by what they are called."""
+    """Returns the programs that can link an artifact by name, each with its version or "absent"."""
     cc = shutil.which("cc")
     return {
         "cc": "absent" if cc is None else _first_line([cc, "--version"]),
@@ -116,10 +116,10 @@ def _linkers() -> dict[str, str]:
 
 def _first_line(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"fails: {error}"
-    return next(iter(done.stdout.splitlines()), f"fails with exit code {done.returncode}")
+    return next(iter(result.stdout.splitlines()), f"fails with exit code {result.returncode}")
 
 
 def _processor() -> dict[str, str]:
@@ -137,13 +137,13 @@ def _processor() -> dict[str, str]:
 
 
 def _target() -> Target:
-    """What `tcc compile` compiles for by default."""
+    """Returns the target that `tcc compile` compiles for by default."""
     options = Options()
     return parse_targets(options.target, options.cpu, detect)[0]
 
 
 def _huge_pages() -> str:
-    """The kernel's setting: madvise and always suit the runtime, never does not."""
+    """Returns the kernel's setting; the runtime needs `madvise` or `always`."""
     try:
         text = _HUGE_PAGES.read_text()
     except OSError:

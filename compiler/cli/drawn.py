@@ -1,4 +1,4 @@
-"""The model that a reference runs where the model draws random numbers."""
+"""A model with fixed draws in place of its random nodes, for references."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +13,11 @@ from tcc.temporary import temporary_folder
 
 @contextmanager
 def drawn_model(model: Path) -> Iterator[tuple[Path, bool]]:
-    """The model, its random nodes giving the draws of `SEED`, and False; itself and True where only
-    tcc's own evaluator takes these, as those of an archive of torch."""
+    """Yields the model with the draws of `SEED` in place of its random nodes, and False.
+
+    Yields the model itself and True where only tcc's own evaluator can run its random nodes, as in
+    a .pt2 archive.
+    """
     if model.suffix == ".pt2":
         yield model, any(node.op.name == "random_bits" for node in walk_nodes(load_model(model)))
         return

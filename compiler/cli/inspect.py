@@ -33,7 +33,7 @@ else:
 @click.option(
     "--kernels",
     is_flag=True,
-    help="What each kernel does, and its predicted time.",
+    help="Shows the work of each kernel, and its predicted time.",
 )
 @click.option("--measure", is_flag=True, help="Runs the model, and adds each kernel's time.")
 @click.option(
@@ -43,23 +43,24 @@ else:
 @click.option(
     "--form",
     type=click.Choice(FORMS),
-    help="Prints the model in this form; of an artifact its code, which needs --keep-ir.",
+    help="Prints the model in this form; an artifact has its code only, with --keep-ir.",
 )
-@click.option("--kernel", metavar="K", help="One kernel's form; of variant 1 of an artifact: 1/K.")
+@click.option("--kernel", metavar="K", help="Prints one kernel; 1/K in variant 1 of an artifact.")
 @click.option(
     "--derivations",
     is_flag=True,
-    help="Of an ONNX file: other orders of its sums and products, and why each is taken or not.",
+    help="For an ONNX file: other orders of its sums and products, and why each is used or not.",
 )
 @click.option(
     "--replay",
     type=click.File(errors="replace"),
-    help="Of --derivations: also a chain from a file, `site NAME` and then its steps.",
+    help="With --derivations: also a chain from a file, `site NAME` and then its steps.",
 )
 @click.option(
     "--svg",
     type=click.File("w", atomic=True),
-    help="Of --derivations: draws a site before and after, replayed or the first that is taken.",
+    help="With --derivations: draws a site before and after: the replayed site, else the first "
+    "that changes.",
 )
 @json_flag
 @timeout_flag
@@ -104,10 +105,10 @@ def inspect(
         if not (kernels or measure):
             _show_manifest({**manifest, "needs": needed_glibc(path)}, as_json)
             return
-        shown = range(len(manifest["variants"]))
-        if measure and len(shown) > 1:
-            shown = range(running := running_variant(path), running + 1)
-        facts = [kernel_facts(manifest, path, number) for number in shown]
+        numbers = range(len(manifest["variants"]))
+        if measure and len(numbers) > 1:
+            numbers = range(running := running_variant(path), running + 1)
+        facts = [kernel_facts(manifest, path, number) for number in numbers]
         times = None
         if measure:
             times = interruptible(
@@ -119,19 +120,22 @@ def inspect(
                     threads,
                 )
             )
-    named = [(manifest["variants"][number], own) for number, own in zip(shown, facts, strict=True)]
+    pairs = [
+        (manifest["variants"][number], variant_facts)
+        for number, variant_facts in zip(numbers, facts, strict=True)
+    ]
     if as_json:
         records = [
             {"variant": variant.get("target"), **asdict(row)}
-            for variant, own in named
-            for row in kernel_rows(own, times)
+            for variant, variant_facts in pairs
+            for row in kernel_rows(variant_facts, times)
         ]
         print_json(records)
         return
-    for variant, own in named:
+    for variant, variant_facts in pairs:
         if len(manifest["variants"]) > 1:
             say(f"{variant.get('target')}:")
-        say_fitted(_kernel_lines(variant, own, times, path))
+        say_fitted(_kernel_lines(variant, variant_facts, times, path))
 
 
 def _show_derivations(
@@ -158,8 +162,8 @@ def _kernel_lines(
     variant: dict[str, Any], facts: KernelFacts, times: Sequence[StepTime] | None, path: Path
 ) -> Iterator[str]:
     yield from table_lines(kernel_rows(facts, times))
-    told = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
-    yield from filter(None, told)
+    notes = contraction_line(facts, times), symbolic_sizes_line(facts, times is not None)
+    yield from filter(None, notes)
     yield from build_lines(variant, path)
 
 
@@ -172,14 +176,15 @@ def _show_manifest(manifest: dict[str, Any], as_json: bool) -> None:
 
 
 def _flat(value: Any) -> bool:
-    """Whether a value fits on one line: no records in it."""
+    """True where a value holds no records and so fits on one line."""
     if isinstance(value, list):
         return not any(isinstance(item, list | dict) for item in value)
     return not isinstance(value, dict)
 
 
 def _lines(name: str, value: Any) -> Iterator[str]:
-    """A table is its length and one row per line; nested values are indented."""
+    """Yields a value's lines: a list gives its length and a line per row; nested values are
+    indented."""
     if _flat(value):
         yield f"{name}: {' '.join(map(str, value)) if isinstance(value, list) else value}"
         return

@@ -1,4 +1,4 @@
-"""What a check layer by layer finds, as data, as a table, and as a model that shows the fault."""
+"""Results of a check layer by layer: as data, as a table, and as a model that shows the fault."""
 
 import shlex
 from collections.abc import Iterable, Iterator
@@ -12,16 +12,16 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import NamedArrays
 from tcc.record import record
 
-FAULTS = ("wrong", "refused", "failed")  # verdicts that a node is to blame for
+FAULTS = ("wrong", "refused", "failed")  # verdicts that blame the node itself
 
 
 @record
 class Finding:
     """How one output of one node compares.
 
-    `verdict` is ok, wrong (the node's own fault), follows (what it reads is wrong already),
-    rounding (it agrees when it is given exactly what the reference was), refused or failed (it does
-    not compile; the process that ran it ended), or unseen (no reference has it).
+    `verdict` is ok, wrong (the node's own fault), follows (an input of the node is wrong already),
+    rounding (the node agrees on exactly the reference's inputs), refused (it does not compile),
+    failed (its process ended), or unseen (no reference computes it).
     """
 
     node: int
@@ -37,7 +37,7 @@ class Finding:
 
 @record
 class Piece:
-    """The layers of `span` as a model with `outputs`; what it reads of `fixed` is constant."""
+    """The layers of `span` as a model with `outputs`; its inputs in `fixed` are constants."""
 
     span: range
     outputs: tuple[str, ...]
@@ -46,7 +46,7 @@ class Piece:
 
 @record
 class Fault:
-    """A piece with what it was given: what shows a fault."""
+    """A piece that shows a fault, with its input arrays and the error that was allowed."""
 
     piece: Piece
     arrays: NamedArrays
@@ -55,24 +55,27 @@ class Fault:
 
 @dataclass(slots=True)
 class Report:
-    """What a check found: a row for each value of each node that was reached, the layers that
-    only fail together (`joined`), and the smallest piece that shows the first fault; the names of
-    the references that ran, and how many pieces were compiled."""
+    """The results of a check.
+
+    `findings` has a row for each value of each checked node.  `joint_layers` fail only when they
+    are compiled together.  `fault` is the smallest piece that shows the first fault.  `references`
+    names the references that ran, and `compiles` counts the compiled pieces.
+    """
 
     findings: list[Finding] = field(default_factory=list)
-    joined: tuple[str, ...] = ()
+    joint_layers: tuple[str, ...] = ()
     fault: Fault | None = None
     references: dict[str, None] = field(default_factory=dict)
     compiles: int = 0
 
     @property
     def wrong(self) -> Finding | None:
-        """The first node that is wrong by itself."""
+        """Returns the finding of the first node that is itself at fault, or None."""
         return next((f for f in self.findings if f.verdict in FAULTS), None)
 
 
 def write_reproduction(model: PieceModel, fault: Fault, folder: Path) -> str:
-    """Writes `model.onnx` and the arrays it was given; returns the command that shows the fault."""
+    """Writes `model.onnx` and its input arrays; returns the command that shows the fault."""
     piece = fault.piece
     with file_errors("cannot write there", folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +92,7 @@ def write_reproduction(model: PieceModel, fault: Fault, folder: Path) -> str:
 
 
 def finding_lines(findings: Iterable[Finding]) -> Iterator[str]:
-    """A table: a row for each value, under one line of titles."""
+    """Returns the lines of a table: one row for each value, below a row of titles."""
     rows = [("node", "op", "error", "allowed", "inputs", "verdict", "name", "output")]
     for item in findings:
         inputs = "right" if item.inputs_right else "wrong"

@@ -1,11 +1,11 @@
 """A model against a reference, layer by layer.
 
-The graph's nodes are taken in batches, each as large as the memory allows and compiled once with
-all its values as outputs.  Every batch begins with the reference's values, so errors do not travel
-from one to the next.  A value that is off although what its node reads is right is looked at again:
-the node alone is compiled, and where that agrees, its inputs' rounding was the cause.  Where all
-nodes agree and the model does not, the fault lies in how nodes are joined: the shortest run of them
-that disagrees is searched for, by halving.
+The check splits the graph's nodes into batches, each as large as the memory allows, and compiles a
+batch once with all its values as outputs.  Every batch begins with the reference's values, so
+errors do not spread to the next batch.  Where a value is wrong although its node's inputs are
+right, the check compiles that node by itself: if the node then agrees, the rounding of its inputs
+was the cause.  Where all nodes agree and the model does not, the fault lies in how nodes are
+compiled together: bisection finds the shortest range of nodes that disagrees.
 """
 
 from bisect import bisect_left
@@ -26,9 +26,10 @@ from tcc.frontends.onnx.pieces import Layer, PieceModel
 from tcc.ir.op import Array, NamedArrays, Tolerance
 from tcc.options import Options
 
-_MOST = 500  # layers of one batch: what one compile may become
-_COPIES = 4  # of a value at once: in both runtimes, as they answer
-# Errors of one node alone, in units of its type's rounding, over the largest value.
+_MOST = 500  # layers in one batch: bounds the time of one compile
+_COPIES = 4  # copies of a value that exist at once: both runtimes hold it and send it
+# Allowed error of a node that is compiled by itself, in rounding units of its type, relative to
+# the largest value.
 _UNITS: Mapping[Tolerance, float] = {
     Tolerance.EXACT: 0,
     Tolerance.ELEMENTWISE: 16,
@@ -39,9 +40,9 @@ _UNITS: Mapping[Tolerance, float] = {
 
 @dataclass(slots=True)
 class LayerCheck:
-    """Checks one model; `folder` is for its own files.
+    """Checks one model; it writes its files to `folder`.
 
-    `memory` bounds the bytes of values that are held at once, `allowed` an error over the largest
+    `memory` bounds the bytes of values in memory, `allowed` the error relative to the largest
     value.  With `keep_going` a wrong node does not end the check.
     """
 
@@ -62,8 +63,11 @@ class LayerCheck:
     _names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Finds which layer reads each value last (outputs of the model: none is the last), and
-        what must not be cut: the values that no array holds, from where to where."""
+        """Finds the last reader of each value, and the spans of layers that must stay together.
+
+        The model's outputs count as read behind the last layer.  A span stays together where a
+        value without an array (a sequence, for example) leads from its first to its last layer.
+        """
         layers = self.model.layers
         for number, layer in enumerate(layers):
             self._last_read.update(dict.fromkeys(layer.reads, number))
@@ -76,7 +80,7 @@ class LayerCheck:
         ]
 
     def run(self) -> Report:
-        """Raises UserError where not even one layer fits the memory."""
+        """Returns the report; raises UserError where not even one layer fits the memory."""
         self._values.update(self.inputs)
         begin, count = 0, len(self.model.layers)
         while begin < count and (self._report.fault is None or self.keep_going):
@@ -84,49 +88,50 @@ class LayerCheck:
             begin = self._check(range(begin, end))
             self._forget(begin)
         if begin == count and self._report.fault is None:
-            self._report.joined = self._joined()
+            self._report.joint_layers = self._joint_layers()
         return self._report
 
     # ---- batches ----------------------------------------------------------------------------
 
     def _batch_end(self, begin: int) -> int:
-        """Where the batch from `begin` on ends: within the memory, where all values can be cut."""
-        held = sum(value.nbytes for value in self._values.values())
+        """Returns where the batch that starts at `begin` ends: within the memory, at a place where
+        the graph can be split."""
+        held_bytes = sum(value.nbytes for value in self._values.values())
         end, last = begin, begin
         while end < len(self.model.layers) and end - begin < _MOST:
-            held += _COPIES * sum(map(self.model.bytes_of, self.model.layers[end].writes))
-            if held > self.memory and last > begin:
+            held_bytes += _COPIES * sum(map(self.model.bytes_of, self.model.layers[end].writes))
+            if held_bytes > self.memory and last > begin:
                 break
             end += 1
             if self._can_end(begin, end):
                 last = end
-        if last == begin:  # nothing fits, or no value can be cut: as few as there can be
+        if last == begin:  # nothing fits, or the graph cannot be split: take the fewest layers
             last = begin + 1
             while last < len(self.model.layers) and not self._can_end(begin, last):
                 last += 1
         return last
 
     def _can_end(self, begin: int, end: int) -> bool:
-        return not any(begin <= made < end <= read for made, read in self._unseen)
+        return not any(begin <= writer < end <= reader for writer, reader in self._unseen)
 
     def _leaving(self, span: range) -> tuple[str, ...]:
-        """The values of the span that are read behind it or are outputs of the model."""
-        made = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
-        return tuple(name for name in made if self._last_read.get(name, -1) >= span.stop)
+        """Returns the values of the span that layers behind it read or the model outputs."""
+        names = dict.fromkeys(n for i in span for n in self.model.layers[i].writes)
+        return tuple(name for name in names if self._last_read.get(name, -1) >= span.stop)
 
     def _shown(self, span: range) -> tuple[str, ...]:
-        """Those of which there are arrays."""
+        """Returns the values that leave the span as arrays."""
         return tuple(filter(self.model.seen, self._leaving(span)))
 
     def _forget(self, begin: int) -> None:
-        """Drops what no layer from `begin` on reads."""
+        """Drops the values that no layer from `begin` on reads."""
         for name in [n for n in self._values if self._last_read.get(n, -1) < begin]:
             del self._values[name]
 
     # ---- one batch --------------------------------------------------------------------------
 
     def _check(self, span: range) -> int:
-        """Checks the layers of `span`, or the first of them, and returns where to go on."""
+        """Checks the layers of `span`, or some from its start; returns the next layer to check."""
         layers = self.model.layers
         self.progress(f"layer {span.start + 1} of {len(layers)}")
         outputs = tuple(n for i in span for n in layers[i].writes if self.model.seen(n))
@@ -144,77 +149,83 @@ class LayerCheck:
         return self._judge(span, got, want)
 
     def _middle(self, span: range) -> int | None:
-        """Where the span can be halved."""
+        """Returns the place nearest to the span's middle where the graph can be split, or None."""
         half = span.start + len(span) // 2
         places = (p for p in span[1:] if self._can_end(span.start, p))
         return min(places, key=lambda p: abs(p - half), default=None)
 
     def _judge(self, span: range, got: NamedArrays, want: NamedArrays) -> int:
-        """Adds the findings of a span and returns where to go on: behind a node whose fault must
-        not be carried further, else behind the span."""
-        wrong: set[str] = set()
+        """Adds the findings of a span and returns the next layer to check.
+
+        The next layer follows the first faulty node, so that its error spreads no further, or the
+        span.
+        """
+        wrong_values: set[str] = set()
         for number in span:
             layer = self.model.layers[number]
-            inputs_right = wrong.isdisjoint(layer.reads)
+            inputs_right = wrong_values.isdisjoint(layer.reads)
             rows = []
             for name in layer.writes:
                 if name not in want:
-                    found = Difference(name, 0.0, True, "not an array of a type that NumPy has")
-                    rows.append(_finding(number, layer, found, 0.0, inputs_right, "unseen"))
+                    difference = Difference(
+                        name, 0.0, True, "not an array of a type that NumPy has"
+                    )
+                    rows.append(_finding(number, layer, difference, 0.0, inputs_right, "unseen"))
                     continue
                 allowed = max(self.allowed, _UNIT.get(want[name].dtype.str[1:], 0) * 8)
-                found = compare(name, got[name], want[name], allowed)
-                verdict = "ok" if found.ok else "wrong" if inputs_right else "follows"
-                rows.append(_finding(number, layer, found, allowed, inputs_right, verdict))
-            off = [row for row in rows if row.verdict in ("wrong", "follows")]
-            wrong.update(layer.writes if off or not inputs_right else ())
-            alone = inputs_right and bool(off)
-            self._report.findings += self._alone(number, rows) if alone else rows
-            if alone and (self._can_end(span.start, number + 1) or number + 1 == span.stop):
+                difference = compare(name, got[name], want[name], allowed)
+                verdict = "ok" if difference.ok else "wrong" if inputs_right else "follows"
+                rows.append(_finding(number, layer, difference, allowed, inputs_right, verdict))
+            bad_rows = [row for row in rows if row.verdict in ("wrong", "follows")]
+            wrong_values.update(layer.writes if bad_rows or not inputs_right else ())
+            is_fault = inputs_right and bool(bad_rows)
+            self._report.findings += self._alone(number, rows) if is_fault else rows
+            if is_fault and (self._can_end(span.start, number + 1) or number + 1 == span.stop):
                 return number + 1
         return span.stop
 
     def _alone(self, number: int, rows: Sequence[Finding]) -> list[Finding]:
-        """The findings of a node that was off, by what it does alone with the right values."""
+        """Returns new findings of a node that was wrong: compiled by itself, on right inputs."""
         layer = self.model.layers[number]
         span = range(number, number + 1)
         outputs = tuple(row.output for row in rows if row.verdict != "unseen")
         if not all(name in self._values for name in layer.reads):
-            return list(rows)  # it reads what cannot be handed over: the batch's word counts
+            return list(rows)  # an input has no array, so the findings of the batch stand
         piece = Piece(span, outputs, frozenset())
         try:
             want = self._reference(piece)
             try:
                 got = self._compiled(piece)
-            except UserError:  # it needs some of what it reads when it is compiled
+            except UserError:  # the compile needs some of the node's inputs as constants
                 piece = self._piece(span, outputs)
                 got = self._compiled(piece)
         except TccError as error:
             return [replace(row, verdict="failed", why=str(error)) for row in rows]
-        found, limits = [], []
+        findings, limits = [], []
         for row in rows:
             if row.verdict == "unseen":
-                found.append(row)
+                findings.append(row)
                 continue
             allowed = self._allowed_alone(layer, want[row.output])
-            again = compare(row.output, got[row.output], want[row.output], allowed)
-            verdict = "wrong" if not again.ok else "ok" if row.verdict == "ok" else "rounding"
+            difference = compare(row.output, got[row.output], want[row.output], allowed)
+            verdict = "wrong" if not difference.ok else "ok" if row.verdict == "ok" else "rounding"
             limits.append(allowed)
-            found.append(_finding(number, layer, again, allowed, True, verdict))
-        if any(row.verdict == "wrong" for row in found):
+            findings.append(_finding(number, layer, difference, allowed, True, verdict))
+        if any(row.verdict == "wrong" for row in findings):
             self._blame(piece, max(limits))
-        return found
+        return findings
 
     def _alone_failed(self, piece: Piece, error: TccError) -> int:
-        """One layer, or layers that cannot be cut apart, that do not compile or run."""
+        """Records that one layer, or an inseparable span, does not compile or run; returns the next
+        layer to check."""
         verdict = "refused" if isinstance(error, UserError) else "failed"
         if isinstance(error, _NoReferenceError):
             verdict = "unseen"
         span = piece.span
         layer = self.model.layers[span.start]
-        nothing = Difference(piece.outputs[0], float("nan"), False, str(error))
-        found = _finding(span.start, layer, nothing, self.allowed, True, verdict)
-        self._report.findings.append(found)
+        difference = Difference(piece.outputs[0], float("nan"), False, str(error))
+        finding = _finding(span.start, layer, difference, self.allowed, True, verdict)
+        self._report.findings.append(finding)
         if verdict == "unseen":
             raise ToolError(
                 "no reference runs this node, so none that follows can be checked",
@@ -229,14 +240,19 @@ class LayerCheck:
         if want.dtype.kind != "f":
             return 0.0
         units = _UNITS[layer.tolerance or Tolerance.ACCUMULATE]
-        unit = _UNIT[want.dtype.str[1:]]
-        own = min(units, 16) * unit if want.dtype == np.float16 else units * unit
-        return own if self.options.precision == "f32" and not self.options.weights else self.allowed
+        rounding = _UNIT[want.dtype.str[1:]]
+        bound = min(units, 16) * rounding if want.dtype == np.float16 else units * rounding
+        return (
+            bound if self.options.precision == "f32" and not self.options.weights else self.allowed
+        )
 
-    # ---- what is joined ---------------------------------------------------------------------
+    # ---- layers that fail only together -----------------------------------------------------
 
-    def _joined(self) -> tuple[str, ...]:
-        """The layers that disagree only together; sets the fault.  Empty: the whole agrees."""
+    def _joint_layers(self) -> tuple[str, ...]:
+        """Returns the layers that disagree only when compiled together, and sets the fault.
+
+        Returns an empty tuple where the whole model agrees.
+        """
         count = len(self.model.layers)
         if not self._differs(0, count):
             return ()
@@ -251,7 +267,7 @@ class LayerCheck:
         return tuple(self.model.layers[number].name for number in span)
 
     def _differs(self, begin: int, end: int) -> bool:
-        """Whether the layers compiled as they would be in the model give other results."""
+        """True where the layers, compiled together as in the model, give wrong results."""
         self.progress(f"layers {begin + 1} to {end} joined")
         self._begin_at(begin)
         span = range(begin, end)
@@ -266,18 +282,21 @@ class LayerCheck:
         return not all(compare(n, got[n], want[n], self.allowed).ok for n in piece.outputs)
 
     def _begin_at(self, begin: int) -> None:
-        """Holds the reference's values of what the layers from `begin` on read."""
+        """Loads the reference's values that the layers from `begin` on read."""
         self._values = dict(self.inputs)
         if begin:
             span = range(begin)
             self._values.update(self._reference(Piece(span, self._leaving(span), frozenset())))
             self._forget(begin)
 
-    # ---- both sides -------------------------------------------------------------------------
+    # ---- runs of a piece --------------------------------------------------------------------
 
     def _piece(self, span: range, outputs: tuple[str, ...]) -> Piece:
-        """What the span reads becomes a constant of it where it is sizes, which the whole model
-        knows when it is compiled, or depends on no input."""
+        """Returns the piece of a span.
+
+        An input of the span becomes a constant where it depends on no input of the model or looks
+        like sizes, because a compile of the whole model knows both.
+        """
         fixed = frozenset(
             name
             for name in self._reads(span) - self.inputs.keys()
@@ -289,13 +308,13 @@ class LayerCheck:
         return {n for i in span for n in self.model.layers[i].reads if n in self._values}
 
     def _blame(self, piece: Piece, allowed: float) -> None:
-        """The first fault is the one that is shown."""
+        """Sets the report's fault, unless an earlier fault is set."""
         reads = self._reads(piece.span)
         arrays = {name: value for name, value in self._values.items() if name in reads}
         self._report.fault = self._report.fault or Fault(piece, arrays, allowed)
 
     def _written(self, piece: Piece) -> tuple[Path, dict[str, Array]]:
-        """The piece as a file, and the arrays of its inputs; both sides ask for it."""
+        """Returns the piece's file and its input arrays; writes the file once for both runtimes."""
         path = self.folder / "layers.onnx"
         if self._last != piece:
             self._names = self.model.write(
@@ -312,23 +331,24 @@ class LayerCheck:
     def _run_reference(
         self, piece: Piece, path: Path, feeds: NamedArrays, evaluated: bool
     ) -> NamedArrays:
-        """By ONNX Runtime, unless only the evaluator runs it."""
+        """Returns the outputs of ONNX Runtime, or of the evaluator where ONNX Runtime cannot run
+        the piece."""
         runs: dict[str, Callable[[], NamedArrays]] = {}
         if find_spec("onnxruntime") is not None and not evaluated:
             plain = partial(_outputs_of, "ort-plain", path, feeds, self.threads)
             runs["ONNX Runtime without optimisations"] = plain
         runs["the reference evaluator"] = partial(evaluate_model, path, feeds)
         reasons = []
-        for name, run in runs.items():
+        for name, evaluate in runs.items():
             try:
-                found = run()
+                outputs = evaluate()
             except TccError as error:
                 reasons.append(f"{name}: {error}")
                 if len(piece.span) > 1:
-                    break  # first find out which layer it is
+                    break  # the caller first finds which layer it is
             else:
                 self._report.references[name] = None
-                return found
+                return outputs
         raise _NoReferenceError("no reference runs this", why="; ".join(reasons))
 
     def _compiled(self, piece: Piece) -> NamedArrays:
@@ -339,7 +359,7 @@ class LayerCheck:
 
 
 class _NoReferenceError(ToolError):
-    """Neither ONNX Runtime nor the evaluator runs a piece."""
+    """Says that neither ONNX Runtime nor the evaluator runs a piece."""
 
 
 # The rounding unit of each type, by NumPy's letters for it.
@@ -356,13 +376,13 @@ def _like_sizes(value: Array) -> bool:
 
 
 def _first(places: Sequence[int], bad: Callable[[int], bool]) -> int:
-    """The first place that is bad, by halving; the last one is known to be."""
+    """Returns the first bad place by bisection; the last place must be bad."""
     return places[bisect_left(places, True, hi=len(places) - 1, key=bad)]
 
 
 def _finding(
-    number: int, layer: Layer, found: Difference, allowed: float, right: bool, verdict: str
+    number: int, layer: Layer, delta: Difference, allowed: float, right: bool, verdict: str
 ) -> Finding:
     return Finding(
-        number, layer.name, layer.op, found.output, found.error, allowed, right, verdict, found.why
+        number, layer.name, layer.op, delta.output, delta.error, allowed, right, verdict, delta.why
     )

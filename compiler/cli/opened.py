@@ -19,12 +19,12 @@ else:
 
 
 def is_artifact(path: Path) -> bool:
-    """Whether `path` is meant as an artifact: by its name, or by what lies there."""
+    """True where `path` names an artifact: by its suffix, or because the file is ELF."""
     return path.suffix == ".so" or is_elf(path)
 
 
 def check_pair(model: Path, artifact: Path | None) -> None:
-    """Raises UserError for an artifact where a model is due, and the other way round."""
+    """Raises UserError where `model` is an artifact, or `artifact` is none."""
     if is_artifact(model):
         raise UserError(
             "MODEL is an artifact, and not the model that it was compiled from",
@@ -36,17 +36,20 @@ def check_pair(model: Path, artifact: Path | None) -> None:
 
 
 @contextmanager
-def opened_artifact(model: Path, given: Sequence[str], **more: Any) -> Iterator[Path]:
-    """`model` itself if it is an artifact, else the artifact compiled from it for this
-    machine, which is removed afterwards; its inputs are also those with a default that `given`,
-    the texts of `--input`, give, and `more` are other fields of `Options`."""
+def opened_artifact(model: Path, input_texts: Sequence[str], **fields: Any) -> Iterator[Path]:
+    """Yields `model` if it is an artifact, else the path of an artifact compiled from it.
+
+    The artifact is compiled for this machine and removed afterwards.  Model inputs with a default
+    become its inputs where `input_texts`, the texts of `--input`, name them.  `fields` are other
+    fields of `Options`.
+    """
     if is_artifact(model):
         yield model
         return
-    chosen = options.Options(inputs=driver.optional_inputs(model, given), **more)
+    compile_options = options.Options(inputs=driver.optional_inputs(model, input_texts), **fields)
     with temporary_folder() as folder:
         with progress(f"compiling {model.name}") as stage:
             output = folder / f"{model.stem}.so"
-            compiled = driver.compile_model(model, chosen, output, stage)
+            compiled = driver.compile_model(model, compile_options, output, stage)
         say_fitted([summary_line(compiled)], err=True)
         yield compiled.path

@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 else:
     driver = later("tcc.driver")
 
-# What devices have no kernels for.
+# The ops that run on the host only: GPUs have no kernels for them.
 _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """What is said of one op in lists: name, ONNX names, element types, form, whether GPUs
-    compute it, meaning."""
+    """Returns the record of an op: name, ONNX names, element types, form, GPU support, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
@@ -45,12 +44,12 @@ def op_record(op: OpSpec) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name as people may write it: without the case, and the prefix of its domain."""
+    """Returns a name in lower case without the prefix of its domain."""
     return re.sub(r"^(aten::|aten\.|ai\.onnx\.|com\.microsoft\.)", "", name.lower())
 
 
 def _imported(name: str) -> Iterator[dict[str, Any]]:
-    """What is said of an operator that no row stands for: an importer writes it as others."""
+    """Yields the record of an operator without a row: an importer writes it as other operators."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [*driver.onnx_opsets(_plain(name))]
     module = driver.aten_converter(name)
@@ -63,7 +62,7 @@ def _imported(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _versions(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The ONNX operators that a row or its name stand for, with their opsets."""
+    """Returns the ONNX operators that a row or its name stand for, with their opsets."""
     opsets = driver.onnx_opsets(_plain(name), row["name"], *row["onnx"])
     return {"onnx": [*opsets], "opsets": opsets}
 
@@ -81,12 +80,12 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
       tcc ops --onnx
     """
     if as_onnx:
-        found = driver.onnx_operators()
-        click.echo(json.dumps(found) if as_json else "\n".join(found))
+        operators = driver.onnx_operators()
+        click.echo(json.dumps(operators) if as_json else "\n".join(operators))
         return
     records = [op_record(op) for op in OPS.values()]
     if names:
-        chosen: dict[str, dict[str, Any]] = {}
+        by_name: dict[str, dict[str, Any]] = {}
         for name in names:
             rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
             rows = rows or list(_imported(name))
@@ -95,8 +94,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
                     f"there is no op {name!r}",
                     hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
                 )
-            chosen |= {row["name"]: row | _versions(name, row) for row in rows}
-        records = list(chosen.values())
+            by_name |= {row["name"]: row | _versions(name, row) for row in rows}
+        records = list(by_name.values())
     if as_json:
         print_json(records)
         return
@@ -106,8 +105,8 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         for onnx, opsets in record.get("opsets", {}).items():
             click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
         if names and record["dtypes"]:
-            made = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
-            place = made if record["gpu"] else "only with --allow-host"
+            engine = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
+            place = engine if record["gpu"] else "only with --allow-host"
             for line in (
                 f"types: {' '.join(record['dtypes'])}",
                 f"as: {record['form']}",

@@ -17,8 +17,8 @@ from tcc.cli.show import say
 from tcc.errors import UserError
 from tcc.record import record
 
-_GRACE = 5.0  # seconds that ranks have to end when they are asked to
-# A rank ends with the launcher, whose end of the pipe is then its standard input's no more.
+_GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+# A rank ends with the launcher: the launcher's end closes the pipe that is the rank's stdin.
 _RANK = (
     "import os; from tcc.children import end_with_parent; end_with_parent(); "
     "os.dup2(os.open(os.devnull, os.O_RDONLY), 0); from tcc.__main__ import main; main()"
@@ -27,19 +27,22 @@ _RANK = (
 
 @record
 class _Rank:
-    """A process and the files of what it prints: a pipe would wait for the processes that it
-    leaves behind."""
+    """A process and the files of its stdout and stderr.
+
+    They are no pipes, because a pipe would also wait for processes that the rank leaves behind.
+    """
 
     process: subprocess.Popen[bytes]
-    printed: IO[str]
-    said: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
 
 
 def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
-    """What `count` ranks of `tcc ARGUMENTS` print, in their order; `{rank}` is a rank's number.
+    """Runs `count` ranks of `tcc ARGUMENTS` and returns the stdout of each, in order of rank.
 
-    The CPUs of this process are divided between them, with `pin` fixedly.  Lines of stderr appear
-    when a rank ends, behind its name.  The first rank that fails ends the others: raises UserError
+    `{rank}` in an argument becomes the rank's number.  Each rank gets its share of this process's
+    CPUs as its number of threads, and with `pin` as its CPU affinity.  Lines of stderr appear when
+    a rank ends, behind its name.  The first rank that fails ends all others; this raises UserError
     with its exit code.  Ranks end with the calling thread, however that ends.
     """
     ends: SimpleQueue[tuple[int, bool]] = SimpleQueue()
@@ -48,15 +51,15 @@ def run_ranks(count: int, pin: bool, arguments: Sequence[str]) -> list[str]:
             Thread(target=_watch, args=(rank.process.pid, number, ends), daemon=True).start()
         for _ in ranks:
             number, dumped = ends.get()
-            for line in _text(ranks[number].said).splitlines():
+            for line in _text(ranks[number].stderr).splitlines():
                 say(f"rank {number}: {line}", err=True)
             if code := ranks[number].process.wait():
                 raise _failure(number, code, dumped)
-        return [_text(rank.printed) for rank in ranks]
+        return [_text(rank.stdout) for rank in ranks]
 
 
 def _watch(process: int, number: int, ends: SimpleQueue[tuple[int, bool]]) -> None:
-    """Tells when a rank has ended, and whether it left a core dump."""
+    """Puts the rank's number into `ends` when it has ended, and whether it left a core dump."""
     dumped = False
     with suppress(ChildProcessError):  # where the caller ignores SIGCHLD, or has ended the rank
         ended = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
@@ -71,31 +74,31 @@ def _text(file: IO[str]) -> str:
 
 @contextmanager
 def _started(count: int, pin: bool, arguments: Sequence[str]) -> Iterator[list[_Rank]]:
-    """The ranks; those that still run at the end are ended."""
-    own = sorted(os.sched_getaffinity(0))
+    """Yields the ranks; at the end it ends every rank that still runs."""
+    cpus = sorted(os.sched_getaffinity(0))
     job = {"TCC_SIZE": str(count), "TCC_LOCAL_SIZE": str(count)}
     job |= {"TCC_RENDEZVOUS": f"run-{secrets.token_hex(8)}", "TCC_TOKEN": secrets.token_hex(16)}
-    job |= {"TCC_NUM_THREADS": str(max(1, len(own) // count))}
+    job |= {"TCC_NUM_THREADS": str(max(1, len(cpus) // count))}
     ranks: list[_Rank] = []
-    pipe = os.pipe()  # its one end is in this process alone
+    pipe = os.pipe()  # this process alone has the end for writing
     with ExitStack() as files:
         for end in pipe:
             files.callback(os.close, end)
         try:
             for rank in range(count):
                 words = [word.replace("{rank}", str(rank)) for word in arguments]
-                mine = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
+                variables = {"TCC_RANK": str(rank), "TCC_LOCAL_RANK": str(rank)}
                 if pin:  # a child has the CPUs of the thread that starts it
-                    share = own[rank * len(own) // count : (rank + 1) * len(own) // count]
-                    os.sched_setaffinity(0, share or {own[rank % len(own)]})
-                printed = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                said = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
-                process = _start(rank, words, os.environ | job | mine, pipe[0], printed, said)
-                ranks.append(_Rank(process, printed, said))
-                os.sched_setaffinity(0, own)
+                    share = cpus[rank * len(cpus) // count : (rank + 1) * len(cpus) // count]
+                    os.sched_setaffinity(0, share or {cpus[rank % len(cpus)]})
+                stdout = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                stderr = files.enter_context(tempfile.TemporaryFile("w+", errors="replace"))
+                process = _start(rank, words, os.environ | job | variables, pipe[0], stdout, stderr)
+                ranks.append(_Rank(process, stdout, stderr))
+                os.sched_setaffinity(0, cpus)
             yield ranks
         finally:
-            os.sched_setaffinity(0, own)
+            os.sched_setaffinity(0, cpus)
             _end([rank.process for rank in ranks])
 
 
@@ -103,13 +106,13 @@ def _start(
     rank: int,
     words: Sequence[str],
     variables: dict[str, str],
-    held: int,
-    printed: IO[str],
-    said: IO[str],
+    stdin: int,
+    stdout: IO[str],
+    stderr: IO[str],
 ) -> subprocess.Popen[bytes]:
     command = (sys.executable, "-c", _RANK, *words)
     try:
-        return subprocess.Popen(command, env=variables, stdin=held, stdout=printed, stderr=said)
+        return subprocess.Popen(command, env=variables, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
         raise UserError(f"rank {rank} cannot be started", why=error) from error
 

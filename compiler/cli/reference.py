@@ -1,5 +1,5 @@
 """Runs of a model by a reference: ONNX Runtime without optimisations for an ONNX file, PyTorch for
-an archive of it, or tcc's evaluator."""
+a .pt2 archive, or tcc's evaluator."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 @record
 class Job:
-    """A model on the draws of a range, rounded where `rounding` says how."""
+    """A run of the model on a range of draws; `rounding` says how the model is rounded."""
 
     draws: range
     rounding: Rounding | None = None
@@ -28,9 +28,10 @@ class Job:
 
 @record
 class Reference:
-    """What runs a model: the peer, or tcc's evaluator without one, and `why` that is so.
+    """The reference of a model: a peer, or tcc's evaluator if `peer` is None, and the reason `why`.
 
-    The evaluator `rounds_weights_alone` of an archive, and not what they are multiplied with.
+    `rounds_weights_alone`: for an archive the evaluator rounds weights, but not the operands that
+    they are multiplied with.
     """
 
     name: str
@@ -39,12 +40,15 @@ class Reference:
     rounds_weights_alone: bool
 
 
-def reference_of(model: Path, own: bool) -> Reference:
-    """The reference for a model; `own` where others do not take its types or its draws."""
+def reference_of(model: Path, evaluator_only: bool) -> Reference:
+    """Returns the reference for a model.
+
+    `evaluator_only`: no other reference takes the model's types or its random draws.
+    """
     is_archive = model.suffix == ".pt2"
     row = _TORCH if is_archive else PEERS["ort-plain"]
     title, why = row.title.partition(",")[0], ""
-    if own:
+    if evaluator_only:
         why = f"{title} does not take its types or its random draws"
     elif find_spec(row.package) is None:
         why = f"{title} is not installed (pip install {row.install})"
@@ -59,10 +63,10 @@ def run_reference(
     jobs: Sequence[Job],
     draws: Sequence[NamedArrays],
     threads: int,
-    own: bool,
+    evaluator_only: bool,
 ) -> list[list[NamedArrays]]:
-    """The outputs of each job on each of its draws; `names` are those of an archive's outputs."""
-    row, is_archive = reference_of(model, own).peer, model.suffix == ".pt2"
+    """Returns the outputs of each job on each of its draws; `names` are an archive's outputs."""
+    row, is_archive = reference_of(model, evaluator_only).peer, model.suffix == ".pt2"
     with temporary_folder() as folder:
         paths = [folder / f"{n}.onnx" if job.rounding else model for n, job in enumerate(jobs)]
         for path, job in zip(paths, jobs, strict=True):
@@ -85,9 +89,9 @@ def run_reference(
         feeds = {f"{n} {name}": a for n, draw in enumerate(draws) for name, a in draw.items()}
         cap = CAP * sum(len(job.draws) for job in jobs)
         with Peer(row.title, model, feeds, threads, row=row, cap=cap) as peer:
-            found = peer.outputs()
+            named_arrays = peer.outputs()
     outputs: list[list[dict[str, Array]]] = [[{} for _ in draws] for _ in jobs]
-    for text, array in found.items():
+    for text, array in named_arrays.items():
         number, draw, name = text.split(" ", 2)
         if name.isdigit() and is_archive and int(name) < len(names):
             name = names[int(name)]

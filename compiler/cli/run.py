@@ -82,7 +82,7 @@ def run(
 
 @contextmanager
 def _rank(module: Module) -> Iterator[None]:
-    """This process as a rank, for a model with collectives; all ranks learn why it fails."""
+    """Joins the job as a rank if the model has collectives; all ranks learn why this rank fails."""
     if module.ranks < 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""What commands print: progress on a terminal, summaries, sizes."""
+"""Output of the commands: progress on a terminal, summaries, tables, sizes, JSON."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ else:
 
 @contextmanager
 def progress(title: str) -> Iterator[Callable[[str], None]]:
-    """A function to call with the stage that begins; shown on stderr if that is a terminal."""
+    """Yields a function that shows the stage that begins, on stderr if stderr is a terminal."""
     if not sys.stderr.isatty():
         yield lambda stage: None
         return
-    shown = printable(title)
-    # Without a thread that draws it again and again: processes with threads cannot fork.
-    own = console.Console(stderr=True)
-    with live.Live(console=own, auto_refresh=False, transient=True) as shown_line:
-        yield lambda stage: shown_line.update(text.Text(f"{shown}: {stage}"), refresh=True)
+    printed_title = printable(title)
+    # No thread refreshes the line, because processes with threads cannot fork.
+    terminal = console.Console(stderr=True)
+    with live.Live(console=terminal, auto_refresh=False, transient=True) as shown_line:
+        yield lambda stage: shown_line.update(text.Text(f"{printed_title}: {stage}"), refresh=True)
 
 
 _SHOWN_TEXTS, _SHOWN_TEXT = 4, 60
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """Prints one line, whatever names are in it."""
+    """Prints one line with its control characters escaped."""
     click.echo(printable(line), err=err)
 
 
 def say_fitted(lines: Iterable[str], *, err: bool = False, indent: int = 4) -> None:
-    """Prints lines, those that are wider than the terminal as several, the later ones indented."""
+    """Prints lines; a line wider than the terminal is wrapped, and its continuation indented."""
     for line in lines:
         for part in _parts(printable(line), len(line) - len(line.lstrip()) + indent) or [""]:
             click.echo(part, err=err)
@@ -56,19 +56,22 @@ def _parts(text: str, indent: int) -> list[str]:
 
 
 def print_json(value: Any) -> None:
-    """Prints a result as a program would read it."""
+    """Prints a result as JSON."""
     click.echo(json.dumps(value))
 
 
 def aligned(
     rows: Iterable[Sequence[str]], justify: Callable[[str, int], str] = str.rjust
 ) -> Iterator[str]:
-    """Rows as lines of columns: the first and the last to the left, those between by `justify`.
-    Where a line is wider than the terminal, its last cell stands below it."""
+    """Yields rows as lines of aligned columns.
+
+    The first and the last column are aligned to the left, the columns between by `justify`.  Where
+    a line is wider than the terminal, its last cell stands below it.
+    """
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *others, last in rows:
-        cells = (first.ljust(widths[0]), *map(justify, others, widths[1:]), last)
+    for first, *middle, last in rows:
+        cells = (first.ljust(widths[0]), *map(justify, middle, widths[1:]), last)
         line = "  ".join(cells).rstrip()
         if len(line) <= get_terminal_size().columns:
             yield line
@@ -78,31 +81,32 @@ def aligned(
 
 
 def bytes_text(size: int) -> str:
-    """1536 is `1.5 KiB`."""
-    value, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
+    """Returns a size as text: 1536 is `1.5 KiB`."""
+    value, suffix = float(size), "B"
+    for suffix in ("B", "KiB", "MiB", "GiB"):  # noqa: B007
         if value < 1024:
             break
         value /= 1024
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{value:.0f} {suffix}" if suffix == "B" else f"{value:.1f} {suffix}"
 
 
 def summary_line(compiled: CompileResult) -> str:
-    """The one line that ends every compile; what differs between variants is there for each."""
-    made = compiled.summary
-    specialised = f"{made.specialisations} specialisation{'s' * (made.specialisations != 1)}"
-    needs = f"needs {made.needs}"
-    if len(made.variants) == 1:
-        kernels, converted, *sizes = _sizes(made.variants[0], made.precision)
-        counted = f"{made.ops} ops in {kernels}"
-        precision = f"{made.precision} with {converted}" if converted else made.precision
-        facts = (made.target, counted, precision, specialised, *sizes, needs)
+    """Returns the line that ends every compile; facts that differ appear once a variant."""
+    summary = compiled.summary
+    specialised = f"{summary.specialisations} specialisation{'s' * (summary.specialisations != 1)}"
+    needs = f"needs {summary.needs}"
+    if len(summary.variants) == 1:
+        kernels, converted, *sizes = _sizes(summary.variants[0], summary.precision)
+        counted = f"{summary.ops} ops in {kernels}"
+        precision = f"{summary.precision} with {converted}" if converted else summary.precision
+        facts = (summary.target, counted, precision, specialised, *sizes, needs)
         return f"{compiled.path}: {', '.join(facts)}"
-    each = (
-        f"{v.target}: {', '.join(filter(None, _sizes(v, made.precision)))}" for v in made.variants
+    variant_texts = (
+        f"{v.target}: {', '.join(filter(None, _sizes(v, summary.precision)))}"
+        for v in summary.variants
     )
-    general = ", ".join((f"{made.ops} ops", made.precision, specialised, needs))
-    return "; ".join((f"{compiled.path}: {general}", *each))
+    general = ", ".join((f"{summary.ops} ops", summary.precision, specialised, needs))
+    return "; ".join((f"{compiled.path}: {general}", *variant_texts))
 
 
 def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
@@ -117,18 +121,20 @@ def _sizes(variant: VariantSummary, precision: str) -> tuple[str, ...]:
 
 
 def _converted(types: Mapping[str, int], precision: str) -> str:
-    """`12 of 14 matmul and convolution weights as int8`; nothing where f32 is asked for."""
+    """Returns text such as `12 of 14 matmul and convolution weights as int8`; empty for f32."""
     narrow = {name: count for name, count in types.items() if name != "f32"}
-    every = f"of {sum(types.values())} matmul and convolution weights"
-    each = (f"{count} {every} as {name}" for name, count in narrow.items())
+    population = f"of {sum(types.values())} matmul and convolution weights"
+    parts = (f"{count} {population} as {name}" for name, count in narrow.items())
     if not types:
         return "" if precision in ("f32", "tf32") else "no matmul or convolution weights"
-    return " and ".join(each) or f"0 {every} in fewer bits"
+    return " and ".join(parts) or f"0 {population} in fewer bits"
 
 
 def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
-    """One line per array: name, type, shape, range; of strings the first ones.  Entries of
-    sequences have lines of their own."""
+    """Yields one line per array: name, type, shape, and range, or the first strings.
+
+    Each element of a sequence has a line of its own.
+    """
     for name, array in values.items():
         if array is None:
             yield f"{name}: no element"
@@ -139,9 +145,9 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
             continue
         shape = "x".join(map(str, array.shape)) or "scalar"
         if array.dtype == object:
-            shown = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
+            examples = [repr(str(text))[:_SHOWN_TEXT] for text in array.reshape(-1)[:_SHOWN_TEXTS]]
             more = ["..."] if array.size > _SHOWN_TEXTS else []
-            yield f"{name}: string {shape}: {', '.join([*shown, *more])}"
+            yield f"{name}: string {shape}: {', '.join([*examples, *more])}"
             continue
         lines = f"{name}: {array.dtype.name} {shape}"
         if array.size and array.dtype.kind in "iufb":
@@ -151,13 +157,15 @@ def array_lines(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _number(value: Any) -> str:
-    """Six digits of a float; all of an integer."""
+    """Returns six digits of a float, all digits of an integer."""
     return f"{value:.6g}" if value.dtype.kind == "f" else str(value)
 
 
 def array_record(value: Any) -> Any:
-    """Element type, shape and values of a result, as JSON; lists and None as they are.  Floats that
-    JSON lacks are the texts "nan", "inf" and "-inf"."""
+    """Returns element type, shape and values of a result, for JSON; None stays, lists recurse.
+
+    Floats that JSON lacks become the texts "nan", "inf" and "-inf".
+    """
     if value is None:
         return None
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Sizes of runs by the program's own arithmetic: of inputs that are made up, and of kernels."""
+"""Sizes that follow from a program's own arithmetic: of random inputs, and of kernels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,33 +24,34 @@ _Pair = tuple[int, int]
 
 
 def fitting_shapes(
-    program: Program, given: Mapping[int, Sequence[int]], least: int = 1, larger: bool = False
+    program: Program, shapes: Mapping[int, Sequence[int]], lowest: int = 1, larger: bool = False
 ) -> dict[int, tuple[int, ...]]:
-    """Shapes of the input ports that `given` lacks: symbolic sizes are `least`, but where checks
-    fail then one after the other becomes the smallest of a few sizes with which the fewest fail.
+    """Returns shapes of the input ports that `shapes` lacks, such that few checks fail.
 
-    The few sizes include what the failing checks compare, so that a size which `given` fixes is
-    found whatever it is.  With `larger` sizes are then twice as large and one more, all or one by
-    one, where no more checks fail outside of branches that data choose: a run may refuse them.
-    Checks of numbers that only a run knows count as met.
+    Every symbolic size starts at `lowest`.  While checks fail, one size after the other becomes
+    the smallest of some candidates with the fewest failing checks.  The candidates include the
+    numbers that failing checks compare, so that any size fixed by `shapes` can be matched.
+    With `larger`, sizes then become twice as large plus one, all together or one by one, where no
+    more checks fail outside of data-dependent branches; a run may still refuse these sizes.  Checks
+    of numbers that only a run knows count as met.
     """
-    known = {(port, axis): n for port, dims in given.items() for axis, n in enumerate(dims)}
+    known_dims = {(port, axis): n for port, dims in shapes.items() for axis, n in enumerate(dims)}
     fixed = constant_registers(program)
-    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in given]
-    asked = {
+    ports = [(n, p) for n, p in enumerate(program.inputs) if n not in shapes]
+    dim_places = {
         i.target: (i.a, i.b)
         for i in program.body
-        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in given
+        if isinstance(i, Let) and i.op is IntOp.DIM and i.a not in shapes
     }
-    # Equal sizes have one register; what is computed from others follows them.
-    free = [dim for _, port in ports for dim in port.dims if dim in asked and dim not in fixed]
+    # Equal sizes share one register, and a computed size is no free size.
+    free = [dim for _, port in ports for dim in port.dims if dim in dim_places and dim not in fixed]
     free = list(dict.fromkeys(free))
 
     def trial(
         sizes: Mapping[Register, int], branches: bool = True
     ) -> tuple[list[_Pair], dict[Register, int]]:
         registers: dict[Register, int] = {}
-        dims = {**known, **{asked[dim]: size for dim, size in sizes.items()}}
+        dims = {**known_dims, **{dim_places[dim]: size for dim, size in sizes.items()}}
         body = [i for i in program.body if branches or not isinstance(i, Branch)]
         return _missed(body, registers, dims), registers
 
@@ -59,36 +60,39 @@ def fitting_shapes(
 
     def mended(sizes: Mapping[Register, int]) -> Mapping[Register, int]:
         for dim in free if missed(sizes) else ():
-            failing = trial(sizes)[0]
-            compared = {n for a, b in failing for n in (max(a, b), sizes[dim] + abs(a - b))}
-            tried = [least, *sorted(_SIZES, key=lambda n: (n < least, n)), *sorted(compared)]
-            sizes = min(({**sizes, dim: size} for size in tried), key=missed)
+            failing_pairs = trial(sizes)[0]
+            compared = {n for a, b in failing_pairs for n in (max(a, b), sizes[dim] + abs(a - b))}
+            numbers = [lowest, *sorted(_SIZES, key=lambda n: (n < lowest, n)), *sorted(compared)]
+            sizes = min(({**sizes, dim: size} for size in numbers), key=missed)
         return sizes
 
-    best = mended(dict.fromkeys(free, least))
+    best = mended(dict.fromkeys(free, lowest))
     if missed(best):
-        equal = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
-        best = min(best, mended(equal), key=missed)
+        equal_sizes = min((dict.fromkeys(free, size) for size in _SIZES), key=missed)
+        best = min(best, mended(equal_sizes), key=missed)
     if larger:
-        every = {dim: 2 * size + 1 for dim, size in best.items()}
+        larger_sizes = {dim: 2 * size + 1 for dim, size in best.items()}
         for dims in (free, *([dim] for dim in free)):
-            grown = {**best, **{dim: every[dim] for dim in dims}}
-            best = grown if missed(grown, False) <= missed(best, False) else best
-    found = trial(best)[1]
-    return {number: tuple(found.get(dim, 1) for dim in port.dims) for number, port in ports}
+            trial_sizes = {**best, **{dim: larger_sizes[dim] for dim in dims}}
+            best = trial_sizes if missed(trial_sizes, False) <= missed(best, False) else best
+    sizes_of = trial(best)[1]
+    return {number: tuple(sizes_of.get(dim, 1) for dim in port.dims) for number, port in ports}
 
 
 def step_sizes(
     program: Program, shapes: Mapping[int, Sequence[int]]
 ) -> list[tuple[int | None, ...]]:
-    """What each step of the program is told, of kernels: None for what the `shapes` of inputs do
-    not decide, as numbers of data and of a trip are not."""
+    """Returns the size arguments of each step of the program; empty for steps that are no kernel.
+
+    An argument is None where the `shapes` of the inputs do not decide it: it comes from data or
+    from the trip of a loop.
+    """
     registers: dict[Register, int] = {}
-    dims = {(port, axis): n for port, own in shapes.items() for axis, n in enumerate(own)}
+    dims = {(port, axis): n for port, shape in shapes.items() for axis, n in enumerate(shape)}
     _missed(program.body, registers, dims)
-    written = Counter(i.target for i in walk_instructions(program.body) if isinstance(i, Let))
+    write_counts = Counter(i.target for i in walk_instructions(program.body) if isinstance(i, Let))
     return [
-        tuple(registers.get(r) if written[r] == 1 else None for r in step.ints)
+        tuple(registers.get(r) if write_counts[r] == 1 else None for r in step.ints)
         if isinstance(step, Launch)
         else ()
         for step in walk_instructions(program.body)
@@ -97,8 +101,10 @@ def step_sizes(
 
 
 def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) -> list[_Pair]:
-    """The numbers that each failing check compares, of all branches and of one trip of each loop;
-    sets `registers`."""
+    """Returns the pair of numbers that each failing check compares, and sets `registers`.
+
+    Both arms of a branch run where its condition is unknown, and each loop makes one trip.
+    """
     pairs: list[_Pair] = []
     for instr in body:
         match instr:
@@ -110,8 +116,8 @@ def _missed(body: Sequence[Instr], registers: dict[Register, int], dims: _Dims) 
                 a, b = registers[instr.a], registers[instr.b]
                 pairs += [] if MEANING[instr.relation](a, b) else [(a, b)]
             case Branch(when=when) if when in registers:
-                taken = instr.then if registers[when] else instr.otherwise
-                pairs += _missed(taken, registers, dims)
+                branch = instr.then if registers[when] else instr.otherwise
+                pairs += _missed(branch, registers, dims)
             case Branch():
                 pairs += _missed((*instr.then, *instr.otherwise), registers, dims)
             case Loop():

@@ -1,4 +1,4 @@
-"""The work of `tcc verify`: runs of an artifact and of a reference, and what is said of them."""
+"""The work of `tcc verify`: runs an artifact and a reference, and prints how they compare."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -57,8 +57,10 @@ def verify(
     reproduce: Path | None,
     as_json: bool,
 ) -> int:
-    """Prints how the artifact compares with the model and returns the exit code.  The arguments are
-    those of the command."""
+    """Prints how the artifact compares with the model and returns the exit code.
+
+    The arguments are the options of the command.
+    """
     check_pair(model, artifact)
     if layers and model.suffix == ".pt2":
         raise UserError(
@@ -94,44 +96,50 @@ def verify(
                 verify_weights(weights)
         _check_arrays((*module.inputs, *module.outputs), "compared")
         model, evaluated = click.get_current_context().with_resource(drawn_model(model))
-        own = evaluated or any(is_carried(port) for port in (*module.inputs, *module.outputs))
-        drawn, fixed = _drawn(module, inputs, draws_of(model, own, seed), partial(program_of, path))
+        evaluator_only = evaluated or any(
+            is_carried(port) for port in (*module.inputs, *module.outputs)
+        )
+        drawn, fixed = _drawn(
+            module, inputs, draws_of(model, evaluator_only, seed), partial(program_of, path)
+        )
         runs, errors = _outputs(module, drawn)
         if 0 in errors:
             raise errors[0]
-        # What the artifact refuses, the reference may refuse too.
+        # The reference may refuse a draw that the artifact refuses, so it gets none of them.
         checked = _outputs(module, fixed)[0]
-        others = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
-        asked = [
+        allowance_draws = {n: fixed[n] for n in checked} or {n: drawn[n] for n in runs}
+        model_draws = [
             _as_the_model_takes(draw, module.manifest)
-            for draw in (*(drawn[n] for n in runs), *others.values())
+            for draw in (*(drawn[n] for n in runs), *allowance_draws.values())
         ]
-        gots = [*runs.values(), *(checked or runs).values()]
-    found = compared(model, module, asked, gots, [*runs, *others], len(runs), own)
+        results = [*runs.values(), *(checked or runs).values()]
+    verdicts = compared(
+        model, module, model_draws, results, [*runs, *allowance_draws], len(runs), evaluator_only
+    )
     if tolerance is not None:
-        found = [_within(item, tolerance) for item in found]
-    unchanging = [item.output for item in found if _is_same(item.output, asked, gots)]
-    failed = [item for item in found if not item.ok]
+        verdicts = [_within(item, tolerance) for item in verdicts]
+    unchanging = [item.output for item in verdicts if _is_same(item.output, model_draws, results)]
+    failed = [item for item in verdicts if not item.ok]
     refused = [_refusal(drawn[n], error) for n, error in errors.items()]
-    oracle = reference_of(model, own)
+    oracle = reference_of(model, evaluator_only)
     reference = oracle.name
     precision = precision_text(module.manifest)
     if as_json:
-        outputs = [asdict(item) for item in found]
-        said = {"oracle": reference, "precision": precision, "unchanging": unchanging}
-        runs_said = {"runs": len(gots), "refused": refused}
-        print_json({**said, **runs_said, "ok": not failed, "outputs": outputs})
+        outputs = [asdict(item) for item in verdicts]
+        facts = {"oracle": reference, "precision": precision, "unchanging": unchanging}
+        run_facts = {"runs": len(results), "refused": refused}
+        print_json({**facts, **run_facts, "ok": not failed, "outputs": outputs})
         return int(bool(failed))
-    say(f"{precision}, beside {reference} in {len(gots)} runs")
+    say(f"{precision}, beside {reference} in {len(results)} runs")
     say_fitted(_reference_lines(oracle, precision))
-    for item in found:
+    for item in verdicts:
         say(_line(item, precision))
         if item.why:
             say(f"  {item.why}")
     say_fitted(refused)
     for name in unchanging:
         say(f"{name}: the same for all inputs, so this says little of it")
-    say(_last_line(found, precision, reference))
+    say(_last_line(verdicts, precision, reference))
     return int(bool(failed))
 
 
@@ -175,43 +183,45 @@ def _verify_layers(
     return int(report.fault is not None)
 
 
-def _within(found: Verdict, tolerance: float) -> Verdict:
-    """`found`, wrong where the precision costs more than `tolerance`."""
-    if not found.ok or found.cost <= tolerance:
-        return found
-    return replace(found, ok=False, why=f"more than --tolerance {tolerance:g}")
+def _within(verdict: Verdict, tolerance: float) -> Verdict:
+    """Returns the verdict, as wrong where the precision costs more than `tolerance`."""
+    if not verdict.ok or verdict.cost <= tolerance:
+        return verdict
+    return replace(verdict, ok=False, why=f"more than --tolerance {tolerance:g}")
 
 
 def _reference_lines(oracle: Reference, precision: str) -> Iterator[str]:
-    """Why tcc's own evaluator is the reference, where it is, and what it leaves out."""
+    """Yields why tcc's own evaluator is the reference, where it is, and what it does not round."""
     if oracle.why:
         yield f"the reference is tcc's own: {oracle.why}"
     if oracle.rounds_weights_alone and precision != "f32":
         yield "it rounds weights alone, so an error may be what the precision may cost"
 
 
-def _line(found: Verdict, precision: str) -> str:
-    """What is said of an output: whether it is right, and what the precision costs."""
-    said = f"{found.output}: {'ok' if found.ok else 'WRONG'}, error {found.error:.1e}"
-    if found.error < inf:
-        said += f" of {found.allowed:.1e} allowed"
-    return said if precision == "f32" else f"{said}; the precision costs {found.cost:.1e}"
+def _line(verdict: Verdict, precision: str) -> str:
+    """Returns the line of an output: right or wrong, its error, and the cost of the precision."""
+    text = f"{verdict.output}: {'ok' if verdict.ok else 'WRONG'}, error {verdict.error:.1e}"
+    if verdict.error < inf:
+        text += f" of {verdict.allowed:.1e} allowed"
+    return text if precision == "f32" else f"{text}; the precision costs {verdict.cost:.1e}"
 
 
-def _last_line(found: Sequence[Verdict], precision: str, reference: str) -> str:
-    """How many outputs are right.  Where rounding moves them far from the unrounded model, that is
-    no agreement."""
-    right = f"{sum(item.ok for item in found)} of {len(found)} outputs"
-    cost = max((item.cost for item in found if item.ok), default=0.0)
+def _last_line(verdicts: Sequence[Verdict], precision: str, reference: str) -> str:
+    """Returns the line that counts the right outputs.
+
+    It does not speak of agreement where rounding moves the outputs far from the unrounded model.
+    """
+    right = f"{sum(item.ok for item in verdicts)} of {len(verdicts)} outputs"
+    cost = max((item.cost for item in verdicts if item.ok), default=0.0)
     if precision == "f32" and cost <= _AGREEMENT:
         return f"{right} agree with {reference}"
     return f"{right} differ from the model by rounding alone"
 
 
-def _is_same(output: str, draws: Sequence[NamedArrays], gots: Sequence[NamedArrays]) -> bool:
-    """Whether an output is equal for all draws of the inputs that have equal shapes."""
+def _is_same(output: str, draws: Sequence[NamedArrays], results: Sequence[NamedArrays]) -> bool:
+    """True where draws of equal shapes exist and all give equal values of the output."""
     groups: dict[Any, list[Array]] = {}
-    for draw, got in zip(draws, gots, strict=False):
+    for draw, got in zip(draws, results, strict=False):
         shapes = tuple(array.shape for array in draw.values())
         groups.setdefault(shapes, []).append(got[output])
     return any(len(group) > 1 for group in groups.values()) and all(
@@ -225,42 +235,44 @@ def _drawn(
     draws: Sequence[Sequence[Draw]],
     program: Callable[[], Program],
 ) -> list[list[dict[str, Any]]]:
-    """The inputs of the user's seed, and those that allowances are computed with."""
+    """Returns the inputs of the user's seed, and the inputs that allowances are computed with."""
     drawn, fixed, more = (
         partial(make_draws, module.inputs, inputs, part, program) for part in draws
     )
-    found = [drawn(), fixed()]
-    found[1] += more() if len(found[1]) < len(draws[1]) else []
-    return [[as_values(as_taken(x, module.inputs), module.inputs) for x in part] for part in found]
+    arrays = [drawn(), fixed()]
+    arrays[1] += more() if len(arrays[1]) < len(draws[1]) else []
+    return [[as_values(as_taken(x, module.inputs), module.inputs) for x in part] for part in arrays]
 
 
 def _outputs(
     module: Module, draws: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[int, dict[str, Array]], dict[int, UserError]]:
-    """What the artifact gives for draws, by their numbers; and the errors of those that it refuses,
-    as a branch may their sizes."""
-    found: dict[int, dict[str, Array]] = {}
+    """Returns the artifact's outputs by number of draw, and the errors of draws that it refuses.
+
+    A branch of the model may refuse the sizes of a draw.
+    """
+    results: dict[int, dict[str, Array]] = {}
     errors: dict[int, UserError] = {}
     for number, values in enumerate(draws):
-        # A run may update its inputs.
+        # Copies, because a run may update its inputs.
         arrays = as_taken({name: np.array(a) for name, a in values.items()}, module.inputs)
         try:
             outputs = interruptible(partial(module.run, arrays, seed=SEED))
-            found[number] = as_values(outputs, module.outputs)
+            results[number] = as_values(outputs, module.outputs)
         except UserError as error:
             errors[number] = error
-    return found, errors
+    return results, errors
 
 
 def _refusal(values: Mapping[str, Any], error: UserError) -> str:
-    """What is said of a draw that is left out."""
+    """Returns the line of a draw that the artifact refuses."""
     sizes = (f"{n}={'x'.join(map(str, np.shape(a)))}" for n, a in values.items() if np.ndim(a))
     return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
-def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> None:
-    """Raises UserError where the artifact was made of a model with other inputs."""
-    got = [port.name for port in found]
+def _check_same_inputs(artifact: Path, ports: Sequence[Port], model: Path) -> None:
+    """Raises UserError where the artifact was compiled from a model with other inputs."""
+    got = [port.name for port in ports]
     expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
     if got != expected:
         raise UserError(
@@ -272,29 +284,29 @@ def _check_same_inputs(artifact: Path, found: Sequence[Port], model: Path) -> No
 
 
 def _check_arrays(ports: Sequence[Port], use: str) -> None:
-    """Raises UserError for a sequence or an optional, by name."""
+    """Raises UserError that names the first sequence or optional among `ports`."""
     for port in ports:
         if "(" in port.dtype:
             raise UserError(
                 f"{port.name!r} has no array that could be {use}",
                 why=f"it is of type {port.dtype}",
-                hint="tcc verify --layers checks what is around lists that a model makes inside",
+                hint="tcc verify --layers checks the nodes around lists inside of a model",
             )
 
 
 def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> None:
     first = report.wrong
     if as_json:
-        said = {
+        facts = {
             "ok": report.fault is None,
             "layers": layers,
             "references": list(report.references),
             "compiles": report.compiles,
             "first_wrong": None if first is None else asdict(first),
-            "joined": report.joined,
+            "joined": report.joint_layers,
             "reproduce": command,
         }
-        print_json({**said, "values": [asdict(item) for item in report.findings]})
+        print_json({**facts, "values": [asdict(item) for item in report.findings]})
         return
     for line in finding_lines(report.findings):
         say(line)
@@ -303,28 +315,28 @@ def _show_layers(report: Report, layers: int, command: str, as_json: bool) -> No
         right = "what it reads is right" if first.inputs_right else "what it reads is wrong too"
         say(f"the first wrong node is {first.name} ({first.op}): {right}")
         say(f"  its output {first.output}: {_reason(first)}")
-    elif report.joined:
+    elif report.joint_layers:
         say(f"every node agrees with {oracle}, but these do not when they are compiled together:")
-        say("  " + ", ".join(report.joined))
+        say("  " + ", ".join(report.joint_layers))
     else:
         say(f"all {layers} nodes agree with {oracle} ({report.compiles} compiles)")
     if command:
         say(f"to see it again: {command}")
 
 
-def _reason(found: Finding) -> str:
-    if found.why:
-        return f"{found.verdict}, {found.why}"
-    return f"error {found.error:.2e} of the largest value, {found.allowed:.1e} allowed"
+def _reason(finding: Finding) -> str:
+    if finding.why:
+        return f"{finding.verdict}, {finding.why}"
+    return f"error {finding.error:.2e} of the largest value, {finding.allowed:.1e} allowed"
 
 
 def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dict[str, Array]:
-    """Copies of an artifact's inputs, which a run may update, for its model: of a cache with room
-    for new rows only the old ones.
+    """Copies an artifact's inputs, which a run may update, for the model.
 
-    Raises UserError where the number of new rows depends on symbolic sizes.
+    Where an input is a cache with room for new rows, the model gets the old rows only.  Raises
+    UserError where the number of new rows depends on symbolic sizes.
     """
-    taken = {name: array.copy() for name, array in inputs.items()}
+    arrays = {name: array.copy() for name, array in inputs.items()}
     for item in manifest.get("appends", ()):
         name, axis, rows = item["input"], item["axis"], item["rows"]
         if not isinstance(rows, int):
@@ -334,7 +346,7 @@ def _as_the_model_takes(inputs: NamedArrays, manifest: Mapping[str, Any]) -> dic
                 why=f"a run appends {rows} rows, which depends on symbolic sizes",
                 hint="compile with --input, which fixes sizes",
             )
-        array = taken[name]
+        array = arrays[name]
         if axis < array.ndim and rows <= array.shape[axis]:
-            taken[name] = np.delete(array, np.s_[array.shape[axis] - rows :], axis)
-    return taken
+            arrays[name] = np.delete(array, np.s_[array.shape[axis] - rows :], axis)
+    return arrays

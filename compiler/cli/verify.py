@@ -48,13 +48,13 @@ else:
 def verify(**flags: Any) -> int:
     """Compares ARTIFACT (default: compiled now) with MODEL, an ONNX file or a .pt2 archive.
 
-    The reference is ONNX Runtime without optimisations, or PyTorch for an archive, whose calls it
-    runs one by one without unpickling what the archive holds.  Where it is not installed or does
-    not take the types or random draws, tcc's own evaluator is the reference, which is slow; the
-    text then says so.  Without --input it runs on several random inputs of two sizes.  The exit
-    code is 1 if an output differs from that of the model with weights and operands rounded as the
-    artifact rounds them by more than a few roundings make, or from that of the unrounded model by
-    more than --tolerance.
+    The reference is ONNX Runtime without optimisations, or PyTorch for an archive, which runs the
+    archive's calls one by one and unpickles nothing.  Where it is not installed or does not take
+    the types or random draws, the reference is tcc's own evaluator, which is slow; the output says
+    so.  Without --input it runs on several random inputs of two sizes.  The first comparison is
+    with the model whose weights and operands are rounded as the artifact rounds them: the exit code
+    is 1 if an output differs by more than a few roundings.  The second is with the unrounded model:
+    the exit code is 1 if an output differs by more than --tolerance.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""What a manifest says of an artifact's kernels, checked: the file may come from anywhere."""
+"""Facts about an artifact's kernels from its manifest, checked: the file may be untrusted."""
 
 from __future__ import annotations
 
@@ -34,11 +34,14 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 
 @record
 class KernelFact:
-    """One kernel: what it comes from, and the work and predicted time of one launch;
-    `contraction_flops` are those of its `flops` that sum products.  `limit` is what the price says
-    it waits for, where that is in the manifest.  With `formulas` (of the two kinds of flops and the
-    bytes, over `sizes`) all this is of typical sizes, and `times` has flops, bytes, seconds on all
-    cores and on one at each set of sizes that was priced."""
+    """One kernel: its source, and the work and predicted time of one launch.
+
+    `contraction_flops` is the part of `flops` in contractions.  `limit` names the resource that
+    binds the kernel according to its price, where the manifest has it.  A kernel with symbolic
+    sizes has `formulas`, over `sizes`, of flops, contraction flops and bytes; its numbers are then
+    those of typical sizes.  Each row of `times` has the flops, the bytes, the seconds on all cores
+    and the seconds on one core at a priced set of sizes.
+    """
 
     symbol: str
     source: str
@@ -52,43 +55,50 @@ class KernelFact:
     times: tuple[tuple[float, ...], ...] = ()
 
     def at(self, sizes: Sequence[int | None], threads: int | None = None) -> KernelFact | None:
-        """With the work of a launch at these `sizes`, None where it is not known, and the time that
-        prices at other sizes predict for it on so many `threads` (None: all cores).  Raises
-        UserError for formulas that are none."""
+        """Returns the facts with the work and predicted time of a launch at `sizes`.
+
+        The time is interpolated between priced sizes, for `threads` threads (None: all cores).
+        Returns None where a size is unknown or a formula has no value.  Raises UserError for a
+        malformed formula.
+        """
         if not self.formulas:
             return self
-        known = all_known(sizes)
-        if known is None or len(known) != len(self.sizes):
+        known_sizes = all_known(sizes)
+        if known_sizes is None or len(known_sizes) != len(self.sizes):
             return None
         names = {name_text(name): f"sizes[{n}]" for n, name in enumerate(self.sizes)}
         try:
-            found = [_evaluated(f, names | _FUNCTIONS, known) for f in self.formulas]
-            flops, products, bytes_ = found
+            values = [_evaluated(f, names | _FUNCTIONS, known_sizes) for f in self.formulas]
+            flops, contraction, bytes_ = values
         except (ArithmeticError, MemoryError, RecursionError):
             return None
-        together, alone = (self._interpolated(flops, bytes_, column) for column in (2, 3))
-        seconds = together if threads is None else max(together, alone / threads)
-        return replace(self, flops=flops, contraction_flops=products, bytes=bytes_, seconds=seconds)
+        all_cores, one_core = (self._interpolated(flops, bytes_, column) for column in (2, 3))
+        seconds = all_cores if threads is None else max(all_cores, one_core / threads)
+        return replace(
+            self, flops=flops, contraction_flops=contraction, bytes=bytes_, seconds=seconds
+        )
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
-        """Seconds in a column of `times` for so much work, on straight lines between the sets that
-        were priced; beyond them in proportion to the nearest."""
-        work = 0 if any(each[0] for each in self.times) else 1
-        points = sorted((each[work], each[column]) for each in self.times)
+        """Interpolates the seconds in a column of `times` linearly by flops, or by bytes without
+        flops; beyond the priced sets the seconds are in proportion to the nearest set."""
+        work = 0 if any(row[0] for row in self.times) else 1
+        points = sorted((row[work], row[column]) for row in self.times)
         amount = (flops, bytes_)[work]
         if not points or not points[0][0]:
             return self.seconds
-        for (less, short), (more, long) in pairwise(points):
-            if less <= amount <= more and less < more:
-                return short + (long - short) * (amount - less) / (more - less)
+        for (low, low_seconds), (high, high_seconds) in pairwise(points):
+            if low <= amount <= high and low < high:
+                return low_seconds + (high_seconds - low_seconds) * (amount - low) / (high - low)
         nearest, seconds = points[0] if amount < points[0][0] else points[-1]
         return seconds * amount / nearest
 
 
 @record
 class KernelFacts:
-    """`steps` are kernels' numbers and functions' names in the order of the program; the rates are
-    the limits of the machine that the artifact was compiled for."""
+    """The kernels and steps of a program, and the peak rates of the machine it was compiled for.
+
+    A step is the number of a kernel or the name of a runtime function.
+    """
 
     kernels: tuple[KernelFact, ...]
     steps: tuple[int | str, ...]
@@ -97,8 +107,10 @@ class KernelFacts:
 
 
 def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> KernelFacts:
-    """The facts of a variant in `manifest`, that of the artifact at `path`; raises UserError where
-    it lacks or contradicts them."""
+    """Returns the facts of a variant from `manifest`, which belongs to the artifact at `path`.
+
+    Raises UserError where facts are missing or malformed.
+    """
     with reading_manifest(path, "describe its kernels"):
         described = manifest["variants"][variant]
         kernels = tuple(
@@ -115,16 +127,18 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
         machine = described["machine"]
         rates = [_rate(machine[name]) for name in ("flops_per_second", "bytes_per_second")]
         steps = tuple(_typed(step, int, str) for step in described["steps"])
-        known = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
-        if not known or min(rates) <= 0:
+        in_range = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
+        if not in_range or min(rates) <= 0:
             raise ValueError("a number is out of range")
     return KernelFacts(kernels, steps, *rates)
 
 
 @contextmanager
 def reading_manifest(path: Path, what: str) -> Iterator[None]:
-    """Inside, what the manifest of the artifact at `path` lacks, or has otherwise than it should,
-    is a UserError: it does not do `what`."""
+    """Turns errors from reading the manifest of the artifact at `path` into UserError.
+
+    The message says that the manifest does not do `what`.
+    """
     try:
         yield
     except (LookupError, TypeError, ValueError, OverflowError, StopIteration) as error:
@@ -137,7 +151,7 @@ def reading_manifest(path: Path, what: str) -> Iterator[None]:
 
 
 def _evaluated(formula: str, names: Mapping[str, str], sizes: Sequence[int]) -> int:
-    """The value of an index's text, whose names stand in `names` with Python's text for each."""
+    """Evaluates a formula; `names` maps each of its names to the text that Python parses."""
     try:
         text = _NAME.sub(lambda name: names[name[0]], formula)
         return _value(ast.parse(text, mode="eval").body, sizes)
@@ -172,8 +186,8 @@ def _texts(items: Any) -> tuple[str, ...]:
 
 
 def _time(item: Any) -> tuple[float, ...]:
-    flops, bytes_, together, alone = map(_rate, _typed(item, list))
-    return flops, bytes_, together, alone
+    flops, bytes_, all_cores, one_core = map(_rate, _typed(item, list))
+    return flops, bytes_, all_cores, one_core
 
 
 def _rate(value: Any) -> float:

@@ -29,27 +29,27 @@ _CODE = ("llvm", "triton", "asm")
 FORMS = ("graph", "expr", "tile", "schedule", "program", *_CODE)
 
 
-def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) -> str:
-    """The text of a model's `form`, one of `FORMS`, on this machine's processor; of one `kernel` by
-    its number, or of all.  `given` are the texts of `--input`.
+def form_text(model: Path, form: str, kernel: str | None, input_texts: Sequence[str]) -> str:
+    """Returns the text of a model's `form`, one of `FORMS`, for this machine's processor.
 
-    An artifact has the forms `llvm`, `triton` and `asm`, if it was compiled with --keep-ir.
-    Raises UserError for a form or a kernel that there is not.
+    `kernel` is the number of a kernel; None gives all.  `input_texts` are the texts of `--input`.
+    An artifact has the forms `llvm`, `triton` and `asm` if it was compiled with --keep-ir.  Raises
+    UserError for a form or a kernel that does not exist.
     """
     if form in _CODE:
-        return _code(model, form, kernel, given)
+        return _code(model, form, kernel, input_texts)
     if is_artifact(model):
         raise UserError(
             "an artifact holds the code of its kernels only",
             where=f"--form {form}",
             hint=f"give the ONNX file, or one of {', '.join(_CODE)}",
         )
-    made = _stopped(model, _STEPS.get(form, _LAST), given)
+    result = _stopped(model, _STEPS.get(form, _LAST), input_texts)
     if form in ("graph", "program"):
         if kernel is not None:
             raise UserError(f"a {form} is one text for all kernels", where=f"--kernel {kernel}")
-        return forms.text(made) if form == "graph" else programs.program_text(made.program)
-    texts: list[str] = list(getattr(forms, _TEXTS[form])(made))
+        return forms.text(result) if form == "graph" else programs.program_text(result.program)
+    texts: list[str] = list(getattr(forms, _TEXTS[form])(result))
     if kernel is None:
         return "\n".join(texts)
     if not kernel.isdecimal() or int(kernel) >= len(texts):
@@ -61,17 +61,17 @@ def form_text(model: Path, form: str, kernel: str | None, given: Sequence[str]) 
     return texts[int(kernel)]
 
 
-def _stopped(model: Path, step: str, given: Sequence[str]) -> Any:
-    """The form that the model has after a step."""
+def _stopped(model: Path, step: str, input_texts: Sequence[str]) -> Any:
+    """Returns the form that the model has after a step."""
     try:
-        with opened_artifact(model, given, stop_after=step):
+        with opened_artifact(model, input_texts, stop_after=step):
             pass
     except Stopped as stopped:
         return stopped.form
     raise InternalError(f"a compile went past the step {step}")
 
 
-def _code(model: Path, form: str, kernel: str | None, given: Sequence[str]) -> str:
-    with opened_artifact(model, given, keep_ir=True) as path:
+def _code(model: Path, form: str, kernel: str | None, input_texts: Sequence[str]) -> str:
+    with opened_artifact(model, input_texts, keep_ir=True) as path:
         names = [kernel] if kernel is not None else list(read_listings(path)) or ["0"]
         return "\n".join(kernel_listing(path, name, form) for name in names)

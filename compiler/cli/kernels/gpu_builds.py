@@ -7,7 +7,7 @@ from typing import Any
 from tcc.cli.kernels.facts import reading_manifest
 from tcc.cli.show import aligned
 
-# Of the manifest's row, and as a head.
+# Key of the manifest's row, and head of the column.
 _COLUMNS = (
     ("symbol", "kernel"),
     ("warps", "warps"),
@@ -20,11 +20,10 @@ _COLUMNS = (
 
 
 def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
-    """A table for each architecture of a variant in the manifest of the artifact at `path`; nothing
-    for one without GPUs.
+    """Yields a table for each GPU architecture of a variant; nothing for a variant without GPUs.
 
-    `registers` and `spilt bytes` are a lane's, `shared bytes` those of a unit.  Raises UserError
-    where the manifest lacks any of it.
+    `registers` and `spilt bytes` count per thread, `shared bytes` per CTA.  Raises UserError where
+    the manifest of the artifact at `path` lacks a number.
     """
     if "gpu" not in variant:
         return
@@ -34,8 +33,8 @@ def build_lines(variant: dict[str, Any], path: Path) -> Iterator[str]:
             (
                 str(build["arch"]),
                 [
-                    [str((kernel | {"blocks": cut})[key]) for key, _ in _COLUMNS]
-                    for kernel, cut in zip(build["kernels"], blocks, strict=True)
+                    [str((kernel | {"blocks": count})[key]) for key, _ in _COLUMNS]
+                    for kernel, count in zip(build["kernels"], blocks, strict=True)
                 ],
             )
             for build in variant["builds"]

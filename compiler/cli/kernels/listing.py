@@ -16,12 +16,11 @@ else:
 
 
 def kernel_listing(path: Path, kernel: str, form: str) -> str:
-    """A kernel of the artifact at `path` in a form: `llvm`, `triton`, or `asm`, which LLVM IR
-    became.
+    """Returns a kernel of the artifact at `path` as `llvm`, `triton`, or `asm` (compiled LLVM IR).
 
-    `kernel` is its symbol or number, in an artifact of several variants behind the variant's number
-    as in `1/0`.  Raises UserError where the artifact does not keep its IR, has
-    no such kernel, or not in this form: GPUs' kernels are Triton, those of cores LLVM IR.
+    `kernel` is its symbol or number; in an artifact of several variants the variant's number comes
+    first, as in `1/0`.  Raises UserError where the artifact does not keep its IR, has no such
+    kernel, or not in this form: kernels for GPUs are Triton, kernels for CPUs LLVM IR.
     """
     manifest, listings = read_manifest(path), read_listings(path)
     if not listings:
@@ -30,20 +29,20 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
             where=path,
             hint="compile the model with --keep-ir, or inspect the ONNX file itself",
         )
-    number, symbol = _chosen(kernel, len(manifest["variants"]))
+    number, symbol = _variant_and_symbol(kernel, len(manifest["variants"]))
     if number >= len(manifest["variants"]):
         raise UserError(
             f"the artifact has no variant {number}",
             where=path,
             hint=f"its last is {len(manifest['variants']) - 1}",
         )
-    kept = "triton" if "gpu" in manifest["variants"][number] else "llvm"
-    if symbol in listings and form != kept and "triton" in (form, kept):
+    kept_form = "triton" if "gpu" in manifest["variants"][number] else "llvm"
+    if symbol in listings and form != kept_form and "triton" in (form, kept_form):
         raise UserError(
             "the kernel is not kept in this form",
             where=f"--form {form}",
-            why=f"it is for {'GPUs' if kept == 'triton' else 'the CPU'}",
-            hint=f"--form {kept}",
+            why=f"it is for {'GPUs' if kept_form == 'triton' else 'the CPU'}",
+            hint=f"--form {kept_form}",
         )
     if symbol not in listings:
         raise UserError(
@@ -56,20 +55,20 @@ def kernel_listing(path: Path, kernel: str, form: str) -> str:
     return compile.kernel_assembly(listings[symbol], _target(manifest, number, path))
 
 
-def _chosen(kernel: str, variants: int) -> tuple[int, str]:
-    """The variant's number and the name under which the link step keeps the kernel's listing."""
-    place, _, own = kernel.rpartition("/")
+def _variant_and_symbol(kernel: str, variants: int) -> tuple[int, str]:
+    """Returns the variant's number and the name under which the artifact keeps the listing."""
+    place, _, name = kernel.rpartition("/")
     number = int(place) if place.isdecimal() else 0
-    symbol = f"tcc_kernel_{own}" if own.isdecimal() else own
+    symbol = f"tcc_kernel_{name}" if name.isdecimal() else name
     return number, symbol if variants == 1 else f"{number}/{symbol}"
 
 
 def _target(manifest: dict[str, Any], number: int, path: Path) -> Target:
-    """What the artifact's code was made for; its caches do not matter any more."""
+    """Returns the target of a variant's code, without cache sizes: they do not affect assembly."""
     with reading_manifest(path, "name its target"):
         variant = manifest["variants"][number]
         cpu, triple = variant["cpu"], manifest["target"]["triple"]
-        arch = next(a for a, known in CPU_TRIPLES.items() if known == triple)
+        arch = next(a for a, cpu_triple in CPU_TRIPLES.items() if cpu_triple == triple)
         features = map(str, variant["features"])
         profile = cpu_profile(arch, str(cpu), features, l1=0, l2=0, l3=0)
     return Target("cpu", (arch,), triple, profile)

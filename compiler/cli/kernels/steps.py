@@ -1,4 +1,4 @@
-"""What each step of an artifact's program takes."""
+"""The time of each step of an artifact's program."""
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -17,9 +17,11 @@ from tcc.runtime import Module
 
 @record
 class StepTime:
-    """What one step of the program takes in a run, in which it runs `times` times; `step` is a
-    kernel's number or a function's name, `sizes` what the kernel is told (None: not known), on so
-    many `threads` (None: all cores)."""
+    """The seconds of one step in one run of the program, in which the step runs `times` times.
+
+    `step` is the number of a kernel or the name of a runtime function.  `sizes` are the size
+    arguments of the kernel (None: not known).  `threads` counts the threads (None: all cores).
+    """
 
     step: int | str
     times: int
@@ -29,7 +31,7 @@ class StepTime:
 
 
 def running_variant(path: Path) -> int:
-    """Which of its variants the artifact at `path` runs here; raises UserError as `load` does."""
+    """Returns the variant of the artifact at `path` that runs here; raises UserError as `load`."""
     return runtime.load(path, error=UserError).variant
 
 
@@ -40,9 +42,9 @@ def measure_steps(
     runs: int,
     threads: int | None,
 ) -> tuple[StepTime, ...]:
-    """Seconds of each of the `steps` of the artifact at `path`: the median of `runs` runs.
+    """Measures each of the `steps` of the artifact at `path`: the median of `runs` runs.
 
-    One unmeasured run comes before.  `inputs` gives the arrays to run on.  Raises UserError as
+    One unmeasured run comes first.  `inputs` returns the arrays to run on.  Raises UserError as
     `load` does.
     """
     module = runtime.load(path, threads, timed=True, error=UserError)
@@ -60,10 +62,12 @@ def measure_steps(
         for number, port in enumerate(module.inputs)
         if port.kind == "tensor"
     }
-    found = []
-    told = step_sizes(program, shapes)
-    for step, sizes, own in zip(steps, told, zip(*sums, strict=True), strict=True):
-        seconds = [new.seconds - old.seconds for old, new in pairwise(own)]
-        count = (own[-1].count - own[0].count) // runs
-        found.append(StepTime(step, count, median(seconds), sizes, module.statistics().threads))
-    return tuple(found)
+    step_times = []
+    step_arguments = step_sizes(program, shapes)
+    for step, sizes, readings in zip(steps, step_arguments, zip(*sums, strict=True), strict=True):
+        seconds = [new.seconds - old.seconds for old, new in pairwise(readings)]
+        count = (readings[-1].count - readings[0].count) // runs
+        step_times.append(
+            StepTime(step, count, median(seconds), sizes, module.statistics().threads)
+        )
+    return tuple(step_times)

@@ -1,4 +1,4 @@
-"""The kernels of an artifact as a table: what they do, and how their time compares to the limit."""
+"""The kernels of an artifact as a table: their work, and their time against the machine's limit."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,15 +10,17 @@ from tcc.record import record
 
 @record
 class KernelRow:
-    """A kernel, or a function of the runtime (whose work is not known: None), in all its launches.
+    """All launches of a kernel or of a runtime function in one run.
 
-    `predicted` and `measured` are seconds of one run.  `share` is the limit's part of the measured
-    time, else of the predicted one: the least that the operations at the machine's peak (`limit`
-    "flops") or the bytes at its memory bandwidth ("bytes") can take.  A limit that the measured
-    time is below is none; the one of bytes, if no other is left, is "cache", without a share: they
-    came from there.  Where the artifact says what binds a kernel, `limit` is that.
-    With symbolic sizes the work is that of the sizes of the run, None where only its data tell
-    these.
+    `predicted` and `measured` are seconds of the run.  The work, `flops` and `bytes`, is None for
+    runtime functions and where the sizes depend on the run's data.  With symbolic sizes it is the
+    work at the sizes of the run.
+
+    `limit` names the resource that bounds the time from below: "flops" at the machine's peak rate,
+    or "bytes" at its memory bandwidth; where the artifact says what binds the kernel, `limit` is
+    that.  `share` is the bound's part of the measured time, else of the predicted time.  A bound
+    above the measured time does not count.  Where no bound remains, `limit` is "cache" without a
+    share: the bytes came from a cache.
     """
 
     name: str
@@ -33,37 +35,42 @@ class KernelRow:
 
 
 def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[KernelRow]:
-    """One row per kernel and function, the longest first."""
+    """Returns one row per kernel and function, the longest time first."""
     rows = []
     for step in dict.fromkeys(facts.steps):
-        done = [_done(facts, n, times) for n, each in enumerate(facts.steps) if each == step]
-        measured = None if times is None else sum(seconds for *_, seconds in done)
+        work = [_step_work(facts, n, times) for n, other in enumerate(facts.steps) if other == step]
+        measured = None if times is None else sum(seconds for *_, seconds in work)
         if isinstance(step, str):
-            launches = sum(count for _, count, _ in done)
+            launches = sum(count for _, count, _ in work)
             rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
         else:
-            rows.append(_row(facts, facts.kernels[step], done, measured))
+            rows.append(_row(facts, facts.kernels[step], work, measured))
     return sorted(rows, key=lambda row: -_time(row))
 
 
 def contractions(facts: KernelFacts, times: Sequence[StepTime] | None) -> tuple[int, float]:
-    """Multiply-adds (two each) of a run's contractions, and seconds of the kernels that hold them,
-    with all else that is fused into those: measured, where the work is known, or without `times`
-    predicted."""
+    """Returns the flops of a run's contractions, and the seconds of the kernels that hold them.
+
+    A multiply-add counts as two.  The seconds include all work that is fused into the kernels.
+    They are measured, or predicted without `times`; kernels of unknown work are left out.
+    """
     flops, seconds = 0, 0.0
     for number in range(len(facts.steps)):
-        kernel, count, spent = _done(facts, number, times)
+        kernel, count, spent = _step_work(facts, number, times)
         if kernel is not None and kernel.contraction_flops:
             flops += kernel.contraction_flops * count
             seconds += spent
     return flops, seconds
 
 
-_Done = tuple[KernelFact | None, int, float]
+_StepWork = tuple[KernelFact | None, int, float]
 
 
-def _done(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _Done:
-    """A step's work (None: not known), launches and seconds: measured, or predicted."""
+def _step_work(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> _StepWork:
+    """Returns a step's kernel (None: work not known), launches and seconds.
+
+    The seconds are measured, or predicted without `times`.
+    """
     step = facts.steps[number]
     kernel = None if isinstance(step, str) else facts.kernels[step]
     if times is None:
@@ -73,7 +80,7 @@ def _done(facts: KernelFacts, number: int, times: Sequence[StepTime] | None) -> 
 
 
 def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> str | None:
-    """`contractions` in words, against the limit of the artifact's machine; None without any."""
+    """Returns `contractions` as text, with their share of the machine's peak; None without any."""
     flops, seconds = contractions(facts, times)
     if not seconds:
         return None
@@ -83,11 +90,11 @@ def contraction_line(facts: KernelFacts, times: Sequence[StepTime] | None) -> st
 
 
 def symbolic_sizes_line(facts: KernelFacts, measured: bool) -> str | None:
-    """What the table says of kernels with symbolic sizes; None without any."""
+    """Returns the table's note on kernels with symbolic sizes; None without any."""
     if not any(k.formulas for k in facts.kernels):
         return None
     if measured:
-        return "symbolic sizes: work is that of this run; there is none where its data decide"
+        return "symbolic sizes: the work is that of this run, and unknown where its data decide it"
     return "symbolic sizes: counted as their typical values (tcc compile --typical)"
 
 
@@ -96,29 +103,29 @@ def _time(row: KernelRow) -> float:
 
 
 def _row(
-    facts: KernelFacts, kernel: KernelFact, done: Sequence[_Done], measured: float | None
+    facts: KernelFacts, kernel: KernelFact, work: Sequence[_StepWork], measured: float | None
 ) -> KernelRow:
-    launches = sum(count for _, count, _ in done)
+    launches = sum(count for _, count, _ in work)
     priced = not kernel.formulas or kernel.times
-    known = measured is None or (priced and all(each for each, count, _ in done if count))
-    predicted = sum(each.seconds * count for each, count, _ in done if each) if known else None
-    front = kernel.symbol, kernel.source, launches
-    if any(each is None and count for each, count, _ in done):
-        return KernelRow(*front, None, None, predicted, measured, None, None)
-    flops = sum(each.flops * count for each, count, _ in done if each)
-    bytes_ = sum(each.bytes * count for each, count, _ in done if each)
-    least = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
+    is_priced = measured is None or (priced and all(fact for fact, count, _ in work if count))
+    predicted = sum(fact.seconds * count for fact, count, _ in work if fact) if is_priced else None
+    head = kernel.symbol, kernel.source, launches
+    if any(fact is None and count for fact, count, _ in work):
+        return KernelRow(*head, None, None, predicted, measured, None, None)
+    flops = sum(fact.flops * count for fact, count, _ in work if fact)
+    bytes_ = sum(fact.bytes * count for fact, count, _ in work if fact)
+    bounds = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
     time = predicted if measured is None else measured
-    held = [name for name in least if 0 < least[name] <= (measured or float("inf"))]
-    nearest = max(held, key=lambda name: least[name], default=None)
-    share = least[nearest] / time if nearest and time else None
+    binding = [name for name in bounds if 0 < bounds[name] <= (measured or float("inf"))]
+    nearest = max(binding, key=lambda name: bounds[name], default=None)
+    share = bounds[nearest] / time if nearest and time else None
     limit = "cache" if bytes_ else None
     if nearest is not None:
         limit = kernel.limit or nearest
-    return KernelRow(*front, flops, bytes_, predicted, measured, limit, share)
+    return KernelRow(*head, flops, bytes_, predicted, measured, limit, share)
 
 
-# Of a row, as a head, and the factor to the head's unit.
+# Field of a row, head of its column, and factor to the unit in the head.
 _NUMBERS = (
     ("measured", "measured us", 1e6),
     ("predicted", "predicted us", 1e6),
@@ -128,8 +135,10 @@ _NUMBERS = (
 
 
 def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
-    """The rows and their sum as aligned text, kernels by their numbers; nothing of what was not
-    measured."""
+    """Returns the rows and their sum as aligned text; kernels appear by number.
+
+    The column of measured times is there only if a row has one.
+    """
     heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of limit", "source")
     table = (heads, *map(_cells, rows), *([_sum(rows)] if rows else ()))
     measured = any(row.measured is not None for row in rows)
@@ -146,8 +155,8 @@ def _cells(row: KernelRow) -> tuple[str, ...]:
 def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
     numbers = []
     for name, _, factor in _NUMBERS:
-        known = [value for row in rows if (value := getattr(row, name)) is not None]
-        numbers.append(_number(sum(known) if known else None, factor))
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        numbers.append(_number(sum(values) if values else None, factor))
     return "all", str(sum(row.launches for row in rows)), *numbers, "", ""
 
 

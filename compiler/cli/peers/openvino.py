@@ -1,6 +1,7 @@
 """The worker that runs a model with OpenVINO: MODEL.onnx INPUTS.npz THREADS PRECISION.
 
-Set up for latency as its documentation says: one stream over all threads, inputs bound once.
+It is set up for latency as OpenVINO's documentation says: one stream over all threads, inputs bound
+once.
 """
 
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from tcc.cli.peers.worker import Array, Run, read_arrays, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, precision: str) -> Run:
-    """A function that runs the model once on the arrays of `feed`; computes in `precision`."""
+    """Returns a function that runs the model once on the arrays of `feed`, in `precision`."""
     core = openvino.Core()
     settings = {
         "PERFORMANCE_HINT": "LATENCY",

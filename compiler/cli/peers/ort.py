@@ -1,6 +1,6 @@
 """Runs models with ONNX Runtime: MODEL.onnx INPUTS.npz THREADS [unoptimised [BEGIN:END:MODEL ...]].
 
-With ranges it gives the outputs that `worker.run_ranges` names.
+With ranges the outputs have the names of `worker.run_ranges`.
 """
 
 from collections.abc import Callable
@@ -12,8 +12,8 @@ from tcc.cli.peers.worker import Arrays, Run, read_arrays, run_ranges, serve
 
 
 def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str) -> Run:
-    """A function that gives the outputs of `model` on the arrays of `feed`, or those of all
-    `ranges`."""
+    """Returns a function that gives the outputs of `model` on the arrays of `feed`, or the outputs
+    of all `ranges`."""
     onnxruntime.disable_telemetry_events()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
@@ -22,15 +22,15 @@ def prepare(model: Path, feed: Path, threads: int, mode: str = "", *ranges: str)
     if mode == "unoptimised":
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 
-    def opened(path: str) -> Callable[[Arrays], Arrays]:
+    def open_model(path: str) -> Callable[[Arrays], Arrays]:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True))
 
     if ranges:
-        outputs = run_ranges(feed, ranges, opened)
+        outputs = run_ranges(feed, ranges, open_model)
         return lambda: outputs
-    return partial(opened(str(model)), read_arrays(feed))
+    return partial(open_model(str(model)), read_arrays(feed))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ from tcc.ir.op import Array, NamedArrays
 from tcc.record import record
 from tcc.temporary import temporary_folder
 
-# Seconds for any one answer of a worker: loading and compiling a model, a batch of runs.
+# Seconds to wait for one answer of a worker: loading and compiling a model, a batch of runs.
 CAP = 300.0
-SEED = 0  # of the random numbers that an artifact draws
+SEED = 0  # the seed of the random numbers that an artifact draws
 
-# What silences each peer that reports to its vendor; nothing of the user's home is read or written.
+# Variables that keep a peer from reporting to its vendor.
 _QUIET = MappingProxyType(
     {"ORT_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1"}
 )
@@ -34,8 +34,8 @@ _OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 class PeerKind:
     """One kind of peer.
 
-    `package` must be importable for it, `install` names what provides it; `module` is the worker,
-    `-m` style, or the path of a script; `arguments` go to it.
+    `package` must be importable, and `install` names the package to install.  `module` is the
+    worker: the name of a module or the path of a script.  The worker gets `arguments`.
     """
 
     title: str
@@ -69,9 +69,9 @@ def check_installed(row: PeerKind) -> None:
 class Peer(AbstractContextManager["Peer"]):
     """A running worker; use it in a `with`.
 
-    `row` says what it is where `PEERS` does not, `cap` how many seconds each answer may take.
-    Raises ToolError where the peer is not installed and, with the worker's last words, where it
-    fails or takes longer than its cap.
+    `row` describes a peer that `PEERS` lacks.  `cap` bounds the seconds of each answer.  Raises
+    ToolError where the peer is not installed, where the worker fails (with the end of its log), or
+    where an answer takes longer than `cap`.
     """
 
     def __init__(
@@ -92,12 +92,12 @@ class Peer(AbstractContextManager["Peer"]):
         folder = self._folder = self._ending.enter_context(temporary_folder("tcc-peer-"))
         self._feed = folder / "inputs.npz"
         write_arrays(self._feed, inputs)
-        # -P: a random.so that was compiled into the current folder is no module
-        started_as = [] if self._row.module.endswith(".py") else ["-P", "-m"]
+        # -P: without it a random.so in the current folder would be imported as a module
+        flags = [] if self._row.module.endswith(".py") else ["-P", "-m"]
         arguments = [str(model), str(self._feed), str(threads), *self._row.arguments]
         with (folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, *started_as, self._row.module, *arguments],
+                [sys.executable, *flags, self._row.module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -120,16 +120,16 @@ class Peer(AbstractContextManager["Peer"]):
         self._ending.close()
 
     def seconds(self, count: int) -> list[float]:
-        """Wall seconds of `count` runs, one after the other."""
+        """Returns the wall seconds of each of `count` runs."""
         return [float(value) for value in self._ask(f"time {count}")["seconds"]]
 
     def give(self, inputs: NamedArrays) -> None:
-        """Has the model run on other inputs from now on."""
+        """Replaces the inputs of the model."""
         write_arrays(self._feed, inputs)
         self._ask("again")
 
     def outputs(self) -> dict[str, Array]:
-        """The outputs by name."""
+        """Runs the model once and returns its outputs by name."""
         path = self._folder / "outputs.npz"
         self._ask(f"outputs {path}")
         return read_arrays(path)
@@ -145,10 +145,10 @@ class Peer(AbstractContextManager["Peer"]):
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        late: list[bool] = []
+        expiries: list[bool] = []
 
         def stop() -> None:
-            late.append(True)
+            expiries.append(True)
             self._process.kill()
 
         timer = Timer(self._cap, stop)
@@ -157,7 +157,7 @@ class Peer(AbstractContextManager["Peer"]):
             line = self._process.stdout.readline()
         finally:
             timer.cancel()
-        if late:
+        if expiries:
             raise ToolError(f"{self._row.title} took more than {self._cap:g} seconds")
         answer: dict[str, Any] = json.loads(line) if line else {}
         if not line or "error" in answer:
@@ -177,11 +177,11 @@ class Peer(AbstractContextManager["Peer"]):
 
 
 def _environment(folder: Path, threads: int) -> dict[str, str]:
-    """A worker's variables.  It imports from where this process does, installed or not, and draws
-    the random numbers that the references of `tcc verify` get.
+    """Returns a worker's environment variables.
 
-    OpenVINO asks a file in the home folder whether it may report to its vendor, so the worker gets
-    a home of its own whose file says no.
+    The worker imports modules from the same folders as this process, and draws the same random
+    numbers as the references of `tcc verify`.  OpenVINO reads from a file in the home folder
+    whether it may report to its vendor, so the worker gets a home folder whose file says no.
     """
     consent = folder / _OPENVINO_CONSENT
     consent.parent.mkdir()

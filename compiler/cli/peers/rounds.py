@@ -1,4 +1,4 @@
-"""Benchmark rounds: peers take turns, so that drift of the machine meets all of them alike.
+"""Benchmark rounds: peers take turns, so that drift of the machine affects all of them equally.
 
 Two ratios compare tcc with its peers; above 1 tcc is faster.  `paired_ratio` is the median over
 rounds of the fastest peer in a round over tcc in the same round: a slow minute of the machine slows
@@ -20,14 +20,13 @@ REST = 0.15
 # machine that does nothing else lie closer together.
 _SCATTER = 10 / 9
 
-# A turn: what gives the seconds of a peer's runs.
+# A turn: a function that runs a peer and returns the seconds of its runs.
 Turn = Callable[[], Sequence[float]]
 
 
 @record
 class Times:
-    """Wall seconds of one peer's runs: the shortest run, the median of all runs, the median of
-    each round."""
+    """Wall seconds of one peer: its shortest run, the median of its runs, and of each round."""
 
     least: float
     median: float
@@ -36,12 +35,12 @@ class Times:
 
     @property
     def best(self) -> float:
-        """The median of the best round: what the peer does while the machine is at its best."""
+        """Returns the median of the best round: the peer's time on an undisturbed machine."""
         return min(self.rounds)
 
     @property
     def scattered(self) -> int:
-        """The rounds that took over a ninth longer than the best one."""
+        """Counts the rounds that took over a ninth longer than the best round."""
         return sum(value > _SCATTER * self.best for value in self.rounds)
 
 
@@ -76,12 +75,12 @@ def interleaved(
     between: Callable[[int], None] = lambda number: None,
     take: Callable[[str, Turn], Sequence[float]] = rested,
 ) -> Mapping[str, Times]:
-    """Times of each peer: in each round each peer runs in turn for about `budget` seconds.
+    """Measures each peer: in each round each peer runs in turn for about `budget` seconds.
 
-    In its turn a peer runs once unmeasured, which wakes its threads.  Each round starts with
-    another peer, so that none always follows the same one.  `between` is called with each round's
-    number, from 0, before it begins; `take` with the kind of a peer and its turn, which it may take
-    again.
+    In its turn a peer runs once unmeasured, which wakes its threads.  Each round starts with the
+    next peer, so that no peer always runs first.  `between` is called with each round's number,
+    from 0, before the round begins.  `take` is called with a peer's kind and turn and returns the
+    seconds; it may take the turn several times.
     """
     counts = {peer.kind: max(1, round(budget / _typical(peer))) for peer in peers}
     turns: dict[str, list[Sequence[float]]] = {peer.kind: [] for peer in peers}
@@ -106,5 +105,5 @@ def _times(turns: Sequence[Sequence[float]]) -> Times:
 
 
 def _typical(peer: Peer) -> float:
-    """Seconds of a run, roughly: the first ones after loading are slow."""
+    """Returns a rough time of a run in seconds: the shortest of three, as the first is slow."""
     return max(min(peer.seconds(3)), 1e-7)

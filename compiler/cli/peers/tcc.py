@@ -7,7 +7,7 @@ from tcc.cli.peers.worker import Run, read_arrays, serve
 
 
 def prepare(artifact: Path, feed: Path, threads: int) -> Run:
-    """A function that runs the artifact once on the arrays of `feed`."""
+    """Returns a function that runs the artifact once on the arrays of `feed`."""
     module = load(artifact, threads)
     inputs = read_arrays(feed)
     return lambda: module.run(inputs)

@@ -1,7 +1,7 @@
-"""Runs archives of PyTorch by its operators: MODEL.pt2 INPUTS.npz THREADS [BEGIN:END:FILE ...].
+"""Runs .pt2 archives by PyTorch's operators: MODEL.pt2 INPUTS.npz THREADS [BEGIN:END:FILE ...].
 
-It gives the outputs that `worker.run_ranges` names, and numbers those of the archive.  FILE is the
-archive itself, or JSON that says how what its contractions read is rounded.
+The outputs have the names of `worker.run_ranges`, with numbers for the archive's outputs.  FILE is
+the archive itself, or JSON that says how the operands of its contractions are rounded.
 """
 
 import json
@@ -14,13 +14,13 @@ from tcc.frontends.rounding import Rounding
 
 
 def prepare(model: Path, feed: Path, threads: int, *ranges: str) -> Run:
-    """A function that gives the outputs of `model` for all `ranges`."""
+    """Returns a function that gives the outputs of `model` for all `ranges`."""
 
-    def opened(path: str) -> Callable[[Arrays], Arrays]:
+    def open_model(path: str) -> Callable[[Arrays], Arrays]:
         rounding = {} if path == str(model) else json.loads(Path(path).read_text())
         return replayed(str(model), Rounding(**rounding))
 
-    outputs = run_ranges(feed, ranges, opened)
+    outputs = run_ranges(feed, ranges, open_model)
     return lambda: outputs
 
 

@@ -1,13 +1,13 @@
-"""The worker's side of a peer: a process that runs one model when it is asked.
+"""The worker's side of a peer: a process that runs one model on request.
 
 A worker is started as `python -m tcc.cli.peers.X MODEL INPUTS.npz THREADS [ARGUMENT ...]`.  It
 answers one JSON line when it is ready, then one JSON line for each line it reads:
 
     time COUNT      -> {"seconds": [...]}   wall seconds of COUNT runs
     outputs FILE    -> {}                   writes the outputs of one run to FILE (npz)
-    again           -> {}                   prepares anew: INPUTS.npz is another by now
+    again           -> {}                   prepares anew, because INPUTS.npz has changed
 
-A failure is answered with {"error": text} and ends the worker.  What the runtime prints goes to
+A failure is answered with {"error": text} and ends the worker.  The runtime's own prints go to
 stderr.
 """
 
@@ -26,18 +26,18 @@ from tcc.children import end_with_parent
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-Run = Callable[[], Arrays]  # of a model, once
+Run = Callable[[], Arrays]  # runs a model once
 
 
 def write_arrays(path: Path, arrays: Arrays) -> None:
-    """Names may be any text, so arrays are numbered; array 0 holds the names.
+    """Writes arrays as an npz file: array 0 holds their names, which may be any text.
 
-    Strings have a full stop behind them, for NumPy drops zeros at the end of a text.  Raises
+    Each string gets a full stop at its end, because NumPy drops zeros at the end of a text.  Raises
     ValueError for sequences and optionals.
     """
-    given = map(np.asarray, arrays.values())
-    stored = [_with_stops(a) if a.dtype.kind in "OU" else a for a in given]
-    np.savez(path, np.array(list(arrays), dtype=np.str_), *stored)
+    values = map(np.asarray, arrays.values())
+    encoded = [_with_stops(a) if a.dtype.kind in "OU" else a for a in values]
+    np.savez(path, np.array(list(arrays), dtype=np.str_), *encoded)
 
 
 def _with_stops(texts: Array) -> Array:
@@ -51,43 +51,46 @@ def _without_stops(texts: Array) -> Array:
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The inverse of `write_arrays`."""
-    with np.load(path, allow_pickle=False) as held:
-        arrays = [held[f"arr_{number + 1}"] for number in range(len(held["arr_0"]))]
-        found = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
-        return dict(zip(map(str, held["arr_0"]), found, strict=True))
+    """Reads the arrays that `write_arrays` wrote."""
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = [archive[f"arr_{number + 1}"] for number in range(len(archive["arr_0"]))]
+        decoded = (_without_stops(a) if a.dtype.kind == "U" else a for a in arrays)
+        return dict(zip(map(str, archive["arr_0"]), decoded, strict=True))
 
 
 def serve(prepare: Callable[..., Run]) -> None:
-    """Answers requests on stdin until it ends; `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)`,
-    two paths, a number and texts, gives the function that runs once."""
+    """Answers requests from stdin until it ends.
+
+    `prepare(MODEL, INPUTS.npz, THREADS, *ARGUMENTS)` takes two paths, a number and texts, and
+    returns the function that runs the model once.
+    """
     end_with_parent()
-    model, feed, threads, *rest = sys.argv[1:]
+    model, feed, threads, *arguments = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
+    os.dup2(2, 1)  # stdout carries the protocol, so the runtime's own prints go to stderr
     try:
         for line in chain(["again"], sys.stdin):
             verb, _, operand = line.strip().partition(" ")
             if verb == "again":
-                run = prepare(Path(model), Path(feed), int(threads), *rest)
-                run()
+                run_once = prepare(Path(model), Path(feed), int(threads), *arguments)
+                run_once()
                 _reply(answers, {})
             elif verb == "time":
-                _reply(answers, _timed(run, int(operand)))
+                _reply(answers, _timed(run_once, int(operand)))
             else:
-                write_arrays(Path(operand), run())
+                write_arrays(Path(operand), run_once())
                 _reply(answers, {})
     except Exception as error:
         _reply(answers, {"error": f"{type(error).__name__}: {error}"})
 
 
 def run_ranges(
-    feed: Path, ranges: Sequence[str], opened: Callable[[str], Callable[[Arrays], Arrays]]
+    feed: Path, ranges: Sequence[str], open_model: Callable[[str], Callable[[Arrays], Arrays]]
 ) -> Arrays:
-    """The outputs of every MODEL of `ranges`, texts BEGIN:END:MODEL, on the draws BEGIN to END of
-    the inputs in `feed`, whose arrays are named `DRAW NAME`.
+    """Runs every MODEL of `ranges`, texts BEGIN:END:MODEL, on its draws BEGIN to END.
 
-    The outputs are named `MODEL DRAW NAME`, the models being numbered; `opened(MODEL)` runs one.
+    The arrays in `feed` are named `DRAW NAME`.  The outputs are named `MODEL DRAW NAME`, where
+    MODEL is the position in `ranges`.  `open_model(MODEL)` returns a function that runs the model.
     """
     draws: dict[str, dict[str, Array]] = {}
     for text, array in read_arrays(feed).items():
@@ -96,10 +99,10 @@ def run_ranges(
     outputs: dict[str, Array] = {}
     for number, text in enumerate(ranges):
         begin, end, path = text.split(":", 2)
-        run = opened(path)
-        for at in range(int(begin), int(end)):
-            arrays = run(draws.get(str(at), {}))
-            outputs |= {f"{number} {at} {name}": array for name, array in arrays.items()}
+        run_model = open_model(path)
+        for draw_number in range(int(begin), int(end)):
+            arrays = run_model(draws.get(str(draw_number), {}))
+            outputs |= {f"{number} {draw_number} {name}": array for name, array in arrays.items()}
     return outputs
 
 
@@ -107,10 +110,10 @@ def _reply(answers: TextIO, answer: Mapping[str, Any]) -> None:
     print(json.dumps(answer), file=answers, flush=True)
 
 
-def _timed(run: Run, count: int) -> dict[str, Sequence[float]]:
+def _timed(run_once: Run, count: int) -> dict[str, Sequence[float]]:
     seconds = []
     for _ in range(count):
         started = time.perf_counter()
-        run()
+        run_once()
         seconds.append(time.perf_counter() - started)
     return {"seconds": seconds}
