@@ -84,7 +84,7 @@ def optimise(
     graphs = []
     folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
-        key = derived, asked = code.derivations, code.asked
+        key = derived, requested = code.derivations, code.requested
         if key not in done:
             with trace.stage(_label(code, codes) + "optimise"):
                 done[key] = tuple(
@@ -93,7 +93,7 @@ def optimise(
                         options.level,
                         trace,
                         derivations=derived,
-                        requested=(*asked, *folds),
+                        requested=(*requested, *folds),
                         states=options.state,
                     )
                     for each in given

@@ -31,10 +31,8 @@ from tcc.ir.types import BF16, U8, U32, DType
 
 _LATER = -65536  # the bits of a word that hold the later of two elements
 _LEAST_LANES = 4  # of the dot-product instructions
-_SIGNS, _ONES = (
-    0x80808080 - (1 << 32),
-    0x01010101,
-)  # the sign bits, and ones, of a word
+# The sign bits of a word's four bytes, and a one in each byte.
+_SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101
 
 
 def per_word(dtype: DType) -> int:

@@ -157,9 +157,8 @@ class LlvmIndices:
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
         low, low_den = bounds(num)[0], bounds(den)[0]
         by = self.emit(den)
-        if (
-            low_den is None or low_den < 1
-        ):  # hoisted before the loop, it is computed even if the loop has no trips
+        # The division may stand before a loop without trips, where the divisor may be 0.
+        if low_den is None or low_den < 1:
             by = self.code.intrinsic("smax", by, 1)
         a, b = self._same_width(self.emit(num), by)
         if low is not None and low >= 0:

@@ -1,4 +1,4 @@
-"""Stores of blocks: in which parts and in which order they are written."""
+"""Stores of blocks: their parts, and the order of the parts."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ from tcc.backends.cpu.llvm.text import Reg, mangled
 from tcc.ir.index import const
 from tcc.ir.tile import Store
 
-# One vector or element of a block that is stored.
+# A vector or an element of a block to store: access, row, chunk, block.
 _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 
 
 def store(env: Environment, nodes: Sequence[Store]) -> None:
-    """Writes blocks, one after the other; elements one by one in the order of memory: those of a
-    block may lie a page apart, and displace each other's lines before the next block writes there.
+    """Writes blocks one after the other.
 
-    Where blocks have several guards at open sizes, one test tells whether all of them hold.
+    If all parts are single elements, they are written in the order of memory: elements of a block
+    may lie a page apart, and would evict each other's cache lines before the next block writes
+    there.  If blocks have several guards on symbolic sizes, one test decides whether all hold.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
     if len(nodes) < 2:
@@ -65,8 +66,11 @@ def _write(pieces: Sequence[_Piece]) -> None:
 
 
 def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
-    """Returns one bool that is true where the guards of all `pieces` hold; None where there is one
-    test or none, where a guard turns single lanes off, and where all sizes are known."""
+    """Returns an i1 that is true if the guards of all `pieces` hold.
+
+    None where there are fewer than two tests, where a guard turns single lanes off, and where all
+    sizes are known.
+    """
     if not any(guard.extent.terms for at, *_ in pieces for guard in at.guards):
         return None
     masks = [at.mask(where, chunk) for at, where, chunk, _ in pieces]
@@ -79,11 +83,13 @@ def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
 
 
 def _in_order(pieces: list[_Piece]) -> list[_Piece]:
-    """`pieces` without guards in the order of memory, if all are elements: those whose distance is
-    known lie together, in the place of the first of them."""
+    """Sorts `pieces` without guards into the order of memory if all are single elements.
+
+    Pieces at constant distances are grouped; a group stands where its first piece stood.
+    """
     first = pieces[0][0]
-    alike = all(at.buffer is first.buffer and not at.bound for at, *_ in pieces)
-    if not alike or any(chunk.width > 1 for _, _, chunk, _ in pieces):
+    same_buffer = all(at.buffer is first.buffer and not at.bound for at, *_ in pieces)
+    if not same_buffer or any(chunk.width > 1 for _, _, chunk, _ in pieces):
         return pieces
     offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
     if len({*offsets}) < len(pieces):
@@ -94,7 +100,7 @@ def _in_order(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
-    """The parts in which a block is written."""
+    """Yields the parts in which a block is written."""
     value = env.values[node.block]
     where = access(env, node, value.shape)
     order, axis = where.dense_order(), where.contiguous_axis()
@@ -102,9 +108,9 @@ def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
         value = rearrange(where.code, value, order, where.merged_shape(order))
         where = where.merged(order)
     elif axis is not None:
-        moved = with_last(len(value.shape), axis)
-        node = transposed(node, value.shape, moved)
-        value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
+        axes = with_last(len(value.shape), axis)
+        node = transposed(node, value.shape, axes)
+        value = rearrange(where.code, value, axes, tuple(value.shape[n] for n in axes))
         where = access(env, node, value.shape)
     shape = where.shape
     chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
@@ -128,17 +134,17 @@ def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, re
             lanes = range(half.start - chunk.start, half.start - chunk.start + half.width)
             _store_chunk(where, position, half, code.shuffle(reg, None, lanes))
         return
-    stored = to_memory(code, reg, dtype)
+    bits = to_memory(code, reg, dtype)
     first, _ = where.at(position, const(chunk.start))
     pointer, align = where.pointer(first), where.alignment(first, chunk.width)
     lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is not None:
-        name = f"llvm.masked.store.{mangled(stored)}.p0"
-        signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
+        name = f"llvm.masked.store.{mangled(bits)}.p0"
+        signature = f"declare void @{name}({bits.type}, ptr, {lanes_on.type})"
         code.module.add(name, lambda: signature)
-        code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
+        code.void(f"call void @{name}({bits}, ptr align {align} {pointer.text}, {lanes_on})")
         return
     with code.when(mask.scalar, "store"):
-        whole = where.past and where.fills_lines(position)
-        hint = ", !nontemporal !2" if whole else ""
-        code.void(f"store {stored}, {pointer}, align {align}{hint}")
+        fills_lines = where.past and where.fills_lines(position)
+        hint = ", !nontemporal !2" if fills_lines else ""
+        code.void(f"store {bits}, {pointer}, align {align}{hint}")
