@@ -149,9 +149,7 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
             )
     cubin = form is BinaryKind.CUBIN
     needs = "ROCm 6"
-    if (
-        form is not BinaryKind.HSACO
-    ):  # as text, driver numbers compare like numbers: all have three digits
+    if form is not BinaryKind.HSACO:  # driver numbers have three digits, so text orders them
         needs = max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
     return GpuVariant(arch, form, tuple(kernels), needs)
 
