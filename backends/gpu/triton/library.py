@@ -57,5 +57,5 @@ def function_text(names: Iterable[str]) -> str:
         if function in selection:
             selection.update(functions[name] for name in function.uses)
     return "".join(
-        f"{function.text}\n\n\n" for function in functions.values() if function in selection
+        f"{definition.text}\n\n\n" for definition in functions.values() if definition in selection
     )
