@@ -1,4 +1,4 @@
-"""Texts as identifiers of C."""
+"""Converts texts to C identifiers."""
 
 import re
 import unicodedata
@@ -11,15 +11,14 @@ _SHARP = MappingProxyType({"ß": "ss", "ẞ": "SS"})
 
 
 def transliterated(text: str) -> str:
-    """`text` in ASCII letters and digits, with underscores for all else: `Maß é-中` is
-    `Mass_e_u4e2d`."""
+    """Returns `text` in ASCII letters, digits and underscores: `Maß é-中` is `Mass_e_u4e2d`."""
     return "".join(map(_letters, text))
 
 
 @cache
 def _letters(char: str) -> str:
-    """A letter is its plain form, else the letter that Unicode calls it, else its number; accents
-    of their own are left out."""
+    """Returns the ASCII form of a letter: without accents, else its name in Unicode, else its code
+    point.  Combining accents are dropped."""
     if char.isascii():
         return char if char.isalnum() else "_"
     plain = unicodedata.normalize("NFKD", _SHARP.get(char, char))

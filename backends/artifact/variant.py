@@ -16,15 +16,14 @@ from tcc.target import isa_feature
 
 @record
 class Variant:
-    """What the loader picks as a whole.
+    """A complete form of the model, which the loader can choose.
 
     `target` names it for people.  `objects` are ELF relocatable files that define the program's
-    kernels (hidden, with the kernel ABI of runtime.h); `gpu` holds them in their place where they
-    run on GPUs.  `needs` is the table of what they need of a launch, from `encode_needs`; where it
-    is empty, as for kernels written by hand, nothing holds the program's launches against it.
-    `weights` are the parts of its weights; offsets inside them are the program's.  `features` are
-    what the CPU must have, which runs at least the program.  `facts` are what the manifest says of
-    it besides, `listings` the kernels' texts by symbol.
+    kernels (hidden, with the kernel ABI of runtime.h); `gpu` has the kernels instead if they run on
+    GPUs.  `needs` is the table of `encode_needs`, which the runtime checks launches against; empty
+    (for kernels written by hand): no check.  `weights` are the parts of its weights; the program
+    has their offsets.  `features` are the instruction sets that the CPU must have.  `facts` are
+    further entries of the manifest, `listings` the kernels' texts by symbol.
     """
 
     target: str
@@ -60,7 +59,7 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
 
 
 def describe_ports(program: Program) -> dict[str, Any]:
-    """The manifest's `inputs` and `outputs`."""
+    """Returns the manifest's `inputs` and `outputs`."""
     constants = constant_registers(program)
     return {
         "inputs": [_describe(port, constants) for port in program.inputs],
@@ -71,7 +70,7 @@ def describe_ports(program: Program) -> dict[str, Any]:
 def describe_variant(
     variant: Variant, program: Program, weights: Range, images: Range
 ) -> dict[str, Any]:
-    """The manifest's entry in `variants`, with the places of weights and images in the section."""
+    """Returns the manifest's entry in `variants`, with the ranges of weights and images."""
     described = {
         **variant.facts,
         "target": variant.target,
@@ -107,8 +106,9 @@ def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
 
 
 def variant_source(number: int, variant: Variant) -> str:
-    """C that declares variant `number`'s kernels, features and program; `row_source` names them."""
-    linked = () if variant.gpu is not None else variant.kernels  # those of GPUs are not linked
+    """Returns C text that declares variant `number`'s kernels, features and program, for
+    `row_source`."""
+    linked = () if variant.gpu is not None else variant.kernels  # kernels of GPUs are not linked
     for kernel in linked:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
@@ -147,7 +147,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 
 def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
-    """Its row in the table of variants."""
+    """Returns the row of a variant in the table of variants, as C text."""
     kernels = "0" if variant.gpu is not None else f"kernels{number}"
     needs = [f"tcc_needs{number}_{end}" if variant.needs else "0" for end in ("begin", "end")]
     return f"""    {{

@@ -1,4 +1,4 @@
-"""Calls of C functions of the runtime: their operands, and the memory they need for temporaries."""
+"""Calls of C functions of the runtime: their operands, and their memory for temporaries."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -9,17 +9,17 @@ from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
 from tcc.ir.types import I64
 
-# What needs a heap, or gives results of sizes that data decide.
+# Functions that need a heap, or have results of data-dependent size.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
-# Bytes of temporaries for each element of the operands, and beside them: sorting takes most, two
-# times a key and an index.  Where a function wants more, it says so and the model returns an error.
-_SHARE, _BESIDE = 40, 1 << 12
+# Bytes of temporaries for each element of the operands, and additional bytes.  Sorting takes most:
+# two keys and indices.  If a function needs more, it fails and the model returns an error.
+_PER_ELEMENT, _FIXED = 40, 1 << 12
 
 
 def call_lines(
     call: CallOp, storage: Storage, value: Callable[[Register], str]
 ) -> tuple[list[str], int]:
-    """The lines before the function is called, and the bytes it may need.
+    """Returns the lines before the call, and the bytes of temporaries that it may need.
 
     Raises UserError for functions on strings and lists, and where sizes are not known.
     """
@@ -29,13 +29,13 @@ def call_lines(
             where=call.op,
             hint="compile for the CPU",
         )
-    lines, named, room = [f"/* {call.op} */"], [], _BESIDE
+    lines, named, room = [f"/* {call.op} */"], [], _FIXED
     for side, refs in (("inputs", call.inputs), ("outputs", call.outputs)):
         tensors = []
         for n, ref in enumerate(refs):
             dims = [value(dim) for dim in ref.dims]
             lines.append(f"const int64_t {side}_{n}[] = {{{', '.join(dims) or '1'}}};")
-            room += _SHARE * prod(int(dim) for dim in dims if dim.isdigit())
+            room += _PER_ELEMENT * prod(int(dim) for dim in dims if dim.isdigit())
             tensors.append(_tensor(ref, f"{side}_{n}", dims, storage))
         if refs:
             lines.append(f"const tcc_op_tensor {side}[] = {{{', '.join(tensors)}}};")

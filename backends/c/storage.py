@@ -173,14 +173,14 @@ def refused_size(label: str) -> UserError:
 
 def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId, int | None]:
     """Returns the most bytes that each dynamic buffer is allocated; None where unknown."""
-    most: dict[BufferId, int | None] = {}
+    largest: dict[BufferId, int | None] = {}
     for instr in walk_instructions(program.body):
         if isinstance(instr, Allocate):
-            size, most_before = sizes.get(instr.size), most.get(instr.buffer, 0)
-            most[instr.buffer] = (
-                None if size is None or most_before is None else max(size, most_before)
+            size, largest_before = sizes.get(instr.size), largest.get(instr.buffer, 0)
+            largest[instr.buffer] = (
+                None if size is None or largest_before is None else max(size, largest_before)
             )
-    return most
+    return largest
 
 
 def _written(program: Program) -> set[BufferId]:

@@ -152,7 +152,7 @@ def _row_by_row(
     """
     code, positions = indices.code, row_positions(node.out.shape)
     cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
-    operands = [(arg, chunk) for arg, cut in zip(args, cuts, strict=True) for chunk in cut]
+    operands = [(arg, chunk) for arg, pieces in zip(args, cuts, strict=True) for chunk in pieces]
     row_regs = [
         [part(code, arg, row_number(arg.shape, position), chunk) for arg, chunk in operands]
         for position in positions
@@ -187,10 +187,10 @@ def _row_by_row(
             RegisterBlock(
                 arg.dtype,
                 (1, last_axis(arg.shape)),
-                cut,
-                tuple(islice(regs_left, len(cut))),
+                pieces,
+                tuple(islice(regs_left, len(pieces))),
             )
-            for arg, cut in zip(args, cuts, strict=True)
+            for arg, pieces in zip(args, cuts, strict=True)
         ]
         shape = 1, last_axis(node.out.shape)
         body = LaneScalars(LlvmIndices(inner), node.body, one_row, shape)

@@ -42,11 +42,11 @@ class Reg:
 
 @record
 class Place:
-    """An empty line of `lines` reserved for later code, and the values `known` there."""
+    """An empty line of `lines` reserved for later code, and the `values` remembered there."""
 
     lines: list[str]
     line: int
-    known: dict[Hashable, Any]
+    values: dict[Hashable, Any]
 
 
 # A value, or a number: a constant of the type of the other operand.
@@ -352,7 +352,7 @@ class Code:
     def at_place(self, place: Place) -> Iterator[None]:
         """Appends the code inside to `place`; it can use only values that are remembered there."""
         here = self.lines, self._known
-        self.lines, self._known = [], place.known
+        self.lines, self._known = [], place.values
         yield
         (self.lines, self._known), new_lines = here, self.lines
         place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *new_lines)))

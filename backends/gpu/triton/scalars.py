@@ -284,14 +284,14 @@ def _refusal(name: str, dtype: DType) -> UserError:
 
 
 def combine_function(
-    name: str, bodies: Sequence[Scalar], count: int, used: dict[str, None]
+    name: str, bodies: Sequence[Scalar], count: int, functions: dict[str, None]
 ) -> list[str]:
     """Returns the lines of a function for `tl.reduce` over old components, then new components."""
     writer = Writer()
     params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
     arguments = [PyExpr(writer.name(p)) for p in params]
     with writer.scope() as lines:
-        scalars = Scalars(writer, arguments, _no_index, used)
+        scalars = Scalars(writer, arguments, _no_index, functions)
         writer.line(f"return {', '.join(v.text for v in scalars.values(bodies))}")
     writer.block(f"def {name}({', '.join(params)}):", lines)
     return ["@triton.jit", *writer.lines()]
