@@ -79,7 +79,7 @@ class WorkerFailedError(Exception):
         self.over = why if isinstance(why, UserError) else None
 
 
-def kept(text: str, name: str) -> str:
+def write_error_file(text: str, name: str) -> str:
     """Writes `text` to a new file and returns its path; an error names it, so it is not removed."""
     handle, path = tempfile.mkstemp(f"-{name}", "tcc-kernel-", text=True)
     with open(handle, "w") as file:

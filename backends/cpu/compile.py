@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
+from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
@@ -89,5 +89,5 @@ def kernel_assembly(llvm: str, target: Target) -> str:
 
 
 def _failure(text: KernelText, why: str) -> InternalError:
-    path = kept(text.llvm, f"{text.name}.ll")
+    path = write_error_file(text.llvm, f"{text.name}.ll")
     return InternalError(f"LLVM cannot compile the kernel {text.name}", where=path, why=why)

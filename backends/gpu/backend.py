@@ -101,7 +101,9 @@ class GpuBackend(Backend):
         """Returns a backend for each group of similar GPUs."""
         requested = gpu_passes(target.gpus, options)
         derivations = gpu_derivations(target.gpus, options)
-        return tuple(cls(part, options, requested, tools, derivations) for part in alike(target))
+        return tuple(
+            cls(part, options, requested, tools, derivations) for part in similar_parts(target)
+        )
 
     def joined(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, if they are of one vendor and all or none have
@@ -256,10 +258,10 @@ def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:
 
 # GPUs share schedules if the largest has less than this many times the multiprocessors, and the
 # shared memory, of the smallest.
-_ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
+_SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 
 
-def alike(target: Target) -> tuple[Target, ...]:
+def similar_parts(target: Target) -> tuple[Target, ...]:
     """Splits `target` into parts whose GPUs have similar multiprocessors, in number and kind, and
     about as much shared memory.
 
@@ -269,7 +271,7 @@ def alike(target: Target) -> tuple[Target, ...]:
     parts: list[list[GpuProfile]] = []
     for gpu in target.gpus:
         for part in parts:
-            if _are_alike([*part, gpu]):
+            if _are_similar([*part, gpu]):
                 part.append(gpu)
                 break
         else:
@@ -281,13 +283,13 @@ def _part(target: Target, gpus: Sequence[GpuProfile]) -> Target:
     return replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus))
 
 
-def _are_alike(gpus: Sequence[GpuProfile]) -> bool:
+def _are_similar(gpus: Sequence[GpuProfile]) -> bool:
     multiprocessors = [gpu.multiprocessors for gpu in gpus]
     shared = [gpu.shared for gpu in gpus]
     return (
         len({(gpu.registers, gpu.warp) for gpu in gpus}) == 1
-        and max(multiprocessors) < min(multiprocessors) * _ALIKE_UNITS
-        and max(shared) < min(shared) * _ALIKE_SHARED
+        and max(multiprocessors) < min(multiprocessors) * _SIMILAR_COUNT
+        and max(shared) < min(shared) * _SIMILAR_SHARED
     )
 
 

@@ -8,7 +8,7 @@ from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
+from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
@@ -118,6 +118,6 @@ def compile_kernels(
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:
     return ToolError(
         f"Triton cannot compile the kernel {source.name} for {profile.text}",
-        where=kept(source.text, f"{source.name}.py"),
+        where=write_error_file(source.text, f"{source.name}.py"),
         why=why,
     )

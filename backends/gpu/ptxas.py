@@ -29,7 +29,7 @@ _VERSION = re.compile(r"^\.version (\S+)", re.MULTILINE)
 _FLAGS = ("-lineinfo", "-suppress-debug-info", "--fmad=false", "-v", "--regAllocOptLevel=2")
 
 
-def assembled(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
+def assemble(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
     """Returns the text in the oldest version of PTX that has all its instructions, and its cubin.
 
     The cubin is empty with `check_only`.  Raises ToolError with the output of `ptxas`.

@@ -16,7 +16,7 @@ from typing import Any
 import triton
 from tcc.backends.artifact.gpu_binaries import SWIZZLES, TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
-from tcc.backends.gpu.ptxas import NEWEST, assembled
+from tcc.backends.gpu.ptxas import NEWEST, assemble
 from tcc.backends.gpu.source import (
     ALIGNED,
     HOPPER,
@@ -122,7 +122,7 @@ def _compile(
         text, code = outputs["amdgcn"], outputs["hsaco"]
         usage = rocm_usage(text)
     else:
-        text, code = assembled(outputs["ptx"], check_only=assembly)
+        text, code = assemble(outputs["ptx"], check_only=assembly)
         usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
         metadata["name"],

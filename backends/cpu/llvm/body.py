@@ -15,7 +15,7 @@ from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
 from tcc.backends.cpu.llvm.text import Reg
-from tcc.backends.cpu.llvm.uses import wanted_as_scalars, wanted_as_words
+from tcc.backends.cpu.llvm.uses import blocks_as_scalars, blocks_as_words
 from tcc.ir.index import as_int, free_vars, iterator
 from tcc.ir.tile import (
     Block,
@@ -58,8 +58,8 @@ class Statements:
 
     def plan(self, body: Sequence[Stmt]) -> None:
         """Determines how the statements of a kernel's body use its blocks."""
-        self._scalars = wanted_as_scalars(body)
-        self._words = wanted_as_words(body, self._indices.code.module.profile)
+        self._scalars = blocks_as_scalars(body)
+        self._words = blocks_as_words(body, self._indices.code.module.profile)
 
     def run(self, body: Sequence[Stmt]) -> None:
         """Emits statements of the body that `plan` received."""

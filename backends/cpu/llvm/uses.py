@@ -22,7 +22,7 @@ from tcc.ir.tile import (
 from tcc.target import Profile
 
 
-def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
+def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     """Returns the blocks whose every use in `body` repeats single elements; these are best loaded
     as scalars."""
     scalar_only: dict[Block, bool] = {}
@@ -33,7 +33,7 @@ def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
     return frozenset(block for block, scalar in scalar_only.items() if scalar)
 
 
-def wanted_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
+def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
     """Returns the loaded blocks that only contractions of words use."""
     statements = list(walk_statements(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}

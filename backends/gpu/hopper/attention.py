@@ -21,8 +21,8 @@ from tcc.backends.gpu.hopper.part import (
     GluonText,
     WarpPart,
     barriers,
+    box_view,
     ring,
-    seen,
 )
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
@@ -216,16 +216,16 @@ class _Attends(WarpPart[AttentionKernel]):
         """Begins the matmul of queries and keys."""
         node, keys = self.shape.scores, self.shape.keys.box
         self._writer.line("mbarrier.wait(k_full.index(step), phase)")
-        queries = seen("q_ring.index(half)", self.shape.queries.box)
+        queries = box_view("q_ring.index(half)", self.shape.queries.box)
         zeros = self._full(node.out.shape, "0.0", "tl.float32")
-        out = self._begin_matmul(node, queries, seen("k_ring.index(step)", keys), zeros)
+        out = self._begin_matmul(node, queries, box_view("k_ring.index(step)", keys), zeros)
         self._blocks[node.out] = out
         return out
 
     def _mixed(self, shares: str, sums: str) -> PyExpr:
         """Begins the matmul of the previous step's shares and values."""
         self._writer.line("mbarrier.wait(v_full.index(late), late_phase)")
-        right = seen("v_ring.index(late)", self.shape.values.box)
+        right = box_view("v_ring.index(late)", self.shape.values.box)
         return self._begin_matmul(self.shape.mixed, shares, right, sums)
 
     def _begin_matmul(self, node: Contract, lhs: str, rhs: str, sums: str) -> PyExpr:

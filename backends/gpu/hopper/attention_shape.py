@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from tcc.backends.gpu.hopper.boxes import Side, aligned_buffers, around_loop, side_of
+from tcc.backends.gpu.hopper.boxes import Operand, aligned_buffers, around_loop, operand_of
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, substitute_indices
 from tcc.ir.index import Index, Substitution, Var, free_vars, iterator, substitute
 from tcc.ir.tile import (
@@ -52,9 +52,9 @@ class AttentionKernel:
     before: tuple[Stmt, ...]
     loop: Loop
     after: tuple[Stmt, ...]
-    queries: Side
-    keys: Side
-    values: Side
+    queries: Operand
+    keys: Operand
+    values: Operand
     scores: Contract
     mixed: Contract
     shares: tuple[Stmt, ...]
@@ -80,19 +80,19 @@ def attention_kernel(
     values = mixed.b if widened is None else _cast_of(widened)
     aligned = aligned_buffers(kernel, alignments)
     operands = (scores.a, scores.b, values)
-    queries, keys, values_side = (side_of(loads.get(block), aligned) for block in operands)
-    if queries is None or keys is None or values_side is None:
+    queries, keys, value_operand = (operand_of(loads.get(block), aligned) for block in operands)
+    if queries is None or keys is None or value_operand is None:
         return None
-    if queries.load not in before or keys.load in before or values_side.load in before:
+    if queries.load not in before or keys.load in before or value_operand.load in before:
         return None
     zeros = _zeros(loop.body, scores.acc)
-    printed = (keys.load, values_side.load, scores, mixed, widened, zeros)
+    printed = (keys.load, value_operand.load, scores, mixed, widened, zeros)
     other_nodes = [n for n in loop.body if n not in printed]
     split = _split(loop, mixed, other_nodes)
     if split is None or zeros is None or not _starts_at_zero(before, loop, mixed):
         return None
     attention = AttentionKernel(
-        halved, before, loop, after, queries, keys, values_side, scores, mixed, *split
+        halved, before, loop, after, queries, keys, value_operand, scores, mixed, *split
     )
     return attention if _fits(attention, dot) and _is_printable(attention, other_nodes) else None
 
@@ -165,7 +165,9 @@ def _cast_of(node: Compute) -> Block | None:
 def _fits(attention: AttentionKernel, dot: str) -> bool:
     """True where both matmuls have bf16 or f16 operands, f32 accumulators and supported sizes."""
     scores, mixed = attention.scores, attention.mixed
-    dtypes = {side.load.out.dtype for side in (attention.queries, attention.keys, attention.values)}
+    dtypes = {
+        operand.load.out.dtype for operand in (attention.queries, attention.keys, attention.values)
+    }
     rounded = _NAMES.get(dot) if mixed.a.dtype is F32 else mixed.a.dtype
     if dtypes not in ({BF16}, {F16}) or rounded not in dtypes:
         return False

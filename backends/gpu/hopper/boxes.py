@@ -36,7 +36,7 @@ class Box:
 
 
 @record
-class Side:
+class Operand:
     """An operand that the engine loads: its load, and the load's box."""
 
     load: Load
@@ -47,11 +47,11 @@ class Side:
         return prod(self.box.shape) * self.load.out.dtype.bytes
 
 
-def side_of(load: Load | None, aligned: Collection[TileBuffer]) -> Side | None:
+def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> Operand | None:
     """Returns the load as an operand, where it is a box of one of the `aligned` buffers; else
     None."""
     box = box_of(load) if load is not None and load.buffer in aligned else None
-    return None if load is None or box is None else Side(load, box)
+    return None if load is None or box is None else Operand(load, box)
 
 
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:

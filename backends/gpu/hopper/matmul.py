@@ -23,8 +23,8 @@ from tcc.backends.gpu.hopper.part import (
     WarpPart,
     allocated,
     barriers,
+    box_view,
     ring,
-    seen,
 )
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
@@ -176,8 +176,8 @@ class _Matmuls(WarpPart[MatrixKernel]):
         head, counter = self._head(loop)
         with writer.scope() as lines:
             writer.line("mbarrier.wait(full.index(step), phase)")
-            a = seen("a_ring.index(step)", self.shape.a.box)
-            b = seen("b_ring.index(step)", self.shape.b.box)
+            a = box_view("a_ring.index(step)", self.shape.a.box)
+            b = box_view("b_ring.index(step)", self.shape.b.box)
             writer.line(f"{acc.text} = warpgroup_mma({a}, {b}, {acc.text}, is_async=True)")
             self._wait(acc, 1)
             writer.line(f"mbarrier.arrive(empty.index(before), pred={counter} > {loop.start.key})")
@@ -198,7 +198,7 @@ class _Matmuls(WarpPart[MatrixKernel]):
         line = self._writer.line
         tile, box = self.plan.tiles[node]
         line("tma.store_wait(0)")
-        line(f"{seen(tile, box)}.store({self._blocks[node.block].text})")
+        line(f"{box_view(tile, box)}.store({self._blocks[node.block].text})")
         line("fence_async_shared()")
         line(f"tma.async_store({tile}_map, {self._place(box)}, {tile})")
 

@@ -7,7 +7,14 @@ Names do not matter.  Triton compiles all kernels that are not surely of this sh
 
 from collections.abc import Collection, Sequence
 
-from tcc.backends.gpu.hopper.boxes import Box, Side, aligned_buffers, around_loop, box_of, side_of
+from tcc.backends.gpu.hopper.boxes import (
+    Box,
+    Operand,
+    aligned_buffers,
+    around_loop,
+    box_of,
+    operand_of,
+)
 from tcc.ir.expr.scalar import Const
 from tcc.ir.index import as_int
 from tcc.ir.tile import (
@@ -41,8 +48,8 @@ class MatrixKernel:
     kernel: TileKernel
     loop: Loop
     contract: Contract
-    a: Side
-    b: Side
+    a: Operand
+    b: Operand
     after: tuple[Stmt, ...]
     boxes: tuple[tuple[Store, Box], ...]
 
@@ -58,7 +65,7 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
         return None
     aligned = aligned_buffers(kernel, alignments)
     loads = {node.out: node for node in loop.body if isinstance(node, Load)}
-    a, b = (side_of(loads.get(block), aligned) for block in (contract.a, contract.b))
+    a, b = (operand_of(loads.get(block), aligned) for block in (contract.a, contract.b))
     if a is None or b is None or not _fits(contract, loop):
         return None
     boxes = tuple(

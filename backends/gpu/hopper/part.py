@@ -10,7 +10,7 @@ from math import prod
 from typing import Generic, Protocol, TypeVar
 
 from tcc.backends.artifact.gpu_binaries import TensorMap
-from tcc.backends.gpu.hopper.boxes import Box, Side
+from tcc.backends.gpu.hopper.boxes import Box, Operand
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.print import Printer
@@ -66,7 +66,7 @@ def allocated(name: str, dtype: str, shape: Sequence[int], layout: str) -> str:
     return f"    {name} = tl.allocate_shared_memory({dtype}, {list(shape)}, {layout})"
 
 
-def ring(name: str, count: int, operand: Side) -> str:
+def ring(name: str, count: int, operand: Operand) -> str:
     """Returns the line that allocates `count` buffers for an operand, in the layout of its map."""
     dtype, shape = type_name(operand.load.out.dtype), (count, *operand.box.shape)
     return allocated(f"{name}_ring", dtype, shape, f"{name}_map.layout")
@@ -77,7 +77,7 @@ def barriers(name: str, count: int) -> str:
     return allocated(name, "tl.int64", (count, 1), "mbarrier.MBarrierLayout()")
 
 
-def seen(buffer: str, box: Box) -> str:
+def box_view(buffer: str, box: Box) -> str:
     """Returns the view of a buffer, which holds a box, as the box's block."""
     text = buffer
     if len(box.shape) == 3:
@@ -163,7 +163,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def _bind_counter(self, loop: Loop, counter: str) -> None:
         self._indices.bind(loop.var, PyExpr(counter, self._writer.depth))
 
-    def _copy(self, operands: Mapping[str, Side], prefix: str, at: str, phase: str) -> None:
+    def _copy(self, operands: Mapping[str, Operand], prefix: str, at: str, phase: str) -> None:
         """Fills the buffers number `at` of the operands' rings.
 
         The operands share barriers, whose names begin with `prefix`.
