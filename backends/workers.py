@@ -253,9 +253,9 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     process = worker.process
     assert process.stdin is not None
     assert process.stdout is not None
-    late = threading.Event()
+    timed_out = threading.Event()
     seconds = min(worker.budgets.kernel_seconds, threading.TIMEOUT_MAX)
-    clock = threading.Timer(seconds, _end, (process, late))
+    clock = threading.Timer(seconds, _end, (process, timed_out))
     clock.daemon = True
     clock.start()
     try:
@@ -265,7 +265,7 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     except (EOFError, OSError):
         code = process.wait()
         status = f"the compiler process ended: {ending(code)}"
-        if late.is_set():
+        if timed_out.is_set():
             return None, worker.budgets.over("kernel_seconds")
         if code == -signal.SIGKILL:  # tcc sends SIGKILL only where it waits for no answer
             return None, worker.budgets.over("bytes", why=status)
@@ -288,8 +288,8 @@ def _with_budget(worker: _Worker, error: str, *, ended: bool = False) -> str | U
     return error
 
 
-def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
-    late.set()
+def _end(process: subprocess.Popen[bytes], timed_out: threading.Event) -> None:
+    timed_out.set()
     process.kill()
 
 

@@ -17,28 +17,28 @@ def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
     """
     upper = name.upper()
     port_lists = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
-    ports = [
+    port_lines = [
         f" * {kind.lower()} {i}: {comment_text(port.name)} {port.dtype.name} "
         f"{comment_text(port.text)}\n"
-        for kind, listed in port_lists
-        for i, port in enumerate(listed)
+        for kind, ports in port_lists
+        for i, port in enumerate(ports)
     ]
-    lines = [f"#define {upper}_{kind}S {len(listed)}" for kind, listed in port_lists]
+    lines = [f"#define {upper}_{kind}S {len(ports)}" for kind, ports in port_lists]
     lines.append(f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}")
     arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
     if None not in arenas:
         lines.append(f"#define {upper}_ARENA_BYTES {max(arenas)}")
-    for kind, listed in port_lists:
-        described = manifest[f"{kind.lower()}s"]
-        for i, port in enumerate(listed):
-            lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
+    for kind, ports in port_lists:
+        entries = manifest[f"{kind.lower()}s"]
+        for i, port in enumerate(ports):
+            lines.extend(_macros(f"{upper}_{kind}_{i}", port, entries[i]["shape"]))
     include = runtime_folder() / "include"
     pools = (include / "tcc_pool.h").read_text().replace('#include "tcc.h"\n', "")
     macros, api = "\n".join(lines), f"{(include / 'tcc.h').read_text()}\n{pools}"
     return f"""\
 /* {name}: a model compiled by tcc.
  *
-{"".join(ports)} */
+{"".join(port_lines)} */
 #ifndef TCC_MODEL_{upper}_H
 #define TCC_MODEL_{upper}_H
 

@@ -21,11 +21,11 @@ def _letters(char: str) -> str:
     point.  Combining accents are dropped."""
     if char.isascii():
         return char if char.isalnum() else "_"
-    plain = unicodedata.normalize("NFKD", _SHARP.get(char, char))
-    plain = "".join(c for c in plain if c.isascii() and c.isalnum())
-    named = _LETTER.search(unicodedata.name(unicodedata.normalize("NFKC", char)[0], ""))
-    if plain or unicodedata.category(char).startswith("M"):
-        return plain
-    if named:
-        return named[2].lower() if named[1] == "SMALL" else named[2].title()
+    base = unicodedata.normalize("NFKD", _SHARP.get(char, char))
+    base = "".join(c for c in base if c.isascii() and c.isalnum())
+    name = _LETTER.search(unicodedata.name(unicodedata.normalize("NFKC", char)[0], ""))
+    if base or unicodedata.category(char).startswith("M"):
+        return base
+    if name:
+        return name[2].lower() if name[1] == "SMALL" else name[2].title()
     return f"u{ord(char):04x}" if char.isalnum() else "_"

@@ -66,8 +66,8 @@ def _needs(kernel: TileKernel) -> list[int]:
     ]
     facts = [(v.lo, _MOST if v.hi is None else v.hi, v.divisor) for v in kernel.sizes]
     steps = [(let.op.value, let.a, let.b) for let in lets if isinstance(let, Let)]
-    listed = (number for row in (*facts, *steps) for number in row)
-    return [len(facts), len(steps), len(sizes), *listed, units, *sizes]
+    numbers = (number for row in (*facts, *steps) for number in row)
+    return [len(facts), len(steps), len(sizes), *numbers, units, *sizes]
 
 
 def _at_least(size: Index, sizes: Vars) -> Index:

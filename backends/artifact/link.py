@@ -102,9 +102,9 @@ def link_artifact(
         [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
     )
     side = side_file or section.size > _MOST_EMBEDDED
-    full = _complete(manifest, variants, programs, name, section, side)
+    full_manifest = _complete(manifest, variants, programs, name, section, side)
     toolchain = find_toolchain(triple)
-    text = json.dumps(full, sort_keys=True, indent=1, ensure_ascii=True)
+    text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
     with folder_beside(out, "the artifact") as folder:
         objects = _write_inputs(folder, variants, text, name, section)
         _write_listings(folder, _listings(variants))
@@ -112,9 +112,9 @@ def link_artifact(
         _seal(folder / "model.so")
         set_soname(folder / "model.so", out.name)
         append_section(folder / ("weights" if side else "model.so"), section)
-        (folder / "model.h").write_text(model_header(name, programs[0], full))
+        (folder / "model.h").write_text(model_header(name, programs[0], full_manifest))
         _publish(folder, out, side and section.size > 0)
-    return full
+    return full_manifest
 
 
 def _complete(

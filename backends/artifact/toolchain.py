@@ -201,8 +201,8 @@ def build_library(
     with temporary_folder("making-", out.parent) as build_folder:
         for library in c_library(toolchain.arch):
             link_stand_in(toolchain, library, build_folder)
-        linked = ("-shared", "-Wl,-z,defs", "-Wl,--as-needed", *c_library(toolchain.arch))
-        command = (*toolchain.command, *flags, *map(str, sources), *linked)
+        link_flags = ("-shared", "-Wl,-z,defs", "-Wl,--as-needed", *c_library(toolchain.arch))
+        command = (*toolchain.command, *flags, *map(str, sources), *link_flags)
         run_tool((*command, "-o", out.name), build_folder)
         (build_folder / out.name).chmod(0o755)
         return (build_folder / out.name).rename(out)
@@ -339,5 +339,5 @@ def _compile_runtime(toolchain: Toolchain, folder: Path) -> None:
 
     with ThreadPoolExecutor() as pool:
         libraries = c_library(toolchain.arch)
-        linked = pool.map(lambda library: link_stand_in(toolchain, library, folder), libraries)
-        list(chain(linked, pool.map(compile_one, runtime_sources())))
+        stand_ins = pool.map(lambda library: link_stand_in(toolchain, library, folder), libraries)
+        list(chain(stand_ins, pool.map(compile_one, runtime_sources())))

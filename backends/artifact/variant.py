@@ -43,19 +43,19 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
     the same ports, and no two link kernels of one name."""
     if not variants:
         raise InternalError("an artifact needs a variant", where="link")
-    linked: set[str] = set()
-    first = describe_ports(programs[0])
+    symbols: set[str] = set()
+    ports = describe_ports(programs[0])
     for variant, program in zip(variants, programs, strict=True):
         if program.kernels != variant.kernels:
             raise InternalError("kernels do not fit the program", where="link")
-        if describe_ports(program) != first:
+        if describe_ports(program) != ports:
             raise InternalError(
                 f"the variants {variants[0].target} and {variant.target} have different ports",
                 where="link",
             )
-        if variant.gpu is None and not linked.isdisjoint(variant.kernels):
+        if variant.gpu is None and not symbols.isdisjoint(variant.kernels):
             raise InternalError("two variants link kernels of one name", where="link")
-        linked.update(variant.kernels if variant.gpu is None else ())
+        symbols.update(variant.kernels if variant.gpu is None else ())
 
 
 def describe_ports(program: Program) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def describe_variant(
     variant: Variant, program: Program, weights: Range, images: Range
 ) -> dict[str, Any]:
     """Returns the manifest's entry in `variants`, with the ranges of weights and images."""
-    described = {
+    entry = {
         **variant.facts,
         "target": variant.target,
         "features": list(variant.features),
@@ -80,7 +80,7 @@ def describe_variant(
         "weights": {"offset": weights.offset, "bytes": weights.size},
     }
     if variant.gpu is not None:
-        described["gpu"] = {
+        entry["gpu"] = {
             "platform": variant.gpu.platform.name.lower(),
             "offset": images.offset,
             "bytes": images.size,
@@ -89,7 +89,7 @@ def describe_variant(
                 for v in variant.gpu.variants
             ],
         }
-    return described
+    return entry
 
 
 def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
@@ -108,16 +108,16 @@ def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
 def variant_source(number: int, variant: Variant) -> str:
     """Returns C text that declares variant `number`'s kernels, features and program, for
     `row_source`."""
-    linked = () if variant.gpu is not None else variant.kernels  # kernels of GPUs are not linked
-    for kernel in linked:
+    symbols = () if variant.gpu is not None else variant.kernels  # kernels of GPUs are not linked
+    for kernel in symbols:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
     declarations = "\n".join(
         f'extern __attribute__((visibility("hidden"))) void tcc_k{number}_{i}(void *const *, '
         f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
-        for i, kernel in enumerate(linked)
+        for i, kernel in enumerate(symbols)
     )
-    table = ", ".join(f"tcc_k{number}_{i}" for i in range(len(linked))) or "0"
+    table = ", ".join(f"tcc_k{number}_{i}" for i in range(len(symbols))) or "0"
     rows = [isa_feature(feature) for feature in variant.features]
     checks = ", ".join(
         f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'

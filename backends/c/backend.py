@@ -114,13 +114,13 @@ class CBackend(Backend):
         values += [
             (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
         ]
-        for value, where in values:
+        for value, place in values:
             if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
                 raise UserError(
-                    "C files have no strings and no lists", where=where, why="they need a heap"
+                    "C files have no strings and no lists", where=place, why="they need a heap"
                 )
             if value.type.static_shape is None:
-                raise refused_size(where)
+                raise refused_size(place)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
@@ -132,11 +132,11 @@ class CBackend(Backend):
         files = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
         texts = tuple(text.encode() for text in (files.source, files.header))
         rows = zip(names, lowered.table.locs, lowered.table.bounds, strict=True)
-        listed = [
+        entries = [
             {"symbol": name, "source": loc, **work_facts(bound.group, bound.kernel.sizes)}
             for name, loc, bound in rows
         ]
-        facts = {"memory": files.memory, "kernels": listed}
+        facts = {"memory": files.memory, "kernels": entries}
         return Generated((*texts, files.weights), 0, ("",) * len(names), facts)
 
     @classmethod
@@ -167,8 +167,8 @@ class CBackend(Backend):
                 os.replace(folder / place.name, place)
         program = decode_program(variant.program)
         weight_range = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
-        described = describe_variant(variant, program, weight_range, Range(0, 0))
-        return {**manifest, **describe_ports(program), "name": name, "variants": [described]}
+        entry = describe_variant(variant, program, weight_range, Range(0, 0))
+        return {**manifest, **describe_ports(program), "name": name, "variants": [entry]}
 
 
 # A placeholder for the model's name until `write` knows it.
@@ -177,6 +177,6 @@ _UNNAMED = "tcc_unnamed_model"
 
 def _named(text: bytes, name: str, output: Path) -> bytes:
     header = output.with_suffix(".h").name
-    named = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
-    named = named.replace(_UNNAMED.upper().encode(), name.upper().encode())
-    return named.replace(_UNNAMED.encode(), name.encode())
+    renamed = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
+    renamed = renamed.replace(_UNNAMED.upper().encode(), name.upper().encode())
+    return renamed.replace(_UNNAMED.encode(), name.encode())

@@ -29,7 +29,7 @@ def call_lines(
             where=call.op,
             hint="compile for the CPU",
         )
-    lines, named, room = [f"/* {call.op} */"], [], _FIXED
+    lines, initializers, room = [f"/* {call.op} */"], [], _FIXED
     for side, refs in (("inputs", call.inputs), ("outputs", call.outputs)):
         tensors = []
         for n, ref in enumerate(refs):
@@ -39,16 +39,16 @@ def call_lines(
             tensors.append(_tensor(ref, f"{side}_{n}", dims, storage))
         if refs:
             lines.append(f"const tcc_op_tensor {side}[] = {{{', '.join(tensors)}}};")
-            named.append(f".{side} = {side}, .n_{side} = {len(refs)}")
+            initializers.append(f".{side} = {side}, .n_{side} = {len(refs)}")
     if call.ints:
         ints = ", ".join(literal(n, I64) for n in call.ints)
         lines.append(f"const int64_t ints[] = {{{ints}}};")
-        named.append(f".ints = ints, .n_ints = {len(call.ints)}")
+        initializers.append(f".ints = ints, .n_ints = {len(call.ints)}")
     if call.results:
         lines.append(f"int64_t results[{len(call.results)}];")
-        named.append(f".results = results, .n_results = {len(call.results)}")
+        initializers.append(f".results = results, .n_results = {len(call.results)}")
     lines.append("tcc_pool pool = {temporaries, sizeof temporaries, 0};")
-    lines.append(f"tcc_op_call call = {{{', '.join(named)}, .pool = &pool, .threads = 1}};")
+    lines.append(f"tcc_op_call call = {{{', '.join(initializers)}, .pool = &pool, .threads = 1}};")
     return lines, room
 
 

@@ -96,8 +96,8 @@ class KernelPrinter(Lines):
         local = [b for b in kernel.locals if self._buffers[b] in words]
         scratch = sum(_count(b) * b.dtype.bytes for b in local)
         head = f"static void {name}({', '.join(parameters) or 'void'})"
-        declared = (self._local(buffer, lines) for buffer in local)
-        text = "\n".join([*comment, head, "{", *declared, *lines, "}"])
+        declarations = (self._local(buffer, lines) for buffer in local)
+        text = "\n".join([*comment, head, "{", *declarations, *lines, "}"])
         return KernelFunction(name, text, tuple(buffers), tuple(sizes), scratch)
 
     def _parameter(self, buffer: TileBuffer) -> str:
@@ -113,10 +113,12 @@ class KernelPrinter(Lines):
     # ---- text ------------------------------------------------------------------------------
 
     def _for(self, var: Var, start: Index, stop: Index, step: int) -> AbstractContextManager[None]:
-        first, last = self._index(start), self._index(stop)
+        start_text, stop_text = self._index(start), self._index(stop)
         name = self._variables[var.name] = self._taken.fresh(var.name)
-        after = f"{name}++" if step == 1 else f"{name} += {step}"
-        return self._braces(f"for (int32_t {name} = {first}; {name} < {last}; {after})")
+        increment = f"{name}++" if step == 1 else f"{name} += {step}"
+        return self._braces(
+            f"for (int32_t {name} = {start_text}; {name} < {stop_text}; {increment})"
+        )
 
     def _temporary(self, kind: str, text: str) -> str:
         name = self._taken.fresh("t")

@@ -76,9 +76,9 @@ def print_model(
     constants += [f"uint64_t {name}_seed;"] * printer.draws
     constants += (_array(array_name, section, *key) for key, array_name in storage.weights.items())
     lines = printer.lines()
-    declared = storage.declarations
+    declarations = storage.declarations
     if printer.room:
-        declared.append(f"static _Alignas(16) unsigned char temporaries[{printer.room}];")
+        declarations.append(f"static _Alignas(16) unsigned char temporaries[{printer.room}];")
     head = declaration(name, arguments)
     text = "\n".join(lines)
     unused = (f"    (void){a.name};" for a in arguments.values() if a.name not in text)
@@ -93,7 +93,7 @@ def print_model(
         "#include <stdint.h>\n#include <string.h>",
         _CONTRACTION,
         *constants,
-        "\n".join(declared),
+        "\n".join(declarations),
         *needed(body),
         body,
     ]
@@ -114,9 +114,9 @@ def _comment(text: str) -> list[str]:
     return [*lines, last + " */"]
 
 
-def _wrapped(first: str, margin: str, words: Sequence[str], mark: str = "") -> list[str]:
-    """Wraps words, each followed by `mark`; lines begin with `first`, then with `margin`."""
-    lines = [first]
+def _wrapped(first_margin: str, margin: str, words: Sequence[str], mark: str = "") -> list[str]:
+    """Wraps words, each followed by `mark`; lines begin with `first_margin`, then with `margin`."""
+    lines = [first_margin]
     for word in words:
         if len(lines[-1]) + len(word) > _LINE:
             lines.append(margin)

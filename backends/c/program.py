@@ -96,13 +96,13 @@ class ProgramPrinter(Lines):
         """Returns the lines inside the function's braces."""
         self._body(self._program.body)
         text = "\n".join(self._lines)
-        declared = [
+        declarations = [
             f"    int64_t r{register} = 0;"
             for register in sorted(self._defined)
             if f"r{register}" in text
         ]
-        drawn = [f"    const int64_t run_seed = (int64_t){self._seed}++;"] * self.draws
-        return [*drawn, *declared, *self._storage.pointers, *self._lines, "    return 0;"]
+        seed_lines = [f"    const int64_t run_seed = (int64_t){self._seed}++;"] * self.draws
+        return [*seed_lines, *declarations, *self._storage.pointers, *self._lines, "    return 0;"]
 
     def _statement(self, instr: Instr) -> None:
         match instr:

@@ -132,9 +132,9 @@ def rounded_to(text: str, dtype: DType) -> str:
 def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
     c_type = value_type(dtype)
     signed = dtype.kind is DTypeKind.INT
-    wide, sign = max(32, dtype.bits), "i" if signed else "u"
+    bits, sign = max(32, dtype.bits), "i" if signed else "u"
     if name in _SIGN:
-        return f"({c_type})((uint{wide}_t){args[0]} {_SIGN[name]} (uint{wide}_t){args[1]})"
+        return f"({c_type})((uint{bits}_t){args[0]} {_SIGN[name]} (uint{bits}_t){args[1]})"
     if name in ("max", "min", "div", "mod", "rem", "pow"):
         return f"({c_type}){name}_{sign}64({_listed(args)})"
     if name in ("shift_left", "shift_right"):
@@ -142,7 +142,7 @@ def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
         return f"({c_type}){kind}({args[0]}, (uint{dtype.bits}_t){args[1]}, {dtype.bits})"
     match name:
         case "neg":
-            return f"({c_type})(0 - (uint{wide}_t){args[0]})"
+            return f"({c_type})(0 - (uint{bits}_t){args[0]})"
         case "abs" if signed:
             return f"({c_type})abs_i64({args[0]})"
         case "sign" if signed:
@@ -150,7 +150,7 @@ def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
         case "sign":
             return f"({c_type})({args[0]} != 0)"
         case "bit_not":
-            return f"({c_type})~(uint{wide}_t){args[0]}"
+            return f"({c_type})~(uint{bits}_t){args[0]}"
         case "abs" | "floor" | "ceil" | "round" | "trunc":
             return args[0]
     raise InternalError(f"no function {name} of {dtype.name}", where="backends/c")

@@ -46,10 +46,12 @@ def _once(lines: list[str]) -> list[str]:
 
 def _user(lines: list[str], place: int, name: str) -> int | None:
     """Returns the first line after `place` that uses `name`, if only definitions precede it."""
-    for other in range(place + 1, len(lines)):
-        if re.search(rf"\b{name}\b", lines[other]):
-            simple = lines[other].endswith(";") and not lines[other].lstrip().startswith("for")
-            return other if simple else None
-        if not _DEFINITION.fullmatch(lines[other]):
+    for number in range(place + 1, len(lines)):
+        if re.search(rf"\b{name}\b", lines[number]):
+            is_statement = lines[number].endswith(";") and not lines[number].lstrip().startswith(
+                "for"
+            )
+            return number if is_statement else None
+        if not _DEFINITION.fullmatch(lines[number]):
             return None
     return None

@@ -49,8 +49,8 @@ def _collect(
     definition = _find(word, file)
     if definition is None or definition in definitions or definition in outer:
         return
-    for other in definition.words:
-        _collect(other, definition.file, definitions, first_files, outer | {definition})
+    for inner_word in definition.words:
+        _collect(inner_word, definition.file, definitions, first_files, outer | {definition})
     definitions[definition] = None
     for name in definition.names:
         first_files.setdefault(name, definition.file)
@@ -138,9 +138,9 @@ def _names(code: str) -> frozenset[str]:
         pointer = re.match(r"typedef [\w ]*\(\*(\w+)\)", code)
         if pointer:
             return frozenset({pointer[1]})
-        tag = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
-        plain = re.sub(r"\s*__attribute__\(\(.*\)\)", "", code)
-        return frozenset([*tag, *re.findall(r"\} (\w+);$|(\w+);$", plain)[0][:]]) - {""}
+        tags = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
+        bare_code = re.sub(r"\s*__attribute__\(\(.*\)\)", "", code)
+        return frozenset([*tags, *re.findall(r"\} (\w+);$|(\w+);$", bare_code)[0][:]]) - {""}
     head = re.match(r"[\w\s*]*?(\w+)\s*([(\[=;])", code)
     if head is None or (head[2] == "(" and not code.endswith("}")):
         return frozenset()

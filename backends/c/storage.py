@@ -95,9 +95,9 @@ def element_types(
     pairs = [*copies, *((b, a) for a, b in copies)]
     pairs += [(i.base, i.buffer) for i in body if isinstance(i, View)]
     for _ in pairs:
-        for one, other in pairs:
-            if other in dtypes:
-                dtypes.setdefault(one, dtypes[other])
+        for target, source in pairs:
+            if source in dtypes:
+                dtypes.setdefault(target, dtypes[source])
     return {number: stored_as(dtype) for number, dtype in dtypes.items()}
 
 
@@ -129,8 +129,8 @@ def place_buffers(
             case Weight():
                 storage.constant.add(number)
                 if weights:
-                    at = f"(const void *)({weights} + {place.offset})"
-                    storage.names[number] = f"(const {value_type(dtype)} *){at}"
+                    address = f"(const void *)({weights} + {place.offset})"
+                    storage.names[number] = f"(const {value_type(dtype)} *){address}"
                     continue
                 if (place, dtype) not in storage.weights:
                     storage.weights[place, dtype] = names.fresh(f"weight_{buffer.label}")
@@ -185,8 +185,8 @@ def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId,
 
 def _written(program: Program) -> set[BufferId]:
     """Returns the buffers that instructions write, or may write; kernels declare theirs."""
-    every = (named for instr in walk_instructions(program.body) for named in operands(instr))
-    return {value for kind, value in every if kind in (Kind.WRITTEN, Kind.TOUCHED)}
+    uses = (use for instr in walk_instructions(program.body) for use in operands(instr))
+    return {value for kind, value in uses if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
 def _place_arena(
@@ -199,10 +199,10 @@ def _place_arena(
         arena = names.fresh(f"arena_{value_type(dtype).removesuffix('_t')}")
         ends: dict[BufferId, int] = {}
         for number in sorted(numbers, key=ranges.__getitem__):
-            first, last = ranges[number]
-            below = (end for n, end in ends.items() if ranges[n][1] <= first)
+            begin, stop = ranges[number]
+            below = (end for n, end in ends.items() if ranges[n][1] <= begin)
             start = -(-max(below, default=0) // ALIGN) * ALIGN
-            ends[number] = start + last - first
+            ends[number] = start + stop - begin
             storage.names[number] = f"{arena} + {start // dtype.bytes}" if start else arena
         _declare(storage, dtype, arena, max(ends.values()))
 

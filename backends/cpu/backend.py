@@ -7,7 +7,7 @@ from typing import Any, Self
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
 from tcc.backends.cpu.compile import compile_kernels, start_processes
-from tcc.backends.cpu.instructions import byte_product
+from tcc.backends.cpu.instructions import byte_dot
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -79,7 +79,7 @@ class CpuBackend(Backend):
         # The host has functions that sort and scatter rows.
         self.requested = (SCATTER_ROWS, CHECK_INDICES)
         if target.profile.multiplies_bytes:
-            signed, mixed = (bool(byte_product(target.profile, u, False, 4)) for u in (False, True))
+            signed, mixed = (bool(byte_dot(target.profile, u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
             split = SPLIT_AS_GIVEN if mixed and signed else split
             self.requested += (INT8_WEIGHT_MATMULS, split)
@@ -162,7 +162,7 @@ class CpuBackend(Backend):
         pricer = self.planner.holding(lowered.weights.size).pricer
         pricer = pricer or Pricer(machine, lowered.weights.size, pairs=pairs)
         kernels, live = lowered.table, _live(lowered)
-        listed = [
+        entries = [
             {"symbol": name, "source": loc, **_cost(pricer, bound, live)}
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
         ]
@@ -175,7 +175,7 @@ class CpuBackend(Backend):
                 "bytes_per_second": machine.memory.read_all,
             },
             "cpu": self.target.profile.cpu,
-            "kernels": listed,
+            "kernels": entries,
         }
 
 
@@ -238,7 +238,7 @@ def _live(lowered: Lowered) -> list[int]:
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}
     sets = ({}, *table_sizes(free_vars(*dims.values())))
-    sized = ({at: typical(substitute(dim, sizes)) for at, dim in dims.items()} for sizes in sets)
+    sized = ({key: typical(substitute(dim, sizes)) for key, dim in dims.items()} for sizes in sets)
     return [live_bytes(lowered.program, dims_at) for dims_at in sized]
 
 

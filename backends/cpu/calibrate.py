@@ -166,8 +166,8 @@ class LoadedCode:
         fails."""
         with temporary_folder() as folder:
             (folder / "code.o").write_bytes(compile_object(text, target))
-            linked = ("-shared", "code.o", "-o", "code.so", "-lm")
-            run_tool((*find_toolchain().command, *linked), folder)
+            link_flags = ("-shared", "code.o", "-o", "code.so", "-lm")
+            run_tool((*find_toolchain().command, *link_flags), folder)
             self._library = ctypes.CDLL(str(folder / "code.so"))
 
     def address(self, name: str) -> int:
@@ -234,20 +234,22 @@ class _Loops:
         order = list(range(1, size // line))
         Random(0).shuffle(order)
         order = order[: 1 << 14]
-        at = 0
+        line_number = 0
         for target in order:
-            place = ctypes.c_uint64.from_address(self._span.address + at * line)
+            place = ctypes.c_uint64.from_address(self._span.address + line_number * line)
             place.value = self._span.address + target * line
-            at = target
-        ctypes.c_uint64.from_address(self._span.address + at * line).value = self._span.address
+            line_number = target
+        ctypes.c_uint64.from_address(
+            self._span.address + line_number * line
+        ).value = self._span.address
         steps = len(order) + 1
         flush = self._streams["read"]
         best = float("inf")
         for _ in range(3):
             flush(self._span.address, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
-            began = time.perf_counter()
+            begin = time.perf_counter()
             self._chase(self._span.address, steps)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.perf_counter() - begin)
         return best / steps
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
@@ -270,18 +272,18 @@ class _Loops:
 
 
 def _seconds(work: Timed, count: int) -> float:
-    began = time.perf_counter()
+    begin = time.perf_counter()
     work(count)
-    return time.perf_counter() - began
+    return time.perf_counter() - begin
 
 
 def _enough(work: Timed) -> int:
     """Returns how many repetitions take about `_RUN` seconds."""
     count = 1
     while True:
-        took = _seconds(work, count)
-        if took > _RUN / 4:
-            return max(1, round(count * _RUN / took))
+        elapsed = _seconds(work, count)
+        if elapsed > _RUN / 4:
+            return max(1, round(count * _RUN / elapsed))
         count *= 4
 
 
@@ -301,10 +303,10 @@ def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
     """Returns the cycles of one vector of a kernel of `calibrate_kernels`."""
     count = VECTORS * BLOCKS * target.profile.lanes(32)
     span = _take(_HUGE)
-    x, y, at = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
+    x, y, indices = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
     (ctypes.c_float * count).from_address(x)[:] = [0.5 + i / count for i in range(count)]
-    (ctypes.c_int32 * count).from_address(at)[:] = [i * 7 % count for i in range(count)]
-    buffers = (ctypes.c_void_p * 3)(x, y, at)
+    (ctypes.c_int32 * count).from_address(indices)[:] = [i * 7 % count for i in range(count)]
+    buffers = (ctypes.c_void_p * 3)(x, y, indices)
     code = LoadedCode(text.llvm, target)
     entry = _KERNEL(code.address(text.name))
 

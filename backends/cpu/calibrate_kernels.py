@@ -63,11 +63,11 @@ def gather_kernel(lanes_: int, target: Target) -> KernelText:
     at = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT)
     axes, place = _axes(shape[0])
     index, out = Block("i", I32, shape), Block("b", F32, shape)
-    where = var_of(iterator("t", shape[0] * BLOCKS))
-    assert where is not None
+    row = var_of(iterator("t", shape[0] * BLOCKS))
+    assert row is not None
     statements: tuple[Stmt, ...] = (
         Load(index, at, place),
-        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((where, index),)),
+        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((row, index),)),
         Store(y, place, out),
     )
     return emit_kernel(TileKernel((x, y, at), (), (), axes, statements), "gather", target)

@@ -45,22 +45,22 @@ def loops_text(target: Target) -> str:
         f'"target-features"="{llvm_features(target.profile)}" '
         f'"prefer-vector-width"="{target.profile.vector_bits}" }}'
     )
-    declared = (
+    declarations = (
         f"declare {vector} @llvm.fma.v{target.profile.lanes(32)}f32({vector}, {vector}, {vector})\n"
         "declare i64 @llvm.fshl.i64(i64, i64, i64)\n"
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
     )
-    parts = (f'target triple = "{target.triple}"', declared, *bodies, attributes)
+    parts = (f'target triple = "{target.triple}"', declarations, *bodies, attributes)
     return "\n\n".join(parts) + "\n"
 
 
-def _counted(name: str, params: str, result: str, phis: str, body: str, after: str) -> str:
+def _counted(name: str, params: str, result: str, phis: str, body: str, tail: str) -> str:
     """Returns a function around `for %i in 0..%n`, which carries `phis`."""
     return (
         f"define {result} @{name}({params}) #0 {{\nentry:\n  br label %loop\nloop:\n"
         f"  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]\n{phis}\n{body}\n"
         "  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
-        f"  br i1 %more, label %loop, label %done\ndone:\n{after}\n}}"
+        f"  br i1 %more, label %loop, label %done\ndone:\n{tail}\n}}"
     )
 
 

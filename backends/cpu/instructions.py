@@ -23,14 +23,14 @@ def llvm_features(profile: Profile) -> str:
     return ",".join([*switches, *_TUNING.get(profile.arch, ())])
 
 
-def bf16_product(profile: Profile, width: int) -> str:
+def bf16_dot(profile: Profile, width: int) -> str:
     """Returns the intrinsic that multiplies and adds `width` words of pairs of bf16."""
     if profile.arch == "aarch64":
         return f"llvm.aarch64.neon.bfdot.v{width}f32.v{2 * width}bf16"
     return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
 
 
-def byte_product(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
+def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
     """Returns the intrinsic that adds products of four bytes to each of `width` words; "" for none.
 
     If one operand is unsigned, it is the first.
@@ -46,7 +46,7 @@ def byte_product(profile: Profile, first_unsigned: bool, second_unsigned: bool, 
     return f"llvm.x86.avx512.vpdpbusd.{32 * width}" if mixed else ""
 
 
-def pair_product(profile: Profile, width: int) -> str:
+def pair_dot(profile: Profile, width: int) -> str:
     """Returns the intrinsic that sums products of two 16-bit neighbours into `width` words; "" for
     none."""
     names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}

@@ -167,8 +167,8 @@ class GpuBackend(Backend):
         portable: bool = False,
     ) -> GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
-        with ExitStack() as opened:
-            compilers = self.compilers or opened.enter_context(self.tools(self.options))
+        with ExitStack() as stack:
+            compilers = self.compilers or stack.enter_context(self.tools(self.options))
             return compile_blocks(job, compilers, allow_host=host, portable=portable)
 
     def _job(

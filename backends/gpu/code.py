@@ -80,11 +80,11 @@ def compile_blocks(
     """
     sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
-    listed = [gpu.arch for gpu in target.gpus]
+    archs = [gpu.arch for gpu in target.gpus]
     # kernels for a listed architecture are compiled with their PTX
-    extra = [gpu for gpu in assembled if gpu.arch not in listed]
+    extra = [gpu for gpu in assembled if gpu.arch not in archs]
     compiled = compile_kernels(sources, target.gpus, compilers, extra)
-    by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(listed)))
+    by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
     rocm = target.kind == "rocm"
     form = BinaryKind.HSACO if rocm else BinaryKind.CUBIN
     variants = [
@@ -93,7 +93,7 @@ def compile_blocks(
     ]
     for gpu in assembled:
         gpu_kernels = (
-            tuple(kernels[-1] for kernels in compiled) if extra else by_arch[listed.index(gpu.arch)]
+            tuple(kernels[-1] for kernels in compiled) if extra else by_arch[archs.index(gpu.arch)]
         )
         texts = _assembly(gpu, sources, gpu_kernels, compilers)
         variants.append(_variant(gpu.arch, BinaryKind.PTX, texts))

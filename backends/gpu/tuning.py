@@ -98,12 +98,12 @@ class _Search:
 
     def next(self) -> Bound | None:
         """Returns the next schedule to compile; None where no better one is expected."""
-        first, last = self.trials[0], self.trials[-1]
-        if self.fixed or not (last.spills or self._slow(first)):
+        first_trial, last_trial = self.trials[0], self.trials[-1]
+        if self.fixed or not (last_trial.spills or self._slow(first_trial)):
             return None
         for choice in self._candidates():
             try:
-                return self.planner.scheduled(first.bound.group, choice)
+                return self.planner.scheduled(first_trial.bound.group, choice)
             except NotBlocks:
                 continue
         return None

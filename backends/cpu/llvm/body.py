@@ -133,7 +133,7 @@ class Statements:
             return
         inits = [self._canonical(self._values[block]) for block in node.inits]
         name = code.fresh("loop")
-        before, front = code.label, code.keep_place()
+        entry_label, front = code.label, code.keep_place()
         if size > 0:
             code.jump(name)
         else:
@@ -152,22 +152,24 @@ class Statements:
             with self._asking(node):
                 self.run(node.body)
             yields = [self._canonical(self._values[block]) for block in node.yields]
-            after = code.op("add nsw", counter, node.step)
-            more = code.compare("icmp slt", after, stop)
+            next_counter = code.op("add nsw", counter, node.step)
+            goes_on = code.compare("icmp slt", next_counter, stop)
         latch = code.label
-        code.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
-        phis = [(counter, start, after)]
+        code.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
+        phis = [(counter, start, next_counter)]
         for value, init, final in zip(carried, inits, yields, strict=True):
             phis += zip(value.regs, init.regs, final.regs, strict=True)
-        for at, (reg, first, last) in enumerate(phis, line):
-            code.lines[at] = f"  {reg.text} = {_incoming(reg, (first, before), (last, latch))}"
+        for line_number, (reg, first, last) in enumerate(phis, line):
+            code.lines[line_number] = (
+                f"  {reg.text} = {_incoming(reg, (first, entry_label), (last, latch))}"
+            )
         code.place(f"{name}.done")
         for block, init, final in zip(node.results, inits, yields, strict=True):
             regs_out = final.regs
             if size < 1:
                 regs_out = tuple(
                     code.emit(
-                        last.elem, last.width, _incoming(last, (first, before), (last, latch))
+                        last.elem, last.width, _incoming(last, (first, entry_label), (last, latch))
                     )
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
@@ -198,8 +200,8 @@ class Statements:
         """
         all_trips, code = self._seconds, self._indices.code
         self._seconds /= max(1, typical((node.stop - node.start) // node.step))
-        long = all_trips > _ASKS or as_int(node.stop - node.start) is None
-        if 0 < self._seconds <= _ASKS and long:
+        is_long = all_trips > _ASKS or as_int(node.stop - node.start) is None
+        if 0 < self._seconds <= _ASKS and is_long:
             period = 1 << int(log2(_ASKS / self._seconds))
             trip, name = self._indices.values[f"{node.var.name}.trip"], code.fresh("ask")
             is_due = code.compare("icmp eq", code.op("and", trip, period - 1), period - 1)

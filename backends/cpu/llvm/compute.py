@@ -77,11 +77,11 @@ class LaneScalars:
     def at(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
         """Returns the value of `node` in the row `position` for the elements of `chunk`."""
         varying, last = self._varying[node], len(self._shape) - 1
-        narrow = chunk if last in varying else _ONE
-        where = tuple(p if n in varying else 0 for n, p in enumerate(position))
-        key = (node, where, narrow)
+        natural_chunk = chunk if last in varying else _ONE
+        row = tuple(p if n in varying else 0 for n, p in enumerate(position))
+        key = (node, row, natural_chunk)
         if key not in self._known:
-            self._known[key] = self._emit(node, where, narrow)
+            self._known[key] = self._emit(node, row, natural_chunk)
         return self._code.splat(self._known[key], chunk.width)
 
     def _emit(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:

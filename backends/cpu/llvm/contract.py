@@ -61,9 +61,11 @@ def multiplies_words(node: Contract, profile: Profile) -> bool:
     summed = {x for x in node.a_axes + node.b_axes if x not in node.out_axes}
     if len(summed) != 1 or not scalar:
         return False
-    one, many = (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
-    k = one[-1]
-    fits = k in summed and many[-2:] == (k, node.out_axes[-1])
+    scalar_axes, vector_axes = (
+        (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
+    )
+    k = scalar_axes[-1]
+    fits = k in summed and vector_axes[-2:] == (k, node.out_axes[-1])
     return fits and not (paired and _size(node, k) % per_word(BF16))
 
 

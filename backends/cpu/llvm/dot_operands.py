@@ -11,7 +11,7 @@ the words apart.
 
 from collections.abc import Sequence
 
-from tcc.backends.cpu.instructions import bf16_product, byte_product, pair_product
+from tcc.backends.cpu.instructions import bf16_dot, byte_dot, pair_dot
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
@@ -23,7 +23,7 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.indices import constant, lane_of
-from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, access, load, masked_load
+from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, TileBuffer
@@ -45,8 +45,8 @@ def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
         return None
-    where = access(env, node, shape)
-    chunks = vector_chunks(shape[-1], where.code.module.lanes)
+    access = block_access(env, node, shape)
+    chunks = vector_chunks(shape[-1], access.code.module.lanes)
     regs: dict[tuple[int, Chunk], Reg] = {}
     for position in row_positions(shape):
         number = row_number(shape, position)
@@ -54,14 +54,14 @@ def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
             continue
         count = min(2, shape[-2] - position[-1])
         for chunk in chunks:
-            words = _words(where, position, chunk, count)
+            words = _words(access, position, chunk, count)
             if words is None:
                 return None
-            regs[number, chunk], later = halves(where.code, words)
+            regs[number, chunk], later = halves(access.code, words)
             if count == 2:
                 regs[number + 1, chunk] = later
-    ordered = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
-    return RegisterBlock(BF16, shape, chunks, ordered)
+    row_regs = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
+    return RegisterBlock(BF16, shape, chunks, row_regs)
 
 
 def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
@@ -72,33 +72,33 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     other elements are zero with `scalars`, and undefined without.
     """
     shape, per = node.out.shape, per_word(node.out.dtype)
-    where = access(env, node, shape)
+    access = block_access(env, node, shape)
     length = shape[-1] if scalars else shape[-2]
     words = -(-length // per)
     if scalars:
-        short = (*shape[:-1], words)
+        word_shape = (*shape[:-1], words)
         chunks = scalar_chunks(words)
         places = [
             (p, Chunk(per * c.start, 1, 1), min(per, length - per * c.start))
-            for p in row_positions(short)
+            for p in row_positions(word_shape)
             for c in chunks
         ]
     else:
-        short = (*shape[:-2], words, shape[-1])
-        chunks = vector_chunks(shape[-1], where.code.module.lanes)
+        word_shape = (*shape[:-2], words, shape[-1])
+        chunks = vector_chunks(shape[-1], access.code.module.lanes)
         places = [
             ((*p[:-1], per * p[-1]), c, min(per, length - per * p[-1]))
-            for p in row_positions(short)
+            for p in row_positions(word_shape)
             for c in chunks
         ]
-    find = _scalar_word if scalars else _words
-    plain = not node.guards and not node.indirect
-    words_of = [find(where, *place) if plain else None for place in places]
+    loader = _scalar_word if scalars else _words
+    is_plain = not node.guards and not node.indirect
+    words_of = [loader(access, *place) if is_plain else None for place in places]
     if not all(words_of):
         value = load(env, node, scalars)
         join = _join_scalars if scalars else _join_rows
-        words_of = [join(where.code, value, *place) for place in places]
-    return RegisterBlock(U32, short, chunks, tuple(r for r in words_of if r is not None))
+        words_of = [join(access.code, value, *place) for place in places]
+    return RegisterBlock(U32, word_shape, chunks, tuple(r for r in words_of if r is not None))
 
 
 # ---- multiply-adds ------------------------------------------------------------------------------
@@ -106,9 +106,9 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 
 def halves(code: Code, words: Reg) -> tuple[Reg, Reg]:
     """Returns the earlier and the later elements of words of bf16, as f32."""
-    early = code.op("shl", words, 16)
-    late = code.op("and", words, _LATER)
-    return code.bitcast(early, "float"), code.bitcast(late, "float")
+    earlier = code.op("shl", words, 16)
+    later = code.op("and", words, _LATER)
+    return code.bitcast(earlier, "float"), code.bitcast(later, "float")
 
 
 def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
@@ -119,7 +119,7 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
             acc = code.fma(a, b, acc)
         return acc
     a, b = (_as_lanes(code, r, "bfloat", 2) for r in (x, y))
-    return code.call(bf16_product(code.module.profile, width), "float", width, acc, a, b)
+    return code.call(bf16_dot(code.module.profile, width), "float", width, acc, a, b)
 
 
 def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: Reg) -> Reg:
@@ -127,16 +127,16 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: 
     profile, width = code.module.profile, acc.width
     if y[1] is U8:  # unsigned bytes come first, where there are any
         x, y = y, x
-    name = byte_product(profile, x[1] is U8, y[1] is U8, width)
-    signed = byte_product(profile, False, False, width)
+    name = byte_dot(profile, x[1] is U8, y[1] is U8, width)
+    signed = byte_dot(profile, False, False, width)
     if name:
         return code.call(name, "i32", width, acc, *_all_bytes(code, x[0], y[0]))
     if signed:
         return _multiply_shifted(code, signed, x[0], y[0], acc)
-    if width >= _LEAST_LANES and pair_product(profile, width):
+    if width >= _LEAST_LANES and pair_dot(profile, width):
         for n in range(2):
             a, b = (_as_lanes(code, _every_other(code, *f, n), "i16", 2) for f in (x, y))
-            products = code.call(pair_product(profile, width), "i32", width, a, b)
+            products = code.call(pair_dot(profile, width), "i32", width, a, b)
             acc = code.op("add", acc, products)
         return acc
     for n in range(4):
@@ -202,26 +202,26 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
 # ---- words in memory ----------------------------------------------------------------------------
 
 
-def _words(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
+def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
     """Loads the words of `count` rows from `position` on; None where they do not lie in words."""
-    per = per_word(where.buffer.dtype)
+    per = per_word(access.buffer.dtype)
     lane = lane_of(chunk)
-    offset, _ = where.at(position, const(chunk.start))
+    offset, _ = access.at(position, const(chunk.start))
     if chunk.width == 1:
         step: int | None = per
     else:
-        along, _ = where.at(position, const(chunk.start) + lane)
-        split = step_in(along, *free_vars(lane))
+        lane_offset, _ = access.at(position, const(chunk.start) + lane)
+        split = step_in(lane_offset, *free_vars(lane))
         step = None if split is None else split[0]
     if step != per:
         return None
     for n in range(1, count):
-        after, _ = where.at((*position[:-1], position[-1] + n), const(chunk.start))
-        if constant(after - offset) != n:
+        neighbour, _ = access.at((*position[:-1], position[-1] + n), const(chunk.start))
+        if constant(neighbour - offset) != n:
             return None
-    if count < per and (where.indices.divisor(offset) % per or not _holds_words(where.buffer)):
+    if count < per and (access.indices.divisor(offset) % per or not _holds_words(access.buffer)):
         return None  # the word might end beyond the buffer
-    return _load_words(where, offset, chunk)
+    return _load_words(access, offset, chunk)
 
 
 def _holds_words(buffer: TileBuffer) -> bool:
@@ -229,37 +229,39 @@ def _holds_words(buffer: TileBuffer) -> bool:
     return size is not None and size % per_word(buffer.dtype) == 0
 
 
-def _load_words(where: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
-    code = where.code
-    size = where.buffer.dtype.bytes
-    pointer, align = where.pointer(offset), where.alignment(offset, chunk.width * 4 // size)
+def _load_words(access: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
+    code = access.code
+    size = access.buffer.dtype.bytes
+    pointer, align = access.pointer(offset), access.alignment(offset, chunk.width * 4 // size)
     if chunk.count == chunk.width:
         kind = vector_type("i32", chunk.width)
         return code.emit("i32", chunk.width, f"load {kind}, {pointer}, align {align}")
-    inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
-    return masked_load(code, int_const(0, "i32", chunk.width), pointer, inside, align)
+    mask = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+    return masked_load(code, int_const(0, "i32", chunk.width), pointer, mask, align)
 
 
 def _scalar_word(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg | None:
     """Loads the word of `count` neighbours along the last axis, with zeros behind them; None where
     they are not adjacent in memory."""
-    first, _ = where.at(position, const(chunk.start))
+    first, _ = access.at(position, const(chunk.start))
     for n in range(1, count):
-        after, _ = where.at(position, const(chunk.start + n))
-        if constant(after - first) != n:
+        neighbour, _ = access.at(position, const(chunk.start + n))
+        if constant(neighbour - first) != n:
             return None
     word: Reg | None = None
-    start, bits = 0, where.buffer.dtype.bits
+    start, bits = 0, access.buffer.dtype.bits
     while start < count:  # as few loads as there are powers of two in `count`
         size = 1 << ((count - start).bit_length() - 1)
-        at = first + start
+        offset = first + start
         elem = f"i{size * bits}"
-        loaded = where.code.emit(
-            elem, 1, f"load {elem}, {where.pointer(at)}, align {where.alignment(at, size)}"
+        loaded = access.code.emit(
+            elem,
+            1,
+            f"load {elem}, {access.pointer(offset)}, align {access.alignment(offset, size)}",
         )
-        word = _placed(where.code, word, loaded, start * bits)
+        word = _placed(access.code, word, loaded, start * bits)
         start += size
     return word
 
@@ -270,8 +272,8 @@ def _scalar_word(
 def _join_rows(
     code: Code, value: RegisterBlock, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg:
-    at = [(*position[:-1], position[-1] + n) for n in range(count)]
-    rows = [part(code, value, row_number(value.shape, p), chunk) for p in at]
+    positions = [(*position[:-1], position[-1] + n) for n in range(count)]
+    rows = [part(code, value, row_number(value.shape, p), chunk) for p in positions]
     return _join(code, rows, value.dtype)
 
 
@@ -300,7 +302,7 @@ def _bits(code: Code, reg: Reg) -> Reg:
 
 def _placed(code: Code, below: Reg | None, bits: Reg, shift: int) -> Reg:
     """Inserts `bits` at bit `shift` of the words `below`, whose bits are zero there."""
-    wide = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
+    words = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
     if shift:
-        wide = code.op("shl", wide, shift)
-    return wide if below is None else code.op("or", below, wide)
+        words = code.op("shl", words, shift)
+    return words if below is None else code.op("or", below, words)

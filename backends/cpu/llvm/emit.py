@@ -75,8 +75,8 @@ def _attributes(target: Target) -> str:
         "prefer-vector-width": str(target.profile.vector_bits),
         "no-trapping-math": "true",
     }
-    listed = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)
-    return f"attributes #0 = {{ nounwind {listed} }}"
+    settings = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)
+    return f"attributes #0 = {{ nounwind {settings} }}"
 
 
 def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int]:
@@ -127,7 +127,7 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
             f"  %s{n} = load i64, ptr %q{n}, align 8"
         )
         args.append(f"i64 %s{n}")
-    listed = ", ".join((*args, "i64 %begin", "i64 %end"))
+    arguments = ", ".join((*args, "i64 %begin", "i64 %end"))
     if kernel.nontemporal:
         address = "0"
         for n in kernel.nontemporal:
@@ -136,12 +136,12 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
         lines.append(
             f"  %in = and i64 {address}, {LINE - 1}\n  %whole = icmp eq i64 %in, 0\n"
             "  br i1 %whole, label %lines, label %units\nlines:\n"
-            f"  call void @{name}_lines({listed})\n  ret void\nunits:"
+            f"  call void @{name}_lines({arguments})\n  ret void\nunits:"
         )
     return (
         f"define void @{name}(ptr %buffers, ptr %ints, i64 %begin, i64 %end, ptr %scratch) #0 {{\n"
         + "\n".join(lines)
-        + f"\n  call void @{name}_units({listed})\n  ret void\n}}"
+        + f"\n  call void @{name}_units({arguments})\n  ret void\n}}"
     )
 
 
@@ -149,11 +149,11 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
 
 
 def _inner(
-    kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int], seconds: float
+    kernel: TileKernel, name: str, module: LlvmModule, nontemporal: Sequence[int], seconds: float
 ) -> str:
-    """Returns the internal function `name`; `past` are the positions of buffers whose stores go
-    past the caches."""
-    code = Code(module, [kernel.buffers[n] for n in past])
+    """Returns the internal function `name`; `nontemporal` are the positions of buffers whose stores
+    go past the caches."""
+    code = Code(module, [kernel.buffers[n] for n in nontemporal])
     indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
     params = ["ptr %ask", "ptr %asked"] if seconds else []
@@ -161,7 +161,7 @@ def _inner(
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
         read_only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
-        is_aligned = buffer.scope is MemorySpace.LOCAL or n in past
+        is_aligned = buffer.scope is MemorySpace.LOCAL or n in nontemporal
         align = LINE if is_aligned else buffer.align
         no_alias = "" if n in shared else " noalias"
         params.append(f"ptr{no_alias}{read_only} align {align} %b{n}")
@@ -187,10 +187,10 @@ def _inner(
         code.jump("unit.end")
     code.place("unit.end")
     code.void("%u.next = add nuw nsw i64 %u, 1")
-    again = code.compare("icmp slt", following, end)
-    code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
+    goes_on = code.compare("icmp slt", following, end)
+    code.void(f"br {goes_on}, label %unit, label %done, !llvm.loop !0")
     code.place("done")
-    if past:  # without a fence, other threads could see later stores before nontemporal ones
+    if nontemporal:  # without a fence, other threads could see later stores before nontemporal ones
         module.add("sfence", lambda: "declare void @llvm.x86.sse.sfence()\n!2 = !{i32 1}")
         code.void("call void @llvm.x86.sse.sfence()")
     code.void("ret void")

@@ -30,9 +30,9 @@ def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask
         for index, extent in _tests(guard):
             if extent is None:
                 return Mask(never=True)
-            one, many = _test(indices, index, extent, chunk)
-            scalar = _both(indices.code, scalar, one)
-            vector = _both(indices.code, vector, many)
+            for_all, for_lanes = _test(indices, index, extent, chunk)
+            scalar = _both(indices.code, scalar, for_all)
+            vector = _both(indices.code, vector, for_lanes)
     return Mask(scalar, vector)
 
 

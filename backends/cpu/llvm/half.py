@@ -10,8 +10,8 @@ def half_value(code: Code, bits: Reg) -> Reg:
     """Returns the f32 value of the f16 with these bits."""
     if code.module.profile.converts_half:
         return code.convert("fpext", code.bitcast(bits, "half"), "float")
-    wide = code.convert("zext", bits, "i32")
-    size = code.op("and", wide, 0x7FFF)
+    code_bits = code.convert("zext", bits, "i32")
+    size = code.op("and", code_bits, 0x7FFF)
     shifted = code.op("shl", size, 13)
     # A product with a power of two is exact and makes denormals normal.
     value = code.bitcast(shifted, "float")
@@ -19,7 +19,7 @@ def half_value(code: Code, bits: Reg) -> Reg:
     finite = code.bitcast(scaled, "i32")
     special = code.op("or", shifted, 0x7F800000)
     is_special = code.compare("icmp uge", size, _INFINITY)
-    sign = code.op("shl", code.op("and", wide, 0x8000), 16)
+    sign = code.op("shl", code.op("and", code_bits, 0x8000), 16)
     result = code.op("or", code.select(is_special, special, finite), sign)
     return code.bitcast(result, "float")
 

@@ -73,8 +73,8 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     body.void(f"%result.next = select {odd}, {next_result}, {state['result']}")
     body.void(f"%square.next = mul {state['square']}, %square")
     body.void(f"%left.next = lshr {state['left']}, {one.text}")
-    more = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
-    body.branch(body.any_lane(more), "loop", "done")
+    some_left = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
+    body.branch(body.any_lane(some_left), "loop", "done")
     body.place("done")
     result = Reg(a.elem, a.width, "%result.next")
     if signed:
@@ -90,11 +90,11 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
 
 def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
     """Shifts `a` by the unsigned count `b`; `opcode` is shl, lshr or ashr."""
-    inside = code.compare("icmp ult", b, int(a.elem[1:]))
+    in_range = code.compare("icmp ult", b, int(a.elem[1:]))
     if opcode == "ashr":
-        return code.op("ashr", a, code.select(inside, b, int(a.elem[1:]) - 1))
-    shifted = code.op(opcode, a, code.select(inside, b, 0))
-    return code.select(inside, shifted, 0)
+        return code.op("ashr", a, code.select(in_range, b, int(a.elem[1:]) - 1))
+    shifted = code.op(opcode, a, code.select(in_range, b, 0))
+    return code.select(in_range, shifted, 0)
 
 
 def sign(code: Code, a: Reg, signed: bool) -> Reg:

@@ -90,9 +90,9 @@ class BlockAccess:
         return self.indices.code
 
     @property
-    def past(self) -> bool:
+    def nontemporal(self) -> bool:
         """True where whole lines are stored past the caches (nontemporal)."""
-        return self.buffer in self.code.past
+        return self.buffer in self.code.nontemporal
 
     def at(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None = None
@@ -118,9 +118,9 @@ class BlockAccess:
                 continue
             row = row_number(value.shape, position)
             reg = part(self.code, value, row, var_chunk)
-            wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
+            opcode = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
             if reg.elem != "i64":
-                reg = self._widened(reg, wide)
+                reg = self._widened(reg, opcode)
             name = f"{var.name}.{row}.{var_chunk.start}.{reg.text}"
             self.indices.values[name] = reg
             # The values of data are unknown, so guards on them are always tested.
@@ -145,26 +145,26 @@ class BlockAccess:
         short for a vector; None where there is no order, or where another access is better."""
         if not self._affine or len(self.shape) < 2:
             return None
-        *outer, short, long = range(len(self.shape))
+        *outer, short_axis, long_axis = range(len(self.shape))
         limit = FEW_APART
-        if constant(self._coeffs[short]) != 1:
+        if constant(self._coeffs[short_axis]) != 1:
             # Four elements that are adjacent in registers too make a vector.
-            short, long, limit = long, short, _WORTH_TRANSPOSING - 1
-        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] <= limit:
+            short_axis, long_axis, limit = long_axis, short_axis, _WORTH_TRANSPOSING - 1
+        if constant(self._coeffs[short_axis]) != 1 or not 1 < self.shape[short_axis] <= limit:
             return None
-        if constant(self._coeffs[long]) != self.shape[short]:
+        if constant(self._coeffs[long_axis]) != self.shape[short_axis]:
             return None
-        order = (*outer, long, short)
+        order = (*outer, long_axis, short_axis)
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
         """Returns True for a guard that is constant along the last axis of `order` and steps by at
         most one along the axis before it."""
-        long, short = (self.lanes[n] for n in order[-2:])
-        linear = linear_in(guard.index, long)
+        long_lane, short_lane = (self.lanes[n] for n in order[-2:])
+        linear = linear_in(guard.index, long_lane)
         if linear is None or constant(linear[0]) not in (0, 1):
             return False
-        return not {long, short} & {*free_vars(linear[1], guard.extent)}
+        return not {long_lane, short_lane} & {*free_vars(linear[1], guard.extent)}
 
     def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
         """Returns the shape of `merged(order)`."""
@@ -177,15 +177,15 @@ class BlockAccess:
         Where `i = 2 * long + short`, `base + long < extent` is `2 * base + i < 2 * extent`.
         """
         shape, count = self.merged_shape(order), self.shape[order[-1]]
-        (*_, lane), long = lanes(shape), self.lanes[order[-2]]
-        first = {self.lanes[n]: const(0) for n in order[-2:]}
+        (*_, lane), long_lane = lanes(shape), self.lanes[order[-2]]
+        origin = {self.lanes[n]: const(0) for n in order[-2:]}
         guards = tuple(
-            Guard(count * substitute(g.index, first) + lane, count * g.extent)
-            if long in free_vars(g.index)
+            Guard(count * substitute(g.index, origin) + lane, count * g.extent)
+            if long_lane in free_vars(g.index)
             else g
             for g in self.guards
         )
-        offset = substitute(self.offset, first) + lane
+        offset = substitute(self.offset, origin) + lane
         return BlockAccess(self.indices, self.base, self.buffer, shape, offset, guards, ())
 
     def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
@@ -205,7 +205,7 @@ class BlockAccess:
         of an access to `width` elements."""
         size = self.buffer.dtype.bytes
         divisor = self.indices.divisor(offset) * size
-        bound = min(_LINE if self.past else self.buffer.align, _LINE, size * width)
+        bound = min(_LINE if self.nontemporal else self.buffer.align, _LINE, size * width)
         while divisor % bound:
             bound //= 2
         return max(bound, 1)
@@ -244,7 +244,9 @@ class BlockAccess:
         return split[0] if split and split[0] in (0, 1) else None
 
 
-def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]) -> BlockAccess:
+def block_access(
+    env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]
+) -> BlockAccess:
     """Returns the access of a statement to a block of `shape`."""
     offset = row_major_position(node.indices, node.buffer.sizes)
     guards = () if isinstance(node, Prefetch) else node.guards
@@ -276,25 +278,25 @@ def transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _
 
 def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
     """Loads a block; `scalars`: into one register for each element."""
-    where = access(env, node, node.out.shape)
-    axis = None if scalars else where.contiguous_axis()
+    access = block_access(env, node, node.out.shape)
+    axis = None if scalars else access.contiguous_axis()
     if axis is None:
-        return _load_rows(node, where, scalars)
+        return _load_rows(node, access, scalars)
     # Another axis is contiguous: load with it last, then transpose the block in registers.
     order = with_last(len(node.out.shape), axis)
     reordered = transposed(node, node.out.shape, order)
     shape = tuple(node.out.shape[n] for n in order)
-    other = replace(reordered, out=Block(node.out.name, node.out.dtype, shape))
-    value = _load_rows(other, access(env, other, shape), False)
-    back = tuple(order.index(n) for n in range(len(order)))
-    return rearrange(where.code, value, back, node.out.shape)
+    transposed_load = replace(reordered, out=Block(node.out.name, node.out.dtype, shape))
+    value = _load_rows(transposed_load, block_access(env, transposed_load, shape), False)
+    inverse = tuple(order.index(n) for n in range(len(order)))
+    return rearrange(access.code, value, inverse, node.out.shape)
 
 
-def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
+def _load_rows(node: Load, access: BlockAccess, scalars: bool) -> RegisterBlock:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
-    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, access.code.module.lanes)
     regs = tuple(
-        _load_chunk(where, position, chunk, node.fill)
+        _load_chunk(access, position, chunk, node.fill)
         for position in row_positions(node.out.shape)
         for chunk in chunks
     )
@@ -302,41 +304,41 @@ def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
 
 
 def _load_chunk(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
-    step = where.step(position, chunk)
+    step = access.step(position, chunk)
     uniform = False
     if step is not None:
-        mask = where.mask(position, chunk)
+        mask = access.mask(position, chunk)
         if mask.never:
-            return literal(fill, where.buffer.dtype, chunk.width)
+            return literal(fill, access.buffer.dtype, chunk.width)
         if step == 1:
-            return _load_vector(where, position, chunk, mask, fill)
+            return _load_vector(access, position, chunk, mask, fill)
         uniform = mask.vector is None
-    if step is None and (stride := where.lane_stride(chunk)):
-        return _load_strided(where, position, chunk, stride, fill)
-    if step is None and not where.constant_steps(position, chunk):
-        return _gathered(where, position, chunk, fill)
+    if step is None and (stride := access.lane_stride(chunk)):
+        return _load_strided(access, position, chunk, stride, fill)
+    if step is None and not access.constant_steps(position, chunk):
+        return _gathered(access, position, chunk, fill)
     places = range(chunk.start, chunk.start + (1 if uniform else chunk.count))
-    elements = [_load_chunk(where, position, Chunk(n, 1, 1), fill) for n in places]
+    elements = [_load_chunk(access, position, Chunk(n, 1, 1), fill) for n in places]
     if uniform:
-        return where.code.splat(elements[0], chunk.width)
-    return where.code.gather(elements, chunk.width)
+        return access.code.splat(elements[0], chunk.width)
+    return access.code.gather(elements, chunk.width)
 
 
 def _gathered(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
     """Loads lanes from any addresses, which are computed as one vector."""
-    code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    code, dtype, width = access.code, access.buffer.dtype, chunk.width
     elem = memory_element(dtype)
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk), chunk)
-    mask = mask_of(where.indices, guards, chunk)
+    offset, guards = access.at(position, const(chunk.start) + lane_of(chunk), chunk)
+    mask = mask_of(access.indices, guards, chunk)
     if mask.never:
         return literal(fill, dtype, width)
-    offsets = where.indices.lanes(offset, chunk)
+    offsets = access.indices.lanes(offset, chunk)
     active = lane_mask(code, mask, chunk) or mask.scalar
-    places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
+    places = code.emit("ptr", width, f"getelementptr {elem}, {access.base}, {offsets}")
     if active:
         places = _or_constant(code, active, places, dtype, fill, 1)
     elements = [
@@ -347,7 +349,7 @@ def _gathered(
 
 
 def _load_strided(
-    where: BlockAccess,
+    access: BlockAccess,
     position: tuple[int, ...],
     chunk: Chunk,
     stride: int,
@@ -357,67 +359,67 @@ def _load_strided(
 
     The last vector ends with the last lane, so that no memory behind it is touched.
     """
-    code, width = where.code, chunk.width
-    offset, _ = where.at(position, const(chunk.start))
+    code, width = access.code, chunk.width
+    offset, _ = access.at(position, const(chunk.start))
     (lane,), full_chunk = lanes((width,)), Chunk(0, width, width)
     result, places = None, list(range(width))
     for number in range(stride):
-        first = -(-number * width // stride)
-        start = min(stride * first, (stride - 1) * (width - 1))
-        at = offset + start + lane
-        row = BlockAccess(where.indices, where.base, where.buffer, (width,), at, (), ())
+        first_lane = -(-number * width // stride)
+        start = min(stride * first_lane, (stride - 1) * (width - 1))
+        row_offset = offset + start + lane
+        row = BlockAccess(access.indices, access.base, access.buffer, (width,), row_offset, (), ())
         reg = _load_chunk(row, (), full_chunk, fill)
-        here = [min(stride * n - start, width - 1) for n in range(width)]
+        row_places = [min(stride * n - start, width - 1) for n in range(width)]
         if result is None:
-            result, places = reg, here
+            result, places = reg, row_places
         else:
-            picked = [places[n] if n < first else width + here[n] for n in range(width)]
+            picked = [places[n] if n < first_lane else width + row_places[n] for n in range(width)]
             result, places = code.shuffle(result, reg, picked), list(range(width))
     assert result is not None
     return result
 
 
 def _load_vector(
-    where: BlockAccess,
+    access: BlockAccess,
     position: tuple[int, ...],
     chunk: Chunk,
     mask: Mask,
     fill: bool | int | float,
 ) -> Reg:
-    code, dtype, width = where.code, where.buffer.dtype, chunk.width
-    if halves := registers_of(where, mask, chunk):
+    code, dtype, width = access.code, access.buffer.dtype, chunk.width
+    if halves := registers_of(access, mask, chunk):
         low, high = (
-            _load_chunk(where, position, half, fill)
+            _load_chunk(access, position, half, fill)
             if half.count
             else literal(fill, dtype, half.width)
             for half in halves
         )
         return code.shuffle(low, high, range(width))
-    offset, _ = where.at(position, const(chunk.start))
-    pointer = where.pointer(offset)
-    align = where.alignment(offset, width)
+    offset, _ = access.at(position, const(chunk.start))
+    pointer = access.pointer(offset)
+    align = access.alignment(offset, width)
     lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
-            pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
+            pointer = _active_pointer(access, position, chunk.start, width, mask.scalar, fill)
             align = min(align, dtype.bytes * (width & -width))
         kind = vector_type(memory_element(dtype), width)
         loaded = code.emit(memory_element(dtype), width, f"load {kind}, {pointer}, align {align}")
     else:
-        other = stored_constant(fill, dtype, width)
-        loaded = masked_load(code, other, pointer, lanes_on, align)
+        fill_bits = stored_constant(fill, dtype, width)
+        loaded = masked_load(code, fill_bits, pointer, lanes_on, align)
     return from_memory(code, loaded, dtype)
 
 
-def registers_of(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
+def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
     """Returns the two vector registers of a masked access to 64-bit elements; for others nothing.
 
     LLVM 22 would cut such an access while it selects instructions, and fails an assertion there if
     the mask of one half is false for certain.
     """
-    width = where.code.module.profile.lanes(64)
+    width = access.code.module.profile.lanes(64)
     masked = mask.vector is not None or chunk.count < chunk.width
-    if not masked or where.buffer.dtype.bytes < 8 or chunk.width <= width:
+    if not masked or access.buffer.dtype.bytes < 8 or chunk.width <= width:
         return ()
     starts = (chunk.start, chunk.start + width)
     counts = (min(chunk.count, width), max(chunk.count - width, 0))
@@ -428,15 +430,15 @@ def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
     """Returns the mask of active lanes; None where one condition holds for all lanes."""
     lanes_on = mask.vector
     if chunk.count < chunk.width:
-        inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
-        lanes_on = inside if lanes_on is None else code.op("and", lanes_on, inside)
+        used_lanes = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+        lanes_on = used_lanes if lanes_on is None else code.op("and", lanes_on, used_lanes)
     if lanes_on is not None and mask.scalar is not None:
         lanes_on = code.op("and", lanes_on, code.splat(mask.scalar, chunk.width))
     return lanes_on
 
 
 def _active_pointer(
-    where: BlockAccess,
+    access: BlockAccess,
     position: tuple[int, ...],
     start: int,
     count: int,
@@ -445,16 +447,16 @@ def _active_pointer(
 ) -> Reg:
     """Returns the address of `count` elements from lane `start` on; where `active` is false, that
     of a constant with as many copies of `fill`."""
-    code, dtype = where.code, where.buffer.dtype
-    offset, guards = where.at(position, const(start))
-    first, first_guards = where.at(position, const(0))
-    ahead = constant(offset - first)
-    if ahead == start and guards == first_guards:
+    code, dtype = access.code, access.buffer.dtype
+    offset, guards = access.at(position, const(start))
+    row_offset, row_guards = access.at(position, const(0))
+    distance = constant(offset - row_offset)
+    if distance == start and guards == row_guards:
         # One select serves the whole row.
-        row = last_axis(where.shape)
-        base = _or_constant(code, active, where.pointer(first), dtype, fill, row)
+        row = last_axis(access.shape)
+        base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
         return code.offset(base, int_const(start), memory_element(dtype))
-    return _or_constant(code, active, where.pointer(offset), dtype, fill, count)
+    return _or_constant(code, active, access.pointer(offset), dtype, fill, count)
 
 
 def _or_constant(
@@ -474,14 +476,16 @@ def _or_constant(
     )
 
 
-def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
-    """Loads the lanes of `mask` from memory and takes all others from `other`."""
-    name = f"llvm.masked.load.{mangled(other)}.p0"
-    code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")
+def masked_load(code: Code, fallback: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+    """Loads the lanes of `mask` from memory and takes all others from `fallback`."""
+    name = f"llvm.masked.load.{mangled(fallback)}.p0"
+    code.module.add(
+        name, lambda: f"declare {fallback.type} @{name}(ptr, {mask.type}, {fallback.type})"
+    )
     return code.emit(
-        other.elem,
-        other.width,
-        f"call {other.type} @{name}(ptr align {align} {pointer.text}, {mask}, {other})",
+        fallback.elem,
+        fallback.width,
+        f"call {fallback.type} @{name}(ptr align {align} {pointer.text}, {mask}, {fallback})",
     )
 
 
@@ -492,10 +496,10 @@ def prefetch(env: Environment, node: Prefetch) -> None:
     """Prefetches a cache line for reading or writing; an invalid address is harmless."""
     code = env.indices.code
     rank = max((len(block.shape) for _, block in node.indirect), default=0)
-    where = access(env, node, (1,) * rank)
-    offset, _ = where.at((0,) * max(rank - 1, 0), const(0))
+    access = block_access(env, node, (1,) * rank)
+    offset, _ = access.at((0,) * max(rank - 1, 0), const(0))
     name = "llvm.prefetch.p0"
     code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
     locality = 4 - node.level
     purpose = int(node.write)
-    code.void(f"call void @{name}({where.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")
+    code.void(f"call void @{name}({access.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")

@@ -41,8 +41,8 @@ def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
 def wrapped(code: Code, value: Reg, dtype: DType) -> Reg:
     """Returns the value of the lowest `dtype.bits` bits of an integer."""
     spare = 8 - dtype.bits
-    back = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
-    return code.op(back, code.op("shl", value, spare), spare)
+    right_shift = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
+    return code.op(right_shift, code.op("shl", value, spare), spare)
 
 
 def _power(code: Code, wide: Reg) -> Reg:
@@ -93,8 +93,8 @@ def _float_value(code: Code, wide: Reg, narrow: FloatFormat) -> Reg:
         infinite = code.compare("icmp eq", size, narrow.over)
         value = code.select(infinite, _INFINITY, value)
     if not narrow.signless_nan and narrow.nan < narrow.sign:
-        first = narrow.over + (narrow.over < narrow.nan)
-        nan = code.compare("icmp uge", size, first)
+        least_nan = narrow.over + (narrow.over < narrow.nan)
+        nan = code.compare("icmp uge", size, least_nan)
         value = code.select(nan, _QUIET, value)
     signed = code.op("and", wide, narrow.sign)
     sign = code.op("shl", signed, 32 - narrow.bits)
@@ -122,8 +122,8 @@ def _float_code(code: Code, bits: Reg, narrow: FloatFormat) -> Reg:
     first = (_BIAS - narrow.bias + 1) << _FRACTION
     is_small = code.compare("icmp ult", size, first)
     finite = code.select(is_small, small, normal)
-    beyond = code.compare("icmp ugt", finite, narrow.top)
-    result = code.select(beyond, narrow.over, finite)
+    overflows = code.compare("icmp ugt", finite, narrow.top)
+    result = code.select(overflows, narrow.over, finite)
     nan = code.compare("icmp ugt", size, _INFINITY)
     sign = code.op("lshr", bits, 32 - narrow.bits)
     sign = code.op("and", sign, narrow.sign)

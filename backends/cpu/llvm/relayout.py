@@ -137,8 +137,13 @@ def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -
     level = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
     while len(level) > 1:
         merged = []
-        for (ours, a), (theirs, b) in zip(level[::2], level[1::2], strict=False):
-            merged.append((ours | theirs, code.shuffle(a, b, _blend(places, ours, theirs, width))))
+        for (a_sources, a), (b_sources, b) in zip(level[::2], level[1::2], strict=False):
+            merged.append(
+                (
+                    a_sources | b_sources,
+                    code.shuffle(a, b, _blend(places, a_sources, b_sources, width)),
+                )
+            )
         level = merged + (level[-1:] if len(level) % 2 else [])
     return level[0][1]
 
@@ -150,9 +155,10 @@ def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) 
 
 
 def _blend(
-    places: list[Place], ours: frozenset[int], theirs: frozenset[int], width: int
+    places: list[Place], a_sources: frozenset[int], b_sources: frozenset[int], width: int
 ) -> list[int]:
     lanes = [
-        n if s in ours else width + n if s in theirs else -1 for n, (s, _) in enumerate(places)
+        n if s in a_sources else width + n if s in b_sources else -1
+        for n, (s, _) in enumerate(places)
     ]
     return lanes + [-1] * (width - len(lanes))

@@ -267,11 +267,11 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
     low, high = integer_limits(target)
     if target.bits <= 16:
         return _to_narrow_integer(code, a, elem, low, high)
-    inside = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
+    truncated = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
     over = code.compare("fcmp oge", a, high + 1)
     under = code.compare("fcmp ole", a, low)
-    value = code.select(over, high, inside)
+    value = code.select(over, high, truncated)
     value = code.select(under, low, value)
     return code.select(code.compare("fcmp uno", a, a), 0, value)
 
@@ -303,11 +303,11 @@ def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 def _to_odd(code: Code, exact: Reg, narrow: Reg) -> Reg:
     """Rounds `exact` to odd in f32; rounding the result to f16 then equals one rounding to f16."""
 
-    back = code.convert("fpext", narrow, "double")
+    widened = code.convert("fpext", narrow, "double")
     bits = code.bitcast(narrow, "i32")
     even = code.compare("icmp eq", code.op("and", bits, 1), 0)
-    inexact = code.compare("fcmp one", back, exact)
-    sizes = [code.intrinsic("fabs", x) for x in (back, exact)]
+    inexact = code.compare("fcmp one", widened, exact)
+    sizes = [code.intrinsic("fabs", x) for x in (widened, exact)]
     low = code.compare("fcmp olt", sizes[0], sizes[1])
     stepped = code.op("add", bits, code.select(low, number(bits, 1), -1))
     odd_bits = code.select(code.op("and", even, inexact), stepped, bits)

@@ -125,9 +125,10 @@ class LlvmModule:
 class Code:
     """The instructions of one function, in order."""
 
-    def __init__(self, module: LlvmModule, past: Collection[object] = ()) -> None:
-        """`past` are the buffers whose stores go past the caches; they begin at a cache line."""
-        self.module, self.past = module, past
+    def __init__(self, module: LlvmModule, nontemporal: Collection[object] = ()) -> None:
+        """`nontemporal` are the buffers whose stores go past the caches; they begin at a cache
+        line."""
+        self.module, self.nontemporal = module, nontemporal
         self.lines: list[str] = []
         self.label = "entry"
         self._count = 0
@@ -219,12 +220,12 @@ class Code:
     def _splat(self, scalar: Reg, width: int) -> Reg:
         if not scalar.text.startswith("%"):
             return Reg(scalar.elem, width, f"splat ({scalar})")
-        one = self.emit(
+        vector = self.emit(
             scalar.elem,
             width,
             f"insertelement {vector_type(scalar.elem, width)} poison, {scalar}, i64 0",
         )
-        return self.shuffle(one, None, (0,) * width)
+        return self.shuffle(vector, None, (0,) * width)
 
     def any_lane(self, mask: Reg) -> Reg:
         """Returns i1: true where a condition holds in at least one lane."""
@@ -256,11 +257,11 @@ class Code:
 
     def shuffle(self, a: Reg, b: Reg | None, lanes: Sequence[int]) -> Reg:
         """Selects lanes by number from those of `a` followed by those of `b`; -1 is undefined."""
-        other = Reg(a.elem, a.width, "poison") if b is None else b
+        second = Reg(a.elem, a.width, "poison") if b is None else b
         if len(lanes) == 1:
-            return self.extract(a if lanes[0] < a.width else other, lanes[0] % a.width)
+            return self.extract(a if lanes[0] < a.width else second, lanes[0] % a.width)
         mask = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in lanes)
-        text = f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{mask}>"
+        text = f"shufflevector {a}, {second}, <{len(lanes)} x i32> <{mask}>"
         return self.emit(a.elem, len(lanes), text)
 
     # ---- memory --------------------------------------------------------------------------------
@@ -308,29 +309,31 @@ class Code:
         if cond is None:
             yield
             return
-        yes, after = self.fresh(stem), self.fresh("after")
-        self.branch(cond, yes, after)
-        self.place(yes)
+        start, end = self.fresh(stem), self.fresh("after")
+        self.branch(cond, start, end)
+        self.place(start)
         with self.scope():
             yield
-        self.jump(after)
-        self.place(after)
+        self.jump(end)
+        self.place(end)
 
     @contextmanager
     def repeat(self, times: Reg) -> Iterator[Reg]:
         """Loops `times` times (at least once) over the code inside; yields the counter, from 0."""
-        name, before = self.fresh("repeat"), self.label
+        name, entry_label = self.fresh("repeat"), self.label
         self.jump(name)
         self.place(name)
         counter, following = Reg("i64", 1, f"%{name}.n"), Reg("i64", 1, f"%{name}.next")
         line = len(self.lines)
         with self.scope():
             yield counter
-        first = f"  {counter.text} = phi i64 [ 0, %{before} ], [ {following.text}, %{self.label} ]"
-        self.lines.insert(line, first)
+        phi = (
+            f"  {counter.text} = phi i64 [ 0, %{entry_label} ], [ {following.text}, %{self.label} ]"
+        )
+        self.lines.insert(line, phi)
         self.void(f"{following.text} = add nuw nsw {counter}, 1")
-        more = self.compare("icmp ult", following, times)
-        self.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
+        goes_on = self.compare("icmp ult", following, times)
+        self.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
         self.place(f"{name}.done")
 
     @contextmanager
@@ -351,10 +354,10 @@ class Code:
     @contextmanager
     def at_place(self, place: Place) -> Iterator[None]:
         """Appends the code inside to `place`; it can use only values that are remembered there."""
-        here = self.lines, self._known
+        current = self.lines, self._known
         self.lines, self._known = [], place.values
         yield
-        (self.lines, self._known), new_lines = here, self.lines
+        (self.lines, self._known), new_lines = current, self.lines
         place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *new_lines)))
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:

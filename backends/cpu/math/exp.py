@@ -45,10 +45,10 @@ def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
     if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
     # LLVM has no generic intrinsic whose exponent is a float.
-    every = [int_const(-1, "i16" if x.width == 16 else "i8")]
+    all_lanes = [int_const(-1, "i16" if x.width == 16 else "i8")]
     rounding = [int_const(4, "i32")] if x.width == 16 else []
     name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"
-    return code.call(name, x.elem, x.width, x, n, x, *every, *rounding)
+    return code.call(name, x.elem, x.width, x, n, x, *all_lanes, *rounding)
 
 
 def _power_of_two(code: Code, exponent: Reg) -> Reg:

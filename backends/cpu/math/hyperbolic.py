@@ -68,8 +68,8 @@ def acosh(code: Code, x: Reg) -> Reg:
     root = code.intrinsic("sqrt", code.fma(t, t, code.op("fadd", t, t)))
     large = code.compare("fcmp ogt", x, _LARGE_ROOT)
     value = _log1p_or_twice(code, large, x, code.op("fadd", t, root))
-    inside = code.compare("fcmp oge", x, 1.0)
-    return code.select(inside, value, math.nan)
+    in_domain = code.compare("fcmp oge", x, 1.0)
+    return code.select(in_domain, value, math.nan)
 
 
 @shared

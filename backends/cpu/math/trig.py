@@ -42,9 +42,9 @@ def _sin_cos(code: Code, r: Reg) -> tuple[Reg, Reg]:
     return sine, code.fma(polynomial(code, square, _COS), fourth, near_one)
 
 
-def _flip(code: Code, value: Reg, where: Reg) -> Reg:
-    """Changes the sign of `value` in lanes where bit 1 of `where` is set."""
-    sign = code.op("shl", code.op("and", where, 2), 30)
+def _flip(code: Code, value: Reg, quarter: Reg) -> Reg:
+    """Changes the sign of `value` in lanes where bit 1 of `quarter` is set."""
+    sign = code.op("shl", code.op("and", quarter, 2), 30)
     bits = code.op("xor", code.bitcast(value, "i32"), sign)
     return code.bitcast(bits, "float")
 

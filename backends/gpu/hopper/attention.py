@@ -95,11 +95,11 @@ def _kernel_text(
 class _Copies(WarpPart[AttentionKernel]):
     """The warp that copies."""
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._ring(1)
         self._writer.line("turn = tl.to_tensor(1)")
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         shape, writer, loop = self.shape, self._writer, self.shape.loop
         for half in range(2):
             self._indices.bind(free_vars(HALF)[0], PyExpr(str(half)))
@@ -125,14 +125,14 @@ class _Attends(WarpPart[AttentionKernel]):
         self._rows: dict[Block, PyExpr] = {}  # reductions of rows, as blocks of one axis
         self._halves = {shape.mixed.a}
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         columns = min(self.shape.scores.out.shape[1], self.shape.mixed.out.shape[1])
         self._layout(WARPS, columns)
         self._ring(0)
         self._writer.line("turn = tl.to_tensor(0)")
         self._indices.bind(free_vars(HALF)[0], PyExpr("half"))
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         line = self._writer.line
         self._body(self.shape.before)
         self._statement(self.shape.loop)
@@ -172,11 +172,11 @@ class _Attends(WarpPart[AttentionKernel]):
         forbids.
         """
         writer, line, mixed = self._writer, self._writer.line, self.shape.mixed
-        at = node.yields.index(mixed.out)
-        zeros = node.inits[at]
+        position = node.yields.index(mixed.out)
+        zeros = node.inits[position]
         yields = [mixed.acc if y is mixed.out else y for y in node.yields]
         first_yields = [zeros if y is mixed.out else y for y in node.yields]
-        start, second, stop = (
+        start, second_start, stop = (
             self._indices.value(i).text for i in (node.start, node.start + node.step, node.stop)
         )
         inits = [self._blocks[init] for init in node.inits]
@@ -192,20 +192,20 @@ class _Attends(WarpPart[AttentionKernel]):
             self._bind_counter(node, counter)
             for block, name in zip(node.carried, names, strict=True):
                 self._blocks[block] = PyExpr(name, writer.depth)
-            scores, sums = self._scores(), self._mixed(shares, names[at])
+            scores, sums = self._scores(), self._mixed(shares, names[position])
             self._end_matmul(scores, "k", "step", running=1)
             self._body(self.shape.shares)
             next_shares = self._shares()
             self._end_matmul(sums, "v", "late", running=0)
-            self._blocks[node.carried[at]] = sums
+            self._blocks[node.carried[position]] = sums
             self._body(self.shape.rescaling)
             line(f"{shares} = {next_shares}")
             line(f"{', '.join(names)} = {', '.join(self._blocks[y].text for y in yields)}")
             self._late_step()
-        writer.block(f"for {counter} in range({second}, {stop}, {node.step}):", lines)
-        sums = self._mixed(shares, names[at])
+        writer.block(f"for {counter} in range({second_start}, {stop}, {node.step}):", lines)
+        sums = self._mixed(shares, names[position])
         self._end_matmul(sums, "v", "late", running=0)
-        line(f"{names[at]} = {sums.text}")
+        line(f"{names[position]} = {sums.text}")
 
     def _late_step(self) -> None:
         """Remembers the buffer of this step's values for the next step, which multiplies them."""

@@ -239,35 +239,35 @@ class _Halves:
     def _lanes(self, block: Block) -> dict[Var, Index]:
         if self._block(block) is block:
             return {}
-        old, new = lanes(block.shape)[0], lanes(self._block(block).shape)[0]
-        return {free_vars(old)[0]: new + HALF * (ROWS // 2)}
+        lane, half_lane = lanes(block.shape)[0], lanes(self._block(block).shape)[0]
+        return {free_vars(lane)[0]: half_lane + HALF * (ROWS // 2)}
 
     def _statement(self, node: Stmt) -> Stmt:
         match node:
             case Load() | Compute():
-                at = self._lanes(node.out)
+                mapping = self._lanes(node.out)
             case Store():
-                at = self._lanes(node.block)
+                mapping = self._lanes(node.block)
             case Contract() | Reduce() | Relayout() | Loop():
-                at = {}
+                mapping = {}
             case _:
                 self._refused = True
                 return node
-        rewritten = {f.name: self._rewritten(getattr(node, f.name), at) for f in fields(node)}
+        rewritten = {f.name: self._rewritten(getattr(node, f.name), mapping) for f in fields(node)}
         return replace(node, **rewritten)
 
-    def _rewritten(self, value: Any, at: Substitution) -> Any:
+    def _rewritten(self, value: Any, mapping: Substitution) -> Any:
         """Returns a field of a statement for one half: blocks of half the rows, lanes as in
-        `at`."""
+        `mapping`."""
         match value:
             case Block():
                 return self._block(value)
             case Index():
-                return substitute(value, at)
+                return substitute(value, mapping)
             case Guard():
-                return Guard(substitute(value.index, at), value.extent)
+                return Guard(substitute(value.index, mapping), value.extent)
             case tuple():
-                return tuple(self._rewritten(part, at) for part in value)
+                return tuple(self._rewritten(part, mapping) for part in value)
         if isinstance(value, Stmt):
             return self._statement(value)
-        return substitute_indices(value, at) if isinstance(value, Scalar) else value
+        return substitute_indices(value, mapping) if isinstance(value, Scalar) else value

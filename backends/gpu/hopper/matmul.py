@@ -134,10 +134,10 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
 class _Copies(WarpPart[MatrixKernel]):
     """The warp that copies."""
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._ring(1)
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         loop, operands = self.shape.loop, {"a": self.shape.a, "b": self.shape.b}
         head, counter = self._head(loop)
         with self._writer.scope() as lines:
@@ -154,12 +154,12 @@ class _Matmuls(WarpPart[MatrixKernel]):
         super().__init__(name, shape, plan.pointers, plan.steps, plan.parameters)
         self.plan, self._warps = plan, warps
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._layout(self._warps, self.shape.contract.out.shape[1])
         self._ring(0)
         self._writer.line("before = tl.to_tensor(0)")
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         self._matmul()
         for node in self.shape.after:
             if isinstance(node, Store) and node in self.plan.tiles:
@@ -202,6 +202,6 @@ class _Matmuls(WarpPart[MatrixKernel]):
         line("fence_async_shared()")
         line(f"tma.async_store({tile}_map, {self._place(box)}, {tile})")
 
-    def _last(self) -> None:
+    def _epilogue(self) -> None:
         if self.plan.tiles:
             self._writer.line("tma.store_wait(0)")

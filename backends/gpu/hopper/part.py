@@ -117,26 +117,26 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         """Returns the text of the function."""
         writer, axes = self._writer, self.shape.kernel.axes
         tiles = prod(n for v in axes if (n := known_extent(v)) is not None)
-        self._first()
-        self._unit = writer.name("program")
+        self._prologue()
+        self._program = writer.name("program")
         with writer.scope() as lines:
-            self._units(axes)
-            self._one()
-        head = f"for {self._unit} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
+            self._bind_axes(axes)
+            self._tile()
+        head = f"for {self._program} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
         writer.block(head, lines)
-        self._last()
+        self._epilogue()
         body = "\n".join(f"    {line}" for line in writer.lines())
         return f"@gluon.jit\ndef {self._name}({', '.join(self._parameters)}):\n{body}\n"
 
     @abstractmethod
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         """Prints the lines before all tiles."""
 
     @abstractmethod
-    def _one(self) -> None:
+    def _tile(self) -> None:
         """Prints the lines of one tile."""
 
-    def _last(self) -> None:
+    def _epilogue(self) -> None:
         """Prints the lines after all tiles."""
 
     def _ring(self, phase: int) -> None:
@@ -163,18 +163,18 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def _bind_counter(self, loop: Loop, counter: str) -> None:
         self._indices.bind(loop.var, PyExpr(counter, self._writer.depth))
 
-    def _copy(self, operands: Mapping[str, Operand], prefix: str, at: str, phase: str) -> None:
-        """Fills the buffers number `at` of the operands' rings.
+    def _copy(self, operands: Mapping[str, Operand], prefix: str, number: str, phase: str) -> None:
+        """Fills the buffers `number` of the operands' rings.
 
         The operands share barriers, whose names begin with `prefix`.
         """
         line = self._writer.line
         places = [self._place(operand.box) for operand in operands.values()]
-        full = f"{prefix}full.index({at})"
-        line(f"mbarrier.wait({prefix}empty.index({at}), {phase})")
+        full = f"{prefix}full.index({number})"
+        line(f"mbarrier.wait({prefix}empty.index({number}), {phase})")
         line(f"mbarrier.expect({full}, {sum(operand.bytes for operand in operands.values())})")
         for name, place in zip(operands, places, strict=True):
-            line(f"tma.async_load({name}_map, {place}, {full}, {name}_ring.index({at}))")
+            line(f"tma.async_load({name}_map, {place}, {full}, {name}_ring.index({number}))")
 
     def _place(self, box: Box) -> str:
         return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"

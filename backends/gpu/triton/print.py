@@ -78,7 +78,7 @@ class Printer:
         self._used: dict[str, None] = {}
         self._blocks: dict[Block, PyExpr] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
-        self._unit = "tl.program_id(0)"
+        self._program = "tl.program_id(0)"
         self._halves: set[Block] = set()  # blocks that are rounded as operands of a matmul
         self._comments: list[str] = []
         self._parameters: list[str] = []
@@ -106,7 +106,7 @@ class Printer:
             if indices.dtype == "tl.int32":
                 writer.line(f"{name} = {name}.to(tl.int32)")
             indices.bind(var, PyExpr(name))
-        self._units(kernel.axes)
+        self._bind_axes(kernel.axes)
         self._body(kernel.body)
 
     def _description(self, kernel: TileKernel) -> list[str]:
@@ -118,7 +118,7 @@ class Printer:
             lines.append(f"{name}: {buffer.dtype.name}[{shape}] {use}")
         return lines
 
-    def _units(self, axes: Sequence[Var]) -> None:
+    def _bind_axes(self, axes: Sequence[Var]) -> None:
         """Computes the parallel axes from the number of the program."""
         for var in axes:
             self._indices.bind(var, PyExpr("0"))
@@ -127,7 +127,7 @@ class Printer:
             return
         first, *inner_axes = long_axes
         stem = "unit" if inner_axes else first.name
-        quotient = self._writer.define(stem, self._indices.converted(self._unit))
+        quotient = self._writer.define(stem, self._indices.converted(self._program))
         for number, var in reversed(list(enumerate(inner_axes))):
             size = self._indices.value(extent(var)).operand
             self._indices.bind(var, self._writer.define(var.name, f"{quotient.text} % {size}"))
@@ -174,9 +174,9 @@ class Printer:
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
         steps = strides(node.buffer.sizes)
-        at = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
-        offset = self._indices.value(at, shape, self._narrowed(node, blocks))
-        span = full_span = span_of(at, shape, shapes)
+        position = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
+        offset = self._indices.value(position, shape, self._narrowed(node, blocks))
+        span = full_span = span_of(position, shape, shapes)
         mask = self._mask(node.guards, shape, blocks) if node.guards else ""
         for guard in node.guards:
             full_span |= span_of(guard.index, shape, shapes) | span_of(guard.extent, shape, shapes)
@@ -291,9 +291,9 @@ class Printer:
                 continue
             parts = ", ".join(v.text for v in values)
             call = f"tl.reduce(({parts}), {axis}, {self._combine(node)}, keep_dims=True)"
-            new = [self._writer.name(n) for n in names]
-            self._writer.line(f"{', '.join(new)} = {call}")
-            values = [PyExpr(n, self._writer.depth) for n in new]
+            components = [self._writer.name(n) for n in names]
+            self._writer.line(f"{', '.join(components)} = {call}")
+            values = [PyExpr(n, self._writer.depth) for n in components]
         self._blocks.update(zip(node.outs, values, strict=True))
 
     def _reduced(self, node: Reduce, value: PyExpr, axis: int) -> str:

@@ -144,10 +144,10 @@ class Scalars:
         return result
 
     def _select(self, node: Apply) -> PyExpr:
-        where, *branches = node.args
+        condition, *branches = node.args
         peers = [b for b in branches if not isinstance(b, Const)]
         texts = [self._plain(b) if peers else self._known[b].text for b in branches]
-        return PyExpr(f"tl.where({self._truth(where)}, {', '.join(texts)})")
+        return PyExpr(f"tl.where({self._truth(condition)}, {', '.join(texts)})")
 
     def _logic(self, node: Apply) -> PyExpr:
         parts = [PyExpr(self._truth(a), atomic=False).operand for a in node.args]
@@ -215,8 +215,8 @@ class Scalars:
         texts = []
         for arg in node.args:
             if isinstance(arg, Const) and not constants:
-                plain = self._plain(arg)
-                texts.append(f"({plain})" if plain.startswith("-") else plain)
+                text = self._plain(arg)
+                texts.append(f"({text})" if text.startswith("-") else text)
             else:
                 texts.append(self._widened(arg).operand)
         return PyExpr(f" {sign} ".join(texts), atomic=False)

@@ -95,5 +95,5 @@ class Writer:
 
     def lines(self) -> list[str]:
         """Returns the lines of the function; all scopes must be closed."""
-        (only,) = self._scopes
-        return only.lines
+        (scope,) = self._scopes
+        return scope.lines
