@@ -60,21 +60,15 @@ def find_toolchain(triple: str = "") -> Toolchain:
     """
     arch = triple.split("-")[0] or platform.machine()
     foreign = arch != platform.machine()
-    user_command = _user_command()
+    user = _user_command()
     cross = f"{arch}-linux-gnu-gcc"
-    candidates = (
-        [user_command]
-        if user_command
-        else [(cross,)]
-        if foreign
-        else [("cc",), ("gcc",), ("clang",)]
-    )
+    candidates = [user] if user else [(cross,)] if foreign else [("cc",), ("gcc",), ("clang",)]
     for candidate in candidates:
         path = shutil.which(candidate[0])
         if path:
             command = (path, *candidate[1:])
             return Toolchain(command, _version(command), arch)
-    if not user_command and importlib.util.find_spec("ziglang"):
+    if not user and importlib.util.find_spec("ziglang"):
         # without a target, zig would use all instructions of this machine's processor
         command = (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
         return Toolchain(command, _version(command), arch)
