@@ -212,9 +212,8 @@ class KernelPrinter(Lines):
             self._body(node.body)
             values = list(map(self._value, node.yields))
             for n, text in enumerate(values):
-                if (
-                    text in sums and text != sums[n]
-                ):  # the other sum may be assigned before this is read
+                # The other sum may be assigned before this one is read.
+                if text in sums and text != sums[n]:
                     values[n] = self._temporary(value_type(node.carried[n].dtype), text)
             for name, text in zip(sums, values, strict=True):
                 if text != name:

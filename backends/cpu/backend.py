@@ -76,7 +76,7 @@ class CpuBackend(Backend):
             skips=options.numerics != "strict",
             masked=masked,
         )
-        # The host has functions that sort and scatter rows.
+        # scatter_rows is a function of the host.
         self.requested = (SCATTER_ROWS, CHECK_INDICES)
         if target.profile.multiplies_bytes:
             signed, mixed = (bool(byte_dot(target.profile, u, False, 4)) for u in (False, True))
