@@ -57,7 +57,7 @@ def _collect(
 
 
 def _static(definition: _Definition, first_files: dict[str, str]) -> str:
-    """Returns the text as static; names that another file defined first get their file as prefix."""
+    """Returns the text as static; names that another file defined first get its name as prefix."""
     text = definition.text
     for word in definition.words:
         other = _find(word, definition.file)
