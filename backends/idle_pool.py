@@ -51,7 +51,7 @@ class Resting:
         return None
 
     def end(self) -> None:
-        """Ends all pools that are kept."""
+        """Ends all pools."""
         with self._lock:
             pools = [self._pop(key) for key in list(self._held)]
         for pool in pools:

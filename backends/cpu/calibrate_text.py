@@ -9,9 +9,9 @@
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from the address that the last one gave
 
-`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive and `vectors` is a
-multiple of UNROLL, for `ahead` of those in BLOCK bytes.  Loads and stores are volatile: the code
-generator neither drops nor merges them.
+`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive, and `vectors` is a
+multiple of UNROLL, for `ahead` of the vectors in BLOCK bytes.  Loads and stores are volatile: the
+code generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features

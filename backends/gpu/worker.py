@@ -81,7 +81,7 @@ def _answer(
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the message of the innermost error; the outer ones only say where calls stand."""
+    """Returns the message of the innermost error; the outer errors only locate calls."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)

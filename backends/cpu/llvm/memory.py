@@ -412,10 +412,10 @@ def _load_vector(
 
 
 def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
-    """Returns the two vector registers of a masked access to 64-bit elements; for others nothing.
+    """Returns the two registers of a masked access to 64-bit elements; () for other accesses.
 
-    LLVM 22 would cut such an access while it selects instructions, and fails an assertion there if
-    the mask of one half is false for certain.
+    LLVM 22 would split this access while it selects instructions, and an assertion fails there if
+    the mask of one half is certainly false.
     """
     width = access.code.module.profile.lanes(64)
     masked = mask.vector is not None or chunk.count < chunk.width
