@@ -1,8 +1,8 @@
-"""What a backend is to the driver: code generation, images and lines of the manifest.
+"""The driver's interface to a backend: code generation, images and parts of the manifest.
 
     graph --lower--> Lowered --fitted--> Lowered --generate--> Generated --write--> a file
 
-What passes may see of it is the planner, a `tcc.schedule.backend.KernelModel`.
+Passes see only the backend's planner, a `tcc.schedule.backend.KernelModel`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from tcc.target import Target
 class Backend(Protocol):
     """Lowers and generates one model for `target`: one variant of an artifact.
 
-    `kinds` are the kinds of target that it is for, and `suffix` is that of the file it writes.  One
-    that is no library `needs` what runs it, in words.
-    `asked` are the passes over graphs that it needs, and `derivations` what other algorithms for
-    sums of products are priced by (None: they stay the model's).  Methods that are not abstract
-    have a plain answer.
+    `kinds` are the kinds of its targets, and `suffix` is that of the file it writes.  If the file
+    is no library, `needs` says in words what runs it.  `requested` are the passes over graphs that
+    it needs.  `derivations` prices other algorithms for contractions; None: the model's algorithms
+    stay.  Methods that are not abstract have a default.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -43,28 +42,29 @@ class Backend(Protocol):
     target: Target
     options: Options
     planner: KernelPlanner
-    asked: tuple[Pass, ...] = ()
+    requested: tuple[Pass, ...] = ()
     derivations: Derivations | None = None
 
     @property
     def priced(self) -> int:
-        """How many schedules' prices were compared."""
+        """The number of schedules whose prices were compared."""
         return self.planner.priced
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
-        """Why options mean nothing here, by flag: an error where all targets of a compile refuse
-        the same."""
+        """Returns by flag why an option has no effect here; it is an error if all targets of a
+        compile refuse it."""
         return {}
 
     @classmethod
     def check_tools(cls, triple: str) -> None:
-        """Raises ToolError where a program is missing that a file for `triple` takes."""
+        """Raises ToolError where a program is missing that makes the file for `triple`."""
         find_toolchain(triple)
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:
-        """What the variants of one artifact share, such as processes; open while they are made."""
+        """Returns the context that an artifact's variants share, such as processes; it is open
+        while they are compiled."""
         return nullcontext()
 
     @classmethod
@@ -72,34 +72,36 @@ class Backend(Protocol):
     def variants(
         cls, target: Target, options: Options, constants: int, tools: Any
     ) -> tuple[Self, ...]:
-        """What makes each variant of `target`, for a model with so many bytes of `constants`;
-        `tools` are as of the method, or None.
+        """Returns a backend for each variant of `target`.
 
-        Raises UserError for options that do not fit the target."""
+        `constants` is the size of the model's constants in bytes; `tools` is the value of the
+        context `tools`, or None.  Raises UserError for options that do not fit the target.
+        """
 
     def check(self, graph: Graph) -> None:
-        """Raises UserError, with names, for what a graph has that cannot run here."""
+        """Raises UserError, with names, for parts of a graph that cannot run here."""
         return None
 
     @abstractmethod
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
-        """The program and its kernels."""
+        """Returns the program and its kernels."""
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
-        """Starts work that `fitted` and `generate` will ask for, while the caller does others."""
+        """Starts work in the background whose results `fitted` and `generate` will need."""
         return None
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """`lowered` with other schedules for kernels that turn out not to fit the machine."""
+        """Returns `lowered` with other schedules for kernels that turn out not to fit the
+        machine."""
         return lowered
 
     @abstractmethod
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """The kernels as code under `names`, and what the manifest says of them."""
+        """Returns the code of the kernels under `names`, and their entries in the manifest."""
 
     def joined(self, other: Backend) -> Self | None:
-        """One backend for the targets of both, whose programs came out equal; None where each needs
-        a variant of its own."""
+        """Returns one backend for the targets of both, whose programs are equal; None where each
+        target needs its own variant."""
         return None
 
     @classmethod
@@ -112,5 +114,5 @@ class Backend(Protocol):
         triple: str,
     ) -> dict[str, Any]:
         """Writes the file `output` and its header, and returns the whole manifest; arguments and
-        errors are as of `link_artifact`."""
+        errors are as in `link_artifact`."""
         return link_artifact(variants, manifest, name, output, triple=triple)

@@ -1,8 +1,8 @@
-"""The environment of compilers: with what decides where they find things, not what they make."""
+"""The environment of compilers: variables that decide where files are, not what the output is."""
 
 import os
 
-_KEPT = (
+_NAMES = (
     "PATH HOME TMPDIR LD_LIBRARY_PATH PYTHONHOME PYTHONPATH XDG_CACHE_HOME ZIG_GLOBAL_CACHE_DIR "
     "ZIG_LOCAL_CACHE_DIR"
 )
@@ -10,7 +10,10 @@ _FIXED = "LC_ALL=C SOURCE_DATE_EPOCH=0 PYTHONHASHSEED=0 TRITON_DISABLE_LINE_INFO
 
 
 def compiler_environment() -> dict[str, str]:
-    """Equal inputs give equal bytes: LLVM, Triton, compilers and linkers read scores of variables,
-    of which none but these few reach them."""
-    kept = {name: os.environ[name] for name in _KEPT.split() if name in os.environ}
-    return kept | dict(each.split("=") for each in _FIXED.split())
+    """Returns the variables for LLVM, Triton, compilers and linkers.
+
+    They read scores of variables.  Only these few reach them, so that equal inputs give equal
+    bytes.
+    """
+    variables = {name: os.environ[name] for name in _NAMES.split() if name in os.environ}
+    return variables | dict(entry.split("=") for entry in _FIXED.split())

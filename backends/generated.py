@@ -1,4 +1,4 @@
-"""What code generation hands to the linker, whatever the target."""
+"""The output of code generation for any target, which is the input of the linker."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from tcc.record import record
 
 @record
 class Generated:
-    """The kernels of a program as code.
+    """The code of a program's kernels.
 
     `objects` are ELF files for the host's processor and `scratch` the bytes that a thread needs for
-    them; `gpu` holds kernels for GPUs in their place.  `listings` are texts for people, one a
-    kernel; `facts` what the manifest says of machine and kernels.
+    them; `gpu` has the kernels instead if they run on GPUs.  `listings` has a text for people for
+    each kernel.  `facts` are the manifest's entries about the machine and the kernels.
     """
 
     objects: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""Worker processes between two compiles."""
+"""Keeps worker processes between two compiles."""
 
 import atexit
 import os
@@ -12,20 +12,22 @@ _Key: TypeAlias = tuple[object, ...]
 
 
 class Resting:
-    """Holds the pools that compiles have left, for others like them that come soon: processes take
-    a part of a second, or more, to start."""
+    """Keeps pools of finished compiles for some seconds, for compiles with the same key.
+
+    Starting processes takes a part of a second, or more.
+    """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
         self._seconds = seconds
         self.reset()
 
     def reset(self) -> None:
-        """Holds none; those held before are not ended."""
+        """Forgets all pools without ending them."""
         self._lock = threading.Lock()
         self._held: dict[_Key, tuple[WorkerPool, threading.Timer]] = {}
 
     def leave(self, key: _Key, pool: WorkerPool) -> None:
-        """Holds a pool for some seconds, in place of another; one that cannot go on is ended."""
+        """Keeps a pool for some seconds, in place of another; ends a pool that cannot go on."""
         if not pool.forget():
             pool.abandon()
             return
@@ -39,7 +41,8 @@ class Resting:
             other.abandon()
 
     def take(self, key: _Key) -> WorkerPool | None:
-        """The pool that was left under an equal key, if its processes are still there."""
+        """Returns the pool that was left under an equal key, if its processes still run; else
+        None."""
         with self._lock:
             pool = self._pop(key)
         if pool is None or pool.forget():
@@ -48,7 +51,7 @@ class Resting:
         return None
 
     def end(self) -> None:
-        """Ends all pools that are held."""
+        """Ends all pools."""
         with self._lock:
             pools = [self._pop(key) for key in list(self._held)]
         for pool in pools:
@@ -63,9 +66,9 @@ class Resting:
 
     def _end(self, key: _Key, pool: WorkerPool) -> None:
         with self._lock:
-            held, clock = self._held.get(key, (None, None))
-            # One that was cancelled as it went off finds another in its place, or none.
-            if held is not pool or clock is not threading.current_thread():
+            current, clock = self._held.get(key, (None, None))
+            # A timer that is cancelled while it fires finds another pool under its key, or none.
+            if current is not pool or clock is not threading.current_thread():
                 return
             del self._held[key]
         pool.abandon()
@@ -73,5 +76,5 @@ class Resting:
 
 RESTING = Resting()
 atexit.register(RESTING.end)
-# A child has no threads that drive the processes: these stay with its parent.
+# A forked child has no threads to drive the processes, which stay with the parent.
 os.register_at_fork(after_in_child=RESTING.reset)

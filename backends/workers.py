@@ -1,8 +1,8 @@
-"""Worker processes: code generation away from the user's process.
+"""Worker processes for code generation.
 
-A fatal error of LLVM or Triton ends the worker and no other process, and a worker ends with the
-process that started it, whatever it is doing.  A worker reads requests from
-its standard input and answers on its standard output; both are pickled, behind their length.
+A fatal error of LLVM or Triton ends the worker and no other process.  A worker ends with the
+process that started it, whatever it is doing.  A worker reads requests from its standard input and
+answers on its standard output; both are pickled and preceded by their length.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from tcc.memory import HELPERS
 from tcc.record import record
 
 _LENGTH = struct.Struct("<Q")
-_LEAST_BYTES = 64 << 20  # with less not even the libraries load
-_MOST_SERVED = 1000  # requests of earlier compiles
-_SECONDS = 0.1  # of a wait, between two others
+_LEAST_BYTES = 64 << 20  # the libraries do not load in less
+_MOST_SERVED = 1000  # requests that a pool answers before it must end
+_SECONDS = 0.1  # of one wait for an answer
 
 
 def send(stream: BinaryIO, message: Any) -> None:
@@ -41,7 +41,7 @@ def send(stream: BinaryIO, message: Any) -> None:
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Reads one message; raises EOFError where the other side has ended."""
+    """Reads one message; raises EOFError if the other process has ended."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError("the other process has ended")
@@ -53,8 +53,10 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
-    """In a worker: answers requests by `handle`'s (result, error) until the other side ends.  What
-    libraries print goes to the standard error."""
+    """Answers requests, in a worker, by `handle`'s (result, error) until its input ends.
+
+    Output of libraries goes to the standard error.
+    """
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     while True:
@@ -66,8 +68,10 @@ def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
 
 
 class WorkerFailedError(Exception):
-    """Request `number` failed or killed its worker; `why` is what is known of it, `over` the error
-    of the budget that was too small."""
+    """Request `number` failed or killed its worker.
+
+    `why` is the reason, `over` the error of the budget that was too small, if one was.
+    """
 
     def __init__(self, number: int, why: str | UserError) -> None:
         super().__init__(str(why))
@@ -75,8 +79,8 @@ class WorkerFailedError(Exception):
         self.over = why if isinstance(why, UserError) else None
 
 
-def kept(text: str, name: str) -> str:
-    """The path of a new file NAME with this text: an error names it, so it outlives the process."""
+def write_error_file(text: str, name: str) -> str:
+    """Writes `text` to a new file and returns its path; an error names it, so it is not removed."""
     handle, path = tempfile.mkstemp(f"-{name}", "tcc-kernel-", text=True)
     with open(handle, "w") as file:
         file.write(text)
@@ -84,10 +88,9 @@ def kept(text: str, name: str) -> str:
 
 
 class WorkerPool:
-    """Processes of the module `module`, each driven by a thread that takes the next request.
+    """Processes that run `main` of the module `module`; a thread passes each process its requests.
 
-    The module's function `main` serves.  A process that takes more memory, or longer for a
-    request, than `budgets` say, ends.
+    A process ends if it exceeds the memory, or the time for a request, of `budgets`.
     """
 
     def __init__(
@@ -117,20 +120,20 @@ class WorkerPool:
             self._threads.append(thread)
 
     def submit(self, request: Any) -> int:
-        """Its number: how many were submitted before it."""
+        """Submits a request; returns its number, counted from 0."""
         with self._change:
             self._requests.append(request)
             self._change.notify_all()
             return len(self._requests) - 1
 
     def answers(self, numbers: Sequence[int]) -> list[Any]:
-        """Those to the requests of these numbers, once they are there; more may be submitted later.
+        """Waits for the answers to the requests `numbers` and returns them.
 
-        Raises WorkerFailedError for the first request that failed, one of these or another.
+        Raises WorkerFailedError for the first request that failed, even if it is none of `numbers`.
         """
         with self._change:
             while not self._change.wait_for(lambda: self._settled(numbers), _SECONDS):
-                pass  # a wait without an end could not be ended
+                pass  # an unlimited wait could not be interrupted
             for number in sorted(self._failures):
                 raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
@@ -141,10 +144,10 @@ class WorkerPool:
         return all(n in self._answers for n in numbers)
 
     def forget(self) -> bool:
-        """Drops all requests with their answers, so that the processes can serve others.
+        """Drops all requests and answers, so that the processes can serve another compile.
 
-        False where one failed or has no answer yet, a process has ended, or they have served so
-        many that memory which LLVM keeps would count: the pool has to end.
+        Returns False if the pool must end: a request failed or has no answer yet, a process has
+        ended, or the number of requests was so large that memory which LLVM retains matters.
         """
         with self._change:
             self._served += len(self._requests)
@@ -154,7 +157,7 @@ class WorkerPool:
             self._answers.clear()
             self._next = 0
             for worker in self._workers:
-                worker.complaints.seek(0)  # the process writes where this file is read
+                worker.complaints.seek(0)  # the process shares the position of this file
                 worker.complaints.truncate()
             return all(worker.process.poll() is None for worker in self._workers)
 
@@ -173,7 +176,7 @@ class WorkerPool:
         with self._change:
             while self._next == len(self._requests) and not self._done:
                 self._change.wait()
-            # After a failure nothing more is begun: the first one by order is already under way.
+            # After a failure no request begins: the first failing one by number is already running.
             if self._next == len(self._requests) or self._failures:
                 return None
             self._next += 1
@@ -186,7 +189,7 @@ class WorkerPool:
                 self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
-            # of starting the process: what is asked of a running one fails by itself
+            # the process did not start; errors of a running process are handled by _ask
             if (work := self._take()) is not None:
                 self._note(work[0], None, f"no compiler process can be started: {error}")
 
@@ -213,7 +216,7 @@ class WorkerPool:
 
 @record
 class _Worker:
-    """A process, and the file of its complaints: a pipe that is not read would stop it."""
+    """A process, and the file of its standard error; an unread pipe would block the process."""
 
     process: subprocess.Popen[bytes]
     complaints: IO[bytes]
@@ -222,7 +225,7 @@ class _Worker:
 
 @contextmanager
 def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
-    # The worker sees modules where this process does, however they came to be there.
+    # The worker gets the sys.path of this process, so that it imports the same modules.
     program = (
         f"import resource, sys; most = min({budgets.kernel_bytes}, *(limit for limit in "
         "resource.getrlimit(resource.RLIMIT_DATA) if limit != resource.RLIM_INFINITY), 1 << 62); "
@@ -250,9 +253,9 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     process = worker.process
     assert process.stdin is not None
     assert process.stdout is not None
-    late = threading.Event()
+    timed_out = threading.Event()
     seconds = min(worker.budgets.kernel_seconds, threading.TIMEOUT_MAX)
-    clock = threading.Timer(seconds, _end, (process, late))
+    clock = threading.Timer(seconds, _end, (process, timed_out))
     clock.daemon = True
     clock.start()
     try:
@@ -262,29 +265,31 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     except (EOFError, OSError):
         code = process.wait()
         status = f"the compiler process ended: {ending(code)}"
-        if late.is_set():
+        if timed_out.is_set():
             return None, worker.budgets.over("kernel_seconds")
-        if code == -signal.SIGKILL:  # nothing of tcc sends it and waits for an answer
+        if code == -signal.SIGKILL:  # tcc sends SIGKILL only where it waits for no answer
             return None, worker.budgets.over("bytes", why=status)
-        return None, _judged(worker, "; ".join([status, *_last_words(worker)]), ended=True)
+        return None, _with_budget(worker, "; ".join([status, *_last_words(worker)]), ended=True)
     finally:
         clock.cancel()
-    return answer, error and _judged(worker, "\n".join([error, *_last_words(worker)]))
+    return answer, error and _with_budget(worker, "\n".join([error, *_last_words(worker)]))
 
 
-def _judged(worker: _Worker, error: str, *, ended: bool = False) -> str | UserError:
-    """`error`, or that of the budget that was too small for the process, which it may have `ended`
-    without a word."""
+def _with_budget(worker: _Worker, error: str, *, ended: bool = False) -> str | UserError:
+    """Returns the error of the budget that was too small for the process, else `error`.
+
+    `ended`: the process ended without a message.
+    """
     budgets = worker.budgets
-    most = budgets.memory(), budgets.kernel_bytes
-    if lacks_memory(error) or (ended and min(most) < _LEAST_BYTES):
-        name = "bytes" if most[0] < most[1] else "kernel_bytes"
+    limits = budgets.memory(), budgets.kernel_bytes
+    if lacks_memory(error) or (ended and min(limits) < _LEAST_BYTES):
+        name = "bytes" if limits[0] < limits[1] else "kernel_bytes"
         return budgets.over(name, why=error.splitlines()[-1])
     return error
 
 
-def _end(process: subprocess.Popen[bytes], late: threading.Event) -> None:
-    late.set()
+def _end(process: subprocess.Popen[bytes], timed_out: threading.Event) -> None:
+    timed_out.set()
     process.kill()
 
 

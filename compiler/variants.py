@@ -93,7 +93,7 @@ def optimise(
     graphs = []
     folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
     for code in codes:
-        key = derived, requested = code.derivations, code.asked
+        key = derived, requested = code.derivations, code.requested
         if key not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
                 optimised[key] = tuple(

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 import pytest
-from tcc.backends.gpu.backend import alike
+from tcc.backends.gpu.backend import similar_parts
 from tcc.debug import Trace
 from tcc.errors import UserError
 from tcc.frontends import load_model
@@ -22,7 +22,7 @@ def v3() -> Profile:
 
 
 def parts(text: str) -> list[tuple[str, ...]]:
-    return [part.archs for part in alike(parse_target(text, "host", v3))]
+    return [part.archs for part in similar_parts(parse_target(text, "host", v3))]
 
 
 def test_gpus_of_one_kind_and_about_one_size_share_a_schedule() -> None:
@@ -32,7 +32,7 @@ def test_gpus_of_one_kind_and_about_one_size_share_a_schedule() -> None:
     assert parts("rocm") == [("gfx90a",), ("gfx942",), ("gfx950",), ("gfx1100",), ("gfx1200",)]
     assert parts("cuda:sm_90,sm_80") == [("sm_90", "sm_80")]
     for text in ("cuda", "rocm"):
-        for part in alike(parse_target(text, "host", v3)):
+        for part in similar_parts(parse_target(text, "host", v3)):
             assert part.archs == tuple(gpu.arch for gpu in part.gpus)
 
 

@@ -1,4 +1,4 @@
-"""The user's cache.  What is kept there becomes part of programs, so it must be the user's own."""
+"""The user's cache.  Its files become part of programs, so only the user may have written them."""
 
 import grp
 import os
@@ -14,7 +14,8 @@ _HINT = "set XDG_CACHE_HOME to a folder that belongs to you and that only you ma
 
 
 def cache_folder() -> Path:
-    """`tcc` in the user's cache folder; it may not be there.  Raises ToolError without a home."""
+    """Returns `tcc` in the user's cache folder, which may not exist; raises ToolError if there is
+    no home folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache").resolve() / "tcc"
@@ -23,8 +24,8 @@ def cache_folder() -> Path:
 
 
 def make_own(folder: Path) -> None:
-    """Makes the folder, and those above it that are missing, for the user alone, as far as that can
-    be done.  Raises ToolError as `check_own` does."""
+    """Creates the folder and missing parents for the user alone; other errors of the system are
+    ignored.  Raises ToolError as `check_own` does."""
     with suppress(OSError):
         for place in (*reversed(folder.parents), folder):
             place.mkdir(mode=0o700, exist_ok=True)
@@ -32,23 +33,25 @@ def make_own(folder: Path) -> None:
 
 
 def check_own(paths: Iterable[Path]) -> None:
-    """Raises ToolError if another user than root could have put something else at one of the paths,
-    which are absolute: by its owner and mode, and by those of each folder above it; and where there
-    is nothing."""
+    """Raises ToolError if a user other than root and the caller could have replaced one of `paths`.
+
+    The paths are absolute.  The owner and mode of each path and of all its parents are checked.  A
+    missing path is an error too.
+    """
     trusted, paths = _trusted(), {*paths}
     folders = {path.parent for path in paths}
     above = {place for folder in folders for place in (folder, *folder.parents)}
     for place in sorted(paths | above):
         try:
-            found = place.lstat()
+            status = place.lstat()
         except OSError as error:
             why, hint = f"{error.strerror}", f"remove {place.parent}"
             raise ToolError("the cache is damaged", where=str(place), why=why, hint=hint) from error
-        if found.st_uid not in trusted:
-            why = f"it belongs to another user, number {found.st_uid}"
-        elif stat.S_ISLNK(found.st_mode):
+        if status.st_uid not in trusted:
+            why = f"it belongs to another user, number {status.st_uid}"
+        elif stat.S_ISLNK(status.st_mode):
             why = "it is a link"
-        elif _others_write(found):
+        elif _others_write(status):
             why = "other users may write to it"
         else:
             continue
@@ -57,25 +60,25 @@ def check_own(paths: Iterable[Path]) -> None:
 
 def _trusted() -> set[int]:
     owners = {0, os.geteuid()}
-    # In a user namespace the system's root may have the number of all who have none.
+    # In a user namespace, the system's root may appear as the overflow user.
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
         owners.add(int(Path("/proc/sys/fs/overflowuid").read_text()))
     return owners
 
 
-def _others_write(found: os.stat_result) -> bool:
-    """Where a folder is sticky others may write to it, but not replace what is not theirs."""
-    if stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX:
+def _others_write(status: os.stat_result) -> bool:
+    """True where other users may write to the path; in sticky folders they cannot replace files."""
+    if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return False
-    everyone, group = found.st_mode & stat.S_IWOTH, found.st_mode & stat.S_IWGRP
-    return bool(everyone or (group and not _is_private(found.st_gid)))
+    everyone, group = status.st_mode & stat.S_IWOTH, status.st_mode & stat.S_IWGRP
+    return bool(everyone or (group and not _is_private(status.st_gid)))
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is root's, or has the user's name and no other member, as many systems have
-    it."""
+    """True for the group of root, and for a group with the user's name and no other member, which
+    many systems have."""
     with suppress(KeyError):
-        user, held = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
-        if (user.pw_gid, user.pw_name) == (group, held.gr_name):
-            return {*held.gr_mem} <= {user.pw_name}
+        user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
+        if (user.pw_gid, user.pw_name) == (group, entry.gr_name):
+            return {*entry.gr_mem} <= {user.pw_name}
     return group == 0

@@ -12,20 +12,20 @@ from tcc.backends.artifact.toolchain import Toolchain, build_library, find_toolc
 from tcc.errors import ToolError
 
 LIBRARY = "libtcc_comm.so"
-# -O3 for the loops of reduce.c, which become vector code; the library stays loaded, for it
-# registers functions for forks and the end of the process.
+# -O3 vectorises the loops of reduce.c.  The library stays loaded (nodelete), because it registers
+# functions for forks and the end of the process.
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
     "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",
 )  # fmt: skip
 
 
-# Files that the runtime has too.
+# Files that the runtime contains too.
 _SHARED = ("alloc", "launchers", "notes", "sha256", "sized", "status")
 
 
 def comm_sources() -> tuple[Path, ...]:
-    """The library's C files, in a fixed order."""
+    """Returns the library's C files, in a fixed order."""
     source = runtime_folder() / "src"
     return (
         *(source / f"{name}.c" for name in _SHARED),
@@ -34,7 +34,7 @@ def comm_sources() -> tuple[Path, ...]:
 
 
 def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:
-    """Writes libtcc_comm.so into `folder`, whole or not at all, and returns its path.
+    """Writes libtcc_comm.so into `folder`, completely or not at all, and returns its path.
 
     Raises ToolError where the compiler fails or the folder cannot be written.
     """

@@ -1,4 +1,4 @@
-"""Program <-> bytes: the form that runtime/src/program.c reads (its header states the layout)."""
+"""Encodes a program as bytes that runtime/src/program.c reads, and decodes it."""
 
 import struct
 import zlib
@@ -39,18 +39,18 @@ from tcc.ir.types import DTYPES, DType
 MAGIC = 0x0147525043435474
 VERSION = 9
 COLLECTIVES = 10  # the version of programs that need a comm
-GROUPS = 11  # the version of those that have groups of its ranks
+GROUPS = 11  # the version of programs with groups of ranks
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
-# Rows of one class differ in what their operands mean, not in their fields.
+# Rows of one class differ in the meaning of their operands, not in their fields.
 _BY_CODE = {CODES[row.node]: row for row in INSTRUCTIONS}
 _LIST = 3 << 8 | 64  # their types are in the ports' texts
 _DTYPES = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
 def encode_program(program: Program) -> bytes:
-    """The bytes of `program`, equal for equal programs.
+    """Returns the bytes of `program`, equal for equal programs.
 
     Raises InternalError where a number does not fit in 64 bits; the runtime checks the rest.
     """
@@ -98,7 +98,7 @@ class _Writer(WordWriter):
         self.body(program.body)
 
     def place(self, place: Place) -> None:
-        """The code and two numbers, 0 where a place has fewer."""
+        """Writes the code of a place and two numbers, 0 for those that it lacks."""
         numbers = [getattr(place, field.name) for field in row_of(place).fields]
         self.put(PLACE_CODES[type(place)], *numbers, *(0 for _ in range(2 - len(numbers))))
 
@@ -147,7 +147,7 @@ class _Writer(WordWriter):
 
 
 def decode_program(data: bytes) -> Program:
-    """The program that `encode_program` gave `data` for; raises UserError for damaged bytes."""
+    """Returns the program that `encode_program` encoded as `data`; raises UserError if damaged."""
     if len(data) < HEADER_WORDS * 8 or len(data) % 8:
         raise _damaged("it has no header")
     magic, version, words, string_bytes, crc = struct.unpack_from(f"<{HEADER_WORDS}q", data)

@@ -1,4 +1,4 @@
-"""Compiled GPU kernels -> the table that runtime/src/gpu/images.h states."""
+"""Encodes compiled GPU kernels as the table that runtime/src/gpu/images.h defines."""
 
 from enum import Enum
 from types import MappingProxyType
@@ -16,14 +16,14 @@ _HOST_CALLS = 1
 
 
 class Platform(Enum):
-    """Whose driver loads the code."""
+    """The platform whose driver loads the code."""
 
     CUDA = 0
     HIP = 1
 
 
 class BinaryKind(Enum):
-    """What an image is: exact machine code, or assembly that the driver translates."""
+    """The form of an image: machine code, or assembly that the driver translates."""
 
     CUBIN = 0
     PTX = 1
@@ -36,10 +36,10 @@ class Param(Enum):
     POINTER = 0  # the launch's next buffer
     INT64 = 1  # the launch's next integer
     NULL = 2
-    TENSOR_MAP = 3  # the kernel's next tensor map, on the launch's buffer that it names
+    TENSOR_MAP = 3  # the kernel's next tensor map, over the launch's buffer that it names
 
 
-# CUDA's numbers of the element types, and the spans of bytes in which rows are swizzled, by number.
+# CUDA's numbers of element types; the spans of swizzled bytes, by CUDA's number.
 _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
 SWIZZLES = (0, 32, 64, 128)
 
@@ -50,7 +50,7 @@ class TensorMap:
 
     `sizes` and `strides` in elements of `dtype` (f16 or bf16), outermost first, the last stride 1;
     `box` is what one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
-    What lies outside reads as zero.
+    Elements outside of the tensor read as zero.
     """
 
     buffer: int
@@ -67,8 +67,8 @@ class GpuKernel:
 
     `shared` is bytes of dynamic shared memory, `warps` all warps of a block, `params` are in the
     order of the code.  Kernels may share an image.  `maps` are those of the parameters, in order.
-    `stays`: a program takes one unit after the other, so that more programs than the device holds
-    at once are of no use.
+    `stays`: the kernel is persistent, so a launch needs no more programs than the device holds at
+    once.
     """
 
     symbol: str
@@ -109,7 +109,7 @@ class GpuImages:
 
 
 def encode_images(images: GpuImages) -> bytes:
-    """The bytes of the table, equal for equal images.
+    """Returns the bytes of the table, equal for equal images.
 
     Raises InternalError where variants do not fit the platform or have different numbers of
     kernels.
@@ -129,7 +129,7 @@ def _check(images: GpuImages) -> None:
 
 
 class _Writer(WordWriter):
-    """Equal images are stored once too."""
+    """Writes the table; equal images are stored once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -157,10 +157,14 @@ class _Writer(WordWriter):
         self.put(self._images[_stored(kernel, form)], kernel.shared)
         self.put(kernel.warps * kernel.warp_size, kernel.stays, len(kernel.params))
         self.put(*(param.value for param in kernel.params))
-        for each in kernel.maps:
-            strides = (DTYPES[each.dtype].bytes * stride for stride in each.strides[:-1])
-            self.put(each.buffer, _MAP_TYPES[each.dtype], SWIZZLES.index(each.swizzle))
-            self.put(len(each.sizes), *each.sizes, *strides, *each.box)
+        for tensor_map in kernel.maps:
+            strides = (
+                DTYPES[tensor_map.dtype].bytes * stride for stride in tensor_map.strides[:-1]
+            )
+            self.put(
+                tensor_map.buffer, _MAP_TYPES[tensor_map.dtype], SWIZZLES.index(tensor_map.swizzle)
+            )
+            self.put(len(tensor_map.sizes), *tensor_map.sizes, *strides, *tensor_map.box)
 
     def _image(self, data: bytes) -> None:
         if data in self._images:
@@ -171,6 +175,6 @@ class _Writer(WordWriter):
 
 
 def _stored(kernel: GpuKernel, form: BinaryKind) -> bytes:
-    """The driver takes assembly as a C string."""
+    """Returns the image as stored: PTX ends with a zero, because the driver reads a C string."""
     text = form is BinaryKind.PTX and not kernel.image.endswith(b"\0")
     return kernel.image + b"\0" if text else kernel.image

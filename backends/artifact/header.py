@@ -1,4 +1,4 @@
-"""The C header of one artifact: its ports and sizes, tcc.h and tcc_pool.h, in one file."""
+"""The C header of an artifact: its ports and sizes, tcc.h and tcc_pool.h in one file."""
 
 import re
 from math import prod
@@ -10,35 +10,35 @@ from tcc.known import all_known
 
 
 def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
-    """C text that declares `<name>_api` and needs no other header of tcc.
+    """Returns C text that declares `<name>_api` and needs no other header of tcc.
 
-    Sizes that are known at compile time are macros; an artifact's other sizes have none.  The arena
-    is that of the variant which needs most.
+    Sizes that are known at compile time are macros.  The size of the arena is the largest of all
+    variants.
     """
     upper = name.upper()
-    sides = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
-    ports = [
+    port_lists = (("INPUT", program.inputs), ("OUTPUT", program.outputs))
+    port_lines = [
         f" * {kind.lower()} {i}: {comment_text(port.name)} {port.dtype.name} "
         f"{comment_text(port.text)}\n"
-        for kind, listed in sides
-        for i, port in enumerate(listed)
+        for kind, ports in port_lists
+        for i, port in enumerate(ports)
     ]
-    lines = [f"#define {upper}_{kind}S {len(listed)}" for kind, listed in sides]
+    lines = [f"#define {upper}_{kind}S {len(ports)}" for kind, ports in port_lists]
     lines.append(f"#define {upper}_WEIGHT_BYTES {manifest['weights']['bytes']}")
     arenas = [variant["arena_bytes"] for variant in manifest["variants"]]
     if None not in arenas:
         lines.append(f"#define {upper}_ARENA_BYTES {max(arenas)}")
-    for kind, listed in sides:
-        described = manifest[f"{kind.lower()}s"]
-        for i, port in enumerate(listed):
-            lines.extend(_macros(f"{upper}_{kind}_{i}", port, described[i]["shape"]))
+    for kind, ports in port_lists:
+        entries = manifest[f"{kind.lower()}s"]
+        for i, port in enumerate(ports):
+            lines.extend(_macros(f"{upper}_{kind}_{i}", port, entries[i]["shape"]))
     include = runtime_folder() / "include"
     pools = (include / "tcc_pool.h").read_text().replace('#include "tcc.h"\n', "")
     macros, api = "\n".join(lines), f"{(include / 'tcc.h').read_text()}\n{pools}"
     return f"""\
 /* {name}: a model compiled by tcc.
  *
-{"".join(ports)} */
+{"".join(port_lines)} */
 #ifndef TCC_MODEL_{upper}_H
 #define TCC_MODEL_{upper}_H
 
@@ -55,9 +55,9 @@ const tcc_api *{name}_api(void);
 
 
 def comment_text(text: str) -> str:
-    """Names come from models: they must neither end the comment nor begin one in it."""
-    shown = "".join(c if c.isprintable() else "?" for c in text)
-    return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", shown)
+    """Returns text for a C comment; names of models must neither end a comment nor begin one."""
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", printable)
 
 
 def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
@@ -68,7 +68,7 @@ def _macros(prefix: str, port: Port, shape: list[int | None]) -> list[str]:
     for i, size in enumerate(shape):
         if size is not None:
             lines.append(f"#define {prefix}_DIM_{i} {size}")
-    known = all_known(shape)
-    if known is not None:
-        lines.append(f"#define {prefix}_BYTES {(prod(known) * port.dtype.bits + 7) // 8}")
+    sizes = all_known(shape)
+    if sizes is not None:
+        lines.append(f"#define {prefix}_BYTES {(prod(sizes) * port.dtype.bits + 7) // 8}")
     return lines

@@ -1,4 +1,4 @@
-"""Texts as identifiers of C."""
+"""Converts texts to C identifiers."""
 
 import re
 import unicodedata
@@ -11,22 +11,21 @@ _SHARP = MappingProxyType({"ß": "ss", "ẞ": "SS"})
 
 
 def transliterated(text: str) -> str:
-    """`text` in ASCII letters and digits, with underscores for all else: `Maß é-中` is
-    `Mass_e_u4e2d`."""
+    """Returns `text` in ASCII letters, digits and underscores: `Maß é-中` is `Mass_e_u4e2d`."""
     return "".join(map(_letters, text))
 
 
 @cache
 def _letters(char: str) -> str:
-    """A letter is its plain form, else the letter that Unicode calls it, else its number; accents
-    of their own are left out."""
+    """Returns the ASCII form of a letter: without accents, else its name in Unicode, else its code
+    point.  Combining accents are dropped."""
     if char.isascii():
         return char if char.isalnum() else "_"
-    plain = unicodedata.normalize("NFKD", _SHARP.get(char, char))
-    plain = "".join(c for c in plain if c.isascii() and c.isalnum())
-    named = _LETTER.search(unicodedata.name(unicodedata.normalize("NFKC", char)[0], ""))
-    if plain or unicodedata.category(char).startswith("M"):
-        return plain
-    if named:
-        return named[2].lower() if named[1] == "SMALL" else named[2].title()
+    base = unicodedata.normalize("NFKD", _SHARP.get(char, char))
+    base = "".join(c for c in base if c.isascii() and c.isalnum())
+    name = _LETTER.search(unicodedata.name(unicodedata.normalize("NFKC", char)[0], ""))
+    if base or unicodedata.category(char).startswith("M"):
+        return base
+    if name:
+        return name[2].lower() if name[1] == "SMALL" else name[2].title()
     return f"u{ord(char):04x}" if char.isalnum() else "_"

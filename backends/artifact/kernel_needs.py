@@ -1,13 +1,14 @@
-"""What the kernels of a variant need of the memory and the numbers that a launch gives them.
+"""Encodes the memory and the sizes that the kernels of a variant need in a launch.
 
-The table stands beside the code and not in the program: no byte of a program can change what a
-kernel touches.  The runtime holds every launch against it (`runtime/src/needs.c`).  It is a row of
-integers of seven bits a byte, the lowest first, whose sign is their lowest bit:
+The table is stored next to the code and not in the program, so that no byte of a program can change
+the memory that a kernel touches.  The runtime checks each launch against it
+(`runtime/src/needs.c`).  It is a row of integers, of seven bits a byte, lowest first; the lowest
+bit of an integer is its sign:
 
     scratch, then for each kernel
       counts of its sizes, of instructions and of buffers
       least value, greatest value and divisor     of each size
-      IntOp, a, b       register `count of sizes + n`, made of those before it or of constants
+      IntOp, a, b       register `count of sizes + n`, from earlier registers or constants
       units, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more where it is written
 """
 
@@ -38,8 +39,10 @@ _MOST = 2**63 - 1
 
 
 def encode_needs(kernels: Sequence[TileKernel], scratch: int) -> bytes:
-    """The table of `kernels`, in the order of the program's numbers, each of which needs at most
-    `scratch` bytes of private memory a thread."""
+    """Returns the table of `kernels`, in the program's order.
+
+    Each kernel needs at most `scratch` bytes of private memory a thread.
+    """
     numbers = [scratch]
     for kernel in kernels:
         numbers += _needs(kernel)
@@ -53,8 +56,8 @@ def _needs(kernel: TileKernel) -> list[int]:
 
     def number(index: Index) -> int:
         index = _at_least(index, kernel.sizes)
-        known = as_int(index)
-        return 4 * registers.load(index, lets) + 2 if known is None else 4 * known
+        value = as_int(index)
+        return 4 * registers.load(index, lets) + 2 if value is None else 4 * value
 
     units = number(element_count(tuple(map(extent, kernel.axes))))
     sizes = [
@@ -63,21 +66,24 @@ def _needs(kernel: TileKernel) -> list[int]:
     ]
     facts = [(v.lo, _MOST if v.hi is None else v.hi, v.divisor) for v in kernel.sizes]
     steps = [(let.op.value, let.a, let.b) for let in lets if isinstance(let, Let)]
-    listed = (number for row in (*facts, *steps) for number in row)
-    return [len(facts), len(steps), len(sizes), *listed, units, *sizes]
+    numbers = (number for row in (*facts, *steps) for number in row)
+    return [len(facts), len(steps), len(sizes), *numbers, units, *sizes]
 
 
 def _at_least(size: Index, sizes: Vars) -> Index:
-    """The least that a size of memory is for these `sizes` and any others: what a kernel touches is
-    inside for all values of those that it is not given, so for their least ones too."""
-    others = [v for v in free_vars(size) if v not in sizes]
-    with_others = [
+    """Returns a lower bound of a size of memory, for these `sizes` and any values of all others.
+
+    A kernel is not given the other sizes.  Its accesses are inside of the buffer for all of their
+    values, so for the smallest values too.
+    """
+    other_vars = [v for v in free_vars(size) if v not in sizes]
+    dependent = [
         term
         for term in size.terms
-        if any(v in free_vars(of_atom(a)) for a in term[0] for v in others)
+        if any(v in free_vars(of_atom(a)) for a in term[0] for v in other_vars)
     ]
-    rising = _all_rise(with_others)
-    return substitute(size, {v: const(max(v.lo, 0)) for v in others}) if rising else const(0)
+    rising = _all_rise(dependent)
+    return substitute(size, {v: const(max(v.lo, 0)) for v in other_vars}) if rising else const(0)
 
 
 def _all_rise(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> bool:
@@ -87,8 +93,8 @@ def _all_rise(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> bool:
 
 def _rises(atom: Atom) -> bool:
     """True where an atom is not negative and falls with none of its variables."""
-    least = bounds(of_atom(atom))[0]
-    if least is None or least < 0 or isinstance(atom, Remainder):
+    lower = bounds(of_atom(atom))[0]
+    if lower is None or lower < 0 or isinstance(atom, Remainder):
         return False
     if isinstance(atom, Quotient):
         return as_int(atom.den) is not None and _all_rise(atom.num.terms)
@@ -96,7 +102,7 @@ def _rises(atom: Atom) -> bool:
 
 
 def _digits(number: int) -> bytes:
-    """The bytes of one integer: all but the last have their highest bit set."""
+    """Returns the bytes of one integer; all but the last have their highest bit set."""
     value = 2 * number if number >= 0 else -2 * number - 1
     digits = bytearray()
     while value > 127:

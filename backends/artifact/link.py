@@ -1,7 +1,8 @@
-"""Objects + runtime + program + manifest + weights -> one shared library, and its C header.
+"""Links objects, runtime, program, manifest and weights into one shared library; writes its C
+header.
 
-Equal inputs give equal bytes: the linker runs in a folder of its own with fixed relative names, and
-nothing it writes depends on place or time.
+Equal inputs give equal bytes: the linker runs in a new folder with fixed relative names, and its
+output depends neither on the folder nor on the time.
 """
 
 import hashlib
@@ -55,7 +56,7 @@ EXPORTS = (
     "__tvm_ffi__metadata_main",
     "__tvm_ffi__doc_main",
 )
-# Some tools treat files above 2 GiB badly, so larger weights go beside the artifact.
+# Some tools fail for files above 2 GiB, so larger weights are a side file.
 _MOST_EMBEDDED = 2 << 30
 
 _LINK_FLAGS = (
@@ -66,12 +67,13 @@ _LINK_FLAGS = (
 
 
 def c_name(text: str) -> str:
-    """`text` as a C identifier that is not one of tcc's: what an artifact's model name may be.
+    """Returns `text` as the name of an artifact's model: a C identifier that tcc does not reserve.
 
-    Functions are called NAME_api and NAME_run, so that a keyword of C is a name too."""
+    Keywords of C are allowed, because functions are called NAME_api and NAME_run.
+    """
     name = transliterated(text) or "model"
-    taken = name[0].isdigit() or is_reserved(name)
-    return f"model_{name}" if taken else name
+    needs_prefix = name[0].isdigit() or is_reserved(name)
+    return f"model_{name}" if needs_prefix else name
 
 
 def link_artifact(
@@ -85,12 +87,11 @@ def link_artifact(
 ) -> dict[str, Any]:
     """Writes the artifact `out`, and its C header beside it with the suffix `.h`.
 
-    The loader takes the first of the `variants` that can run where it is, GPUs before the CPU.
-    `name` is a C identifier (`c_name`).  The manifest is `manifest` and what is known here: abi,
-    name, inputs, outputs, variants, weights; listings are kept beside the code, for people.
-    Returns the manifest.  Files are written beside, then renamed.  Raises InternalError for
-    variants that do not fit each other, and ToolError where no compiler is found or it fails, or
-    `out` cannot be written.
+    The loader takes the first of the `variants` that the machine can run, GPUs before the CPU.
+    `name` is a C identifier (`c_name`).  Returns the manifest, which is `manifest` with abi, name,
+    inputs, outputs, variants and weights.  Listings are a section that no program loads.  Files are
+    written under other names, then renamed.  Raises InternalError for variants that do not fit each
+    other, and ToolError where no compiler is found, it fails, or `out` cannot be written.
     """
     programs = [decode_program(variant.program) for variant in variants]
     check_variants(variants, programs)
@@ -101,9 +102,9 @@ def link_artifact(
         [encode_images(variant.gpu) if variant.gpu else b"" for variant in variants],
     )
     side = side_file or section.size > _MOST_EMBEDDED
-    full = _complete(manifest, variants, programs, name, section, side)
+    full_manifest = _complete(manifest, variants, programs, name, section, side)
     toolchain = find_toolchain(triple)
-    text = json.dumps(full, sort_keys=True, indent=1, ensure_ascii=True)
+    text = json.dumps(full_manifest, sort_keys=True, indent=1, ensure_ascii=True)
     with folder_beside(out, "the artifact") as folder:
         objects = _write_inputs(folder, variants, text, name, section)
         _write_listings(folder, _listings(variants))
@@ -111,9 +112,9 @@ def link_artifact(
         _seal(folder / "model.so")
         set_soname(folder / "model.so", out.name)
         append_section(folder / ("weights" if side else "model.so"), section)
-        (folder / "model.h").write_text(model_header(name, programs[0], full))
+        (folder / "model.h").write_text(model_header(name, programs[0], full_manifest))
         _publish(folder, out, side and section.size > 0)
-    return full
+    return full_manifest
 
 
 def _complete(
@@ -130,7 +131,7 @@ def _complete(
         "abi": ABI_VERSION,
         "name": name,
         **describe_ports(programs[0]),
-        "variants": [describe_variant(*each) for each in places],
+        "variants": [describe_variant(*facts) for facts in places],
         "weights": {
             "bytes": section.size,
             "sha256": section.sha256.hex(),
@@ -140,7 +141,7 @@ def _complete(
 
 
 def _listings(variants: Sequence[Variant]) -> dict[str, str]:
-    """All texts; where there are several variants their symbols come with the variant's number."""
+    """Returns the listings by symbol; with several variants, by `variant number/symbol`."""
     if len(variants) == 1:
         return dict(variants[0].listings)
     return {
@@ -153,7 +154,7 @@ def _listings(variants: Sequence[Variant]) -> dict[str, str]:
 def _write_inputs(
     folder: Path, variants: Sequence[Variant], manifest: str, name: str, section: Section
 ) -> int:
-    """What compiler and linker read; returns how many objects that is."""
+    """Writes the input files of compiler and linker; returns the number of objects."""
     objects = [data for variant in variants for data in variant.objects]
     for i, data in enumerate(objects):
         (folder / f"object{i}.o").write_bytes(data)
@@ -168,7 +169,8 @@ def _write_inputs(
 
 
 def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
-    """C for a section that no program loads; nothing where there are no listings."""
+    """Writes listings.h, which puts the listings into a section that no program loads; it is empty
+    if there are none."""
     source = ""
     if listings:
         text = json.dumps(dict(listings)).encode()
@@ -188,10 +190,10 @@ def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
 
 
 def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -> str:
-    """C that ties one artifact together: its variants, the manifest, and the two exports."""
+    """Returns C text with the artifact's variants, its manifest, and the two exports."""
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
     places = enumerate(zip(variants, section.weights, section.images, strict=True))
-    rows = "".join(row_source(i, *each) for i, each in places)
+    rows = "".join(row_source(i, *facts) for i, facts in places)
     digest = ", ".join(str(byte) for byte in section.sha256)
     return f"""#include "runtime.h"
 #include "listings.h"
@@ -237,17 +239,17 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
 
 
 def _seal(path: Path) -> None:
-    """Appends the hash of the image: whoever loads the file can see that it is what was linked."""
+    """Appends the hash of the image, by which the loader can detect a damaged file."""
     image = path.read_bytes()
     with path.open("ab") as file:
         file.write(SEAL.pack(SEAL_MAGIC, len(image), hashlib.sha256(image).digest()))
 
 
 def _publish(folder: Path, out: Path, side: bool) -> None:
-    """The artifact last: whoever sees it sees what belongs to it."""
+    """Renames the files, the artifact last, so that its other files exist when it appears."""
     (folder / "model.so").chmod(0o755)
-    beside = out.with_name(out.name + SIDE_SUFFIX)
+    side_file = out.with_name(out.name + SIDE_SUFFIX)
     if side:
-        os.replace(folder / "weights", beside)
+        os.replace(folder / "weights", side_file)
     os.replace(folder / "model.h", out.with_suffix(".h"))
     os.replace(folder / "model.so", out)

@@ -1,4 +1,4 @@
-"""The arena planner that the pass plan-arena is given: the runtime's, with a budget in steps."""
+"""The arena planner for the pass plan-arena: the runtime's planner, with a budget in steps."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,16 +8,18 @@ from tcc.errors import InternalError, ToolError, UserError
 from tcc.passes.memory.plan_arena import ALIGN, ArenaPlanner, Lifetime
 from tcc.runtime.planner import Life, Planner
 
-# Where greedy plans take more than the bound, the search looks at so many buffers: half a second.
+# The most buffers that the exact search visits if greedy plans exceed the lower bound; it takes
+# about half a second.
 STEPS = 1 << 26
 
 
 @cache
 def arena_planner() -> ArenaPlanner:
-    """The planner; every plan is checked.  Raises ToolError where its library is neither shipped
-    nor can be compiled, or cannot be loaded.
+    """Returns the planner; it checks each plan.
 
-    The planner raises UserError for buffers that are too many or too large to be planned.
+    Raises ToolError where its library can neither be found nor compiled, or cannot be loaded.
+
+    The planner raises UserError for too many or too large buffers.
     """
     path = planner_library()
     try:
@@ -28,13 +30,13 @@ def arena_planner() -> ArenaPlanner:
     def plan(lifetimes: Sequence[Lifetime]) -> tuple[Sequence[int], int]:
         lives = [Life(b.first, b.last + 1, b.size, ALIGN, b.over) for b in lifetimes]
         try:
-            found = planner.plan(lives, steps=STEPS)
+            arena = planner.plan(lives, steps=STEPS)
         except ValueError as error:
             raise UserError("the model's memory cannot be planned", why=error) from error
         try:
-            planner.check(lives, found)
+            planner.check(lives, arena)
         except ValueError as error:
             raise InternalError("the arena's plan is wrong", why=error) from error
-        return found.offsets, found.peak
+        return arena.offsets, arena.peak
 
     return plan

@@ -1,4 +1,4 @@
-"""Files that appear whole: they are written in a folder beside their places, and renamed."""
+"""Publishes complete files: they are written in a temporary folder nearby, then renamed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,13 +10,14 @@ from tcc.temporary import locked_folder
 
 @contextmanager
 def folder_beside(out: Path, what: str) -> Iterator[Path]:
-    """A folder for a moment on the disk of `out`; those that killed processes left beside it are
-    removed.  Raises ToolError, with `what` cannot be written, where the disk refuses anything
-    meanwhile."""
+    """Yields a temporary folder on the disk of `out`, and removes those that killed processes left.
+
+    Raises ToolError, which says that `what` cannot be written, for any error of the disk inside.
+    """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with locked_folder(".tcc-made-", out.parent) as made:
-            yield made
+        with locked_folder(".tcc-made-", out.parent) as folder:
+            yield folder
     except OSError as error:
         raise ToolError(
             f"{what} cannot be written",

@@ -1,4 +1,4 @@
-"""The system's C compiler: finding it, running it, and the runtime's objects that it made."""
+"""Finds and runs the system's C compiler, and compiles the runtime's objects."""
 
 import atexit
 import hashlib
@@ -25,8 +25,8 @@ from tcc.temporary import temporary_folder
 
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
-# Files of the runtime that are compiled for their size: a process, a load or a recorded run of a
-# GPU runs through them once, strings and lists take most of their time elsewhere.
+# Files of the runtime that are compiled for size.  A process, a load or a recorded GPU run executes
+# them once; operations on strings and lists spend most of their time in other files.
 _RARE = frozenset(
     f"src/{name}.c"
     for name in """
@@ -36,7 +36,7 @@ _RARE = frozenset(
 )
 PLANNER = "libtcc_plan.so"
 _TIMEOUT_SECONDS = 300
-# Runtimes of this process alone, by key.
+# Compiled runtimes that only this process uses, by key.
 _OWN: dict[str, Path] = {}
 _ENDING = ExitStack()
 atexit.register(_ENDING.close)
@@ -44,7 +44,7 @@ atexit.register(_ENDING.close)
 
 @record
 class Toolchain:
-    """A C compiler that links shared libraries for `arch`: `command` and what it calls itself."""
+    """A C compiler that links shared libraries for `arch`: its command and its version text."""
 
     command: tuple[str, ...]
     version: str
@@ -52,24 +52,24 @@ class Toolchain:
 
 
 def find_toolchain(triple: str = "") -> Toolchain:
-    """The compiler to link with: $CC, else cc, gcc or clang, else the ziglang wheel.
+    """Returns the compiler to link with: $CC, else cc, gcc or clang, else the ziglang wheel.
 
     For another architecture than this machine's (`triple`, as in aarch64-linux-gnu) it is $CC, the
-    cross compiler ARCH-linux-gnu-gcc, or zig.  Raises ToolError, with the remedy, where there is
-    none.
+    cross compiler ARCH-linux-gnu-gcc, or zig.  Raises ToolError with the remedy where none is
+    found.
     """
     arch = triple.split("-")[0] or platform.machine()
     foreign = arch != platform.machine()
-    chosen = _chosen_compiler()
+    user = _user_command()
     cross = f"{arch}-linux-gnu-gcc"
-    candidates = [chosen] if chosen else [(cross,)] if foreign else [("cc",), ("gcc",), ("clang",)]
+    candidates = [user] if user else [(cross,)] if foreign else [("cc",), ("gcc",), ("clang",)]
     for candidate in candidates:
-        found = shutil.which(candidate[0])
-        if found:
-            command = (found, *candidate[1:])
+        path = shutil.which(candidate[0])
+        if path:
+            command = (path, *candidate[1:])
             return Toolchain(command, _version(command), arch)
-    if not chosen and importlib.util.find_spec("ziglang"):
-        # without a target zig would use all that this machine's processor has
+    if not user and importlib.util.find_spec("ziglang"):
+        # without a target, zig would use all instructions of this machine's processor
         command = (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
         return Toolchain(command, _version(command), arch)
     raise ToolError(
@@ -79,8 +79,8 @@ def find_toolchain(triple: str = "") -> Toolchain:
     )
 
 
-def _chosen_compiler() -> tuple[str, ...]:
-    """The command in $CC; empty where there is none."""
+def _user_command() -> tuple[str, ...]:
+    """Returns the command in $CC, empty if it is not set; raises ToolError for a malformed one."""
     try:
         return tuple(shlex.split(os.environ.get("CC", "")))
     except ValueError as error:
@@ -111,9 +111,9 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
 
 
 def runtime_folder() -> Path:
-    """The folder of the runtime's C sources: include/ and src/ are in it.
+    """Returns the folder of the runtime's C sources, which has include/ and src/.
 
-    The package is found and not imported: a wheel is built without NumPy.
+    The package is not imported, because wheels are built without NumPy.
     """
     spec = importlib.util.find_spec("tcc.runtime")
     assert spec is not None
@@ -129,7 +129,7 @@ def runtime_flags(source: Path) -> tuple[str, ...]:
 
 
 def runtime_sources() -> tuple[Path, ...]:
-    """The runtime's C files, in a fixed order."""
+    """Returns the runtime's C files, in a fixed order."""
     source = runtime_folder() / "src"
     folders = (source, source / "gpu", source / "ops", source / "plan", source / "pool")
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
@@ -137,7 +137,7 @@ def runtime_sources() -> tuple[Path, ...]:
 
 @cache
 def planner_sources() -> tuple[Path, ...]:
-    """The C files of the arena planner, in a fixed order: those of the runtime and the search."""
+    """Returns the C files of the arena planner, in a fixed order: the runtime's and the search."""
     source = runtime_folder() / "src"
     folders = (source / "plan", source / "plan" / "exact")
     files = (path for folder in folders for path in sorted(folder.glob("*.c")))
@@ -145,20 +145,21 @@ def planner_sources() -> tuple[Path, ...]:
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
-    """The runtime compiled by `toolchain` and the C library to link it with, from the user's cache
-    or made now.
+    """Returns the objects of the runtime and the C library to link them with.
 
-    A folder runtime/lib/KEY beside the sources (a wheel may ship one) comes before the cache; where
-    none can be written the runtime is compiled for this process alone, and stderr says so.
-    Raises ToolError where others could have changed what is in the cache.
+    They come from the folder runtime/lib/KEY, which a wheel may ship, else from the user's cache,
+    else are compiled now.  If the cache cannot be written, they are compiled for this process
+    alone, and stderr says so.  Raises ToolError if another user could have changed the cache.
     """
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     return _built(toolchain, names)
 
 
 def planner_library() -> Path:
-    """The arena planner for this machine: runtime/lib/libtcc_plan.so, which a wheel and
-    scripts/devtree make, else one beside the runtime's objects, made at its first use.
+    """Returns the library of the arena planner for this machine.
+
+    It is runtime/lib/libtcc_plan.so, which wheels and scripts/devtree have, else a file next to the
+    runtime's objects, which is compiled at its first use.
 
     Raises ToolError as `find_toolchain` and `runtime_objects` do.
     """
@@ -177,7 +178,7 @@ def planner_library() -> Path:
 
 
 def build_planner(toolchain: Toolchain, folder: Path) -> Path:
-    """Writes libtcc_plan.so into `folder`, whole or not at all, and returns its path."""
+    """Writes libtcc_plan.so into `folder`, completely or not at all, and returns its path."""
     flags = (*RUNTIME_FLAGS, "-fvisibility=default", f"-I{runtime_folder()}/include")
     return build_library(toolchain, folder / PLANNER, flags, planner_sources())
 
@@ -185,27 +186,27 @@ def build_planner(toolchain: Toolchain, folder: Path) -> Path:
 def build_library(
     toolchain: Toolchain, out: Path, flags: Sequence[str], sources: Sequence[Path]
 ) -> Path:
-    """Compiles and links the shared library `out`, whole or not at all, and returns its path.
+    """Compiles and links the shared library `out`, completely or not at all; returns its path.
 
-    Like an artifact it is linked against the functions of `c_library`; a function that is missing
-    there is taken from the machine's own C library, in the newest version that this has.  Raises
-    ToolError where the compiler fails, and OSError where the folder cannot be written.
+    Like an artifact, it is linked against the functions of `c_library`.  Functions that are missing
+    there come from the machine's C library, in their newest version.  Raises ToolError where the
+    compiler fails, and OSError where the folder cannot be written.
     """
-    with temporary_folder("making-", out.parent) as made:
+    with temporary_folder("making-", out.parent) as build_folder:
         for library in c_library(toolchain.arch):
-            link_stand_in(toolchain, library, made)
-        linked = ("-shared", "-Wl,-z,defs", "-Wl,--as-needed", *c_library(toolchain.arch))
-        command = (*toolchain.command, *flags, *map(str, sources), *linked)
-        run_tool((*command, "-o", out.name), made)
-        (made / out.name).chmod(0o755)
-        return (made / out.name).rename(out)
+            link_stand_in(toolchain, library, build_folder)
+        link_flags = ("-shared", "-Wl,-z,defs", "-Wl,--as-needed", *c_library(toolchain.arch))
+        command = (*toolchain.command, *flags, *map(str, sources), *link_flags)
+        run_tool((*command, "-o", out.name), build_folder)
+        (build_folder / out.name).chmod(0o755)
+        return (build_folder / out.name).rename(out)
 
 
 def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
-    """Writes a library with the names and versions of `c_library` but no code, for the linker.
+    """Writes a library for the linker, with the names and versions of `c_library` but no code.
 
-    The machine's own C library would have the linker take its newest version of each function,
-    and the result would not load where there is an older one.
+    With the machine's C library, the linker would choose the newest version of each function, and
+    the result would not load on machines with an older C library.
     """
     versions = c_library(toolchain.arch)[library]
     row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
@@ -218,7 +219,7 @@ def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
 
 
 def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
-    """Files of the compiled runtime."""
+    """Returns files of the compiled runtime, which is compiled if needed."""
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
     folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
@@ -241,8 +242,10 @@ def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
 
 @cache
 def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
-    """Functions by library and by version, as runtime/glibc.txt lists them, on an architecture of
-    this name of the compilers'."""
+    """Returns the functions of runtime/glibc.txt as library -> version -> names.
+
+    `arch` is an architecture as compilers call it.
+    """
     newer = next((row.c_library for row in ARCHITECTURES.values() if arch in row.systems), "")
     libraries: dict[str, dict[str, list[str]]] = {}
     names: list[str] = []
@@ -270,7 +273,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _object_name(source: Path) -> str:
-    """Files of two folders may have one name."""
+    """Returns the name of an object, with the folder, as files of two folders may share a name."""
     return f"{source.parent.name}_{source.stem}.o"
 
 
@@ -282,7 +285,7 @@ def _runtime_key(toolchain: Toolchain) -> str:
     for path in (*headers, *runtime_sources(), *planner_sources(), base / "glibc.txt"):
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
-    # of the command only what follows the program's place on this machine
+    # the path of the compiler on this machine does not count
     flags = (*RUNTIME_FLAGS, *sorted(_RARE))
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *flags)).encode())
     digest.update(toolchain.arch.encode())
@@ -290,15 +293,15 @@ def _runtime_key(toolchain: Toolchain) -> str:
 
 
 class _UnwritableError(ToolError):
-    """Nothing can be kept for later processes."""
+    """The cache cannot be written, so nothing can be stored for later processes."""
 
 
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
-    """Compiles beside, then renames: another process may be doing the same."""
+    """Compiles into a new folder, then renames it, as another process may do the same."""
     with ExitStack() as ending:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            made = ending.enter_context(temporary_folder("making-", folder.parent))
+            build_folder = ending.enter_context(temporary_folder("making-", folder.parent))
         except OSError as error:
             raise _UnwritableError(
                 "the folder for compiled runtimes cannot be written",
@@ -307,10 +310,10 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
                 hint="set XDG_CACHE_HOME to a folder that can be written",
             ) from error
         try:
-            _compile_runtime(toolchain, made)
-            for path in (made, *made.iterdir()):
+            _compile_runtime(toolchain, build_folder)
+            for path in (build_folder, *build_folder.iterdir()):
                 path.chmod(0o755)
-            made.rename(folder)
+            build_folder.rename(folder)
         except OSError as error:
             if not folder.is_dir():
                 raise ToolError(
@@ -318,18 +321,17 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
                 ) from error
 
 
-def _compile_runtime(toolchain: Toolchain, made: Path) -> None:
-    """Writes the runtime's objects, and the libraries to link them against, into the folder
-    `made`."""
+def _compile_runtime(toolchain: Toolchain, folder: Path) -> None:
+    """Writes the runtime's objects, and the libraries to link them against, into `folder`."""
     source = runtime_folder() / "src"
 
     def compile_one(path: Path) -> None:
         relative = path.relative_to(source).as_posix()
-        target = str(made / _object_name(path))
+        target = str(folder / _object_name(path))
         flags = (*runtime_flags(path), "-I../include", "-I.")
         run_tool((*toolchain.command, *flags, "-c", relative, "-o", target), source)
 
     with ThreadPoolExecutor() as pool:
         libraries = c_library(toolchain.arch)
-        linked = pool.map(lambda library: link_stand_in(toolchain, library, made), libraries)
-        list(chain(linked, pool.map(compile_one, runtime_sources())))
+        stand_ins = pool.map(lambda library: link_stand_in(toolchain, library, folder), libraries)
+        list(chain(stand_ins, pool.map(compile_one, runtime_sources())))

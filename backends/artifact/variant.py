@@ -16,15 +16,14 @@ from tcc.target import isa_feature
 
 @record
 class Variant:
-    """What the loader picks as a whole.
+    """A complete form of the model, which the loader can choose.
 
     `target` names it for people.  `objects` are ELF relocatable files that define the program's
-    kernels (hidden, with the kernel ABI of runtime.h); `gpu` holds them in their place where they
-    run on GPUs.  `needs` is the table of what they need of a launch, from `encode_needs`; where it
-    is empty, as for kernels written by hand, nothing holds the program's launches against it.
-    `weights` are the parts of its weights; offsets inside them are the program's.  `features` are
-    what the CPU must have, which runs at least the program.  `facts` are what the manifest says of
-    it besides, `listings` the kernels' texts by symbol.
+    kernels (hidden, with the kernel ABI of runtime.h); `gpu` has the kernels instead if they run on
+    GPUs.  `needs` is the table of `encode_needs`, which the runtime checks launches against; empty
+    (for kernels written by hand): no check.  `weights` are the parts of its weights; the program
+    has their offsets.  `features` are the instruction sets that the CPU must have.  `facts` are
+    further entries of the manifest, `listings` the kernels' texts by symbol.
     """
 
     target: str
@@ -44,23 +43,23 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
     the same ports, and no two link kernels of one name."""
     if not variants:
         raise InternalError("an artifact needs a variant", where="link")
-    linked: set[str] = set()
-    first = describe_ports(programs[0])
+    symbols: set[str] = set()
+    ports = describe_ports(programs[0])
     for variant, program in zip(variants, programs, strict=True):
         if program.kernels != variant.kernels:
             raise InternalError("kernels do not fit the program", where="link")
-        if describe_ports(program) != first:
+        if describe_ports(program) != ports:
             raise InternalError(
                 f"the variants {variants[0].target} and {variant.target} have different ports",
                 where="link",
             )
-        if variant.gpu is None and not linked.isdisjoint(variant.kernels):
+        if variant.gpu is None and not symbols.isdisjoint(variant.kernels):
             raise InternalError("two variants link kernels of one name", where="link")
-        linked.update(variant.kernels if variant.gpu is None else ())
+        symbols.update(variant.kernels if variant.gpu is None else ())
 
 
 def describe_ports(program: Program) -> dict[str, Any]:
-    """The manifest's `inputs` and `outputs`."""
+    """Returns the manifest's `inputs` and `outputs`."""
     constants = constant_registers(program)
     return {
         "inputs": [_describe(port, constants) for port in program.inputs],
@@ -71,8 +70,8 @@ def describe_ports(program: Program) -> dict[str, Any]:
 def describe_variant(
     variant: Variant, program: Program, weights: Range, images: Range
 ) -> dict[str, Any]:
-    """The manifest's entry in `variants`, with the places of weights and images in the section."""
-    described = {
+    """Returns the manifest's entry in `variants`, with the ranges of weights and images."""
+    entry = {
         **variant.facts,
         "target": variant.target,
         "features": list(variant.features),
@@ -81,7 +80,7 @@ def describe_variant(
         "weights": {"offset": weights.offset, "bytes": weights.size},
     }
     if variant.gpu is not None:
-        described["gpu"] = {
+        entry["gpu"] = {
             "platform": variant.gpu.platform.name.lower(),
             "offset": images.offset,
             "bytes": images.size,
@@ -90,7 +89,7 @@ def describe_variant(
                 for v in variant.gpu.variants
             ],
         }
-    return described
+    return entry
 
 
 def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
@@ -107,17 +106,18 @@ def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
 
 
 def variant_source(number: int, variant: Variant) -> str:
-    """C that declares variant `number`'s kernels, features and program; `row_source` names them."""
-    linked = () if variant.gpu is not None else variant.kernels  # those of GPUs are not linked
-    for kernel in linked:
+    """Returns C text that declares variant `number`'s kernels, features and program, for
+    `row_source`."""
+    symbols = () if variant.gpu is not None else variant.kernels  # kernels of GPUs are not linked
+    for kernel in symbols:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
     declarations = "\n".join(
         f'extern __attribute__((visibility("hidden"))) void tcc_k{number}_{i}(void *const *, '
         f'const int64_t *, int64_t, int64_t, void *) __asm__("{kernel}");'
-        for i, kernel in enumerate(linked)
+        for i, kernel in enumerate(symbols)
     )
-    table = ", ".join(f"tcc_k{number}_{i}" for i in range(len(linked))) or "0"
+    table = ", ".join(f"tcc_k{number}_{i}" for i in range(len(symbols))) or "0"
     rows = [isa_feature(feature) for feature in variant.features]
     checks = ", ".join(
         f'{{"{row.name}", {row.leaf}u, {row.subleaf}u, {row.reg}u, {row.bit}u, {row.xcr0}ull}}'
@@ -147,7 +147,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 
 def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
-    """Its row in the table of variants."""
+    """Returns the row of a variant in the table of variants, as C text."""
     kernels = "0" if variant.gpu is not None else f"kernels{number}"
     needs = [f"tcc_needs{number}_{end}" if variant.needs else "0" for end in ("begin", "end")]
     return f"""    {{

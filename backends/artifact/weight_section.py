@@ -1,6 +1,6 @@
 """The weight section of an artifact: the weights of all variants, then their kernels for GPUs.
 
-It lies behind the ELF image or in a side file; runtime/src/weights.c states its trailer.
+It follows the ELF image or is a side file; runtime/src/weights.c defines its trailer.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from tcc.record import record
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
 
-# Weights of this size and more start at a huge page's boundary in the file.
+# Weights of at least this size start at a multiple of it in the file.
 _HUGE_PAGE = 2 << 20
 _PAGE = 64 << 10
 _LINE = 64
@@ -22,7 +22,7 @@ _LINE = 64
 
 @record
 class Range:
-    """Bytes of the section."""
+    """A range of bytes in the section."""
 
     offset: int
     size: int
@@ -30,8 +30,8 @@ class Range:
 
 @record
 class Section:
-    """Its parts in order, their size and content hash, and where each variant's weights and
-    images are."""
+    """The parts in order, their size in bytes and hash, and the ranges of each variant's weights
+    and images."""
 
     parts: tuple[BytesLike, ...]
     size: int
@@ -41,12 +41,13 @@ class Section:
 
 
 def lay_out(weights: Sequence[Sequence[BytesLike]], images: Sequence[bytes]) -> Section:
-    """A section with the `weights` and `images` of each variant; equal ones are stored once.
+    """Returns a section with the `weights` and `images` of each variant; equal data are stored
+    once.
 
-    Weights begin on a page, a huge one where they are that large, images on a cache line.
+    Weights begin on a page, large weights on a huge page, images on a cache line.
     """
     writer = _Writer()
-    # whose weights are the only ones are not compared with others
+    # with one variant there is nothing to compare, so nothing is hashed
     several = len(weights) > 1
     weight_ranges = tuple(writer.place(parts, several=several) for parts in weights)
     image_ranges = tuple(writer.place([table] if table else [], line=True) for table in images)
@@ -67,14 +68,14 @@ class _Writer:
     def place(
         self, parts: Sequence[BytesLike], *, several: bool = True, line: bool = False
     ) -> Range:
-        """Where these parts together are."""
+        """Returns the range of these parts, which are appended if they are new."""
         size = sum(_bytes_of(part).nbytes for part in parts)
         if size == 0:
             return Range(0, 0)
         key = _hash(parts) if several else b""
         if key not in self._known:
-            unit = _LINE if line else _HUGE_PAGE if size >= _HUGE_PAGE else _PAGE
-            self._append([bytes(-self.size % unit)])
+            alignment = _LINE if line else _HUGE_PAGE if size >= _HUGE_PAGE else _PAGE
+            self._append([bytes(-self.size % alignment)])
             self._known[key] = Range(self.size, size)
             self._append(parts)
         return self._known[key]
@@ -105,8 +106,8 @@ def append_section(path: Path, section: Section) -> None:
     if section.size == 0:
         return
     with path.open("ab") as file:
-        unit = _HUGE_PAGE if section.size >= _HUGE_PAGE else _PAGE
-        offset = (file.tell() + unit - 1) // unit * unit
+        alignment = _HUGE_PAGE if section.size >= _HUGE_PAGE else _PAGE
+        offset = (file.tell() + alignment - 1) // alignment * alignment
         file.truncate(offset)
         file.seek(offset)
         for part in section.parts:

@@ -1,4 +1,4 @@
-"""Tables of 64-bit words and strings, as the runtime reads them."""
+"""Writes tables of 64-bit words and strings, which the runtime reads."""
 
 import struct
 import zlib
@@ -24,18 +24,18 @@ class WordWriter:
             self.strings += data + b"\0"
         self.put(*self._offsets[text])
 
-    def table(self, magic: int, version: int, unit: int, *more: int) -> bytes:
-        """A header, the words and the strings, padded to a multiple of `unit` bytes.
+    def table(self, magic: int, version: int, alignment: int, *extra_words: int) -> bytes:
+        """Returns a header, the words and the strings, padded to a multiple of `alignment` bytes.
 
-        The header is `magic`, `version`, how many words there are with it, the bytes of the
-        strings, a checksum of words and strings, and the words `more`.
+        The header is `magic`, `version`, the number of words including the header, the bytes of the
+        strings, a checksum of words and strings, and the words `extra_words`.
         Raises InternalError where a number does not fit in 64 bits.
         """
-        words = 5 + len(more) + len(self.words)
-        strings = bytes(self.strings) + bytes(-(8 * words + len(self.strings)) % unit)
+        words = 5 + len(extra_words) + len(self.words)
+        strings = bytes(self.strings) + bytes(-(8 * words + len(self.strings)) % alignment)
         try:
             body = struct.pack(f"<{len(self.words)}q", *self.words) + strings
         except struct.error as error:
             raise InternalError("a table has a number beyond 64 bits", where="encode") from error
-        head = (magic, version, words, len(strings), zlib.crc32(body), *more)
+        head = (magic, version, words, len(strings), zlib.crc32(body), *extra_words)
         return struct.pack(f"<{len(head)}q", *head) + body

@@ -1,4 +1,4 @@
-"""A graph as one portable C file: scalar kernels, a static arena, no heap."""
+"""Compiles a graph to one portable C file: scalar kernels, a static arena, no heap."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ WEIGHTS_SUFFIX = ".weights"
 
 
 class ScalarPlanner(CorePlanner):
-    """Plans kernels of one lane: blocks have one element, constants lie as the model has them."""
+    """Plans kernels of one lane: blocks have one element, constants keep the model's layout."""
 
     gaps = False
 
@@ -62,7 +62,7 @@ class CBackend(Backend):
     kinds = ("c",)
     suffix = ".c"
     needs = "a C11 compiler"
-    asked = (CHECK_INDICES,)
+    requested = (CHECK_INDICES,)
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target, self.options = target, options
@@ -79,18 +79,18 @@ class CBackend(Backend):
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
-        found = {}
+        reasons = {}
         if options.precision != "f32":
-            found["--precision"] = "C files compute as the model says"
+            reasons["--precision"] = "C files compute as the model says"
         if options.allow_host:
-            found["--allow-host"] = "all code is the host's already"
+            reasons["--allow-host"] = "all code is the host's already"
         if options.gpu_kernels != "auto":
-            found["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
+            reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
         if options.machine is not None:
-            found["--machine"] = "C files are for every machine"
+            reasons["--machine"] = "C files are for every machine"
         if options.state:
-            found["--state"] = "C files keep no state from run to run"
-        return found
+            reasons["--state"] = "C files keep no state from run to run"
+        return reasons
 
     @classmethod
     def variants(
@@ -99,8 +99,8 @@ class CBackend(Backend):
         return (cls(target, options),)
 
     def check(self, graph: Graph) -> None:
-        """Refuses inputs of symbolic sizes, and values of sizes that data decide or that are no
-        arrays of numbers."""
+        """Raises UserError for inputs of symbolic sizes, values of data-dependent size, and values
+        that are no arrays of numbers."""
         check_without_collectives(graph, self.target.kind)
         for value in graph.inputs:
             if isinstance(value.type, TensorType) and value.type.static_shape is None:
@@ -114,30 +114,30 @@ class CBackend(Backend):
         values += [
             (v, f"{n.op.name} at {n.loc or v.name}") for n in walk_nodes(graph) for v in n.outputs
         ]
-        for value, where in values:
+        for value, place in values:
             if not isinstance(value.type, TensorType) or value.type.dtype.is_handle:
                 raise UserError(
-                    "C files have no strings and no lists", where=where, why="they need a heap"
+                    "C files have no strings and no lists", where=place, why="they need a heap"
                 )
             if value.type.static_shape is None:
-                raise refused_size(where)
+                raise refused_size(place)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
         return lower(graph, PORTABLE, Plan(self.planner, arena_planner(), precision), trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """The files, whose name is known when they are written."""
+        """Returns the files under a placeholder name, which `write` replaces."""
         section = b"".join(part().tobytes() for part in lowered.weights.parts())
-        made = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
-        texts = tuple(text.encode() for text in (made.source, made.header))
+        files = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
+        texts = tuple(text.encode() for text in (files.source, files.header))
         rows = zip(names, lowered.table.locs, lowered.table.bounds, strict=True)
-        listed = [
+        entries = [
             {"symbol": name, "source": loc, **work_facts(bound.group, bound.kernel.sizes)}
             for name, loc, bound in rows
         ]
-        facts = {"memory": made.memory, "kernels": listed}
-        return Generated((*texts, made.weights), 0, ("",) * len(names), facts)
+        facts = {"memory": files.memory, "kernels": entries}
+        return Generated((*texts, files.weights), 0, ("",) * len(names), facts)
 
     @classmethod
     def check_tools(cls, triple: str) -> None:
@@ -166,17 +166,17 @@ class CBackend(Backend):
             for place in present:
                 os.replace(folder / place.name, place)
         program = decode_program(variant.program)
-        stored = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
-        described = describe_variant(variant, program, stored, Range(0, 0))
-        return {**manifest, **describe_ports(program), "name": name, "variants": [described]}
+        weight_range = Range(0, sum(np.asarray(part).nbytes for part in variant.weights))
+        entry = describe_variant(variant, program, weight_range, Range(0, 0))
+        return {**manifest, **describe_ports(program), "name": name, "variants": [entry]}
 
 
-# Stands for the name of the model until it is known.
+# A placeholder for the model's name until `write` knows it.
 _UNNAMED = "tcc_unnamed_model"
 
 
 def _named(text: bytes, name: str, output: Path) -> bytes:
     header = output.with_suffix(".h").name
-    found = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
-    found = found.replace(_UNNAMED.upper().encode(), name.upper().encode())
-    return found.replace(_UNNAMED.encode(), name.encode())
+    renamed = text.replace(f"{_UNNAMED}.h".encode(), header.encode())
+    renamed = renamed.replace(_UNNAMED.upper().encode(), name.upper().encode())
+    return renamed.replace(_UNNAMED.encode(), name.encode())

@@ -1,4 +1,4 @@
-"""Calls of C functions of the runtime: their operands, and the memory they need for temporaries."""
+"""Calls of C functions of the runtime: their operands, and their memory for temporaries."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -9,17 +9,17 @@ from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
 from tcc.ir.types import I64
 
-# What needs a heap, or gives results of sizes that data decide.
+# Functions that need a heap, or have results of data-dependent size.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
-# Bytes of temporaries for each element of the operands, and beside them: sorting takes most, two
-# times a key and an index.  Where a function wants more, it says so and the model returns an error.
-_SHARE, _BESIDE = 40, 1 << 12
+# Bytes of temporaries for each element of the operands, and additional bytes.  Sorting takes most:
+# two keys and indices.  If a function needs more, it fails and the model returns an error.
+_PER_ELEMENT, _FIXED = 40, 1 << 12
 
 
 def call_lines(
     call: CallOp, storage: Storage, value: Callable[[Register], str]
 ) -> tuple[list[str], int]:
-    """The lines before the function is called, and the bytes it may need.
+    """Returns the lines before the call, and the bytes of temporaries that it may need.
 
     Raises UserError for functions on strings and lists, and where sizes are not known.
     """
@@ -29,26 +29,26 @@ def call_lines(
             where=call.op,
             hint="compile for the CPU",
         )
-    lines, named, room = [f"/* {call.op} */"], [], _BESIDE
+    lines, initializers, room = [f"/* {call.op} */"], [], _FIXED
     for side, refs in (("inputs", call.inputs), ("outputs", call.outputs)):
         tensors = []
         for n, ref in enumerate(refs):
             dims = [value(dim) for dim in ref.dims]
             lines.append(f"const int64_t {side}_{n}[] = {{{', '.join(dims) or '1'}}};")
-            room += _SHARE * prod(int(dim) for dim in dims if dim.isdigit())
+            room += _PER_ELEMENT * prod(int(dim) for dim in dims if dim.isdigit())
             tensors.append(_tensor(ref, f"{side}_{n}", dims, storage))
         if refs:
             lines.append(f"const tcc_op_tensor {side}[] = {{{', '.join(tensors)}}};")
-            named.append(f".{side} = {side}, .n_{side} = {len(refs)}")
+            initializers.append(f".{side} = {side}, .n_{side} = {len(refs)}")
     if call.ints:
         ints = ", ".join(literal(n, I64) for n in call.ints)
         lines.append(f"const int64_t ints[] = {{{ints}}};")
-        named.append(f".ints = ints, .n_ints = {len(call.ints)}")
+        initializers.append(f".ints = ints, .n_ints = {len(call.ints)}")
     if call.results:
         lines.append(f"int64_t results[{len(call.results)}];")
-        named.append(f".results = results, .n_results = {len(call.results)}")
+        initializers.append(f".results = results, .n_results = {len(call.results)}")
     lines.append("tcc_pool pool = {temporaries, sizeof temporaries, 0};")
-    lines.append(f"tcc_op_call call = {{{', '.join(named)}, .pool = &pool, .threads = 1}};")
+    lines.append(f"tcc_op_call call = {{{', '.join(initializers)}, .pool = &pool, .threads = 1}};")
     return lines, room
 
 

@@ -1,4 +1,4 @@
-"""The header of a C file: one function, and what it takes."""
+"""The header of a C file: its function and a description of the arguments."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -10,27 +10,33 @@ from tcc.ir.program import Input, Place, Register
 
 
 def declaration(name: str, arguments: Mapping[Place, Argument]) -> str:
-    """The function that runs the model, without a semicolon."""
-    taken = [
+    """Returns the declaration of the function that runs the model, without a semicolon."""
+    parameters = [
         f"{'const ' if isinstance(place, Input) else ''}{memory_type(a.port.dtype)} *{a.name}"
         for place, a in arguments.items()
     ]
-    return f"int {name}_run({', '.join(taken) or 'void'})"
+    return f"int {name}_run({', '.join(parameters) or 'void'})"
 
 
 def header_text(
     name: str,
     arguments: Mapping[Place, Argument],
-    known: Mapping[Register, int],
+    registers: Mapping[Register, int],
     messages: Sequence[str],
     memory: int,
     weights: int,
-    beside: str,
+    pointer: str,
     draws: bool,
 ) -> str:
-    """The header; `memory` are the bytes of static arrays, `weights` those of weights, to which the
-    pointer `beside` leads, if they are not in the C file; `draws` is true where it has a seed."""
-    ports = "\n".join(_port_line(place, each, known) for place, each in arguments.items())
+    """Returns the header.
+
+    `memory` is the bytes of static arrays and `weights` those of weights.  `pointer` is the
+    variable with the weights' address, empty where they are in the C file.  `draws`: the model has
+    a seed.
+    """
+    ports = "\n".join(
+        _port_line(place, argument, registers) for place, argument in arguments.items()
+    )
     returned = ", or without results:" if messages else "."
     numbered = "".join(f" *   {n}: {comment_text(m)}\n" for n, m in enumerate(messages, 1))
     variables, place, state = "", "in the C file", "nothing is kept after a call"
@@ -40,9 +46,9 @@ def header_text(
             f"each call draws with {name}_seed\n"
             " * and adds one to it: set it for a call to draw what another one drew"
         )
-    if beside:
-        variables += f"extern const unsigned char *{beside};\n\n"
-        place = f"read from {beside}: set it to the bytes of the file of weights, aligned"
+    if pointer:
+        variables += f"extern const unsigned char *{pointer};\n\n"
+        place = f"read from {pointer}: set it to the bytes of the file of weights, aligned"
     return f"""\
 /* {name}: a model compiled by tcc.
  *
@@ -74,9 +80,9 @@ extern "C" {{
 """
 
 
-def _port_line(place: Place, argument: Argument, known: Mapping[Register, int]) -> str:
-    side, done = ("input", "read") if isinstance(place, Input) else ("output", "written")
-    port, sizes = argument.port, [known[dim] for dim in argument.port.dims]
+def _port_line(place: Place, argument: Argument, registers: Mapping[Register, int]) -> str:
+    side, access = ("input", "read") if isinstance(place, Input) else ("output", "written")
+    port, sizes = argument.port, [registers[dim] for dim in argument.port.dims]
     size = (prod(sizes) * port.dtype.bits + 7) // 8
     shape = f"{port.dtype.name}[{', '.join(map(str, sizes))}]"
-    return f" * {argument.name}: {side} {comment_text(port.name)}, {shape}, {size} bytes, {done}"
+    return f" * {argument.name}: {side} {comment_text(port.name)}, {shape}, {size} bytes, {access}"

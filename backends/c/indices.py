@@ -1,4 +1,4 @@
-"""Integer expressions as C text, which cannot overflow where the variables' ranges are kept."""
+"""Prints integer expressions as C, which cannot overflow for variables in their ranges."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ _MOST = (1 << 31) - 1
 
 
 class IndexText:
-    """Text of indices; `name` gives the C variable behind a loop variable or size."""
+    """Prints indices; `name` returns the C variable of a loop variable or size."""
 
     def __init__(self, name: Callable[[Var], str]) -> None:
         self._name = name
 
     def __call__(self, index: Index) -> str:
-        """The value of `index`: a sum, so it needs parentheses as an operand."""
+        """Returns C text of an index: a sum, which needs parentheses as an operand."""
         wide = "(int64_t)" if _is_wide(index) else ""
         text = ""
         for monomial, coeff in index.terms:
@@ -30,7 +30,7 @@ class IndexText:
         return text
 
     def operand(self, index: Index) -> str:
-        """The same as an operand of another operation."""
+        """Returns C text of an index, in parentheses where another operator applies to it."""
         text = self(index)
         return f"({text})" if " " in text or text.startswith("-") else text
 
@@ -42,7 +42,7 @@ class IndexText:
                 a, b = self.operand(atom.a), self.operand(atom.b)
                 return f"({a} {'<' if atom.which == 'min' else '>'} {b} ? {a} : {b})"
         num, den = self.operand(atom.num), self.operand(atom.den)
-        if not nonnegative(atom.den - 1):  # computed ahead of the loop that does not run then
+        if not nonnegative(atom.den - 1):  # may be evaluated outside of a loop without trips
             den = f"({den} > 0 ? {den} : 1)"
         quotient = isinstance(atom, Quotient)
         if nonnegative(atom.num):
@@ -50,15 +50,15 @@ class IndexText:
         return f"floor_{'div' if quotient else 'mod'}({num}, {den})"
 
     def guard(self, index: Index, extent: Index) -> str:
-        """Whether `0 <= index < extent`."""
+        """Returns C text of the condition `0 <= index < extent`."""
         text = self(index)
         upper = f"{text} < {self(extent)}"
         return upper if nonnegative(index) else f"{text} >= 0 && {upper}"
 
 
 def _is_wide(index: Index) -> bool:
-    """Whether a term, or a sum of some, may need more than 32 bits."""
-    total = abs(index.const)
+    """True where a term, or a partial sum, may need more than 32 bits."""
+    magnitude = abs(index.const)
     for monomial, coeff in index.terms:
         size = abs(coeff)
         for atom in monomial:
@@ -66,5 +66,5 @@ def _is_wide(index: Index) -> bool:
             if low is None or high is None:
                 return True
             size *= max(abs(low), abs(high))
-        total += size
-    return total > _MOST
+        magnitude += size
+    return magnitude > _MOST

@@ -1,7 +1,7 @@
-"""A scalar tile kernel as one C function: its parallel axes are loops around its statements.
+"""Prints a scalar tile kernel as one C function: its parallel axes are loops around its statements.
 
-Blocks have one element: each is a variable, a constant, or another name of one.  Those that fill
-borders of scratch have several, all of one constant.
+Blocks have one element: a block is a variable, a constant, or another name of a variable.  Only
+blocks that fill borders of scratch have several elements, all the same constant.
 """
 
 import re
@@ -47,8 +47,11 @@ _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL:
 
 @record
 class KernelFunction:
-    """The function `name` of a kernel: its `text`, the buffers with their positions and the
-    positions of the sizes that it takes, and the bytes of its static `scratch`."""
+    """The C function `name` of a kernel.
+
+    `buffers` are its buffers with their positions, `sizes` the positions of its sizes, and
+    `scratch` the bytes of its static arrays.
+    """
 
     name: str
     text: str
@@ -58,7 +61,7 @@ class KernelFunction:
 
 
 class KernelPrinter(Lines):
-    """The statements of a kernel."""
+    """Prints the statements of a kernel."""
 
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class KernelPrinter(Lines):
             self._variables[var.name] = self._taken.fresh(var.name)
 
     def function(self, name: str, comment: Sequence[str]) -> KernelFunction:
-        """The function `name`, with `comment` above it; buffers that nothing reads are left out.
+        """Returns the function `name`, with `comment` above it; unused buffers are left out.
 
         Raises InternalError for a kernel with blocks of more than one element.
         """
@@ -85,16 +88,16 @@ class KernelPrinter(Lines):
                 loops.enter_context(self._for(axis, const(0), extent(axis), 1))
             self._body(kernel.body)
         lines = simplified(self._lines)
-        used = set(re.findall(r"\w+", " ".join(lines)))
-        buffers = [(n, b) for n, b in enumerate(kernel.buffers) if self._buffers[b] in used]
-        sizes = [n for n, v in enumerate(kernel.sizes) if self._variables[v.name] in used]
-        taken = [self._parameter(buffer) for _, buffer in buffers]
-        taken += [f"int64_t {self._variables[kernel.sizes[n].name]}" for n in sizes]
-        local = [b for b in kernel.locals if self._buffers[b] in used]
+        words = set(re.findall(r"\w+", " ".join(lines)))
+        buffers = [(n, b) for n, b in enumerate(kernel.buffers) if self._buffers[b] in words]
+        sizes = [n for n, v in enumerate(kernel.sizes) if self._variables[v.name] in words]
+        parameters = [self._parameter(buffer) for _, buffer in buffers]
+        parameters += [f"int64_t {self._variables[kernel.sizes[n].name]}" for n in sizes]
+        local = [b for b in kernel.locals if self._buffers[b] in words]
         scratch = sum(_count(b) * b.dtype.bytes for b in local)
-        head = f"static void {name}({', '.join(taken) or 'void'})"
-        declared = (self._local(buffer, lines) for buffer in local)
-        text = "\n".join([*comment, head, "{", *declared, *lines, "}"])
+        head = f"static void {name}({', '.join(parameters) or 'void'})"
+        declarations = (self._local(buffer, lines) for buffer in local)
+        text = "\n".join([*comment, head, "{", *declarations, *lines, "}"])
         return KernelFunction(name, text, tuple(buffers), tuple(sizes), scratch)
 
     def _parameter(self, buffer: TileBuffer) -> str:
@@ -104,16 +107,18 @@ class KernelPrinter(Lines):
     def _local(self, buffer: TileBuffer, lines: Sequence[str]) -> str:
         kind, name = memory_type(buffer.dtype), self._buffers[buffer]
         text = f"    static {kind} {name}[{_count(buffer)}];"
-        read = any(f"{name}[" in line.partition(" = ")[2] for line in lines)
-        return text if read else f"{text}\n    (void){name}; /* nothing reads it */"
+        is_read = any(f"{name}[" in line.partition(" = ")[2] for line in lines)
+        return text if is_read else f"{text}\n    (void){name}; /* nothing reads it */"
 
     # ---- text ------------------------------------------------------------------------------
 
     def _for(self, var: Var, start: Index, stop: Index, step: int) -> AbstractContextManager[None]:
-        first, last = self._index(start), self._index(stop)
+        start_text, stop_text = self._index(start), self._index(stop)
         name = self._variables[var.name] = self._taken.fresh(var.name)
-        after = f"{name}++" if step == 1 else f"{name} += {step}"
-        return self._braces(f"for (int32_t {name} = {first}; {name} < {last}; {after})")
+        increment = f"{name}++" if step == 1 else f"{name} += {step}"
+        return self._braces(
+            f"for (int32_t {name} = {start_text}; {name} < {stop_text}; {increment})"
+        )
 
     def _temporary(self, kind: str, text: str) -> str:
         name = self._taken.fresh("t")
@@ -121,7 +126,7 @@ class KernelPrinter(Lines):
         return name
 
     def _define(self, block: Block, text: str) -> None:
-        """A variable of its own."""
+        """Declares a variable for the block."""
         name = self._blocks[_scalar(block)] = self._taken.fresh("v")
         self._line(f"const {value_type(block.dtype)} {name} = {text};")
 
@@ -156,16 +161,16 @@ class KernelPrinter(Lines):
                 assert_never(node)
 
     def _place(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str]:
-        """The element, and the condition under which it is there."""
-        at = _lanes_at_zero(shape)
+        """Returns the element, and the condition under which it may be accessed ("" for always)."""
+        mapping = _lanes_at_zero(shape)
         for var, block in node.indirect:
             self._variables[var.name] = f"(int64_t){self._value(block)}"
-        flat = substitute(row_major_position(node.indices, node.buffer.sizes), at)
-        found = " && ".join(
-            self._index.guard(substitute(g.index, at), substitute(g.extent, at))
+        flat = substitute(row_major_position(node.indices, node.buffer.sizes), mapping)
+        condition = " && ".join(
+            self._index.guard(substitute(g.index, mapping), substitute(g.extent, mapping))
             for g in node.guards
         )
-        return f"{self._buffers[node.buffer]}[{self._index(flat)}]", found
+        return f"{self._buffers[node.buffer]}[{self._index(flat)}]", condition
 
     def _load(self, node: Load) -> None:
         place, guard = self._place(node, node.out.shape)
@@ -173,7 +178,7 @@ class KernelPrinter(Lines):
         self._define(node.out, f"{guard} ? {text} : {literal(node.fill, dtype)}" if guard else text)
 
     def _store(self, node: Store) -> None:
-        """Of a constant also a block of several elements, one after the other."""
+        """Stores a block; a block of several elements has one constant, and a loop stores it."""
         with ExitStack() as loops:
             for var in map(var_of, lanes(node.block.shape)):
                 if var is not None and extent(var) is not const(1):
@@ -197,19 +202,20 @@ class KernelPrinter(Lines):
         self._compute(Compute(node.out, body, (node.acc, node.a, node.b)))
 
     def _loop(self, node: Loop) -> None:
-        held = []
+        sums = []
         for carried, init, result in zip(node.carried, node.inits, node.results, strict=True):
             name = self._taken.fresh("sum" if carried.dtype.is_float else "s")
             self._line(f"{value_type(carried.dtype)} {name} = {self._value(init)};")
             self._blocks[carried] = self._blocks[result] = name
-            held.append(name)
+            sums.append(name)
         with self._for(node.var, node.start, node.stop, node.step):
             self._body(node.body)
-            found = list(map(self._value, node.yields))
-            for n, text in enumerate(found):
-                if text in held and text != held[n]:  # it may be assigned before it is read
-                    found[n] = self._temporary(value_type(node.carried[n].dtype), text)
-            for name, text in zip(held, found, strict=True):
+            values = list(map(self._value, node.yields))
+            for n, text in enumerate(values):
+                # The other sum may be assigned before this one is read.
+                if text in sums and text != sums[n]:
+                    values[n] = self._temporary(value_type(node.carried[n].dtype), text)
+            for name, text in zip(sums, values, strict=True):
                 if text != name:
                     self._line(f"{name} = {text};")
 
@@ -228,5 +234,5 @@ def _count(buffer: TileBuffer) -> int:
 
 
 def _lanes_at_zero(shape: tuple[int, ...]) -> dict[Var, Index]:
-    found = (var_of(lane) for lane in lanes(shape))
-    return {v: const(0) for v in found if v is not None and extent(v) is const(1)}
+    variables = (var_of(lane) for lane in lanes(shape))
+    return {v: const(0) for v in variables if v is not None and extent(v) is const(1)}

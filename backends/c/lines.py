@@ -15,7 +15,7 @@ class Lines(ABC):
 
     @abstractmethod
     def _statement(self, node: Any) -> None:
-        """Prints a statement and what is in it."""
+        """Prints a statement and the statements inside it."""
 
     def _body(self, body: Sequence[Any]) -> None:
         for node in body:
@@ -26,8 +26,10 @@ class Lines(ABC):
 
     @contextmanager
     def _braces(self, head: str = "", *, closed: bool = True) -> Iterator[None]:
-        """Braces behind `head` around what is printed meanwhile; the next head closes them if they
-        are not `closed`."""
+        """Prints braces after `head` around the lines printed inside.
+
+        If they are not `closed`, the next head closes them.
+        """
         self._line(f"{head} {{".lstrip())
         self._depth += 1
         yield

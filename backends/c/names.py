@@ -1,10 +1,10 @@
-"""Identifiers of one scope of the C file, each given once."""
+"""Unique identifiers of one scope of the C file."""
 
 import re
 
 from tcc.backends.artifact.identifiers import transliterated
 
-# Keywords of C23 and C++23, for the header is read as either, and what the file's headers define.
+# Keywords of C23 and C++23, as both read the header, and names that included headers define.
 _TAKEN = frozenset(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
     "char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr "
@@ -24,14 +24,14 @@ _PATTERN = re.compile(
 
 
 class Names:
-    """Gives every name that is asked for a C identifier of its own, `taken` ones left out."""
+    """Generates unique C identifiers, none of which is `reserved`."""
 
-    def __init__(self, taken: frozenset[str] = frozenset()) -> None:
-        self._taken = set(_TAKEN | taken)
+    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+        self._taken = set(_TAKEN | reserved)
 
-    def fresh(self, wanted: str) -> str:
-        """`wanted` in letters of C, and a number behind it where that is taken."""
-        base = re.sub("_+", "_", transliterated(wanted)).strip("_") or "x"
+    def fresh(self, stem: str) -> str:
+        """Returns `stem` as a C identifier, followed by a number if it is in use."""
+        base = re.sub("_+", "_", transliterated(stem)).strip("_") or "x"
         base = f"x{base}" if base[0].isdigit() or _PATTERN.fullmatch(base) else base
         joint = "_" if base[-1].isdigit() else ""
         name, count = base, 1

@@ -1,6 +1,6 @@
-"""A lowered model as one C11 file and its header.
+"""Prints a lowered model as one C11 file and its header.
 
-constants, static memory      what the kernels read and write
+constants, static memory      the data of the kernels
 support                       functions of `support.c` and of the runtime that are called
 kernel_0, kernel_1, ...       one function a kernel
 NAME_run                      the program
@@ -24,14 +24,15 @@ from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
 from tcc.record import record
 
-# Weights up to so many bytes are in the C file: a compiler takes seconds for them.
+# The most bytes of weights in the C file; a compiler takes seconds for as many.
 MOST_IN_FILE = 16 << 20
 _LINE = 96
 
 
 @record
 class CFiles:
-    """The C file and its header as texts, and the bytes of the file of weights, if there is one."""
+    """The texts of the C file and its header, the bytes of the file of weights (b"": there is
+    none), and the bytes of static memory."""
 
     source: str
     header: str
@@ -46,43 +47,43 @@ def print_model(
     comments: Sequence[str],
     section: bytes,
 ) -> CFiles:
-    """The files of a model called `name`.  `comments` say which nodes a kernel computes; weights
-    that are large are a file of their own.
+    """Returns the files of a model called `name`; large weights are a file of their own.
 
-    Raises UserError for what needs memory that is not known before the run.
+    `comments` say which nodes each kernel computes.  Raises UserError for memory whose size is not
+    known before the run.
     """
     for port in program.outputs:
         if port.state >= 0:
             raise UserError("C files keep no state", where=port.name, hint="leave out --state")
-    own = ("run", "weights", "seed")
-    names = Names(frozenset({*(f"{name}_{part}" for part in own), "temporaries", "run_seed"}))
-    called = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
+    suffixes = ("run", "weights", "seed")
+    names = Names(frozenset({*(f"{name}_{part}" for part in suffixes), "temporaries", "run_seed"}))
+    function_names = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
-        KernelPrinter(kernel).function(own, _comment(f"{own}: {nodes}"))
-        for kernel, own, nodes in zip(kernels, called, comments, strict=True)
+        KernelPrinter(kernel).function(function_name, _comment(f"{function_name}: {nodes}"))
+        for kernel, function_name, nodes in zip(kernels, function_names, comments, strict=True)
     ]
-    known = known_registers(program)
+    registers = known_registers(program)
     arguments: dict[Place, Argument] = {
         kind(number): Argument(names.fresh(port.name), port)
         for kind, ports in ((Input, program.inputs), (Output, program.outputs))
         for number, port in enumerate(ports)
     }
     types = element_types(program, functions, arguments)
-    beside = f"{name}_weights" if len(section) > MOST_IN_FILE else ""
-    storage = place_buffers(program, types, known, arguments, names, beside)
-    printer = ProgramPrinter(program, storage, functions, known, f"{name}_seed")
-    constants = [f"const unsigned char *{beside};"] if beside else []
+    weights_name = f"{name}_weights" if len(section) > MOST_IN_FILE else ""
+    storage = place_buffers(program, types, registers, arguments, names, weights_name)
+    printer = ProgramPrinter(program, storage, functions, registers, f"{name}_seed")
+    constants = [f"const unsigned char *{weights_name};"] if weights_name else []
     constants += [f"uint64_t {name}_seed;"] * printer.draws
-    constants += (_array(own, section, *key) for key, own in storage.weights.items())
+    constants += (_array(array_name, section, *key) for key, array_name in storage.weights.items())
     lines = printer.lines()
-    declared = storage.declarations
+    declarations = storage.declarations
     if printer.room:
-        declared.append(f"static _Alignas(16) unsigned char temporaries[{printer.room}];")
+        declarations.append(f"static _Alignas(16) unsigned char temporaries[{printer.room}];")
     head = declaration(name, arguments)
     text = "\n".join(lines)
     unused = (f"    (void){a.name};" for a in arguments.values() if a.name not in text)
-    run = "\n".join([head, "{", *unused, *lines, "}"])
-    body = "\n\n".join([*(f.text for f in functions), run])
+    run_function = "\n".join([head, "{", *unused, *lines, "}"])
+    body = "\n\n".join([*(f.text for f in functions), run_function])
     memory = storage.bytes + printer.room + sum(f.scratch for f in functions)
     sections = [
         f"/* {name}: a model compiled by tcc; {name}.h says how to call it.\n *\n"
@@ -92,31 +93,30 @@ def print_model(
         "#include <stdint.h>\n#include <string.h>",
         _CONTRACTION,
         *constants,
-        "\n".join(declared),
+        "\n".join(declarations),
         *needed(body),
         body,
     ]
     source = "\n\n".join(part for part in sections if part) + "\n"
     size = len(section)
     header = header_text(
-        name, arguments, known, printer.messages, memory, size, beside, printer.draws
+        name, arguments, registers, printer.messages, memory, size, weights_name, printer.draws
     )
-    return CFiles(source, header, section if beside else b"", memory)
+    return CFiles(source, header, section if weights_name else b"", memory)
 
 
 _CONTRACTION = "#if !defined(__GNUC__) || defined(__clang__)\n#pragma STDC FP_CONTRACT OFF\n#endif"
 
 
 def _comment(text: str) -> list[str]:
-    """A comment of lines that are not too long."""
+    """Returns the lines of a comment, wrapped."""
     *lines, last = _wrapped("/*", " *", comment_text(text).split())
     return [*lines, last + " */"]
 
 
-def _wrapped(first: str, margin: str, words: Sequence[str], mark: str = "") -> list[str]:
-    """The words, each with the `mark` behind it, in lines that are not too long, behind `first`
-    and then behind the `margin`."""
-    lines = [first]
+def _wrapped(first_margin: str, margin: str, words: Sequence[str], mark: str = "") -> list[str]:
+    """Wraps words, each followed by `mark`; lines begin with `first_margin`, then with `margin`."""
+    lines = [first_margin]
     for word in words:
         if len(lines[-1]) + len(word) > _LINE:
             lines.append(margin)

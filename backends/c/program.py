@@ -1,4 +1,4 @@
-"""A host program as one C function: straight statements, constants in place of known registers."""
+"""Prints a host program as one C function, with constants for registers of known value."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ _RELATIONS = {
 
 
 def known_registers(program: Program) -> dict[Register, int]:
-    """The values of registers that are the same in every run, where all inputs have known sizes."""
+    """Returns the registers with the same value in all runs; all inputs have known sizes."""
     constants = constant_registers(program)
     ports = enumerate(program.inputs)
     dims = {(n, axis): constants[dim] for n, port in ports for axis, dim in enumerate(port.dims)}
@@ -68,20 +68,23 @@ def known_registers(program: Program) -> dict[Register, int]:
 
 
 class ProgramPrinter(Lines):
-    """The statements of a program; `messages` are those of its checks, by the number that the
-    function returns, from one on; `room` is what called functions need for temporaries; `draws`
-    says whether the program draws random numbers, with the variable `seed`."""
+    """Prints the statements of a program.
+
+    `messages[n]` is the message of the check that makes the function return n + 1.  `room` is the
+    bytes of temporaries of called functions.  `draws`: the program draws random numbers, with the
+    variable `seed`.
+    """
 
     def __init__(
         self,
         program: Program,
         storage: Storage,
         functions: Sequence[KernelFunction],
-        known: Mapping[Register, int],
+        registers: Mapping[Register, int],
         seed: str,
     ) -> None:
         super().__init__()
-        self._program, self._storage, self._known = program, storage, known
+        self._program, self._storage, self._known = program, storage, registers
         self._functions = functions
         self._defined: set[Register] = set()
         self.messages: list[str] = []
@@ -90,16 +93,16 @@ class ProgramPrinter(Lines):
         self.draws, self._seed = any(seeds), seed
 
     def lines(self) -> list[str]:
-        """Everything inside the function's braces."""
+        """Returns the lines inside the function's braces."""
         self._body(self._program.body)
         text = "\n".join(self._lines)
-        declared = [
+        declarations = [
             f"    int64_t r{register} = 0;"
             for register in sorted(self._defined)
             if f"r{register}" in text
         ]
-        drawn = [f"    const int64_t run_seed = (int64_t){self._seed}++;"] * self.draws
-        return [*drawn, *declared, *self._storage.pointers, *self._lines, "    return 0;"]
+        seed_lines = [f"    const int64_t run_seed = (int64_t){self._seed}++;"] * self.draws
+        return [*seed_lines, *declarations, *self._storage.pointers, *self._lines, "    return 0;"]
 
     def _statement(self, instr: Instr) -> None:
         match instr:
@@ -110,7 +113,7 @@ class ProgramPrinter(Lines):
             case Check():
                 self._check(instr)
             case Allocate():
-                pass  # it has its memory
+                pass  # its memory is static
             case View():
                 self._view(instr)
             case Launch():
@@ -122,8 +125,8 @@ class ProgramPrinter(Lines):
                 self._line(f"memmove({a}, {b}, (size_t){self._value(instr.size)});")
             case Branch(condition=buffer):
                 sized = buffer < 0
-                taken = f"{self._value(instr.when)} != 0" if sized else self._condition(buffer)
-                self._if(taken, instr.then, instr.otherwise)
+                condition = f"{self._value(instr.when)} != 0" if sized else self._condition(buffer)
+                self._if(condition, instr.then, instr.otherwise)
             case Loop():
                 self._loop(instr)
             case PlanArena() | Collective() | Wait():
@@ -132,8 +135,8 @@ class ProgramPrinter(Lines):
                 assert_never(instr)
 
     def _value(self, register: Register) -> str:
-        known = self._known.get(register)
-        return f"r{register}" if known is None else str(known)
+        value = self._known.get(register)
+        return f"r{register}" if value is None else str(value)
 
     def _define(self, register: Register) -> str:
         self._defined.add(register)
@@ -154,15 +157,15 @@ class ProgramPrinter(Lines):
 
     def _element(self, buffer: BufferId, element: int, dtype: DType) -> str:
         name = self._storage.names[buffer]
-        same = self._storage.types[buffer] is dtype
-        cast = "" if same else f"(const {value_type(dtype)} *)"
+        is_same_type = self._storage.types[buffer] is dtype
+        cast = "" if is_same_type else f"(const {value_type(dtype)} *)"
         return f"({cast}({name}))[{element}]" if cast or " " in name else f"{name}[{element}]"
 
     def _check(self, check: Check) -> None:
         a, b = self._known.get(check.a), self._known.get(check.b)
         if a is None or b is None or not MEANING[check.relation](a, b):
-            sides = self._value(check.a), self._value(check.b)
-            self._fail(f"!({_RELATIONS[check.relation].format(*sides)})", check.message)
+            values = self._value(check.a), self._value(check.b)
+            self._fail(f"!({_RELATIONS[check.relation].format(*values)})", check.message)
 
     def _fail(self, condition: str, message: str) -> None:
         self.messages.append(message)
@@ -179,11 +182,11 @@ class ProgramPrinter(Lines):
 
     def _launch(self, launch: Launch) -> None:
         function, args = self._functions[launch.kernel], []
-        for place, taken in function.buffers:
-            number, dtype = launch.buffers[place], stored_as(taken.dtype)
+        for place, parameter in function.buffers:
+            number, dtype = launch.buffers[place], stored_as(parameter.dtype)
             name = self._storage.names[number]
             if dtype is not self._storage.types[number]:
-                const = "const " if taken.scope is MemorySpace.INPUT else ""
+                const = "const " if parameter.scope is MemorySpace.INPUT else ""
                 name = f"({const}{value_type(dtype)} *)({name})"
             args.append(name)
         args += [self._value(launch.ints[n]) for n in function.sizes]

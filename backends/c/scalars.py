@@ -1,8 +1,8 @@
-"""Scalar expressions as C text.
+"""Prints scalar expressions as C.
 
-Integers wrap: they are added and multiplied as unsigned ones.  f16, bf16 and narrower floats are
-computed with as float and rounded once for each function.  What C has no operator for is a function
-of `support.c` or of <math.h>.
+Integers wrap, because they are added and multiplied as unsigned integers.  f16, bf16 and narrower
+floats are computed as float, and each function rounds once.  Where C has no operator, a function of
+`support.c` or of <math.h> is called.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _LOGIC = MappingProxyType(
         **{"max": "||", "add": "||", "min": "&&", "mul": "&&"},
     }
 )
-# Results that the narrow float types can hold whenever they can hold the arguments.
+# Functions whose result is representable in a narrow float type if the arguments are.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
 _FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
 _SUPPORT = frozenset({"max", "min", "sign", "mod"})
@@ -43,8 +43,10 @@ _SUPPORT = frozenset({"max", "min", "sign", "mod"})
 def scalar_text(
     root: Scalar, args: Sequence[str], indices: IndexText, temporary: Callable[[str, str], str]
 ) -> str:
-    """The value of `root` for these operands.  `temporary(type, text)` declares a variable for what
-    is needed several times and gives its name."""
+    """Returns the value of `root` for operands `args`.
+
+    `temporary(type, text)` declares a variable for a value with several uses and returns its name.
+    """
     uses = Counter(child for node in walk(root) for child in children(node))
     texts: dict[Scalar, str] = {}
     for node in walk(root):
@@ -68,7 +70,7 @@ def scalar_text(
 
 
 def bare(text: str) -> str:
-    """`text` without parentheses around all of it."""
+    """Returns `text` without parentheses around all of it."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -121,57 +123,57 @@ def _float(name: str, args: Sequence[str], dtype: DType) -> str:
 
 
 def rounded_to(text: str, dtype: DType) -> str:
-    """A float rounded to a narrower type; other types are left as they are."""
+    """Rounds a float to a narrower type; other types stay as they are."""
     if dtype in (F32, F64):
         return text
     return f"{dtype.name}_value({dtype.name}_bits({bare(text)}))"
 
 
 def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
-    own = value_type(dtype)
+    c_type = value_type(dtype)
     signed = dtype.kind is DTypeKind.INT
-    wide, sign = max(32, dtype.bits), "i" if signed else "u"
+    bits, sign = max(32, dtype.bits), "i" if signed else "u"
     if name in _SIGN:
-        return f"({own})((uint{wide}_t){args[0]} {_SIGN[name]} (uint{wide}_t){args[1]})"
+        return f"({c_type})((uint{bits}_t){args[0]} {_SIGN[name]} (uint{bits}_t){args[1]})"
     if name in ("max", "min", "div", "mod", "rem", "pow"):
-        return f"({own}){name}_{sign}64({_listed(args)})"
+        return f"({c_type}){name}_{sign}64({_listed(args)})"
     if name in ("shift_left", "shift_right"):
         kind = name if name == "shift_left" else f"{name}_{sign}64"
-        return f"({own}){kind}({args[0]}, (uint{dtype.bits}_t){args[1]}, {dtype.bits})"
+        return f"({c_type}){kind}({args[0]}, (uint{dtype.bits}_t){args[1]}, {dtype.bits})"
     match name:
         case "neg":
-            return f"({own})(0 - (uint{wide}_t){args[0]})"
+            return f"({c_type})(0 - (uint{bits}_t){args[0]})"
         case "abs" if signed:
-            return f"({own})abs_i64({args[0]})"
+            return f"({c_type})abs_i64({args[0]})"
         case "sign" if signed:
-            return f"({own})(({args[0]} > 0) - ({args[0]} < 0))"
+            return f"({c_type})(({args[0]} > 0) - ({args[0]} < 0))"
         case "sign":
-            return f"({own})({args[0]} != 0)"
+            return f"({c_type})({args[0]} != 0)"
         case "bit_not":
-            return f"({own})~(uint{wide}_t){args[0]}"
+            return f"({c_type})~(uint{bits}_t){args[0]}"
         case "abs" | "floor" | "ceil" | "round" | "trunc":
             return args[0]
     raise InternalError(f"no function {name} of {dtype.name}", where="backends/c")
 
 
 def _converted(text: str, source: DType, target: DType) -> str:
-    """Floats to integers truncate and saturate, NaN gives 0."""
+    """Converts values: floats to integers truncate and saturate, and NaN gives 0."""
     if source is target:
         return text
     if target is BOOL:
         return f"({text} != 0)"
-    own = value_type(target)
+    c_type = value_type(target)
     if target.is_float:
         if target is F16 and source is F64:
             text = f"odd_f32({text})"
-        elif value_type(source) != own:
-            text = f"({own}){text}"
+        elif value_type(source) != c_type:
+            text = f"({c_type}){text}"
         return rounded_to(text, target)
     if source.is_float:
         if target.bits == 64:
             return f"to_{target.name}({text})"
         low, high = (literal(float(end), F64) for end in integer_limits(target))
-        return f"({own})truncated({text}, {low}, {high})"
+        return f"({c_type})truncated({text}, {low}, {high})"
     if target.is_packed and source is not BOOL:
         return wrapped(text, target)
-    return f"({own}){text}"
+    return f"({c_type}){text}"

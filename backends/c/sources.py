@@ -1,7 +1,7 @@
-"""Definitions of C files, and those that a text needs, each behind what it needs itself.
+"""Reads definitions of C files, and selects those that a text needs, in an order that C accepts.
 
-The files are `support.c` beside this module and the functions of the runtime that programs call.
-Their top-level definitions begin at the first column and have what they define at its usual place.
+The files are `support.c` in this folder and the functions of the runtime that programs call.  Their
+top-level definitions begin at the first column, in the usual form.
 """
 
 import re
@@ -27,59 +27,59 @@ class _Definition:
     text: str
     names: frozenset[str]
     words: tuple[str, ...]
-    shared: bool  # seen from other files
+    shared: bool  # visible in other files
 
 
 def needed(text: str) -> list[str]:
-    """The definitions that `text` uses, in an order in which C takes them; all are static."""
-    found: dict[_Definition, None] = {}
-    own: dict[str, str] = {}  # file by the name it has first
+    """Returns the definitions that `text` uses, in an order that C accepts; all are static."""
+    definitions: dict[_Definition, None] = {}
+    first_files: dict[str, str] = {}  # name -> the first file that defines it
     for word in dict.fromkeys(_WORD.findall(_bare(text))):
-        _collect(word, "", found, own)
-    return [_static(d, own) for d in found]
+        _collect(word, "", definitions, first_files)
+    return [_static(definition, first_files) for definition in definitions]
 
 
 def _collect(
     word: str,
     file: str,
-    found: dict[_Definition, None],
-    own: dict[str, str],
+    definitions: dict[_Definition, None],
+    first_files: dict[str, str],
     outer: frozenset[_Definition] = frozenset(),
 ) -> None:
     definition = _find(word, file)
-    if definition is None or definition in found or definition in outer:
+    if definition is None or definition in definitions or definition in outer:
         return
-    for other in definition.words:
-        _collect(other, definition.file, found, own, outer | {definition})
-    found[definition] = None
+    for inner_word in definition.words:
+        _collect(inner_word, definition.file, definitions, first_files, outer | {definition})
+    definitions[definition] = None
     for name in definition.names:
-        own.setdefault(name, definition.file)
+        first_files.setdefault(name, definition.file)
 
 
-def _static(definition: _Definition, own: dict[str, str]) -> str:
-    """The text, with names that another file has already told apart by the file's."""
+def _static(definition: _Definition, first_files: dict[str, str]) -> str:
+    """Returns the text as static; names that another file defined first get its name as prefix."""
     text = definition.text
     for word in definition.words:
-        known = _find(word, definition.file)
-        if known and not known.shared and own[word] != known.file:
-            text = re.sub(rf"(?<![\w.>]){word}\b", f"{Path(known.file).stem}_{word}", text)
+        other = _find(word, definition.file)
+        if other and not other.shared and first_files[word] != other.file:
+            text = re.sub(rf"(?<![\w.>]){word}\b", f"{Path(other.file).stem}_{word}", text)
     comments, code = _LEADING.fullmatch(text).groups()  # type: ignore[union-attr]
-    kept = code.startswith(("typedef", "enum", "struct", "static", "#"))
-    return text if kept else f"{comments}static {code}"
+    is_static = code.startswith(("typedef", "enum", "struct", "static", "#"))
+    return text if is_static else f"{comments}static {code}"
 
 
 @cache
 def _table() -> dict[tuple[str, str], _Definition]:
-    """Definitions by file and name; by no file and name where all files see them."""
-    found: dict[tuple[str, str], _Definition] = {}
-    ops = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
-    for path in (_SUPPORT, *ops):
+    """Returns definitions by (file, name); the file is "" for names that all files see."""
+    table: dict[tuple[str, str], _Definition] = {}
+    paths = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
+    for path in (_SUPPORT, *paths):
         for definition in _definitions(path):
             for name in definition.names:
-                found.setdefault((path.name, name), definition)
+                table.setdefault((path.name, name), definition)
                 if definition.shared:
-                    found.setdefault(("", name), definition)
-    return found
+                    table.setdefault(("", name), definition)
+    return table
 
 
 def _find(word: str, file: str) -> _Definition | None:
@@ -102,7 +102,7 @@ def _bare(text: str) -> str:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """The top-level definitions, each with the comment right before it."""
+    """Yields the top-level definitions, each with the comment right before it."""
     lines: list[str] = []
     for line in text.splitlines():
         if not lines and not line:
@@ -114,7 +114,7 @@ def _chunks(text: str) -> Iterator[str]:
             lines = []
         elif not code:
             if not line and chunk.count("/*") == chunk.count("*/"):
-                lines = []  # a comment that stands alone
+                lines = []  # a comment of no definition
         elif _is_whole(code, line):
             yield chunk
             lines = []
@@ -127,7 +127,7 @@ def _is_whole(code: str, line: str) -> bool:
 
 
 def _names(code: str) -> frozenset[str]:
-    """What a definition defines; nothing for a declaration of a function."""
+    """Returns the names that a definition defines; none for a declaration of a function."""
     if code.startswith("#define"):
         return frozenset(re.findall(r"#define (\w+)", code))
     if code.startswith(("enum", "typedef enum")):
@@ -138,9 +138,9 @@ def _names(code: str) -> frozenset[str]:
         pointer = re.match(r"typedef [\w ]*\(\*(\w+)\)", code)
         if pointer:
             return frozenset({pointer[1]})
-        tag = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
-        plain = re.sub(r"\s*__attribute__\(\(.*\)\)", "", code)
-        return frozenset([*tag, *re.findall(r"\} (\w+);$|(\w+);$", plain)[0][:]]) - {""}
+        tags = re.findall(r"^(?:typedef )?(?:struct|union) (\w+)", code) if "{" in code else []
+        bare_code = re.sub(r"\s*__attribute__\(\(.*\)\)", "", code)
+        return frozenset([*tags, *re.findall(r"\} (\w+);$|(\w+);$", bare_code)[0][:]]) - {""}
     head = re.match(r"[\w\s*]*?(\w+)\s*([(\[=;])", code)
     if head is None or (head[2] == "(" and not code.endswith("}")):
         return frozenset()

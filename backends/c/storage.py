@@ -1,7 +1,7 @@
-"""Where the buffers of a program lie in the C file: arguments, constants, and static arrays.
+"""Places the buffers of a program in the C file: arguments, constants, and static arrays.
 
-Every array has one element type, as C's rules of aliasing want it.  Ranges of the planned arena are
-moved together in an arena for each element type: what did not overlap there does not overlap here.
+Each array has one element type, because of C's aliasing rules.  The ranges of the planned arena are
+compacted into an arena for each element type; ranges that did not overlap still do not overlap.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,9 +52,12 @@ class Argument:
 
 @dataclass(slots=True)
 class Storage:
-    """What each buffer is in C: the `types` whose C types elements have, the text that is its
-    address, and whether it can be written.  `declarations` are the static arrays, `pointers` those
-    that views aim, `weights` the names of arrays of weights."""
+    """The C form of each buffer.
+
+    `types` are the element types, `names` the texts of the addresses, `constant` the buffers that
+    cannot be written.  `declarations` are the static arrays, `pointers` the pointers that views
+    set, `weights` the names of arrays of weights, `bytes` the size of the static arrays.
+    """
 
     types: dict[BufferId, DType]
     names: dict[BufferId, str]
@@ -68,8 +71,8 @@ class Storage:
 def element_types(
     program: Program, functions: Sequence[KernelFunction], arguments: Mapping[Place, Argument]
 ) -> dict[BufferId, DType]:
-    """The element type as which each buffer that something uses is used first."""
-    found = {
+    """Returns the element type of the first use of each used buffer."""
+    dtypes = {
         number: arguments[buffer.place].port.dtype
         for number, buffer in enumerate(program.buffers)
         if buffer.place in arguments
@@ -78,24 +81,24 @@ def element_types(
     for instr in body:
         match instr:
             case Launch():
-                for place, taken in functions[instr.kernel].buffers:
-                    found.setdefault(instr.buffers[place], taken.dtype)
+                for place, parameter in functions[instr.kernel].buffers:
+                    dtypes.setdefault(instr.buffers[place], parameter.dtype)
             case CallOp():
                 for ref in (*instr.inputs, *instr.outputs):
-                    found.setdefault(ref.buffer, ref.dtype)
+                    dtypes.setdefault(ref.buffer, ref.dtype)
             case ReadInt():
-                found.setdefault(instr.buffer, instr.dtype)
+                dtypes.setdefault(instr.buffer, instr.dtype)
             case Branch(condition=buffer) | Loop(condition=buffer) if buffer >= 0:
-                found.setdefault(buffer, BOOL)
-    # What is only copied, or only seen through another buffer, has the other's type.
+                dtypes.setdefault(buffer, BOOL)
+    # Buffers that are only copied, or only viewed, take the type of the other buffer.
     copies = [(i.target, i.source) for i in body if isinstance(i, Copy)]
     pairs = [*copies, *((b, a) for a, b in copies)]
     pairs += [(i.base, i.buffer) for i in body if isinstance(i, View)]
     for _ in pairs:
-        for one, other in pairs:
-            if other in found:
-                found.setdefault(one, found[other])
-    return {number: stored_as(dtype) for number, dtype in found.items()}
+        for target, source in pairs:
+            if source in dtypes:
+                dtypes.setdefault(target, dtypes[source])
+    return {number: stored_as(dtype) for number, dtype in dtypes.items()}
 
 
 def place_buffers(
@@ -104,52 +107,52 @@ def place_buffers(
     sizes: Mapping[int, int],
     arguments: Mapping[Place, Argument],
     names: Names,
-    beside: str,
+    weights: str,
 ) -> Storage:
-    """The storage of all buffers that something uses.  `sizes` are the registers that are known;
-    `beside` is the pointer to all weights, empty where each becomes an array.
+    """Returns the storage of all used buffers.
 
-    Raises UserError where data decide the size of a buffer.
+    `sizes` has the values of known registers.  `weights` is the pointer to all weights, empty where
+    each weight is an array in the C file.  Raises UserError for buffers of data-dependent size.
     """
-    made = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
+    storage = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
-    written = _written(program)
+    written_buffers = _written(program)
     for number, dtype in sorted(dtypes.items()):
         buffer = program.buffers[number]
         place = buffer.place
         match place:
             case Input() | Output():
-                made.names[number] = arguments[place].name
+                storage.names[number] = arguments[place].name
                 if isinstance(place, Input):
-                    made.constant.add(number)
+                    storage.constant.add(number)
             case Weight():
-                made.constant.add(number)
-                if beside:
-                    at = f"(const void *)({beside} + {place.offset})"
-                    made.names[number] = f"(const {value_type(dtype)} *){at}"
+                storage.constant.add(number)
+                if weights:
+                    address = f"(const void *)({weights} + {place.offset})"
+                    storage.names[number] = f"(const {value_type(dtype)} *){address}"
                     continue
-                if (place, dtype) not in made.weights:
-                    made.weights[place, dtype] = names.fresh(f"weight_{buffer.label}")
-                made.names[number] = made.weights[place, dtype]
+                if (place, dtype) not in storage.weights:
+                    storage.weights[place, dtype] = names.fresh(f"weight_{buffer.label}")
+                storage.names[number] = storage.weights[place, dtype]
             case Arena():
                 ranges[number] = _range(place, sizes, buffer.label)
             case State() | Dynamic():
                 size = place.size if isinstance(place, State) else dynamic[number]
-                made.names[number] = names.fresh(f"memory_{buffer.label}")
-                _declare(made, dtype, made.names[number], size, buffer.label)
+                storage.names[number] = names.fresh(f"memory_{buffer.label}")
+                _declare(storage, dtype, storage.names[number], size, buffer.label)
             case Alias():
-                made.names[number] = name = names.fresh(f"part_{buffer.label}")
-                const = "" if number in written else "const "
+                storage.names[number] = name = names.fresh(f"part_{buffer.label}")
+                const = "" if number in written_buffers else "const "
                 if const:
-                    made.constant.add(number)
-                made.pointers.append(f"    {const}{value_type(dtype)} *{name} = NULL;")
+                    storage.constant.add(number)
+                storage.pointers.append(f"    {const}{value_type(dtype)} *{name} = NULL;")
             case Symmetric():
                 raise InternalError("no C file has this place", where=buffer.label)
             case _:
                 assert_never(place)
-    _place_arena(made, ranges, names)
-    return made
+    _place_arena(storage, ranges, names)
+    return storage
 
 
 def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int]:
@@ -159,7 +162,7 @@ def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int
 
 
 def refused_size(label: str) -> UserError:
-    """Of a value whose size is not known before the run."""
+    """Returns the error for a value whose size is not known before the run."""
     return UserError(
         "C files have a static arena",
         where=label,
@@ -169,40 +172,44 @@ def refused_size(label: str) -> UserError:
 
 
 def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId, int | None]:
-    """The most bytes that each dynamic buffer is given; None where that is not known."""
-    found: dict[BufferId, int | None] = {}
+    """Returns the most bytes that each dynamic buffer is allocated; None where unknown."""
+    largest: dict[BufferId, int | None] = {}
     for instr in walk_instructions(program.body):
         if isinstance(instr, Allocate):
-            known, before = sizes.get(instr.size), found.get(instr.buffer, 0)
-            found[instr.buffer] = None if known is None or before is None else max(known, before)
-    return found
+            size, largest_before = sizes.get(instr.size), largest.get(instr.buffer, 0)
+            largest[instr.buffer] = (
+                None if size is None or largest_before is None else max(size, largest_before)
+            )
+    return largest
 
 
 def _written(program: Program) -> set[BufferId]:
-    """Buffers that are, or may be, stored to: kernels say themselves which."""
-    every = (named for instr in walk_instructions(program.body) for named in operands(instr))
-    return {value for kind, value in every if kind in (Kind.WRITTEN, Kind.TOUCHED)}
+    """Returns the buffers that instructions write, or may write; kernels declare theirs."""
+    uses = (use for instr in walk_instructions(program.body) for use in operands(instr))
+    return {value for kind, value in uses if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
-def _place_arena(made: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names) -> None:
+def _place_arena(
+    storage: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names
+) -> None:
     by_type: dict[DType, list[BufferId]] = {}
     for number in ranges:
-        by_type.setdefault(made.types[number], []).append(number)
+        by_type.setdefault(storage.types[number], []).append(number)
     for dtype, numbers in by_type.items():
         arena = names.fresh(f"arena_{value_type(dtype).removesuffix('_t')}")
         ends: dict[BufferId, int] = {}
         for number in sorted(numbers, key=ranges.__getitem__):
-            first, last = ranges[number]
-            below = (end for n, end in ends.items() if ranges[n][1] <= first)
+            begin, stop = ranges[number]
+            below = (end for n, end in ends.items() if ranges[n][1] <= begin)
             start = -(-max(below, default=0) // ALIGN) * ALIGN
-            ends[number] = start + last - first
-            made.names[number] = f"{arena} + {start // dtype.bytes}" if start else arena
-        _declare(made, dtype, arena, max(ends.values()))
+            ends[number] = start + stop - begin
+            storage.names[number] = f"{arena} + {start // dtype.bytes}" if start else arena
+        _declare(storage, dtype, arena, max(ends.values()))
 
 
-def _declare(made: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
+def _declare(storage: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
     if size is None:
         raise refused_size(label)
     count = max(-(-size // dtype.bytes), 1)
-    made.declarations.append(f"static _Alignas({ALIGN}) {value_type(dtype)} {name}[{count}];")
-    made.bytes += count * dtype.bytes
+    storage.declarations.append(f"static _Alignas({ALIGN}) {value_type(dtype)} {name}[{count}];")
+    storage.bytes += count * dtype.bytes

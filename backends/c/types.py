@@ -1,7 +1,7 @@
-"""Element types in C: how they lie in memory, how expressions hold them, and literals.
+"""Element types in C: types in memory, types in expressions, and literals.
 
-bool is a byte in memory; f16, bf16 and narrower floats lie there as their bits and are held as
-float, integers of less than a byte have a byte of their own.
+bool is a byte in memory.  f16, bf16 and narrower floats are bits in memory and float in
+expressions. Integers of less than a byte take a whole byte.
 """
 
 import math
@@ -13,7 +13,7 @@ from tcc.ir.types import BOOL, DTYPES, F32, F64, DType, DTypeKind, integer_limit
 
 
 def stored_as(dtype: DType) -> DType:
-    """The type whose C type elements have in memory; raises UserError for strings and lists."""
+    """Returns the type of elements in memory; raises UserError for strings and lists."""
     if dtype.is_handle:
         raise UserError(f"C files have no {dtype.name}", why="it needs a heap")
     if dtype in (F32, F64):
@@ -22,12 +22,12 @@ def stored_as(dtype: DType) -> DType:
 
 
 def memory_type(dtype: DType) -> str:
-    """The C type of one element in memory; raises UserError for strings and lists."""
+    """Returns the C type of one element in memory; raises UserError for strings and lists."""
     return value_type(stored_as(dtype))
 
 
 def value_type(dtype: DType) -> str:
-    """The C type of a value in an expression."""
+    """Returns the C type of a value in an expression."""
     if dtype.is_float:
         return "double" if dtype is F64 else "float"
     if dtype is BOOL:
@@ -36,7 +36,7 @@ def value_type(dtype: DType) -> str:
 
 
 def from_memory(text: str, dtype: DType) -> str:
-    """What was loaded, as a value."""
+    """Converts a loaded element to a value."""
     if dtype is BOOL:
         return f"({text} != 0)"
     if dtype.is_float and dtype not in (F32, F64):
@@ -45,20 +45,21 @@ def from_memory(text: str, dtype: DType) -> str:
 
 
 def to_memory(text: str, dtype: DType) -> str:
-    """A value, as it is stored."""
+    """Converts a value to its form in memory."""
     if dtype.is_float and dtype not in (F32, F64):
         return f"{dtype.name}_bits({text})"
     return f"{text} & {(1 << dtype.bits) - 1}" if dtype.is_packed else text
 
 
 def wrapped(text: str, dtype: DType) -> str:
-    """An integer's lowest bits, of a type of less than a byte, as its value."""
+    """Returns the value of an integer's lowest `dtype.bits` bits, for a type of less than a
+    byte."""
     kind = "signed" if dtype.kind is DTypeKind.INT else "unsigned"
     return f"({value_type(dtype)}){kind}_bits({text}, {dtype.bits})"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """A constant of the type."""
+    """Returns a constant of the type."""
     if dtype is BOOL:
         return "true" if value else "false"
     if not dtype.is_float:

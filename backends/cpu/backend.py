@@ -1,4 +1,4 @@
-"""A graph as code for the cores of one processor."""
+"""Compiles a graph for the cores of one processor."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -7,7 +7,7 @@ from typing import Any, Self
 from tcc.backends.artifact.planner import arena_planner
 from tcc.backends.base import Backend
 from tcc.backends.cpu.compile import compile_kernels, start_processes
-from tcc.backends.cpu.instructions import byte_product
+from tcc.backends.cpu.instructions import byte_dot
 from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.errors import UserError
@@ -50,22 +50,22 @@ from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
 from tcc.target import Target
 
-# Rows of a tile that products with matrices that data choose are tried with.
-_TILES = (16, 32)
-# Nodes of a graph for one kernel, about.
+# Candidate heights, in rows, of the tiles of grouped GEMMs.
+_ROW_TILES = (16, 32)
+# The usual number of nodes in a kernel; it decides how many worker processes start early.
 _NODES = 4
-# Seconds of a unit from which on it asks whether its run ends, and operations or bytes that are
-# done in less on any machine.
+# A tile that takes more than `_LONG` seconds asks whether its run ends.  Every machine does `_WORK`
+# operations, or moves as many bytes, in less time.
 _LONG, _WORK = 20e-3, 10_000_000
 
 
 class CpuBackend(Backend):
-    """Code for cores; `constants` are the bytes of the model's constants."""
+    """Code for the cores of a CPU; `constants` is the size of the model's constants in bytes."""
 
     kinds = ("cpu",)
 
     def __init__(self, target: Target, options: Options, constants: int) -> None:
-        """Raises UserError for a machine file that is damaged or for other processors."""
+        """Raises UserError for a machine file that is damaged or of another kind of processor."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
         masked = target.profile.masks_lanes
@@ -76,41 +76,41 @@ class CpuBackend(Backend):
             skips=options.numerics != "strict",
             masked=masked,
         )
-        # Functions of the host sort rows.
-        self.asked = (SCATTER_ROWS, CHECK_INDICES)
+        # scatter_rows is a function of the host.
+        self.requested = (SCATTER_ROWS, CHECK_INDICES)
         if target.profile.multiplies_bytes:
-            signed, mixed = (bool(byte_product(target.profile, u, False, 4)) for u in (False, True))
+            signed, mixed = (bool(byte_dot(target.profile, u, False, 4)) for u in (False, True))
             split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
             split = SPLIT_AS_GIVEN if mixed and signed else split
-            self.asked += (INT8_WEIGHT_MATMULS, split)
-            self.asked += () if options.numerics == "strict" else (REQUANTIZE,)
+            self.requested += (INT8_WEIGHT_MATMULS, split)
+            self.requested += () if options.numerics == "strict" else (REQUANTIZE,)
         if self.planner.pricer is not None:
-            tile_of = GroupedGemmPrices(self.planner, _TILES).tile_of
-            self.asked += (grouped_gemms(tile_of, checks=True),)
+            tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
+            self.requested += (grouped_gemms(tile_of, checks=True),)
             if options.derive:
-                self.asked += (merging(MergePrices(self.planner)),)
-                # As large as constants may become: they come from memory where that is saved.
+                self.requested += (merging(MergePrices(self.planner)),)
+                # Derivations are priced for constants of the largest allowed size.
                 grown = round(constants * options.weight_growth)
-                most = schedule_planner(self.machine, grown, masked=masked)
-                if most.prices_as(self.planner):
-                    most = self.planner  # which then knows kernels that are priced again
-                elif most.pricer is not None:
-                    most.pricer.counted = self.planner.pricer.counted
+                grown_planner = schedule_planner(self.machine, grown, masked=masked)
+                if grown_planner.prices_as(self.planner):
+                    grown_planner = self.planner  # shares its memory of priced kernels
+                elif grown_planner.pricer is not None:
+                    grown_planner.pricer.counted = self.planner.pricer.counted
                 pairs = options.precision == "bf16" and target.profile.multiplies_pairs
-                prices = Prices(most, 2.0 if pairs else 1.0)
+                prices = Prices(grown_planner, 2.0 if pairs else 1.0)
                 strict = options.numerics == "strict"
                 self.derivations = Derivations(prices, options.weight_growth, strict=strict)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
-        found = {}
+        reasons = {}
         if options.precision == "tf32":
-            found["--precision"] = "tf32 is a precision of GPUs"
+            reasons["--precision"] = "tf32 is a precision of GPUs"
         if options.allow_host:
-            found["--allow-host"] = "all code is the host's already"
+            reasons["--allow-host"] = "all code is the host's already"
         if options.gpu_kernels != "auto":
-            found["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
-        return found
+            reasons["--gpu-kernels"] = "there are kernels for GPUs only with a GPU target"
+        return reasons
 
     @classmethod
     def variants(
@@ -123,7 +123,7 @@ class CpuBackend(Backend):
         floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
-        # They take as long to start as a few kernels to be planned.
+        # Processes start while the first kernels are planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
         plan = Plan(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
         return lower(graph, CPU, plan, trace)
@@ -137,29 +137,32 @@ class CpuBackend(Backend):
         return Generated(code.objects, code.scratch, code.listings, facts)
 
     def _long(self, bound: Bound) -> float:
-        """The seconds that a unit takes, at the sizes at which that is longest, if a run that is to
-        end cannot wait for it; else 0.  Where inputs decide a unit's work, and not how many units
-        there are, it may take any time."""
-        schedule, most = bound.schedule, 0.0
+        """Returns the seconds of a tile, at the sizes where it takes longest, if that is too long
+        for a run to end only between tiles; else 0.
+
+        If symbolic sizes decide the work of a tile and not the number of tiles, a tile may take
+        any time.
+        """
+        schedule, longest = bound.schedule, 0.0
         assert isinstance(schedule, Schedule)
         grows = bound.kernel.sizes and all(known_extent(v) for v in bound.kernel.axes)
         for group in (bound.group, *bound.tabulated):
             loops = [v for v in group.common if v.name in schedule.parallel]
-            units = prod(-(-typical(extent(v)) // schedule.unit(v.name)) for v in loops)
-            if max(group_flops(group), group_bytes(group)) < _WORK * units and not grows:
-                continue  # which needs no price
+            tiles = prod(-(-typical(extent(v)) // schedule.unit(v.name)) for v in loops)
+            if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
+                continue  # surely short, so it needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
-            most = max(
-                most, pricer.price(group, schedule, single_core=True).seconds / max(1, units)
+            longest = max(
+                longest, pricer.price(group, schedule, single_core=True).seconds / max(1, tiles)
             )
-        return most if grows or most > _LONG else 0.0
+        return longest if grows or longest > _LONG else 0.0
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:
         machine, pairs = self.machine, self.target.profile.multiplies_pairs
         pricer = self.planner.holding(lowered.weights.size).pricer
         pricer = pricer or Pricer(machine, lowered.weights.size, pairs=pairs)
         kernels, live = lowered.table, _live(lowered)
-        listed = [
+        entries = [
             {"symbol": name, "source": loc, **_cost(pricer, bound, live)}
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
         ]
@@ -172,13 +175,13 @@ class CpuBackend(Backend):
                 "bytes_per_second": machine.memory.read_all,
             },
             "cpu": self.target.profile.cpu,
-            "kernels": listed,
+            "kernels": entries,
         }
 
 
 def resolve_machine(options: Options, target: Target) -> Machine:
-    """The constants that schedules are chosen by: of the file that the options name, else the
-    shipped ones of the target's processor.
+    """Returns the machine that schedules are chosen for: from the file that the options name, else
+    the shipped one of the target's processor.
 
     Raises UserError for a file that is damaged, or describes a machine with other vectors.
     """
@@ -205,8 +208,10 @@ def schedule_planner(
     skips: bool = True,
     masked: bool = False,
 ) -> CorePlanner:
-    """A planner that prices schedules, for a model with so many bytes of constants; None: without
-    prices.  `pairs`: the processor multiplies pairs of bf16; `skips`, `masked` as of `CoreModel`.
+    """Returns a planner that prices schedules for a model with `constants` bytes of constants.
+
+    `constants` None: a planner without prices.  `pairs`: the processor multiplies pairs of bf16.
+    `skips` and `masked` are as in `CoreModel`.
     """
     return CorePlanner(
         CoreModel(
@@ -228,29 +233,34 @@ def schedule_planner(
 
 
 def _live(lowered: Lowered) -> list[int]:
-    """Bytes of the arena that are live at one time, at typical sizes and at further sets."""
+    """Returns the most bytes of the arena that are live at once, for typical sizes and for each
+    further set of sizes."""
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}
     sets = ({}, *table_sizes(free_vars(*dims.values())))
-    sized = ({at: typical(substitute(dim, sizes)) for at, dim in dims.items()} for sizes in sets)
-    return [live_bytes(lowered.program, each) for each in sized]
+    sized = ({key: typical(substitute(dim, sizes)) for key, dim in dims.items()} for sizes in sets)
+    return [live_bytes(lowered.program, dims_at) for dims_at in sized]
 
 
 def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
-    """The work of one launch and its predicted seconds; symbolic sizes count as typical ones, and
-    `times` has flops, bytes, seconds on all cores and on one at each set of sizes, where a run has
-    so many bytes `live`."""
+    """Returns the work of one launch and its predicted seconds, at typical sizes.
+
+    With symbolic sizes, `times` has for each set of sizes: flops, bytes, seconds on all cores,
+    seconds on one core.  `live` has the live bytes of a run for each set.
+    """
     schedule = bound.schedule
     assert isinstance(schedule, Schedule)
 
-    def seconds(group: TileGroup, live: int = 0, *, alone: bool = False) -> float:
-        return float(f"{pricer.price(group, schedule, single_core=alone, live=live).seconds:.4g}")
+    def seconds(group: TileGroup, live: int = 0, *, single_core: bool = False) -> float:
+        return float(
+            f"{pricer.price(group, schedule, single_core=single_core, live=live).seconds:.4g}"
+        )
 
     facts = work_facts(bound.group, bound.kernel.sizes)
     if not bound.tabulated:
         return {**facts, "seconds": seconds(bound.group)}
     times = [
-        [group_flops(g), group_bytes(g), seconds(g, n), seconds(g, n, alone=True)]
+        [group_flops(g), group_bytes(g), seconds(g, n), seconds(g, n, single_core=True)]
         for g, n in zip((bound.group, *bound.tabulated), live, strict=True)
     ]
     return {**facts, "seconds": times[0][2], "times": times}

@@ -1,6 +1,6 @@
 """Measures this machine's constants with generated code, in a few seconds.
 
-Every rate is the best of several short runs: what disturbs a run only ever makes it slower.
+Every rate is the best of several short runs, because a disturbance can only make a run slower.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tcc.temporary import temporary_folder
 _RUN, _REPEATS = 0.004, 5
 _HUGE = 2 << 20
 _LAUNCHES = 20_000
-# Vector multiply-adds a cycle of processors there are.
+# Vector multiply-adds a cycle that processors have.
 _ISSUE = (0.5, 1.0, 2.0)
 
 _LOOP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
@@ -48,12 +48,14 @@ _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
 
-Timed = Callable[[int], None]  # does its work so many times
+Timed = Callable[[int], None]  # repeats its work as many times as it is told
 
 
 def calibrate(target: Target) -> Machine:
-    """This machine's constants, for code made for `target` (its own processor).  What a core hides
-    behind other work no loop tells: those constants are of the processor's row.
+    """Measures this machine's constants, with code for `target` (its own processor).
+
+    Constants for latency that a core hides behind other work cannot be measured by a loop.  They
+    are taken from the processor's row.
 
     Raises ToolError where nothing can link, UserError where the machine cannot run the code.
     """
@@ -61,14 +63,14 @@ def calibrate(target: Target) -> Machine:
     profile = target.profile
     row = machine_for(profile)
     with _Loops(target, cores) as loops:
-        unit = loops.seconds(loops.spin) / 32
+        step_seconds = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.multiply) / UNROLL
-        fmas = min(_ISSUE, key=lambda rate: abs(unit / fma / rate - 1))
-        # A cycle is what `fmas` multiply-adds take, which dense vector code can slow down.
+        fmas = min(_ISSUE, key=lambda rate: abs(step_seconds / fma / rate - 1))
+        # A cycle is the time of `fmas` multiply-adds; dense vector code can lower the clock.
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
-        # Of vectors shorter than a line only some lie in two.
+        # Only some of the vectors that are shorter than a cache line cross a line.
         across = loops.rate("read", loops.second) / loops.rate(
             "read", loops.second, shift=vector // 2
         )
@@ -95,7 +97,7 @@ def calibrate(target: Target) -> Machine:
             call=call,
             l1=profile.l1,
             l2=_cache(loops, profile.l2, loops.second, cycle),
-            l3=_cache(loops, _reach(loops, profile.l3), loops.third, cycle),
+            l3=_cache(loops, _usable_bytes(loops, profile.l3), loops.third, cycle),
             memory=_memory(loops, cores),
             fork=_round(fork),
             launch=_round(launch),
@@ -103,15 +105,15 @@ def calibrate(target: Target) -> Machine:
 
 
 def _memory(loops: _Loops, cores: int) -> Memory:
-    """Reading in order and ahead, whichever is quicker, is the most that memory gives."""
+    """Measures memory; the faster of reading in order and with prefetches counts as its rate."""
     size = loops.beyond
-    alone, together = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
-    most = max(alone) * max(together)
-    in_order, ahead = ((a * b / most) ** 0.5 for a, b in zip(alone, together, strict=True))
+    one_core, all_cores = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
+    best = max(one_core) * max(all_cores)
+    in_order, ahead = ((a * b / best) ** 0.5 for a, b in zip(one_core, all_cores, strict=True))
     return Memory(
-        read=_round(max(alone)),
+        read=_round(max(one_core)),
         write=_round(loops.rate("write", size)),
-        read_all=_round(max(together)),
+        read_all=_round(max(all_cores)),
         write_all=_round(loops.rate("write", size, cores)),
         latency=_round(loops.latency(size)),
         in_order=_round(in_order),
@@ -119,28 +121,28 @@ def _memory(loops: _Loops, cores: int) -> Memory:
     )
 
 
-def _reach(loops: _Loops, size: int) -> int:
-    """Bytes of the last cache that one core can count on, which others may share."""
-    near, far = loops.rate("read", loops.third), loops.rate("read", loops.beyond)
+def _usable_bytes(loops: _Loops, size: int) -> int:
+    """Returns the bytes of the last cache that one core can use, as other cores may share it."""
+    third_rate, memory_rate = loops.rate("read", loops.third), loops.rate("read", loops.beyond)
     for part in (1, 2, 3, 4, 6):
-        if loops.rate("read", size // part) > (near * far) ** 0.5:
+        if loops.rate("read", size // part) > (third_rate * memory_rate) ** 0.5:
             return size // part
     return loops.third
 
 
 def _cache(loops: _Loops, size: int, span: int, cycle: float) -> Cache:
-    read, write = (_round(loops.rate(name, span) * cycle) for name in ("read", "write"))
-    return Cache(size, read, write)
+    read_rate, write_rate = (_round(loops.rate(name, span) * cycle) for name in ("read", "write"))
+    return Cache(size, read_rate, write_rate)
 
 
 def _round(value: float) -> float:
-    """Three digits: no more than such measurements repeat."""
+    """Rounds to three digits; the measurements are not more repeatable."""
     return float(f"{value:.3g}")
 
 
 @record
 class _Span:
-    """Memory on huge pages where the system grants them, 2 MiB aligned."""
+    """Memory, aligned to 2 MiB, on huge pages where the system grants them."""
 
     mapping: mmap.mmap
     address: int
@@ -157,30 +159,30 @@ def _take(size: int) -> _Span:
 
 
 class LoadedCode:
-    """The functions of one LLVM module, linked and loaded as those of an artifact are."""
+    """The functions of one LLVM module, linked and loaded like an artifact."""
 
     def __init__(self, text: str, target: Target) -> None:
-        """Raises RuntimeError, with LLVM's message, for text that LLVM does not take, and ToolError
-        where it cannot be linked."""
+        """Raises RuntimeError with LLVM's message for invalid text, and ToolError where linking
+        fails."""
         with temporary_folder() as folder:
             (folder / "code.o").write_bytes(compile_object(text, target))
-            linked = ("-shared", "code.o", "-o", "code.so", "-lm")
-            run_tool((*find_toolchain().command, *linked), folder)
+            link_flags = ("-shared", "code.o", "-o", "code.so", "-lm")
+            run_tool((*find_toolchain().command, *link_flags), folder)
             self._library = ctypes.CDLL(str(folder / "code.so"))
 
     def address(self, name: str) -> int:
-        """The address of the function `name`."""
+        """Returns the address of the function `name`."""
         return ctypes.cast(getattr(self._library, name), ctypes.c_void_p).value or 0
 
 
 class _Loops:
-    """The loops of `calibrate_text` over one large span, timed on one core or on all."""
+    """Runs and times the loops of `calibrate_text` over one large span, on one core or on all."""
 
     def __init__(self, target: Target, cores: int) -> None:
         profile = target.profile
         self._code = LoadedCode(loops_text(target), target)
         self._cpus = sorted(os.sched_getaffinity(0))[:cores]
-        # Bytes that lie in the first, the second and the third cache, and in none of them.
+        # Sizes in bytes that fit into the first, second and third cache, and one that fits in none.
         self.first, self.second = profile.l1 // 2, profile.l2 // 2
         self.third = min(profile.l2 * 4, profile.l3 // 2)
         self.beyond = min(max(profile.l3 * 4, 64 << 20), 256 << 20)
@@ -212,8 +214,10 @@ class _Loops:
         return lambda n: self._chain(self._span.address + core * 4096, n)
 
     def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
-        """Bytes a second of all `cores` together, each on its own part of `size` bytes, which
-        begins `shift` bytes behind a line."""
+        """Returns the bytes a second of all `cores` together.
+
+        Each core has its own part of `size` bytes, which begins `shift` bytes behind a cache line.
+        """
         step = BLOCK if name == "ahead" else self._step
         part = size // cores // step * step
         vectors = part // (self._step // UNROLL)
@@ -225,37 +229,40 @@ class _Loops:
         return part * cores / self.seconds(make, cores)
 
     def latency(self, size: int) -> float:
-        """Seconds of a load that no prefetcher foresees."""
+        """Returns the seconds of a load that no prefetcher predicts."""
         line = 256
         order = list(range(1, size // line))
         Random(0).shuffle(order)
         order = order[: 1 << 14]
-        at = 0
+        line_number = 0
         for target in order:
-            place = ctypes.c_uint64.from_address(self._span.address + at * line)
+            place = ctypes.c_uint64.from_address(self._span.address + line_number * line)
             place.value = self._span.address + target * line
-            at = target
-        ctypes.c_uint64.from_address(self._span.address + at * line).value = self._span.address
+            line_number = target
+        ctypes.c_uint64.from_address(
+            self._span.address + line_number * line
+        ).value = self._span.address
         steps = len(order) + 1
         flush = self._streams["read"]
         best = float("inf")
         for _ in range(3):
             flush(self._span.address, size // (self._step // UNROLL) // UNROLL * UNROLL, 1)
-            began = time.perf_counter()
+            begin = time.perf_counter()
             self._chase(self._span.address, steps)
-            best = min(best, time.perf_counter() - began)
+            best = min(best, time.perf_counter() - begin)
         return best / steps
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
-        """Seconds of one repetition on `cores` cores at a time, at best: of the slowest core."""
+        """Returns the best seconds of one repetition on `cores` cores at a time; the slowest core
+        counts."""
         work = [make(core) for core in range(cores)]
         if cores == 1:
-            return _least(work[0])
+            return _best_seconds(work[0])
         count = _enough(work[0])
         start = Barrier(cores)
 
         def run(cpu: int, timed: Timed) -> float:
-            # Left alone, two short-lived threads can spend a run on one CPU.
+            # Without affinity, two short-lived threads can spend a run on the same CPU.
             os.sched_setaffinity(0, {cpu})
             start.wait()
             return _seconds(timed, count)
@@ -265,56 +272,56 @@ class _Loops:
 
 
 def _seconds(work: Timed, count: int) -> float:
-    began = time.perf_counter()
+    begin = time.perf_counter()
     work(count)
-    return time.perf_counter() - began
+    return time.perf_counter() - begin
 
 
 def _enough(work: Timed) -> int:
-    """How many repetitions last about `_RUN` seconds."""
+    """Returns how many repetitions take about `_RUN` seconds."""
     count = 1
     while True:
-        took = _seconds(work, count)
-        if took > _RUN / 4:
-            return max(1, round(count * _RUN / took))
+        elapsed = _seconds(work, count)
+        if elapsed > _RUN / 4:
+            return max(1, round(count * _RUN / elapsed))
         count *= 4
 
 
 def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
-    """Cycles of one vector of each timed function, and of one of the C library."""
+    """Returns the cycles of one vector of each timed function, and of a C library function."""
     width = target.profile.lanes(32)
-    found = {}
+    costs = {}
     for name, arity in TIMED:
         text = function_kernel(name, arity, width, target)
-        found[name] = _kernel_cycles(text, target, cycle)
-    found["gather"] = _kernel_cycles(gather_kernel(width, target), target, cycle)
+        costs[name] = _kernel_cycles(text, target, cycle)
+    costs["gather"] = _kernel_cycles(gather_kernel(width, target), target, cycle)
     library = function_kernel(LIBRARY, 2, width, target)
-    return found, _kernel_cycles(library, target, cycle)
+    return costs, _kernel_cycles(library, target, cycle)
 
 
 def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
-    """Cycles of one vector of a kernel of `calibrate_kernels`."""
+    """Returns the cycles of one vector of a kernel of `calibrate_kernels`."""
     count = VECTORS * BLOCKS * target.profile.lanes(32)
     span = _take(_HUGE)
-    x, y, at = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
+    x, y, indices = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
     (ctypes.c_float * count).from_address(x)[:] = [0.5 + i / count for i in range(count)]
-    (ctypes.c_int32 * count).from_address(at)[:] = [i * 7 % count for i in range(count)]
-    buffers = (ctypes.c_void_p * 3)(x, y, at)
+    (ctypes.c_int32 * count).from_address(indices)[:] = [i * 7 % count for i in range(count)]
+    buffers = (ctypes.c_void_p * 3)(x, y, indices)
     code = LoadedCode(text.llvm, target)
     entry = _KERNEL(code.address(text.name))
 
     def run(passes: int) -> None:
         entry(ctypes.addressof(buffers), None, 0, passes * BLOCKS, None)
 
-    seconds = _least(run)
+    seconds = _best_seconds(run)
     span.mapping.close()
     return _round(seconds / (VECTORS * BLOCKS) / cycle)
 
 
 def _launches(target: Target, cores: int) -> tuple[float, float]:
-    """Seconds of a launch on the calling thread, and of one on all threads."""
+    """Returns the seconds of a launch on the calling thread, and of a launch on all threads."""
     with temporary_folder() as folder:
-        alone, together = (
+        serial_module, parallel_module = (
             runtime.load(link_launches(folder, _LAUNCHES, cores, target, serial=serial))
             for serial in (True, False)
         )
@@ -324,12 +331,12 @@ def _launches(target: Target, cores: int) -> tuple[float, float]:
                 for _ in range(times):
                     module()
 
-            return _least(run) / _LAUNCHES
+            return _best_seconds(run) / _LAUNCHES
 
-        return seconds(alone), seconds(together)
+        return seconds(serial_module), seconds(parallel_module)
 
 
-def _least(run: Timed) -> float:
-    """Seconds of one repetition, at best."""
-    count = _enough(run)
-    return min(_seconds(run, count) for _ in range(_REPEATS)) / count
+def _best_seconds(timed: Timed) -> float:
+    """Returns the best seconds of one repetition."""
+    count = _enough(timed)
+    return min(_seconds(timed, count) for _ in range(_REPEATS)) / count

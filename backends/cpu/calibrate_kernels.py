@@ -24,7 +24,7 @@ from tcc.ir.tile import (
 from tcc.ir.types import F32, I32
 from tcc.target import Target
 
-# Vectors of one block, and blocks of one pass: operands and results stay in any first-level cache.
+# Vectors of one block, and blocks of one pass: all data fit into any first-level cache.
 VECTORS, BLOCKS = 4, 8
 _PASSES = 1 << 30
 
@@ -33,14 +33,14 @@ TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
 )
-# Stands for the functions that the C library computes, element by element; of two operands.
+# Represents the functions of two operands that the C library computes, element by element.
 LIBRARY = "atan2"
 
 
 def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> KernelText:
-    """y[i] = function(x[i], ...) over BLOCKS units of VECTORS vectors; buffers x and y.
+    """y[i] = function(x[i], ...) over BLOCKS tiles of VECTORS vectors; buffers x and y.
 
-    Unit n and unit n + BLOCKS do the same: a launch of more units repeats the pass.
+    Tile n and tile n + BLOCKS do the same: a launch of more tiles repeats the pass.
     """
     shape = (VECTORS * lanes_,)
     x, y = _buffers(shape[0] * BLOCKS)
@@ -63,11 +63,11 @@ def gather_kernel(lanes_: int, target: Target) -> KernelText:
     at = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT)
     axes, place = _axes(shape[0])
     index, out = Block("i", I32, shape), Block("b", F32, shape)
-    where = var_of(iterator("t", shape[0] * BLOCKS))
-    assert where is not None
+    row = var_of(iterator("t", shape[0] * BLOCKS))
+    assert row is not None
     statements: tuple[Stmt, ...] = (
         Load(index, at, place),
-        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((where, index),)),
+        Load(out, x, (iterator("t", shape[0] * BLOCKS),), indirect=((row, index),)),
         Store(y, place, out),
     )
     return emit_kernel(TileKernel((x, y, at), (), (), axes, statements), "gather", target)
@@ -81,19 +81,19 @@ def _buffers(size: int) -> tuple[TileBuffer, TileBuffer]:
 
 
 def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
-    """The axes of the grid, passes and blocks, and where a block of `size` elements lies."""
+    """Returns the axes of the grid (passes, blocks) and the index of a block of `size` elements."""
     axes = tuple(var_of(iterator(n, e)) for n, e in (("pass", _PASSES), ("u", BLOCKS)))
-    block = iterator("u", BLOCKS)
-    return tuple(v for v in axes if v is not None), (block * size + lanes((size,))[0],)
+    number = iterator("u", BLOCKS)
+    return tuple(v for v in axes if v is not None), (number * size + lanes((size,))[0],)
 
 
 def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:
-    """An artifact that launches a kernel which does nothing `trips` times over `units` units.
+    """Links an artifact that launches an empty kernel `trips` times over `units` tiles.
 
     Raises ToolError where nothing can link.
     """
     name = "nothing"
-    least = 4 if serial else -1  # the register with the number of units
+    count = 4 if serial else -1  # the register with the number of tiles
     text = (
         f'target triple = "{target.triple}"\n'
         f"define void @{name}(ptr %b, ptr %n, i64 %begin, i64 %end, ptr %s) {{\n  ret void\n}}\n"
@@ -105,7 +105,7 @@ def link_launches(folder: Path, trips: int, units: int, target: Target, *, seria
         Let(3, IntOp.CONST, trips),
         Let(4, IntOp.CONST, units),
         Allocate(0, 2),
-        Loop(3, -1, 5, (Launch(0, 4, (0,), (), least),)),
+        Loop(3, -1, 5, (Launch(0, 4, (0,), (), count),)),
     )
     program = Program(
         (), (Port("y", F32, (1,), "[1]"),), 6, (Buffer(Output(0), "y"),), (name,), 0, 0, body

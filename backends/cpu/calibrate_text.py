@@ -1,32 +1,32 @@
-"""The calibration's loops as LLVM text: each does one thing and nothing else.
+"""The calibration's loops as LLVM text; each exercises one resource.
 
     i64 spin(i64 n)                            16 n additions and rotations, one after the other
     void multiply(ptr data, i64 n)             UNROLL n vector multiply-adds, independent
     void chain(ptr data, i64 n)                UNROLL n vector multiply-adds, one after the other
     void read(ptr data, i64 vectors, i64 n)    n times all vectors, in order
-    void ahead(ptr data, i64 vectors, i64 n)   the same, asking for the next block of pages while it
-                                               reads one, a line of each page in turn
+    void ahead(ptr data, i64 vectors, i64 n)   the same, prefetching the next block of pages while
+                                               it reads one, a line of each page in turn
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
-    ptr chase(ptr data, i64 n)                 n loads, each from where the last one says
+    ptr chase(ptr data, i64 n)                 n loads, each from the address that the last one gave
 
-`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive and `vectors` is a
-multiple of UNROLL, for `ahead` of those in BLOCK bytes.  Loads and stores are volatile: the code
-generator neither drops nor merges them.
+`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive, and `vectors` is a
+multiple of UNROLL, for `ahead` of the vectors in BLOCK bytes.  Loads and stores are volatile: the
+code generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features
 from tcc.target import Target
 
-# Enough to hide the latency of any multiply-add; few enough for sixteen registers.
+# Hides the latency of any multiply-add and needs no more than sixteen registers.
 UNROLL = 12
-# `ahead` reads in blocks of some pages: more of memory's banks are busy, and the cache's own
-# prefetcher follows every page.
+# `ahead` reads several pages at a time: more banks of memory are busy, and the hardware prefetcher
+# follows each page.
 _STREAMS, _LINE, _PAGE = 8, 64, 4096
 BLOCK = _STREAMS * _PAGE
 
 
 def loops_text(target: Target) -> str:
-    """All loops for the target, as one module."""
+    """Returns the module of all loops for the target."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
     load = f"load volatile {vector}, ptr %p{{k}}, align 4"
@@ -45,22 +45,22 @@ def loops_text(target: Target) -> str:
         f'"target-features"="{llvm_features(target.profile)}" '
         f'"prefer-vector-width"="{target.profile.vector_bits}" }}'
     )
-    declared = (
+    declarations = (
         f"declare {vector} @llvm.fma.v{target.profile.lanes(32)}f32({vector}, {vector}, {vector})\n"
         "declare i64 @llvm.fshl.i64(i64, i64, i64)\n"
         "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)"
     )
-    parts = (f'target triple = "{target.triple}"', declared, *bodies, attributes)
+    parts = (f'target triple = "{target.triple}"', declarations, *bodies, attributes)
     return "\n\n".join(parts) + "\n"
 
 
-def _counted(name: str, params: str, result: str, phis: str, body: str, after: str) -> str:
-    """A function around `for %i in 0..%n`, with `phis` carried round it."""
+def _counted(name: str, params: str, result: str, phis: str, body: str, tail: str) -> str:
+    """Returns a function around `for %i in 0..%n`, which carries `phis`."""
     return (
         f"define {result} @{name}({params}) #0 {{\nentry:\n  br label %loop\nloop:\n"
         f"  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]\n{phis}\n{body}\n"
         "  %i.next = add i64 %i, 1\n  %more = icmp slt i64 %i.next, %n\n"
-        f"  br i1 %more, label %loop, label %done\ndone:\n{after}\n}}"
+        f"  br i1 %more, label %loop, label %done\ndone:\n{tail}\n}}"
     )
 
 
@@ -132,7 +132,7 @@ def _ahead(access: str, size: int) -> str:
 
 
 def _walk(name: str, body: str, size: int, step: int) -> str:
-    """`body` for every `step` vectors from %q, which is %o bytes after %data."""
+    """Returns a function that repeats `body` for every `step` vectors, at %q = %data + %o bytes."""
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"
         "again:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %end ]\n  br label %loop\n"

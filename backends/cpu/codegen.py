@@ -1,4 +1,4 @@
-"""LLVM IR text to object code."""
+"""Compiles LLVM IR text to object code."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def _machine(target: Target) -> llvm.TargetMachine:
     )
 
 
-# Text is in SSA form with tiled loops: LLVM's own pipeline takes twice as long for no gain, and
-# rotating loops or simplifying again gives the same code.  All passes are of that pipeline: NewGVN,
-# which is not, took guarded loads for others.
+# The text is in SSA form with tiled loops: LLVM's default pipeline takes twice as long for no gain,
+# and rotating loops or simplifying twice gives the same code.  Passes outside of the default
+# pipeline are not safe: NewGVN confused guarded loads with other loads.
 _PASSES = "always_inliner", "simplify_cfg", "instruction_combine", "global_dead_code_eliminate"
 
 
 def optimize(text: str, target: Target) -> llvm.ModuleRef:
-    """The parsed, verified and optimised module; raises RuntimeError with LLVM's message."""
-    # A context of its own: types and names do not depend on what was compiled before.
+    """Parses, verifies and optimises a module; raises RuntimeError with LLVM's message."""
+    # In a new context, types and names do not depend on earlier compilations.
     module = llvm.parse_assembly(text, llvm.create_context())
     module.data_layout = str(_machine(target).target_data)
     module.verify()
@@ -55,12 +55,12 @@ def optimize(text: str, target: Target) -> llvm.ModuleRef:
 
 
 def compile_object(text: str, target: Target) -> bytes:
-    """A relocatable object file (position independent code)."""
+    """Returns a relocatable object file (position independent code)."""
     code: bytes = _machine(target).emit_object(optimize(text, target))
     return code
 
 
 def compile_assembly(text: str, target: Target) -> str:
-    """The assembly that `compile_object` encodes."""
+    """Returns the assembly that `compile_object` encodes."""
     listing: str = _machine(target).emit_assembly(optimize(text, target))
     return listing

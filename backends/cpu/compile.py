@@ -1,11 +1,11 @@
-"""Tile kernels to object files, in worker processes."""
+"""Compiles tile kernels to object files, in worker processes."""
 
 import sys
 from collections.abc import Sequence
 
 from tcc.backends.cpu.llvm.emit import KernelText, emit_kernel
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
+from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
 from tcc.ir.tile import TileKernel
@@ -35,20 +35,20 @@ def compile_kernels(
     budgets: Budgets = BUDGETS,
     seconds: Sequence[float] = (),
 ) -> CompiledKernels:
-    """Object code of each kernel under its name, by up to `jobs` processes.
+    """Compiles each kernel under its name, with up to `jobs` processes.
 
-    `seconds` are what units of each kernel take where that is long, else 0; none: of no kernel.
-    The bytes depend on the kernels, names, target and these only.  Raises InternalError, naming the
-    kernel and a file with its LLVM text, where code generation fails, kills its process or is over
-    its budget of memory or time.
+    `seconds` has for each kernel the time of one tile where it is long, else 0; empty: 0 for all.
+    The bytes depend on kernels, names, target and `seconds` only.  Raises InternalError, naming the
+    kernel and a file with its LLVM text, where code generation fails or kills its process, and the
+    error of the budget where it exceeds its memory or time.
     """
-    key, pool = _awake(len(kernels), jobs, budgets)
+    key, pool = _awake_pool(len(kernels), jobs, budgets)
     texts: list[KernelText] = []
     numbers: list[int] = []
     try:
-        given = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
-        for kernel, name, unit in given:
-            texts.append(emit_kernel(kernel, name, target, unit))
+        rows = zip(kernels, names, seconds or [0.0] * len(kernels), strict=True)
+        for kernel, name, tile_seconds in rows:
+            texts.append(emit_kernel(kernel, name, target, tile_seconds))
             numbers.append(pool.submit((texts[-1].llvm, target, False)))
         objects = pool.answers(numbers)
     except WorkerFailedError as error:
@@ -60,11 +60,11 @@ def compile_kernels(
 
 
 def start_processes(kernels: int, jobs: int, budgets: Budgets) -> None:
-    """Has processes start for about so many kernels that `compile_kernels` is given soon."""
-    RESTING.leave(*_awake(kernels, jobs, budgets))
+    """Starts processes for about so many kernels, which `compile_kernels` will compile soon."""
+    RESTING.leave(*_awake_pool(kernels, jobs, budgets))
 
 
-def _awake(kernels: int, jobs: int, budgets: Budgets) -> tuple[tuple[object, ...], WorkerPool]:
+def _awake_pool(kernels: int, jobs: int, budgets: Budgets) -> tuple[tuple[object, ...], WorkerPool]:
     jobs = max(jobs, 1)
     key = _WORKER, jobs, budgets, sys.executable, *sys.path
     pool = RESTING.take(key) or WorkerPool(_WORKER, 0, budgets=budgets)
@@ -73,11 +73,11 @@ def _awake(kernels: int, jobs: int, budgets: Budgets) -> tuple[tuple[object, ...
 
 
 def kernel_assembly(llvm: str, target: Target) -> str:
-    """The assembly of a kernel's LLVM IR, as `compile_kernels` would encode it.
+    """Returns the assembly of a kernel's LLVM IR, as `compile_kernels` would encode it.
 
     Raises UserError where LLVM does not take the text.
     """
-    key, pool = _awake(1, 1, BUDGETS)
+    key, pool = _awake_pool(1, 1, BUDGETS)
     try:
         (listing,) = pool.answers([pool.submit((llvm, target, True))])
     except WorkerFailedError as error:
@@ -89,5 +89,5 @@ def kernel_assembly(llvm: str, target: Target) -> str:
 
 
 def _failure(text: KernelText, why: str) -> InternalError:
-    path = kept(text.llvm, f"{text.name}.ll")
+    path = write_error_file(text.llvm, f"{text.name}.ll")
     return InternalError(f"LLVM cannot compile the kernel {text.name}", where=path, why=why)

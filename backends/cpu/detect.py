@@ -19,11 +19,11 @@ _ARCHS = {system: name for name, row in ARCHITECTURES.items() for system in row.
 
 
 def detect() -> Profile:
-    """This machine's processor: LLVM's name and features, and the kernel's cache sizes.
+    """Returns this machine's processor: LLVM's name and features, and the kernel's cache sizes.
 
-    Cache sizes that the kernel does not tell are those of the table's row, else of the plainest one
-    of the architecture.  Raises UserError where the machine is of none of `ARCHITECTURES`, or older
-    than the oldest of it.
+    Missing cache sizes are taken from the processor's row of `CPUS`, else from the row of the
+    architecture's usual processor.  Raises UserError where the machine has none of the
+    `ARCHITECTURES`, or is older than the oldest supported processor.
     """
     machine = platform.machine()
     if machine not in _ARCHS:
@@ -35,17 +35,17 @@ def detect() -> Profile:
     cpu = binding.get_host_cpu_name()
     features = [name for name, present in binding.get_host_cpu_features().items() if present]
     arch = _ARCHS[machine]
-    known = CPUS.get(cpu, CPUS[ARCHITECTURES[arch].usual])
-    sizes = {1: known.l1, 2: known.l2, 3: known.l3} | _cache_sizes(_SYSFS)
+    row = CPUS.get(cpu, CPUS[ARCHITECTURES[arch].usual])
+    sizes = {1: row.l1, 2: row.l2, 3: row.l3} | _cache_sizes(_SYSFS)
     return cpu_profile(arch, cpu, features, l1=sizes[1], l2=sizes[2], l3=sizes[3])
 
 
 def _cache_sizes(folder: Path) -> dict[int, int]:
-    """Level -> bytes, of data and unified caches, as far as `folder` (Linux's sysfs) tells."""
-    found = {}
+    """Returns level -> bytes of data and unified caches, as `folder` (Linux's sysfs) has them."""
+    sizes = {}
     for index in sorted(folder.glob("index*")):
         kind = (index / "type").read_text().strip()
         size = (index / "size").read_text().strip()
         if kind in ("Data", "Unified") and size[-1:] in _UNITS:
-            found[int((index / "level").read_text())] = int(size[:-1]) << _UNITS[size[-1]]
-    return found
+            sizes[int((index / "level").read_text())] = int(size[:-1]) << _UNITS[size[-1]]
+    return sizes

@@ -1,12 +1,12 @@
-"""LLVM's names of instruction sets and of the instructions that sum products."""
+"""LLVM's names of instruction sets and of dot-product instructions."""
 
 from types import MappingProxyType
 
 from tcc.target import ARCHITECTURES, Profile
 
-# What LLVM is told beside the features: 512-bit vectors of x86-64 stay whole, and 64-bit Arm does
-# without vectors of scalable length, which have other registers.
-_BESIDE = MappingProxyType(
+# LLVM's switches beside those of the profile's features.  On x86-64 it must not split 512-bit
+# vectors; on 64-bit Arm it must not use scalable vectors, which have other registers.
+_TUNING = MappingProxyType(
     {
         "x86-64": ("-prefer-256-bit",),
         "aarch64": tuple(
@@ -17,22 +17,24 @@ _BESIDE = MappingProxyType(
 
 
 def llvm_features(profile: Profile) -> str:
-    """LLVM's feature string: each instruction set switched on or off."""
+    """Returns LLVM's feature string: each instruction set switched on or off."""
     have, isa = frozenset(profile.features), ARCHITECTURES[profile.arch].isa
     switches = (f"{'+' if f.name in have else '-'}{f.name}" for f in isa)
-    return ",".join([*switches, *_BESIDE.get(profile.arch, ())])
+    return ",".join([*switches, *_TUNING.get(profile.arch, ())])
 
 
-def bf16_product(profile: Profile, width: int) -> str:
-    """The intrinsic that multiplies and adds `width` words of pairs of bf16."""
+def bf16_dot(profile: Profile, width: int) -> str:
+    """Returns the intrinsic that multiplies and adds `width` words of pairs of bf16."""
     if profile.arch == "aarch64":
         return f"llvm.aarch64.neon.bfdot.v{width}f32.v{2 * width}bf16"
     return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
 
 
-def byte_product(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
-    """The intrinsic that adds to `width` words products of four bytes, of two operands of which
-    the first is the unsigned one if they differ; empty where there is none."""
+def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
+    """Returns the intrinsic that adds products of four bytes to each of `width` words; "" for none.
+
+    If one operand is unsigned, it is the first.
+    """
     if not profile.multiplies_bytes or width < 4:
         return ""
     if profile.arch == "aarch64":
@@ -44,9 +46,9 @@ def byte_product(profile: Profile, first_unsigned: bool, second_unsigned: bool, 
     return f"llvm.x86.avx512.vpdpbusd.{32 * width}" if mixed else ""
 
 
-def pair_product(profile: Profile, width: int) -> str:
-    """The intrinsic that sums products of two neighbours of 16 bits into `width` words; empty
-    where there is none."""
+def pair_dot(profile: Profile, width: int) -> str:
+    """Returns the intrinsic that sums products of two 16-bit neighbours into `width` words; "" for
+    none."""
     names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
     fits = profile.arch == "x86-64" and 32 * width <= profile.vector_bits
     return f"llvm.x86.{names[width]}" if fits and width in names else ""

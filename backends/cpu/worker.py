@@ -1,4 +1,4 @@
-"""The process that turns LLVM IR into object code, away from the user's process."""
+"""The worker process that compiles LLVM IR to object code."""
 
 from tcc.backends.cpu.codegen import compile_assembly, compile_object
 from tcc.backends.workers import serve
@@ -6,8 +6,8 @@ from tcc.target import Target
 
 
 def main() -> None:
-    """Answers requests `(text, target, listed)` by the object; `listed` asks for assembly, UTF-8,
-    instead."""
+    """Answers requests `(text, target, listed)` by the object file, or by assembly in UTF-8 if
+    `listed`."""
     serve(_compiled)
 
 

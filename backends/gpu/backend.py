@@ -1,4 +1,4 @@
-"""A graph as code for GPUs: one program, and its kernels for each architecture of the target."""
+"""Compiles a graph for GPUs: one program, and its kernels for each architecture of the target."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -45,8 +45,8 @@ from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.target import GpuProfile, Target
 
-# Rows of a tile that products with matrices that data choose are tried with.
-_TILES = (16, 32, 64, 128)
+# Candidate heights, in rows, of the tiles of grouped GEMMs.
+_ROW_TILES = (16, 32, 64, 128)
 
 
 class GpuBackend(Backend):
@@ -59,15 +59,15 @@ class GpuBackend(Backend):
         self,
         target: Target,
         options: Options,
-        asked: Sequence[Pass] | None = None,
+        requested: Sequence[Pass] | None = None,
         compilers: Compilers | None = None,
         derivations: Derivations | None = None,
     ) -> None:
-        """`asked` and `derivations`: what all parts of a target ask for; None: this is all of it.
-        `compilers` are what all code of an artifact is compiled by; None: processes of its own,
-        for a moment each."""
+        """`requested` and `derivations` are those of the whole target, of which this may be a part;
+        None: this is the whole target.  `compilers` compile all code of an artifact; None: each
+        step starts its own processes."""
         self.target, self.options, self.compilers = target, options, compilers
-        self.asked = gpu_passes(target.gpus, options) if asked is None else tuple(asked)
+        self.requested = gpu_passes(target.gpus, options) if requested is None else tuple(requested)
         self.derivations = derivations or gpu_derivations(target.gpus, options)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
@@ -98,32 +98,35 @@ class GpuBackend(Backend):
     def variants(
         cls, target: Target, options: Options, constants: int, tools: Any
     ) -> tuple[Self, ...]:
-        """GPUs that are much alike share one, others have their own."""
-        asked = gpu_passes(target.gpus, options)
-        derived = gpu_derivations(target.gpus, options)
-        return tuple(cls(part, options, asked, tools, derived) for part in alike(target))
+        """Returns a backend for each group of similar GPUs."""
+        requested = gpu_passes(target.gpus, options)
+        derivations = gpu_derivations(target.gpus, options)
+        return tuple(
+            cls(part, options, requested, tools, derivations) for part in similar_parts(target)
+        )
 
     def joined(self, other: Backend) -> Self | None:
-        """For GPUs of one vendor which all or none have matrix units for the precision."""
+        """Returns a backend for the GPUs of both, if they are of one vendor and all or none have
+        matrix units for the precision; else None."""
         gpus = self.target.gpus + other.target.gpus
         if self.target.kind != other.target.kind:
             return None
         if len({gpu.peak(self.options.precision) is None for gpu in gpus}) > 1:
             return None
-        made = copy(self)
-        made.target = _part(self.target, gpus)
-        return made
+        backend = copy(self)
+        backend.target = _part(self.target, gpus)
+        return backend
 
     def check(self, graph: Graph) -> None:
-        """Raises UserError with every node that only a function of the host computes, unless these
-        are allowed; and with strings and lists, which devices do not have."""
+        """Raises UserError for strings and lists, which devices do not have, and for nodes that
+        only a function of the host computes, unless options allow it."""
         check_without_handles(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
-            self.compilers.start()  # which takes them about as long as this
+            self.compilers.start()  # their start takes about as long as the lowering
         return lower(graph, GPU, Plan(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
@@ -132,7 +135,8 @@ class GpuBackend(Backend):
             begin_blocks(job, self.compilers)
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """Kernels may turn out to need more registers or shared memory than was thought."""
+        """Returns `lowered` with other schedules for kernels that need more registers or shared
+        memory than was estimated."""
 
         def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
             numbers = tuple(bounds)
@@ -141,7 +145,7 @@ class GpuBackend(Backend):
                 [names[n] for n in numbers],
                 [lowered.alignments[n] for n in numbers],
             )
-            return {n: [made[at] for made in code.kernels] for at, n in enumerate(numbers)}
+            return {n: [row[place] for row in code.kernels] for place, n in enumerate(numbers)}
 
         changes = better_schedules(lowered.table.bounds, self.planner, compiled)
         if not changes:
@@ -163,8 +167,8 @@ class GpuBackend(Backend):
         portable: bool = False,
     ) -> GpuCode:
         job, host = self._job(bounds, names, alignments), self.options.allow_host
-        with ExitStack() as opened:
-            compilers = self.compilers or opened.enter_context(self.tools(self.options))
+        with ExitStack() as stack:
+            compilers = self.compilers or stack.enter_context(self.tools(self.options))
             return compile_blocks(job, compilers, allow_host=host, portable=portable)
 
     def _job(
@@ -181,7 +185,7 @@ class GpuBackend(Backend):
         )
 
     def _facts(
-        self, lowered: Lowered, names: Sequence[str], made: Sequence[Sequence[CompiledKernel]]
+        self, lowered: Lowered, names: Sequence[str], compiled: Sequence[Sequence[CompiledKernel]]
     ) -> dict[str, Any]:
         first, precision = self.target.gpus[0], self.options.precision
         rows = list(zip(names, lowered.table.locs, lowered.table.bounds, strict=True))
@@ -199,7 +203,7 @@ class GpuBackend(Backend):
                     **_price(first, bound, kernel, precision),
                     **_blocks(block_schedule(bound)),
                 }
-                for (name, loc, bound), kernel in zip(rows, made[0], strict=True)
+                for (name, loc, bound), kernel in zip(rows, compiled[0], strict=True)
             ],
             "builds": [
                 {
@@ -213,23 +217,24 @@ class GpuBackend(Backend):
                         for (name, _, bound), kernel in zip(rows, kernels, strict=True)
                     ],
                 }
-                for gpu, kernels in zip(self.target.gpus, made, strict=True)
+                for gpu, kernels in zip(self.target.gpus, compiled, strict=True)
             ],
         }
 
 
 def stored_floats(options: Options) -> DType:
-    """What operands of f32 are stored as; tf32 is stored as f32."""
+    """Returns the type in which f32 operands are stored; tf32 is stored as f32."""
     return DTYPES.get(options.precision, F32)
 
 
 def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
-    """The passes that all `gpus` ask for.
+    """Returns the passes that all `gpus` need.
 
-    Sums of products of bytes are rounded once, those of dequantised ones at every step.
+    Integer matmuls round once, where matmuls of dequantised values round at every step; strict
+    numerics excludes them.
     """
     planner = _planner(gpus, options)
-    grouped = grouped_gemms(GroupedGemmPrices(planner, _TILES).tile_of)
+    grouped = grouped_gemms(GroupedGemmPrices(planner, _ROW_TILES).tile_of)
     loose = () if options.numerics == "strict" else (INT8_MATMULS,)
     merges = (merging(MergePrices(planner)),) if options.derive else ()
     calls = legalizing(partial(cheapest, planner=planner))
@@ -237,8 +242,10 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
 
 
 def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:
-    """What sums of products are priced by for all `gpus`; no forms of convolutions, which
-    have been measured on cores alone."""
+    """Returns the prices of derivations for all `gpus`, None where none are wanted.
+
+    Bilinear forms of convolutions are left out, because they were measured on CPUs alone.
+    """
     if options.level < 2 or options.numerics == "strict" or not options.derive:
         return None
     prices = Prices(_planner(gpus, options))
@@ -249,21 +256,22 @@ def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:
     return BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
 
 
-# GPUs share their schedules where the most of them has less than so many times the least.
-_ALIKE_UNITS, _ALIKE_SHARED = 2.2, 1.5
+# GPUs share schedules if the largest has less than this many times the multiprocessors, and the
+# shared memory, of the smallest.
+_SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 
 
-def alike(target: Target) -> tuple[Target, ...]:
-    """`target` in parts whose GPUs have multiprocessors of one kind, about as many of them, and
+def similar_parts(target: Target) -> tuple[Target, ...]:
+    """Splits `target` into parts whose GPUs have similar multiprocessors, in number and kind, and
     about as much shared memory.
 
-    One schedule has to fit the smallest and to fill the largest.  Each part costs a lowering, which
-    takes a tenth of the time that its kernels do.
+    One schedule has to fit the smallest GPU of a part and to fill the largest.  Each part costs a
+    lowering, which takes a tenth of the time of its kernels.
     """
     parts: list[list[GpuProfile]] = []
     for gpu in target.gpus:
         for part in parts:
-            if _are_alike([*part, gpu]):
+            if _are_similar([*part, gpu]):
                 part.append(gpu)
                 break
         else:
@@ -275,27 +283,27 @@ def _part(target: Target, gpus: Sequence[GpuProfile]) -> Target:
     return replace(target, archs=tuple(gpu.arch for gpu in gpus), gpus=tuple(gpus))
 
 
-def _are_alike(gpus: Sequence[GpuProfile]) -> bool:
-    units = [gpu.multiprocessors for gpu in gpus]
+def _are_similar(gpus: Sequence[GpuProfile]) -> bool:
+    multiprocessors = [gpu.multiprocessors for gpu in gpus]
     shared = [gpu.shared for gpu in gpus]
     return (
         len({(gpu.registers, gpu.warp) for gpu in gpus}) == 1
-        and max(units) < min(units) * _ALIKE_UNITS
-        and max(shared) < min(shared) * _ALIKE_SHARED
+        and max(multiprocessors) < min(multiprocessors) * _SIMILAR_COUNT
+        and max(shared) < min(shared) * _SIMILAR_SHARED
     )
 
 
 def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
-    """What one schedule for all of `gpus` may count on: the rates of the fastest, units for the
-    largest, registers and shared memory of the smallest.
+    """Returns the resources for one schedule for all of `gpus`: the rates of the fastest, the
+    multiprocessors of the largest, registers and shared memory of the smallest.
 
-    Products of f32 are those of matrix units where `precision` allows it.
+    f32 matmuls use matrix units where `precision` allows it.
     """
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
-    units = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
-    # Where there are no units for floats of a byte, these are multiplied as f16.
-    units[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
+    peaks = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
+    # Without matrix units for 8-bit floats, these are multiplied as f16.
+    peaks[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
         min(g.registers for g in gpus),
@@ -308,29 +316,30 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
         fastest.clock,
         fastest.bandwidth,
         _peak(fastest, "f32"),
-        tuple((name, peak) for name, peak in units.items() if peak is not None),
+        tuple((name, peak) for name, peak in peaks.items() if peak is not None),
         fastest.matrix_warps,
     )
 
 
 def _peak(gpu: GpuProfile, precision: str) -> float:
-    """Operations per second in `precision`, in f32 where it has no units of that type."""
+    """Returns the operations per second in `precision`, in f32 where the GPU has no units for
+    it."""
     peak = gpu.peak(precision) or gpu.peak("f32")
     assert peak is not None
     return peak
 
 
-def _price(gpu: GpuProfile, bound: Bound, made: CompiledKernel, precision: str) -> dict[str, Any]:
-    """What one launch is predicted to take with the registers and shared memory that it needs, and
-    what limits it."""
-    schedule = replace(block_schedule(bound), stages=made.stages)
-    usage = Usage(made.registers, made.private, made.shared)
+def _price(gpu: GpuProfile, bound: Bound, kernel: CompiledKernel, precision: str) -> dict[str, Any]:
+    """Returns the predicted seconds of a launch with the registers and shared memory that the
+    compiled kernel needs, and the resource that limits it."""
+    schedule = replace(block_schedule(bound), stages=kernel.stages)
+    usage = Usage(kernel.registers, kernel.private, kernel.shared)
     price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
     return {"seconds": float(f"{price.seconds:.4g}"), "limit": price.limit}
 
 
 def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
-    """How a kernel's loops are cut."""
+    """Returns the block sizes and parallel loops of a kernel."""
     return {
         "blocks": " ".join(f"{name} {size}" for name, size in schedule.blocks),
         "parallel": " ".join(schedule.parallel),
@@ -338,7 +347,7 @@ def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
 
 
 def _build(kernel: CompiledKernel) -> dict[str, Any]:
-    """How a kernel was compiled, and what it takes of a multiprocessor."""
+    """Returns how a kernel was compiled, and the resources that it takes of a multiprocessor."""
     return {
         "warps": kernel.warps,
         "stages": kernel.stages,

@@ -1,4 +1,4 @@
-"""Block kernels to the images of an artifact: all kernels for all architectures of a target."""
+"""Compiles block kernels to the images of an artifact, for all architectures of a target."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,8 +19,8 @@ from tcc.target import GPUS, GpuProfile, Target
 class GpuCode:
     """The kernels of a program, compiled.
 
-    `listings` are their Triton sources; `kernels` what each became, by architecture of the target,
-    then by kernel.
+    `listings` are their Triton sources.  `kernels[n][m]` is kernel m for the target's n-th
+    architecture.
     """
 
     images: GpuImages
@@ -30,11 +30,11 @@ class GpuCode:
 
 @record
 class Job:
-    """Kernels that become code under `names` for each of the target's GPUs.
+    """Kernels to compile under `names` for each of the target's GPUs.
 
-    `alignments` are those of the kernels' buffers.  Products of f32 are those of `precision`
-    where all of the GPUs have units for it, else exact.  `gluon`: Hopper's products of halves may
-    be in Gluon.
+    `alignments` has those of each kernel's buffers, in bytes.  f32 matmuls use `precision` where
+    all of the GPUs have matrix units for it, and are exact elsewhere.  `gluon`: matmuls of bf16 and
+    f16 may be in Gluon on Hopper.
     """
 
     kernels: Sequence[TileKernel]
@@ -46,7 +46,7 @@ class Job:
     gluon: bool
 
     def sources(self) -> list[KernelSource]:
-        """What is compiled, in order."""
+        """Returns the sources of the kernels, in order."""
         gpus = self.target.gpus
         units = self.precision != "f32" and all(gpu.peak(self.precision) for gpu in gpus)
         dot = self.precision if units else "ieee"
@@ -54,45 +54,54 @@ class Job:
         rows = zip(self.kernels, self.names, self.schedules, self.alignments, strict=True)
         return [
             kernel_source(
-                kernel, name, warps=s.warps, stages=s.stages, dot=dot, alignments=own, gluon=room
+                kernel,
+                name,
+                warps=schedule.warps,
+                stages=schedule.stages,
+                dot=dot,
+                alignments=buffer_alignments,
+                gluon=room,
             )
-            for kernel, name, s, own in rows
+            for kernel, name, schedule, buffer_alignments in rows
         ]
 
 
 def begin_blocks(job: Job, compilers: Compilers) -> None:
-    """Has them compiled while the caller does other things."""
+    """Starts compiling the job's kernels in the background."""
     compilers.begin(requests_for(job.sources(), job.target.gpus))
 
 
 def compile_blocks(
     job: Job, compilers: Compilers, *, allow_host: bool = False, portable: bool = False
 ) -> GpuCode:
-    """Their code; with `portable` for CUDA also PTX, for newer GPUs.
+    """Returns the code of the job's kernels; `portable`: for CUDA also PTX, for newer GPUs.
 
     Raises what `compile_kernels` raises.
     """
     sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
-    listed = [gpu.arch for gpu in target.gpus]
-    # what is compiled for a listed architecture has its PTX already
-    extra = [gpu for gpu in assembled if gpu.arch not in listed]
-    made = compile_kernels(sources, target.gpus, compilers, extra)
-    by_arch = tuple(tuple(each[n] for each in made) for n in range(len(listed)))
+    archs = [gpu.arch for gpu in target.gpus]
+    # kernels for a listed architecture are compiled with their PTX
+    extra = [gpu for gpu in assembled if gpu.arch not in archs]
+    compiled = compile_kernels(sources, target.gpus, compilers, extra)
+    by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
     rocm = target.kind == "rocm"
     form = BinaryKind.HSACO if rocm else BinaryKind.CUBIN
     variants = [
-        _variant(_exact_arch(gpu, own), form, own)
-        for gpu, own in zip(target.gpus, by_arch, strict=True)
+        _variant(_exact_arch(gpu, gpu_kernels), form, gpu_kernels)
+        for gpu, gpu_kernels in zip(target.gpus, by_arch, strict=True)
     ]
     for gpu in assembled:
-        own = tuple(each[-1] for each in made) if extra else by_arch[listed.index(gpu.arch)]
-        texts = _assembly(gpu, sources, own, compilers)
+        gpu_kernels = (
+            tuple(kernels[-1] for kernels in compiled) if extra else by_arch[archs.index(gpu.arch)]
+        )
+        texts = _assembly(gpu, sources, gpu_kernels, compilers)
         variants.append(_variant(gpu.arch, BinaryKind.PTX, texts))
     platform = Platform.HIP if rocm else Platform.CUDA
     images = GpuImages(platform, tuple(variants), allow_host)
     listings = tuple(
-        s.text if s.hopper is None else s.hopper.text + "\n\n" + s.text for s in sources
+        source.text if source.hopper is None else source.hopper.text + "\n\n" + source.text
+        for source in sources
     )
     return GpuCode(images, listings, by_arch)
 
@@ -100,51 +109,51 @@ def compile_blocks(
 def _assembly(
     gpu: GpuProfile,
     sources: Sequence[KernelSource],
-    made: Sequence[CompiledKernel],
+    compiled: Sequence[CompiledKernel],
     compilers: Compilers,
 ) -> list[CompiledKernel]:
-    """The kernels as PTX for `gpu`: what they became, but for those that need more shared memory
-    than it has."""
-    large = [n for n, kernel in enumerate(made) if kernel.shared > gpu.shared]
-    again = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
-    fitting = dict(zip(large, again, strict=True))
-    kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(made)]
+    """Returns the kernels as PTX for `gpu`; kernels that need more shared memory than it has are
+    compiled again."""
+    large = [n for n, kernel in enumerate(compiled) if kernel.shared > gpu.shared]
+    recompiled = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
+    fitting = dict(zip(large, recompiled, strict=True))
+    kernels = [fitting[n][0] if n in fitting else kernel for n, kernel in enumerate(compiled)]
     return [replace(kernel, image=kernel.assembly.encode()) for kernel in kernels]
 
 
 def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
-    """What PTX is made for that newer GPUs than those of CUDA listed can load.
+    """Returns the profile for PTX that GPUs newer than the listed ones can load.
 
-    From sm_90 on Triton uses what only the very architecture has, so it is the newest listed one
-    below, sm_80 where none is.  Kernels take no more shared memory than every GPU has, where fewer
-    stages are enough for that.
+    From sm_90 on, Triton uses instructions of one architecture alone, so the profile is the newest
+    listed one before sm_90, or sm_80.  Its shared memory is that of the smallest GPU of CUDA, so
+    that kernels use fewer stages where this makes them fit.
     """
     older = [gpu for gpu in gpus if _number(gpu) < 90]
     oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)
-    least = min(gpu.shared for gpu in GPUS.values() if gpu.kind == "cuda")
-    return replace(max(older, key=_number, default=oldest), shared=least)
+    least_shared = min(gpu.shared for gpu in GPUS.values() if gpu.kind == "cuda")
+    return replace(max(older, key=_number, default=oldest), shared=least_shared)
 
 
 def _number(gpu: GpuProfile) -> int:
-    """90 of sm_90."""
+    """Returns 90 for sm_90."""
     return int(gpu.arch.removeprefix("sm_"))
 
 
 def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> GpuVariant:
-    """The kernels, with the oldest driver that loads all of them."""
-    for made in kernels:
-        if made.scratch:
+    """Returns the variant of the kernels, with the oldest driver that loads all of them."""
+    for code in kernels:
+        if code.scratch:
             raise InternalError(
-                f"the kernel {made.symbol} needs {made.scratch} bytes of scratch for {made.arch}",
+                f"the kernel {code.symbol} needs {code.scratch} bytes of scratch for {code.arch}",
                 why="a launch gives none",
             )
     cubin = form is BinaryKind.CUBIN
     needs = "ROCm 6"
-    if form is not BinaryKind.HSACO:  # the drivers' numbers have three digits
+    if form is not BinaryKind.HSACO:  # driver numbers have three digits, so text orders them
         needs = max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
     return GpuVariant(arch, form, tuple(kernels), needs)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
-    """The architecture with its letter (sm_90a) where code uses what only that very one has."""
+    """Returns the architecture, with its letter (sm_90a) if code uses features of it alone."""
     return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

@@ -1,4 +1,4 @@
-"""Triton sources to device code, in worker processes, without a GPU."""
+"""Compiles Triton sources to device code, in worker processes, without a GPU."""
 
 import importlib.util
 import sys
@@ -8,7 +8,7 @@ from typing import Self, TypeAlias
 
 from tcc.backends.gpu.source import CompiledKernel, KernelSource
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, kept
+from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import ToolError
 from tcc.target import GpuProfile
@@ -17,7 +17,7 @@ from tcc.temporary import temporary_folder
 _WORKER = "tcc.backends.gpu.worker"
 
 
-# A source, for which GPU, and whether as assembly alone.
+# A source, its GPU, and True for assembly alone.
 Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
 
@@ -28,10 +28,10 @@ def check_triton() -> None:
 
 
 class Compilers:
-    """Up to `jobs` processes that compile kernels, and all that they have compiled.
+    """Up to `jobs` processes that compile kernels, and the kernels that they have compiled.
 
-    They start with the first request, and rest for a few seconds where the context ends: another
-    compile takes them up.
+    The processes start with the first request.  When the context ends they stay for a few seconds,
+    so that another compile can use them.
     """
 
     def __init__(self, jobs: int, budgets: Budgets = BUDGETS) -> None:
@@ -51,7 +51,7 @@ class Compilers:
         self._numbers.clear()
 
     def start(self) -> None:
-        """Starts the processes, which takes them a second; ToolError where Triton is missing."""
+        """Starts the processes (about 1 s); raises ToolError where Triton is missing."""
         if self._pool is not None:
             return
         check_triton()
@@ -63,7 +63,7 @@ class Compilers:
         self._ending.callback(RESTING.leave, key, self._pool)
 
     def begin(self, requests: Sequence[Request]) -> None:
-        """Has them compiled while the caller does other things."""
+        """Starts compiling the requests in the background."""
         self.start()
         assert self._pool is not None
         for request in requests:
@@ -71,8 +71,11 @@ class Compilers:
                 self._numbers[request] = self._pool.submit((request, self._folder))
 
     def compiled(self, requests: Sequence[Request]) -> list[CompiledKernel]:
-        """Their kernels.  Raises ToolError, naming the kernel and a file with its text, for the
-        first that was asked for and failed."""
+        """Returns the kernels of the requests, in order.
+
+        Raises ToolError for the first request that failed; it names the kernel and a file with its
+        text.
+        """
         self.begin(requests)
         assert self._pool is not None
         try:
@@ -88,7 +91,8 @@ def requests_for(
     profiles: Sequence[GpuProfile],
     assembled: Sequence[GpuProfile] = (),
 ) -> list[Request]:
-    """Each source for each profile, behind these as assembly alone for those in `assembled`."""
+    """Returns for each source a request per profile, then one for assembly alone per profile in
+    `assembled`."""
     goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
     return [(source, *goal) for source in sources for goal in goals]
 
@@ -99,21 +103,21 @@ def compile_kernels(
     compilers: Compilers,
     assembled: Sequence[GpuProfile] = (),
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """For each source its code for each profile, in order; behind these its assembly for those of
-    CUDA in `assembled`.
+    """Returns for each source its code for each profile, in order, then its assembly for each CUDA
+    profile in `assembled`.
 
     Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
     ToolError where Triton is not installed and, naming the kernel and a file with its text, where
     Triton fails, kills its process or needs more shared memory than there is.
     """
-    made = compilers.compiled(requests_for(sources, profiles, assembled))
+    compiled = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)
-    return tuple(tuple(made[n * goals : (n + 1) * goals]) for n in range(len(sources)))
+    return tuple(tuple(compiled[n * goals : (n + 1) * goals]) for n in range(len(sources)))
 
 
 def _failure(source: KernelSource, profile: GpuProfile, why: str) -> ToolError:
     return ToolError(
         f"Triton cannot compile the kernel {source.name} for {profile.text}",
-        where=kept(source.text, f"{source.name}.py"),
+        where=write_error_file(source.text, f"{source.name}.py"),
         why=why,
     )

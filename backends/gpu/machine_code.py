@@ -1,4 +1,4 @@
-"""Registers and private memory of a kernel, read from its machine code."""
+"""Reads the registers and private memory of a kernel from its machine code."""
 
 import importlib.util
 import re
@@ -13,34 +13,36 @@ _CUDA_TARGET = re.compile(r"^\.target (sm_\w+)", re.MULTILINE)
 
 
 def ptx_target(assembly: str) -> str:
-    """The architecture that PTX is for, with its letter (sm_90a); of other assembly none."""
-    found = _CUDA_TARGET.search(assembly)
-    return found[1] if found else ""
+    """Returns the architecture of PTX, with its letter (sm_90a); "" for other assembly."""
+    match = _CUDA_TARGET.search(assembly)
+    return match[1] if match else ""
 
 
 def rocm_usage(assembly: str) -> tuple[int, int]:
-    """Registers and private memory that AMD's assembly states."""
+    """Returns the registers and private bytes of a lane that AMD's assembly states."""
     registers = _number(r"^ +\.vgpr_count: +(\d+)", assembly)
     return registers, _number(r"^ +\.private_segment_fixed_size: +(\d+)", assembly)
 
 
 def cuda_usage(image: bytes) -> tuple[int, int]:
-    """Registers and private memory that a cubin states.  Raises ToolError where NVIDIA's
-    tools cannot read it."""
+    """Returns the registers and private bytes of a lane that a cubin states.
+
+    Raises ToolError where NVIDIA's tools cannot read it.
+    """
     usage = tool_output(image, "cuobjdump", "--dump-resource-usage")
     private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
     return _number(r"\bREG:(\d+)", usage), private
 
 
 def _number(pattern: str, text: str) -> int:
-    found = re.search(pattern, text, re.MULTILINE)
-    if found is None:
+    match = re.search(pattern, text, re.MULTILINE)
+    if match is None:
         raise ToolError("a listing of machine code cannot be read", why=f"no match of {pattern!r}")
-    return int(found[1])
+    return int(match[1])
 
 
 def nvidia_tool(name: str) -> Path:
-    """One of NVIDIA's tools that come with Triton."""
+    """Returns the path of one of NVIDIA's tools that come with Triton."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         raise ToolError(
@@ -50,16 +52,18 @@ def nvidia_tool(name: str) -> Path:
 
 
 def run_nvidia(tool: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    """One of these tools, run in a folder."""
+    """Runs one of NVIDIA's tools in a folder."""
     command = [str(nvidia_tool(tool)), *options]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def tool_output(data: bytes, tool: str, *options: str) -> str:
-    """What a tool prints of a file."""
+    """Returns a tool's output about a file of `data`; raises ToolError where it fails."""
     with temporary_folder() as folder:
         (folder / "kernel").write_bytes(data)
-        done = run_nvidia(tool, folder, *options, "kernel")
-    if done.returncode:
-        raise ToolError(f"{tool} cannot read a kernel", why=(done.stderr or done.stdout)[-500:])
-    return done.stdout
+        process = run_nvidia(tool, folder, *options, "kernel")
+    if process.returncode:
+        raise ToolError(
+            f"{tool} cannot read a kernel", why=(process.stderr or process.stdout)[-500:]
+        )
+    return process.stdout

@@ -1,7 +1,7 @@
-"""NVIDIA's assembler, which comes with Triton: PTX to machine code that old drivers load too.
+"""Assembles PTX by NVIDIA's assembler, which comes with Triton, for old drivers too.
 
-Triton bundles that of CUDA 12.9, whose machine code loads with every driver for CUDA 12, and that
-of CUDA 13, whose does not; Triton itself takes the latter from sm_90 on.
+Triton bundles two assemblers.  The machine code of CUDA 12.9's loads with every driver for CUDA 12.
+The machine code of CUDA 13's does not, and Triton itself uses that one from sm_90 on.
 """
 
 import re
@@ -21,46 +21,48 @@ _DRIVERS = MappingProxyType(
         "8.7 570 (CUDA 12.8)", "8.8 575 (CUDA 12.9)",
     ))
 )  # fmt: skip
-# The first version with each target; "7.4" for those not here.
+# The first version of PTX with each target; "7.4" for other targets.
 _FIRST = MappingProxyType({"sm_89": "7.8", "sm_90a": "8.0", "sm_100a": "8.6", "sm_120a": "8.7"})
 _CUDA_12 = "8.0"
-NEWEST = 88  # in Triton's words
+NEWEST = 88  # PTX 8.8, as Triton spells it
 _VERSION = re.compile(r"^\.version (\S+)", re.MULTILINE)
 _FLAGS = ("-lineinfo", "-suppress-debug-info", "--fmad=false", "-v", "--regAllocOptLevel=2")
 
 
-def assembled(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
-    """The text in the oldest version of PTX that has all its instructions, and its cubin, which is
-    empty with `check_only`.  Raises ToolError with what `ptxas` says."""
+def assemble(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
+    """Returns the text in the oldest version of PTX that has all its instructions, and its cubin.
+
+    The cubin is empty with `check_only`.  Raises ToolError with the output of `ptxas`.
+    """
     target = ptx_target(ptx)
     version = _FIRST.get(target, "7.4")
     while True:
         text = _VERSION.sub(f".version {version}", ptx, count=1)
-        # of a virtual architecture the text is read, and no more
-        image, said = _run(text, target.replace("sm_", "compute_") if check_only else target)
+        # for a virtual architecture, ptxas only checks the text
+        image, output = _run(text, target.replace("sm_", "compute_") if check_only else target)
         if image is not None:
             return text, image
-        asked = re.findall(r"requires PTX ISA \.version (\d+\.\d+)", said)
-        needed = max(asked, key=float, default=version)
+        versions = re.findall(r"requires PTX ISA \.version (\d+\.\d+)", output)
+        needed = max(versions, key=float, default=version)
         if float(needed) <= float(version):
-            raise ToolError("ptxas refuses a kernel", why=said[-2000:])
+            raise ToolError("ptxas refuses a kernel", why=output[-2000:])
         version = needed
 
 
 def needed_driver(ptx: str, *, cubin: bool) -> str:
-    """The oldest driver that loads the text, or its cubin."""
-    found = _VERSION.search(ptx)
-    version = found[1] if found else ""
-    if cubin:  # of a major version of CUDA all drivers do that know the GPU
+    """Returns the oldest driver that loads the text, or its cubin with `cubin`."""
+    match = _VERSION.search(ptx)
+    version = match[1] if match else ""
+    if cubin:  # all drivers of a major version of CUDA that know the GPU load it
         version = max(_CUDA_12, _FIRST.get(ptx_target(ptx), _CUDA_12), key=float)
     return f"NVIDIA driver {_DRIVERS.get(version, version)}"
 
 
 def _run(text: str, target: str) -> tuple[bytes | None, str]:
     with temporary_folder() as folder:
-        made = folder / "kernel.cubin"
+        cubin = folder / "kernel.cubin"
         (folder / "kernel.ptx").write_text(text)
-        files = ("kernel.ptx", "-o", made.name)
-        done = run_nvidia("ptxas", folder, *_FLAGS, f"--gpu-name={target}", *files)
-        image = made.read_bytes() if made.exists() else b""
-    return image if done.returncode == 0 else None, done.stderr or done.stdout
+        files = ("kernel.ptx", "-o", cubin.name)
+        process = run_nvidia("ptxas", folder, *_FLAGS, f"--gpu-name={target}", *files)
+        image = cubin.read_bytes() if cubin.exists() else b""
+    return image if process.returncode == 0 else None, process.stderr or process.stdout

@@ -1,4 +1,4 @@
-"""What is asked of the workers, and what comes back."""
+"""The requests to the GPU workers, and their answers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
 from tcc.record import record
 
-# The architecture that kernels in Gluon are for.
+# The architecture of kernels in Gluon.
 HOPPER = "sm_90"
-ALIGNED = 16  # bytes: what the widest load of a lane takes
+ALIGNED = 16  # bytes of the widest load of a lane
 
 
 @record
 class Parameter:
-    """One parameter: its type in Triton's words, and what is promised of its value.
+    """One parameter: its type as Triton spells it, and guarantees for its value.
 
-    `divisor` divides the address or the number, as far as it is a power of two up to 16; `narrow`
-    buffers have less than 2**31 bytes.
+    `divisor` divides the address or the number.  `narrow` buffers have less than 2**31 bytes.
     """
 
     type: str
@@ -40,9 +39,9 @@ class Parameter:
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
-    `warps` run one program; `stages` is how deep loads of loops are pipelined, at most.  `maps`
-    follow the other parameters.  `hopper` is the kernel in Gluon, for sm_90 alone: it stays for
-    all units, so that a launch has as many programs as the device holds at once.
+    `warps` run one program; `stages` is the most pipeline stages of loads in loops.  `maps` follow
+    the other parameters.  `hopper` is the kernel in Gluon, for sm_90 alone.  It is persistent: a
+    program computes many tiles, so a launch has as many programs as the device holds at once.
     """
 
     name: str
@@ -56,12 +55,12 @@ class KernelSource:
 
 @record
 class CompiledKernel(GpuKernel):
-    """A kernel's code for one architecture; `image` is PTX where that was asked for.
+    """A kernel's code for one architecture; `image` is PTX for requests of assembly alone.
 
-    `assembly` is its PTX or AMD assembly.  `stages` is how deep loads are pipelined: fewer than
-    asked for where shared memory is short.  `registers` and `private` bytes of a lane are those
-    that machine code states, of PTX 0.  `scratch` is memory beside the buffers, in bytes, which no
-    launch gives.
+    `assembly` is its PTX or AMD assembly.  `stages` is the number of pipeline stages, less than
+    requested where shared memory is short.  `registers` and `private` (bytes) of a lane are those
+    that the machine code states; they are 0 for PTX.  `scratch` is extra memory in bytes, which no
+    launch provides.
     """
 
     arch: str
@@ -82,10 +81,10 @@ def kernel_source(
     alignments: Sequence[int] | None = None,
     gluon: int = 0,
 ) -> KernelSource:
-    """The source of a block kernel; see `triton_source` for `dot` and for what is raised.
+    """Returns the source of a block kernel; `dot` and errors are as in `triton_source`.
 
-    `alignments` are those of its buffers in bytes; None: what the buffers say.  `gluon` is the
-    shared memory that a kernel in Gluon may take beside it, where its shape has one.
+    `alignments` are those of its buffers in bytes; None: the buffers' own.  `gluon` is the shared
+    memory in bytes for a kernel in Gluon; 0: none.
     """
     text = triton_source(kernel, name, dot=dot)
     aligned = alignments or [b.align for b in kernel.buffers]
@@ -107,15 +106,15 @@ def _hopper(
     shared: int,
 ) -> KernelSource | None:
     aligned = [p.divisor for p in pointers]
-    made: GluonText | None = None
-    if (product := matrix_kernel(kernel, aligned)) is not None:
-        made = gluon_source(product, name, warps=warps, shared=shared)
+    gluon: GluonText | None = None
+    if (matmul := matrix_kernel(kernel, aligned)) is not None:
+        gluon = gluon_source(matmul, name, warps=warps, shared=shared)
     elif (attention := attention_kernel(kernel, aligned, dot)) is not None:
-        made, warps = attention_source(attention, name, shared=shared), WARPS
-    if made is None:
+        gluon, warps = attention_source(attention, name, shared=shared), WARPS
+    if gluon is None:
         return None
-    maps = tuple(Parameter(map_type(m), 1, False) for m in made.maps)
-    return KernelSource(name, made.text, (*pointers, *maps), warps, 1, made.maps)
+    maps = tuple(Parameter(map_type(m), 1, False) for m in gluon.maps)
+    return KernelSource(name, gluon.text, (*pointers, *maps), warps, 1, gluon.maps)
 
 
 def _is_narrow(buffer: TileBuffer) -> bool:
@@ -124,15 +123,15 @@ def _is_narrow(buffer: TileBuffer) -> bool:
 
 
 def launch_parameters(source: KernelSource) -> tuple[Param, ...]:
-    """What a launch of the kernel passes: its buffers, its sizes or tensor maps, Triton's two
-    scratch areas.
+    """Returns the parameters of a launch: buffers, sizes or tensor maps, Triton's two scratch
+    areas.
 
-    Behind each map come its sizes and strides once more, which no kernel here reads.
+    The sizes and strides of each map follow it, and no kernel reads these.
     """
     kinds = [
         Param.POINTER if p.type.startswith("*") else Param.INT64
         for p in source.parameters[: len(source.parameters) - len(source.maps)]
     ]
-    for each in source.maps:
-        kinds += [Param.TENSOR_MAP, *[Param.NULL] * (2 * len(each.sizes))]
+    for tensor_map in source.maps:
+        kinds += [Param.TENSOR_MAP, *[Param.NULL] * (2 * len(tensor_map.sizes))]
     return (*kinds, Param.NULL, Param.NULL)

@@ -1,12 +1,12 @@
-"""Other schedules for kernels that compilers could not fit into registers and shared memory.
+"""Searches other schedules for kernels that did not fit into registers and shared memory.
 
-    attention, 8 warps, thought to take 160 registers a lane  ->  255 and 1168 bytes beside them
-      ->  the next schedules by price, with 3.4 times the registers as were thought  ->  none beside
+    attention, 8 warps, estimated at 160 registers a lane  ->  255, and 1168 bytes of spills
+      ->  the next schedules by price, with 3.4 times the estimated registers  ->  no spills
 
-Estimates of registers decide what is compiled first.  What the compilers then say is put in their
-place: where that makes a kernel slower than its price, or values do not stay in registers, the next
-best schedules are compiled, a few at most, and the best of those that were compiled is kept.
-Nothing is timed, so equal models get equal code.
+Estimates of registers decide which schedule is compiled first.  The compiler's figures then replace
+the estimates.  If they make a kernel slower than its price, or if values spill, the next best
+schedules are compiled, a few at most, and the best of the compiled ones is used.  Nothing is timed,
+so equal models get equal code.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,10 +21,10 @@ from tcc.schedule.gpu.choose import BlockChoice, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 
-# How often a kernel is compiled again, at most.
+# The most times that a kernel is compiled again.
 TRIES = 3
-# A kernel this much slower than its price is worth another try, and one this much slower than what
-# leaves registers is worth taking instead.
+# A kernel is compiled again if it is this many times slower than its price.  A kernel without
+# spills is preferred if it is at most this many times slower than the fastest.
 _WORSE, _SPILLING = 1.05, 2.0
 
 Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]]
@@ -33,26 +33,26 @@ Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]
 def better_schedules(
     bounds: Sequence[Bound], planner: BlockPlanner, compiled: Compile
 ) -> dict[Bound, Bound]:
-    """For kernels that should be others: these.
+    """Returns the replacements of kernels that should have another schedule.
 
-    `compiled` compiles kernels under their numbers, each for all GPUs.
+    `compiled` compiles kernels, by number, for all GPUs.
     """
     searches = {n: _Search(bound, planner) for n, bound in enumerate(bounds)}
     trials = dict(enumerate(bounds))
     for _ in range(TRIES + 1):
         for number, kernels in compiled(trials).items():
-            searches[number].judge(trials[number], kernels)
-        found = ((n, searches[n].next()) for n in trials)
-        trials = {n: bound for n, bound in found if bound is not None}
+            searches[number].add(trials[number], kernels)
+        following = ((n, searches[n].next()) for n in trials)
+        trials = {n: bound for n, bound in following if bound is not None}
         if not trials:
             break
-    best = ((bound, searches[n].best) for n, bound in enumerate(bounds))
-    return {old: new for old, new in best if new is not old}
+    choices = ((bound, searches[n].best) for n, bound in enumerate(bounds))
+    return {original: better for original, better in choices if better is not original}
 
 
 @record
-class _Tried:
-    """A compiled kernel and its price with what it really takes."""
+class _Trial:
+    """A compiled kernel, and its price with the resources that it actually takes."""
 
     bound: Bound
     price: BlockPrice
@@ -63,28 +63,28 @@ class _Tried:
 
 
 class _Search:
-    """The schedules of one kernel, from the cheapest on."""
+    """Searches the schedules of one kernel, from the cheapest on."""
 
     def __init__(self, bound: Bound, planner: BlockPlanner) -> None:
         self.planner = planner
         self.pricer = BlockPricer(bound.group, planner.profile)
-        self.tried: list[_Tried] = []
-        # Real registers to estimated ones.
+        self.trials: list[_Trial] = []
+        # The ratio of actual to estimated registers.
         self.scale = 1.0
         self.fixed = False
 
     @property
     def best(self) -> Bound:
-        """Of what was compiled: the cheapest that keeps its values in registers, but for those
-        that cost far too much."""
-        least = min(t.price.seconds for t in self.tried)
-        fair = [t for t in self.tried if t.price.seconds <= _SPILLING * least]
-        return min(fair, key=lambda t: (t.spills, t.price.seconds)).bound
+        """The compiled kernel that is cheapest without spills; one that costs far more than the
+        cheapest of all does not count."""
+        lowest = min(t.price.seconds for t in self.trials)
+        affordable = [t for t in self.trials if t.price.seconds <= _SPILLING * lowest]
+        return min(affordable, key=lambda t: (t.spills, t.price.seconds)).bound
 
-    def judge(self, bound: Bound, kernels: Sequence[CompiledKernel]) -> None:
-        """Takes note of a compiled kernel."""
+    def add(self, bound: Bound, kernels: Sequence[CompiledKernel]) -> None:
+        """Records a compiled kernel."""
         schedule = block_schedule(bound)
-        # Kernels with warps of their own for copies are made by their own rules.
+        # Kernels with extra warps for copies have their own rules and are not searched.
         self.fixed |= any(k.warps != schedule.warps for k in kernels)
         usage = Usage(
             max(k.registers for k in kernels),
@@ -92,43 +92,43 @@ class _Search:
             max(k.shared for k in kernels),
         )
         built = replace(schedule, stages=min(k.stages for k in kernels))
-        self.tried.append(_Tried(bound, self.pricer.price(built, usage)))
-        thought = self.pricer.price(schedule).usage.registers
-        self.scale = max(self.scale, (usage.registers + usage.private / 4) / max(1, thought))
+        self.trials.append(_Trial(bound, self.pricer.price(built, usage)))
+        estimate = self.pricer.price(schedule).usage.registers
+        self.scale = max(self.scale, (usage.registers + usage.private / 4) / max(1, estimate))
 
     def next(self) -> Bound | None:
-        """The next schedule to compile; None where nothing better is in sight."""
-        first, last = self.tried[0], self.tried[-1]
-        if self.fixed or not (last.spills or self._slow(first)):
+        """Returns the next schedule to compile; None where no better one is expected."""
+        first_trial, last_trial = self.trials[0], self.trials[-1]
+        if self.fixed or not (last_trial.spills or self._slow(first_trial)):
             return None
-        for choice in self._left():
+        for choice in self._candidates():
             try:
-                return self.planner.scheduled(first.bound.group, choice)
+                return self.planner.scheduled(first_trial.bound.group, choice)
             except NotBlocks:
                 continue
         return None
 
-    def _slow(self, tried: _Tried) -> bool:
-        return tried.price.seconds > _WORSE * self.pricer.price(block_schedule(tried.bound)).seconds
+    def _slow(self, trial: _Trial) -> bool:
+        return trial.price.seconds > _WORSE * self.pricer.price(block_schedule(trial.bound)).seconds
 
-    def _left(self) -> list[BlockSchedule]:
-        """What may be better than all that was compiled, priced with the registers that were seen.
+    def _candidates(self) -> list[BlockSchedule]:
+        """Returns schedules that may beat all compiled ones, priced with scaled register estimates.
 
-        Where nothing kept its values in registers, that is what asks for fewer of them.
+        If all compiled kernels spilled, schedules that need fewer registers are among them.
         """
-        done = {block_schedule(t.bound) for t in self.tried}
-        choices = ranked(self.tried[0].bound.group, self.planner.profile)
-        least, few = min(t.price.seconds for t in self.tried), 0
-        if all(t.spills for t in self.tried):
-            least *= _SPILLING
-            few = min(c.price.usage.registers for c in choices if c.schedule in done)
-        priced = [(self._priced(c), c) for c in choices if c.schedule not in done]
-        kept = [
+        compiled = {block_schedule(t.bound) for t in self.trials}
+        choices = ranked(self.trials[0].bound.group, self.planner.profile)
+        limit, register_limit = min(t.price.seconds for t in self.trials), 0
+        if all(t.spills for t in self.trials):
+            limit *= _SPILLING
+            register_limit = min(c.price.usage.registers for c in choices if c.schedule in compiled)
+        priced = [(self._priced(c), c) for c in choices if c.schedule not in compiled]
+        candidates = [
             (seconds, c)
             for seconds, c in priced
-            if seconds < least or (seconds == inf and c.price.usage.registers < few)
+            if seconds < limit or (seconds == inf and c.price.usage.registers < register_limit)
         ]
-        return [c.schedule for _, c in sorted(kept, key=lambda each: each[0])]
+        return [c.schedule for _, c in sorted(candidates, key=lambda pair: pair[0])]
 
     def _priced(self, choice: BlockChoice) -> float:
         usage, schedule = choice.price.usage, choice.schedule

@@ -1,7 +1,7 @@
-"""The process that runs Triton, away from the user's process.
+"""The worker process that runs Triton.
 
-Triton reads a kernel's Python source from a file, so every request gets one; its folder and its
-line numbers do not get into the code.
+Triton reads a kernel's Python source from a file, so each request writes one.  The file's folder
+and line numbers do not enter the code.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Any
 import triton
 from tcc.backends.artifact.gpu_binaries import SWIZZLES, TensorMap
 from tcc.backends.gpu.machine_code import cuda_usage, rocm_usage
-from tcc.backends.gpu.ptxas import NEWEST, assembled
+from tcc.backends.gpu.ptxas import NEWEST, assemble
 from tcc.backends.gpu.source import (
     ALIGNED,
     HOPPER,
@@ -45,29 +45,31 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `((KernelSource, GpuProfile, whether only assembly), folder)` by a
-    CompiledKernel; all files are in the folder, which is the caller's to remove."""
+    """Answers requests `((KernelSource, GpuProfile, assembly only), folder)` by a CompiledKernel.
+
+    All files are written to the folder, which the caller removes.
+    """
     serve(_answer)
 
 
 def _answer(
     request: tuple[tuple[KernelSource, GpuProfile, bool], str],
 ) -> tuple[CompiledKernel | None, str]:
-    (source, profile, assembly), place = request
-    # For Triton's own files, and those of the tools that it starts.
-    tempfile.tempdir = os.environ["TMPDIR"] = place
+    (source, profile, assembly), caller_folder = request
+    # Triton and the tools that it starts write their temporary files there too.
+    tempfile.tempdir = os.environ["TMPDIR"] = caller_folder
     with temporary_folder() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, folder)
                 kernel = _compile(function, source.hopper, profile, source.stages, assembly)
-                # Values that leave the registers cost more than Gluon brings.
+                # Spills cost more than Gluon gains.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
             function = _load(source, profile, folder)
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages, assembly)
-                # Assembly is for GPUs not known yet, and the loader asks how much they have.
+                # Assembly is for unknown GPUs; the loader checks their shared memory.
                 if kernel.shared <= profile.shared or (assembly and stages == 1):
                     return kernel, ""
         except _FAILURES as error:
@@ -79,19 +81,19 @@ def _answer(
 
 
 def _reason(error: BaseException) -> str:
-    """What the innermost of a chain of errors says: the others say where functions are called."""
+    """Returns the message of the innermost error; the outer errors only locate calls."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
 
 
 def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
-    """The Triton function of the source."""
+    """Returns the Triton function of the source."""
     path = folder / f"kernel{len(source.maps)}.py"
     path.write_text(source.text)
     module = ModuleType("kernel")
     exec(compile(source.text, path, "exec", dont_inherit=True), vars(module))
-    # What functions ask of the device; v_exp_f32 gives 0 for what is denormal.
+    # Constants of the device that functions use; AMD's v_exp_f32 flushes denormals to 0.
     for name, answer in (("FLOAT8", profile.float8), ("FLUSHES", profile.kind == "rocm")):
         if hasattr(module, name):
             setattr(module, name, triton.language.constexpr(answer))
@@ -109,65 +111,67 @@ def _compile(
         if rocm and parameter.narrow:
             facts.append(["tt.pointer_range", 32])
         attributes[(number,)] = facts
-    # Only a Contract may fuse: elsewhere every function rounds, and denormals stay.
+    # Only a Contract may use FMA: elsewhere every function rounds, and denormals stay.
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
         options |= {"enable_reflect_ftz": False, "ptx_version": NEWEST}
     language = GluonASTSource if source.maps else ASTSource
     parsed = language(fn=function, signature=signature, constexprs={}, attrs=attributes)
-    made, found = _stages(parsed, _target(profile), options)
+    outputs, metadata = _stages(parsed, _target(profile), options)
     if rocm:
-        text, code = made["amdgcn"], made["hsaco"]
+        text, code = outputs["amdgcn"], outputs["hsaco"]
         usage = rocm_usage(text)
     else:
-        text, code = assembled(made["ptx"], check_only=assembly)
+        text, code = assemble(outputs["ptx"], check_only=assembly)
         usage = (0, 0) if assembly else cuda_usage(code)
     return CompiledKernel(
-        found["name"],
+        metadata["name"],
         code or text.encode(),
-        found["shared"],
-        found["num_warps"],
+        metadata["shared"],
+        metadata["num_warps"],
         profile.warp,
         launch_parameters(source),
-        _boxed(source.maps, found["tensordesc_meta"]) if source.maps else (),
+        _boxed(source.maps, metadata["tensordesc_meta"]) if source.maps else (),
         bool(source.maps),
         profile.arch,
         text,
         stages,
         *usage,
-        sum(found.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
+        sum(metadata.get(f"{kind}_scratch_size") or 0 for kind in ("global", "profile")),
     )
 
 
 def _stages(
     source: ASTSource, target: GPUTarget, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What every stage of Triton's pipeline makes, and what the stages tell of the kernel.
+    """Runs Triton's pipeline; returns the output of each stage and the metadata of the kernel.
 
-    As `triton.compile`, which would also look every kernel up among files and keep it there.  The
-    pipeline of CUDA ends before `ptxas`.
+    `triton.compile` does the same with a cache of files.  For CUDA the pipeline ends before
+    `ptxas`.
     """
     backend = make_backend(target)
-    chosen = backend.parse_options(options)
+    settings = backend.parse_options(options)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     stages: dict[str, Any] = {}
-    backend.add_stages(stages, chosen, source.language)
-    functions = backend.get_codegen_implementation(chosen)
-    module = source.make_ir(target, chosen, functions, backend.get_module_map(), context)
-    made, found = dict[str, Any](), dict(vars(chosen))
+    backend.add_stages(stages, settings, source.language)
+    functions = backend.get_codegen_implementation(settings)
+    module = source.make_ir(target, settings, functions, backend.get_module_map(), context)
+    outputs, metadata = dict[str, Any](), dict(vars(settings))
     for name, stage in stages.items():
         if name != "cubin":
-            made[name] = module = stage(module, found)
-    return made, found
+            outputs[name] = module = stage(module, metadata)
+    return outputs, metadata
 
 
-def _boxed(maps: Sequence[TensorMap], made: Sequence[dict[str, Any]]) -> tuple[TensorMap, ...]:
-    """The maps with the boxes that single instructions move."""
+def _boxed(
+    maps: Sequence[TensorMap], descriptions: Sequence[dict[str, Any]]
+) -> tuple[TensorMap, ...]:
+    """Returns the maps with the boxes and swizzles that single instructions use."""
     return tuple(
-        replace(each, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
-        for each, facts in zip(maps, made, strict=True)
+        replace(tensor_map, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
+        for tensor_map, facts in zip(maps, descriptions, strict=True)
     )
 
 

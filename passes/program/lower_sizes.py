@@ -24,8 +24,8 @@ from tcc.ir.program.arithmetic import require_register
 class SizeRegisters:
     """Allocates registers and tracks what the registers of this scope hold.
 
-    A body has a scope of its own (`inner`): it sees what was computed before it. What it computes
-    is not visible after it, because it may not have run.
+    A body has a scope of its own (`inner`): it sees what was computed before it. Its results
+    are not visible after it, because it may not have run.
     """
 
     def __init__(self, parent: SizeRegisters | None = None) -> None:

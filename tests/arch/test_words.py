@@ -5,9 +5,9 @@ import pytest
 from tests.arch.names import ROOT, bound_names, room_shares, sources
 from tests.arch.texts import poor_heads, texts
 
-# Lower both whenever a room improves.  The goals are 2 percent and none.
-MOST_POOR_NAMES = 0.9  # percent of the bound names
-MOST_POOR_HEADS = 318
+# These numbers only fall.
+MOST_POOR_NAMES = 0.2  # percent of the bound names
+MOST_POOR_HEADS = 4  # in functions whose text is copied into kernels
 
 
 def test_few_names_are_no_nouns() -> None:

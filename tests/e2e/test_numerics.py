@@ -52,7 +52,7 @@ def compiled(folder: Path, name: str, **options: object) -> tuple[CompileResult,
 
 def test_strict_numerics_divide_by_scales() -> None:
     target = parse_target("cpu", "icelake-server", detect)
-    asked = (CpuBackend(target, read_options({"numerics": n}), 0).asked for n in NUMERICS)
+    asked = (CpuBackend(target, read_options({"numerics": n}), 0).requested for n in NUMERICS)
     assert [REQUANTIZE in passes for passes in asked] == [True, False]
 
 

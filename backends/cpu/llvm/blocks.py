@@ -1,9 +1,9 @@
 """Blocks in registers.
 
-A block is a grid of rows (all axes but the last) cut along the last axis into chunks; each chunk
-of each row is one register.  The last chunk of a row may use only the first lanes of its register.
-Blocks whose last axis has size one, and those wanted element by element, have chunks of one lane,
-which are LLVM scalars; they are repeated over lanes where a use asks for it.
+A block is a grid of rows (all axes but the last).  Each row is cut into chunks, and each chunk is
+one register.  The last chunk of a row may use only the first lanes of its register.  Blocks whose
+last axis has size one, and blocks that are used element by element, have chunks of one lane, which
+are LLVM scalars.  A use that needs a vector repeats a scalar over lanes.
 """
 
 from bisect import bisect_right
@@ -28,21 +28,21 @@ class Chunk:
 
 @lru_cache(maxsize=1024)
 def vector_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
-    """The last axis cut into vectors; a tail takes the narrowest power of two that holds it."""
-    whole = tuple(Chunk(s, lanes, lanes) for s in range(0, size - lanes + 1, lanes))
-    rest = size % lanes
-    if not rest:
-        return whole
-    return (*whole, Chunk(size - rest, rest, 1 << (rest - 1).bit_length()))
+    """Cuts the last axis into vectors; the tail gets the smallest power of two that holds it."""
+    full_chunks = tuple(Chunk(s, lanes, lanes) for s in range(0, size - lanes + 1, lanes))
+    tail = size % lanes
+    if not tail:
+        return full_chunks
+    return (*full_chunks, Chunk(size - tail, tail, 1 << (tail - 1).bit_length()))
 
 
 @lru_cache(maxsize=1024)
 def carried_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
-    """As `vector_chunks`, but a tail after whole vectors has their width too.
+    """Cuts the last axis like `vector_chunks`, but a tail after full vectors has their width.
 
-    A contraction repeats its other operand's elements over whole vectors: were the sums of the
-    tail narrower, their use of the same repeated element would make LLVM's register allocator
-    move sums around, down to a quarter of the speed.
+    A contraction repeats elements of its other operand over full vectors.  If the accumulators of
+    the tail were narrower, using the same repeated elements for them would make LLVM's register
+    allocator move accumulators between registers, which costs up to three quarters of the speed.
     """
     chunks = vector_chunks(size, lanes)
     return tuple(Chunk(c.start, c.count, chunks[0].width) for c in chunks)
@@ -54,7 +54,7 @@ def scalar_chunks(size: int) -> tuple[Chunk, ...]:
 
 
 def same_cuts(a: Sequence[Chunk], b: Sequence[Chunk]) -> bool:
-    """Whether two divisions of a row differ at most in the widths of registers."""
+    """True where two divisions of a row differ at most in the widths of registers."""
     return [(c.start, c.count) for c in a] == [(c.start, c.count) for c in b]
 
 
@@ -64,12 +64,12 @@ def last_axis(shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=1024)
 def row_positions(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The positions along all axes but the last, in row-major order."""
+    """Returns the positions along all axes but the last, in row-major order."""
     return tuple(product(*(range(n) for n in shape[:-1])))
 
 
 def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
-    """The row of a block of `shape` that broadcasts to `position` of a block of as many axes."""
+    """Returns the row of a block of `shape` that broadcasts to `position` of a larger block."""
     number = 0
     for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
         number = number * size + (0 if size == 1 else at)
@@ -77,7 +77,7 @@ def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
 
 
 def register_element(dtype: DType) -> str:
-    """The LLVM type that holds one element in a register: narrow floats are carried as f32."""
+    """Returns the LLVM type of one element in a register; narrow floats are held as f32."""
     if dtype.kind is DTypeKind.FLOAT:
         return "double" if dtype.bits == 64 else "float"
     return "i1" if dtype.kind is DTypeKind.BOOL else f"i{8 * dtype.bytes}"
@@ -101,12 +101,12 @@ class RegisterBlock:
 
 
 def element(code: Code, value: RegisterBlock, row: int, lane: int) -> Reg:
-    """One element as a scalar."""
+    """Returns one element as a scalar."""
     return code.extract(*_place(value, row, lane))
 
 
 def _place(value: RegisterBlock, row: int, lane: int) -> tuple[Reg, int]:
-    """The register of an element, and which lane of it."""
+    """Returns the register of an element and its lane; raises IndexError outside the block."""
     number, chunk = _chunk_of(value, lane)
     if not chunk.start <= lane < chunk.start + chunk.count:
         raise IndexError(lane)
@@ -119,7 +119,7 @@ def _chunk_of(value: RegisterBlock, lane: int) -> tuple[int, Chunk]:
 
 
 def splat_element(code: Code, value: RegisterBlock, row: int, lane: int, width: int) -> Reg:
-    """One element in each of `width` lanes."""
+    """Returns one element in each of `width` lanes."""
     reg, at = _place(value, row, lane)
     if reg.width == 1 or width == 1:
         return code.splat(code.extract(reg, at), width)
@@ -128,7 +128,7 @@ def splat_element(code: Code, value: RegisterBlock, row: int, lane: int, width: 
 
 
 def _resized(code: Code, reg: Reg, width: int) -> Reg:
-    """The first `width` lanes of a register; those that it does not have are undefined."""
+    """Returns the first `width` lanes of a register; lanes that it lacks are undefined."""
     if reg.width == width:
         return reg
     if reg.width == 1:
@@ -138,7 +138,7 @@ def _resized(code: Code, reg: Reg, width: int) -> Reg:
 
 
 def in_chunks(code: Code, value: RegisterBlock, chunks: tuple[Chunk, ...]) -> RegisterBlock:
-    """`value` in other chunks."""
+    """Returns `value` cut into other chunks."""
     if value.chunks == chunks:
         return value
     regs = (part(code, value, row, chunk) for row in range(value.rows) for chunk in chunks)
@@ -146,11 +146,11 @@ def in_chunks(code: Code, value: RegisterBlock, chunks: tuple[Chunk, ...]) -> Re
 
 
 def part(code: Code, value: RegisterBlock, row: int, chunk: Chunk) -> Reg:
-    """The elements of `chunk` of a row; a last axis of size one is repeated over it."""
+    """Returns the elements of `chunk` in a row; repeats a last axis of size one over it."""
     if last_axis(value.shape) == 1:
         return code.splat(value.at(row, 0), chunk.width)
-    number, own = _chunk_of(value, chunk.start)
-    if (own.start, own.count) == (chunk.start, chunk.count):
+    number, block_chunk = _chunk_of(value, chunk.start)
+    if (block_chunk.start, block_chunk.count) == (chunk.start, chunk.count):
         return _resized(code, value.at(row, number), chunk.width)
     lanes = [element(code, value, row, chunk.start + n) for n in range(chunk.count)]
     key = ("gather", tuple(lanes), chunk.width)

@@ -1,4 +1,4 @@
-"""The statements of a kernel."""
+"""Code of a kernel's statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -15,7 +15,7 @@ from tcc.backends.cpu.llvm.reduce import reduce
 from tcc.backends.cpu.llvm.relayout import broadcast, relayout
 from tcc.backends.cpu.llvm.stores import store
 from tcc.backends.cpu.llvm.text import Reg
-from tcc.backends.cpu.llvm.uses import wanted_as_scalars, wanted_as_words
+from tcc.backends.cpu.llvm.uses import blocks_as_scalars, blocks_as_words
 from tcc.ir.index import as_int, free_vars, iterator
 from tcc.ir.tile import (
     Block,
@@ -36,19 +36,19 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16
 from tcc.schedule.nest import typical
 
-# So many trips of a loop at most are written one by one.
+# The most trips of a loop that are unrolled.
 _FEW = 4
-# Seconds from one question to the next at most, where a unit takes longer.
+# The most seconds from one question whether to go on to the next, within a tile.
 _ASKS = 2e-3
 
 
 class Statements:
-    """Emits statements, keeping the registers of every block in sight."""
+    """Emits statements and keeps the registers of all visible blocks."""
 
     def __init__(
         self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], seconds: float = 0.0
     ) -> None:
-        """`seconds`: what a unit takes, where it is to ask whether to go on; see `emit`."""
+        """`seconds` is the time of a tile that asks whether to go on (see `emit`), else 0."""
         self._indices, self._seconds = indices, seconds
         self._values: dict[Block, RegisterBlock] = {}
         self._env = Environment(indices, buffers, self._values)
@@ -57,12 +57,12 @@ class Statements:
         self._words: frozenset[Block] = frozenset()
 
     def plan(self, body: Sequence[Stmt]) -> None:
-        """Finds out how the blocks of a kernel's body are used."""
-        self._scalars = wanted_as_scalars(body)
-        self._words = wanted_as_words(body, self._indices.code.module.profile)
+        """Determines how the statements of a kernel's body use its blocks."""
+        self._scalars = blocks_as_scalars(body)
+        self._words = blocks_as_words(body, self._indices.code.module.profile)
 
     def run(self, body: Sequence[Stmt]) -> None:
-        """Emits statements of the body that was planned."""
+        """Emits statements of the body that `plan` received."""
         for statement in body:
             if not isinstance(statement, Store):
                 self._write()
@@ -133,12 +133,12 @@ class Statements:
             return
         inits = [self._canonical(self._values[block]) for block in node.inits]
         name = code.fresh("loop")
-        before, front = code.label, code.keep_place()
+        entry_label, front = code.label, code.keep_place()
         if size > 0:
             code.jump(name)
         else:
-            some = code.compare("icmp slt", start, stop)
-            code.branch(some, name, f"{name}.done")
+            any_trip = code.compare("icmp slt", start, stop)
+            code.branch(any_trip, name, f"{name}.done")
         code.place(name)
         line = len(code.lines)
         counter = code.emit("i64", 1, "")
@@ -152,36 +152,38 @@ class Statements:
             with self._asking(node):
                 self.run(node.body)
             yields = [self._canonical(self._values[block]) for block in node.yields]
-            after = code.op("add nsw", counter, node.step)
-            more = code.compare("icmp slt", after, stop)
+            next_counter = code.op("add nsw", counter, node.step)
+            goes_on = code.compare("icmp slt", next_counter, stop)
         latch = code.label
-        code.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
-        phis = [(counter, start, after)]
+        code.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
+        phis = [(counter, start, next_counter)]
         for value, init, final in zip(carried, inits, yields, strict=True):
             phis += zip(value.regs, init.regs, final.regs, strict=True)
-        for at, (reg, first, last) in enumerate(phis, line):
-            code.lines[at] = f"  {reg.text} = {_incoming(reg, (first, before), (last, latch))}"
+        for line_number, (reg, first, last) in enumerate(phis, line):
+            code.lines[line_number] = (
+                f"  {reg.text} = {_incoming(reg, (first, entry_label), (last, latch))}"
+            )
         code.place(f"{name}.done")
         for block, init, final in zip(node.results, inits, yields, strict=True):
             regs_out = final.regs
             if size < 1:
                 regs_out = tuple(
                     code.emit(
-                        last.elem, last.width, _incoming(last, (first, before), (last, latch))
+                        last.elem, last.width, _incoming(last, (first, entry_label), (last, latch))
                     )
                     for first, last in zip(init.regs, final.regs, strict=True)
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
     def _one_by_one(self, node: Loop, trips: int) -> bool:
-        """Whether trips are written one by one: a single one, or few that alone decide a guard."""
+        """True where the loop is unrolled: it has one trip, or few that decide a guard."""
         guards = (g for s in node.body if isinstance(s, Load) for g in s.guards)
         names = ({v.name for v in free_vars(g.index)} for g in guards)
         decided = (node.var.name in n and n.isdisjoint(self._indices.values) for n in names)
         return trips == 1 or (0 < trips <= _FEW and any(decided))
 
     def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
-        """Names the loop variable, and the trip number behind it for the simplifier."""
+        """Binds the loop variable, and the trip number in terms of which the simplifier sees it."""
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
         trip = iterator(f"{node.var.name}.trip", (node.stop - node.start) // node.step)
@@ -191,16 +193,19 @@ class Statements:
 
     @contextmanager
     def _asking(self, node: Loop) -> Iterator[None]:
-        """Inside, a trip of a loop that takes long, or inputs decide how long: it asks in one of so
-        many trips, or in loops of its own where it takes long too."""
+        """Emits a trip of the loop inside; some trips ask whether to go on.
+
+        A loop asks if it takes long or has a data-dependent trip count, every few trips.  If one
+        trip takes long, its inner loops ask instead.
+        """
         all_trips, code = self._seconds, self._indices.code
         self._seconds /= max(1, typical((node.stop - node.start) // node.step))
-        long = all_trips > _ASKS or as_int(node.stop - node.start) is None
-        if 0 < self._seconds <= _ASKS and long:
-            every = 1 << int(log2(_ASKS / self._seconds))
+        is_long = all_trips > _ASKS or as_int(node.stop - node.start) is None
+        if 0 < self._seconds <= _ASKS and is_long:
+            period = 1 << int(log2(_ASKS / self._seconds))
             trip, name = self._indices.values[f"{node.var.name}.trip"], code.fresh("ask")
-            due = code.compare("icmp eq", code.op("and", trip, every - 1), every - 1)
-            code.branch(due, name, f"{name}.go")
+            is_due = code.compare("icmp eq", code.op("and", trip, period - 1), period - 1)
+            code.branch(is_due, name, f"{name}.go")
             code.place(name)
             code.void(f"%{name}.ends = call i32 %ask(ptr %asked) nounwind")
             code.void(f"%{name}.no = icmp eq i32 %{name}.ends, 0")
@@ -223,7 +228,7 @@ class Statements:
         code.place(f"{name}.done")
 
     def _canonical(self, value: RegisterBlock) -> RegisterBlock:
-        """The value in the chunks that all that a loop carries has."""
+        """Returns the value in the chunks that all values carried by loops have."""
         code = self._indices.code
         return in_chunks(code, value, carried_chunks(last_axis(value.shape), code.module.lanes))
 

@@ -1,8 +1,8 @@
 """Element-wise bodies over blocks.
 
-Code is written register by register in the order of the result.  Each scalar of the body has a
-natural shape (the axes along which it varies): it is computed once for each register of that
-shape and repeated over lanes only where a wider use needs it.
+Code is emitted register by register in the order of the result.  Each scalar of the body has a
+natural shape: the axes along which it varies.  A scalar is computed once for each register of its
+natural shape and repeated over lanes only where a wider use needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ _ONE = Chunk(0, 1, 1)
 
 
 class LaneScalars:
-    """A scalar body over blocks: `at` gives its value for one register of the result."""
+    """A scalar body over blocks; `at` emits its value for one register of the result."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LaneScalars:
         return self._indices.code
 
     def _axes(self, node: Scalar) -> frozenset[int]:
-        """The axes of the result along which `node` varies."""
+        """Returns the axes of the result along which `node` varies."""
         rank = len(self._shape)
         match node:
             case Arg():
@@ -75,13 +75,13 @@ class LaneScalars:
                 return frozenset(a for c in children(node) for a in self._varying[c])
 
     def at(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
-        """`node` at a row of the result for the elements of `chunk`."""
+        """Returns the value of `node` in the row `position` for the elements of `chunk`."""
         varying, last = self._varying[node], len(self._shape) - 1
-        narrow = chunk if last in varying else _ONE
-        where = tuple(p if n in varying else 0 for n, p in enumerate(position))
-        key = (node, where, narrow)
+        natural_chunk = chunk if last in varying else _ONE
+        row = tuple(p if n in varying else 0 for n, p in enumerate(position))
+        key = (node, row, natural_chunk)
         if key not in self._known:
-            self._known[key] = self._emit(node, where, narrow)
+            self._known[key] = self._emit(node, row, natural_chunk)
         return self._code.splat(self._known[key], chunk.width)
 
     def _emit(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
@@ -102,19 +102,19 @@ class LaneScalars:
         mapping = {v: const(p) for v, p in zip(self._lanes, position, strict=False)}
         mapping |= {v: const(chunk.start) + lane_of(chunk) for v in self._lanes[-1:]}
         index = substitute(node.index, mapping)
-        each = self._indices.lanes(index, chunk)
+        positions = self._indices.lanes(index, chunk)
         if not node.dtype.is_float:
-            return convert(self._code, each, I64, node.dtype)
+            return convert(self._code, positions, I64, node.dtype)
         if within(index + 2**31, const(2**32)):
-            each = self._code.convert("trunc", each, "i32")
+            positions = self._code.convert("trunc", positions, "i32")
         elem = "double" if node.dtype is F64 else "float"
-        return round_to(self._code, self._code.convert("sitofp", each, elem), node.dtype)
+        return round_to(self._code, self._code.convert("sitofp", positions, elem), node.dtype)
 
 
 def compute(
     indices: LlvmIndices, node: Compute, values: Mapping[int, RegisterBlock]
 ) -> RegisterBlock:
-    """The result of a Compute; `values` are its arguments by number."""
+    """Returns the result of a Compute; `values` are its arguments by number."""
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
     chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
@@ -127,8 +127,10 @@ def compute(
 
 
 def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
-    """Whether a function of many instructions is computed, and a loop over rows can hold it: the
-    body needs no positions, and no single bits from memory."""
+    """True where the body calls a function of many instructions and a loop over rows can hold it.
+
+    A loop cannot hold a body that uses positions, or blocks of bool, whose registers are bits.
+    """
     nodes = walk(node.body)
     return (
         any(isinstance(n, Apply) and n.function in MATH for n in nodes)
@@ -140,26 +142,27 @@ def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
 def _row_by_row(
     indices: LlvmIndices, node: Compute, args: Sequence[RegisterBlock], chunks: tuple[Chunk, ...]
 ) -> list[Reg]:
-    """The result's registers, by a function that loops over its rows.
+    """Computes the result's registers by an LLVM procedure that loops over rows.
 
-    LLVM takes time for every instruction, and functions would be most of them; blocks of one shape
-    share theirs.  It is called, for in the loops around it constants of the loop would take the
-    registers of sums.  What differs between rows passes through memory, where a row's results take
-    its operands' place; what does not lies behind the rows.
+    The loop keeps LLVM's compile time low: each math function takes many instructions, and blocks
+    of the same shape share one procedure.  The procedure is not inlined, because the constants of
+    its loop would displace accumulators from the registers of the loops around the call.  Operands
+    pass through a table on the stack: each row has a slot for the operands that differ between
+    rows, which its results overwrite, and the operands that all rows share follow the rows.
     """
     code, positions = indices.code, row_positions(node.out.shape)
     cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
-    operands = [(arg, chunk) for arg, own in zip(args, cuts, strict=True) for chunk in own]
-    given = [
+    operands = [(arg, chunk) for arg, pieces in zip(args, cuts, strict=True) for chunk in pieces]
+    row_regs = [
         [part(code, arg, row_number(arg.shape, position), chunk) for arg, chunk in operands]
         for position in positions
     ]
-    moved = [n for n, column in enumerate(zip(*given, strict=True)) if len(set(column)) > 1]
-    kept = [n for n in range(len(operands)) if n not in moved]
+    varying = [n for n, column in enumerate(zip(*row_regs, strict=True)) if len(set(column)) > 1]
+    constant = [n for n in range(len(operands)) if n not in varying]
     results = [Reg(register_element(node.out.dtype), chunk.width, "") for chunk in chunks]
-    size = max(reg.bytes for reg in (*given[0], *results))
-    stride = size * max(len(moved), len(results))
-    table = code.stack(stride * len(positions) + size * len(kept))
+    size = max(reg.bytes for reg in (*row_regs[0], *results))
+    stride = size * max(len(varying), len(results))
+    table = code.stack(stride * len(positions) + size * len(constant))
 
     def place(code: Code, row: Reg, column: int) -> Reg:
         first = code.offset(table, row, f"[{stride} x i8]")
@@ -172,17 +175,22 @@ def _row_by_row(
     def store(code: Code, reg: Reg, row: Reg, column: int) -> None:
         code.void(f"store {reg}, {place(code, row, column)}, align {reg.bytes}")
 
-    for number, regs in enumerate((*given, given[0])):
-        for column, n in enumerate(moved if number < len(given) else kept):
+    for number, regs in enumerate((*row_regs, row_regs[0])):
+        for column, n in enumerate(varying if number < len(row_regs) else constant):
             store(code, regs[n], int_const(number), column)
     inner, rows = Code(code.module), Reg("i64", 1, "%rows")
-    read = {n: load(inner, given[0][n], rows, column) for column, n in enumerate(kept)}
+    loaded = {n: load(inner, row_regs[0][n], rows, column) for column, n in enumerate(constant)}
     with inner.repeat(rows) as row:
-        read |= {n: load(inner, given[0][n], row, column) for column, n in enumerate(moved)}
-        taken = iter([read[n] for n in range(len(operands))])
+        loaded |= {n: load(inner, row_regs[0][n], row, column) for column, n in enumerate(varying)}
+        regs_left = iter([loaded[n] for n in range(len(operands))])
         one_row = [
-            RegisterBlock(arg.dtype, (1, last_axis(arg.shape)), own, tuple(islice(taken, len(own))))
-            for arg, own in zip(args, cuts, strict=True)
+            RegisterBlock(
+                arg.dtype,
+                (1, last_axis(arg.shape)),
+                pieces,
+                tuple(islice(regs_left, len(pieces))),
+            )
+            for arg, pieces in zip(args, cuts, strict=True)
         ]
         shape = 1, last_axis(node.out.shape)
         body = LaneScalars(LlvmIndices(inner), node.body, one_row, shape)
@@ -198,12 +206,12 @@ def _row_by_row(
 
 
 def combine(code: Code, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
-    """Scalars over `Arg`s applied to registers, all of one width."""
-    known: dict[Scalar, Reg] = {}
+    """Applies scalars over `Arg`s to registers, all of one width."""
+    values: dict[Scalar, Reg] = {}
     for node in walk(*bodies):
         if isinstance(node, Arg):
-            known[node] = args[node.number]
+            values[node] = args[node.number]
         else:
-            inner = [known[c] for c in children(node)]
-            known[node] = emit_scalar(code, node, inner, args[0].width)
-    return tuple(known[b] for b in bodies)
+            inner = [values[c] for c in children(node)]
+            values[node] = emit_scalar(code, node, inner, args[0].width)
+    return tuple(values[b] for b in bodies)

@@ -1,9 +1,10 @@
 """Contractions of register blocks.
 
-Three shapes of code: the last axis of the result is a vector axis of one operand and the other
-operand's elements are repeated over it (GEMM); it is a vector axis of both (depthwise); or both
-operands end in the summed axis and partial sums in lanes are added at the end (dot products).
-Anything else is computed element by element.
+There are three shapes of code.  GEMM: the last axis of the result is in the lanes of one operand,
+and elements of the other operand are repeated over the lanes.  Depthwise: the last axis of the
+result is in the lanes of both operands.  Dot products: both operands end in the summed axis, and
+the lanes of a partial sum are added at the end.  Other contractions are computed element by
+element.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ Point = Mapping[str, int]
 
 
 def scalar_operands(node: Contract) -> tuple[Block, ...]:
-    """The operands whose elements are used one at a time, repeated over lanes."""
+    """Returns the operands whose elements are used one at a time, repeated over lanes."""
     if not node.out_axes or last_axis(node.out.shape) == 1 or _dots_pay(node):
         return ()
     last = node.out_axes[-1]
@@ -46,9 +47,12 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
 
 
 def multiplies_words(node: Contract, profile: Profile) -> bool:
-    """Whether products of neighbours are summed word by word: of bytes, or of pairs of bf16 if
-    there is the instruction for it; one summed axis (of bf16 with an even length), last in the
-    operand used one element at a time and before the lanes in the other."""
+    """True where one instruction multiplies and adds all elements of a 32-bit word.
+
+    The elements are four bytes, or two bf16 if the processor has the instruction.  There is one
+    summed axis, of even length for bf16.  It is the last axis of the operand that is used one
+    element at a time, and the axis before the lanes in the other operand.
+    """
     kinds, acc = {node.a.dtype, node.b.dtype}, node.acc.dtype
     paired = kinds == {BF16} and acc is F32 and profile.multiplies_pairs
     if not paired and not (kinds <= {I8, U8} and acc is I32):
@@ -57,9 +61,11 @@ def multiplies_words(node: Contract, profile: Profile) -> bool:
     summed = {x for x in node.a_axes + node.b_axes if x not in node.out_axes}
     if len(summed) != 1 or not scalar:
         return False
-    one, many = (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
-    k = one[-1]
-    fits = k in summed and many[-2:] == (k, node.out_axes[-1])
+    scalar_axes, vector_axes = (
+        (node.a_axes, node.b_axes) if node.a in scalar else (node.b_axes, node.a_axes)
+    )
+    k = scalar_axes[-1]
+    fits = k in summed and vector_axes[-2:] == (k, node.out_axes[-1])
     return fits and not (paired and _size(node, k) % per_word(BF16))
 
 
@@ -68,21 +74,22 @@ def _size(node: Contract, label: str) -> int:
 
 
 def _dots_pay(node: Contract) -> bool:
-    """Whether both end in a summed axis, long enough to pay for a sum of lanes per element."""
+    """True where both operands end in a summed axis that is long enough to pay for adding up the
+    lanes of each element."""
     a, b, out = node.a_axes, node.b_axes, node.out_axes
     if not a or not b or a[-1] != b[-1] or a[-1] in out:
         return False
     depth = last_axis(node.a.shape)
     if last_axis(node.out.shape) == 1:
         return depth > 1
-    # The other way is to transpose the operand that has the result's last axis.
+    # The alternative transposes the operand that has the result's last axis.
     return 32 * prod(node.out.shape[:-1]) < depth
 
 
 def contract(
     code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
 ) -> RegisterBlock:
-    """The result of a Contract for values of its blocks."""
+    """Returns the result of a Contract for values of its blocks."""
     return _Contraction(code, node, acc, a, b).run()
 
 
@@ -91,7 +98,7 @@ class _Contraction:
         self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
     ) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        # Words of several neighbours each: the summed axis is as much shorter.
+        # Each word holds several neighbours, so the summed axis is shorter by that factor.
         self.words = a.dtype is U32 and node.a.dtype is not U32
         self.acc, self.a, self.b = acc, a, b
         if not self.words:
@@ -122,13 +129,13 @@ class _Contraction:
     def _ending_in(
         self, last: str, value: RegisterBlock, axes: tuple[str, ...]
     ) -> tuple[RegisterBlock, tuple[str, ...]]:
-        """`value` with the axis `last`, if it has it, at the end."""
+        """Moves the axis `last` to the end of `value`, if `value` has it."""
         if last not in axes or axes[-1] == last:
             return value, axes
-        moved = (*(x for x in axes if x != last), last)
-        order = tuple(axes.index(x) for x in moved)
-        shape = tuple(self.sizes[x] for x in moved)
-        return rearrange(self.code, value, order, shape), moved
+        new_axes = (*(x for x in axes if x != last), last)
+        order = tuple(axes.index(x) for x in new_axes)
+        shape = tuple(self.sizes[x] for x in new_axes)
+        return rearrange(self.code, value, order, shape), new_axes
 
     # ---- the result's last axis in lanes ------------------------------------------------------
 
@@ -175,12 +182,12 @@ class _Contraction:
                     y = part(self.code, self.b, self._row(self.b, self.b_axes, at), chunk)
                     x, y = self._without_tail(x, chunk), self._without_tail(y, chunk)
                     zero = literal(0, self.dtype, chunk.width)
-                    total = partial.get(chunk.width, zero)
-                    partial[chunk.width] = self._multiply_add(x, y, total)
+                    acc = partial.get(chunk.width, zero)
+                    partial[chunk.width] = self._multiply_add(x, y, acc)
             row = self._row(self.acc, node.out_axes, point)
             lane = point[node.out_axes[-1]] if node.out_axes else 0
-            total = self._horizontal(partial)
-            out.append(self._add(element(self.code, self.acc, row, lane), total))
+            dot = self._horizontal(partial)
+            out.append(self._add(element(self.code, self.acc, row, lane), dot))
         return self._from_elements(out)
 
     def _without_tail(self, reg: Reg, chunk: Chunk) -> Reg:
@@ -191,17 +198,17 @@ class _Contraction:
         return self.code.shuffle(reg, zero, keep)
 
     def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
-        """The sum of all lanes, halving the widest until one is left."""
+        """Returns the sum of all lanes; the widest partial sum is halved until one lane is left."""
         width = max(partial)
-        total = partial[width]
+        folded = partial[width]
         while width > 1:
             half = width // 2
-            low = self.code.shuffle(total, None, range(half))
-            high = self.code.shuffle(total, None, range(half, width))
-            total, width = self._add(low, high), half
+            low = self.code.shuffle(folded, None, range(half))
+            high = self.code.shuffle(folded, None, range(half, width))
+            folded, width = self._add(low, high), half
             if width in partial:
-                total = self._add(total, partial[width])
-        return total
+                folded = self._add(folded, partial[width])
+        return folded
 
     # ---- anything else ------------------------------------------------------------------------
 
@@ -209,13 +216,13 @@ class _Contraction:
         node = self.node
         out: list[Reg] = []
         for point in self._points(node.out_axes):
-            total = self._element(self.acc, node.out_axes, point)
+            acc = self._element(self.acc, node.out_axes, point)
             for inner in self._points(self.summed):
                 at = {**point, **inner}
                 x = self._element(self.a, self.a_axes, at)
                 y = self._element(self.b, self.b_axes, at)
-                total = self._multiply_add(x, y, total)
-            out.append(total)
+                acc = self._multiply_add(x, y, acc)
+            out.append(acc)
         return self._from_elements(out)
 
     def _element(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> Reg:
@@ -235,22 +242,22 @@ class _Contraction:
     def _row(self, value: RegisterBlock, axes: tuple[str, ...], at: Point) -> int:
         return row_number(value.shape, [at[x] for x in axes[:-1]])
 
-    def _multiply_add(self, x: Reg, y: Reg, total: Reg) -> Reg:
+    def _multiply_add(self, x: Reg, y: Reg, acc: Reg) -> Reg:
         if self.words and self.node.a.dtype is BF16:
-            return multiply_pairs(self.code, x, y, total)
+            return multiply_pairs(self.code, x, y, acc)
         if self.words:
             kinds = self.node.a.dtype, self.node.b.dtype
-            return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), total)
+            return multiply_bytes(self.code, (x, kinds[0]), (y, kinds[1]), acc)
         if self.dtype.is_float and self.code.module.profile.fma:
-            return round_to(self.code, self.code.fma(x, y, total), self.dtype)
+            return round_to(self.code, self.code.fma(x, y, acc), self.dtype)
         if self.dtype.is_float:
-            product = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
-            return self._add(product, total)
-        return self.code.op("add", self.code.op("mul", x, y), total)
+            scaled = round_to(self.code, self.code.op("fmul", x, y), self.dtype)
+            return self._add(scaled, acc)
+        return self.code.op("add", self.code.op("mul", x, y), acc)
 
     def _add(self, x: Reg, y: Reg) -> Reg:
-        total = self.code.op("fadd" if self.dtype.is_float else "add", x, y)
-        return round_to(self.code, total, self.dtype)
+        result = self.code.op("fadd" if self.dtype.is_float else "add", x, y)
+        return round_to(self.code, result, self.dtype)
 
 
 def _cast(code: Code, value: RegisterBlock, dtype: DType) -> RegisterBlock:

@@ -1,8 +1,9 @@
-"""Words: neighbours along a summed axis in one word of 32 bits, the earliest one lowest.
+"""Words of 32 bits that hold neighbours along a summed axis, the first in the lowest bits.
 
-Two of bf16, four of bytes.  Weights lie in memory like that (`tcc.passes.tile.plan`), and a
-contraction multiplies and adds all of a word at once where the processor has an instruction for it
-(AVX512_BF16, VNNI; BFDOT, SDOT).  Elsewhere a few instructions take them apart.
+A word holds two bf16 or four bytes.  Weights have this layout (`tcc.passes.tile.plan`).  A
+contraction multiplies and adds all elements of a word at once where the processor has an
+instruction for it (AVX512_BF16, VNNI; BFDOT, SDOT).  On other processors a few instructions take
+the words apart.
 
     block bf16[4, 64] at 128*(l0 // 2) + 2*l1 + l0 % 2     two rows of 64 words
     block i8[8, 64] at 256*(l0 // 4) + 4*l1 + l0 % 4       two rows of 64 words
@@ -10,7 +11,7 @@ contraction multiplies and adds all of a word at once where the processor has an
 
 from collections.abc import Sequence
 
-from tcc.backends.cpu.instructions import bf16_product, byte_product, pair_product
+from tcc.backends.cpu.instructions import bf16_dot, byte_dot, pair_dot
 from tcc.backends.cpu.llvm.blocks import (
     Chunk,
     RegisterBlock,
@@ -22,29 +23,30 @@ from tcc.backends.cpu.llvm.blocks import (
     vector_chunks,
 )
 from tcc.backends.cpu.llvm.indices import constant, lane_of
-from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, access, load, masked_load
+from tcc.backends.cpu.llvm.memory import BlockAccess, Environment, block_access, load, masked_load
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, vector_type
 from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
-_LATER = -65536  # the bits of a word that the later of two has
-_LEAST_LANES = 4  # of the instructions
-_SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101  # of the four bytes of a word
+_LATER = -65536  # the bits of a word that hold the later of two elements
+_LEAST_LANES = 4  # of the dot-product instructions
+# The sign bits of a word's four bytes, and a one in each byte.
+_SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101
 
 
 def per_word(dtype: DType) -> int:
-    """How many elements of a narrow type lie in a word."""
+    """Returns the number of elements of a narrow type in a word."""
     return 32 // dtype.bits
 
 
 def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
-    """A block of bf16 whose rows lie in pairs, as values; None where they do not."""
+    """Loads a block of bf16 whose rows lie in pairs, as f32 values; None for another layout."""
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
         return None
-    where = access(env, node, shape)
-    chunks = vector_chunks(shape[-1], where.code.module.lanes)
+    access = block_access(env, node, shape)
+    chunks = vector_chunks(shape[-1], access.code.module.lanes)
     regs: dict[tuple[int, Chunk], Reg] = {}
     for position in row_positions(shape):
         number = row_number(shape, position)
@@ -52,110 +54,115 @@ def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
             continue
         count = min(2, shape[-2] - position[-1])
         for chunk in chunks:
-            words = _words(where, position, chunk, count)
+            words = _words(access, position, chunk, count)
             if words is None:
                 return None
-            regs[number, chunk], later = halves(where.code, words)
+            regs[number, chunk], later = halves(access.code, words)
             if count == 2:
                 regs[number + 1, chunk] = later
-    ordered = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
-    return RegisterBlock(BF16, shape, chunks, ordered)
+    row_regs = tuple(regs[n, c] for n in range(len(regs) // len(chunks)) for c in chunks)
+    return RegisterBlock(BF16, shape, chunks, row_regs)
 
 
 def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
-    """A block as words of neighbours: along the last axis where `scalars` are wanted, else along
-    the one before.  What does not lie so is put together.  In the last word, what an axis lacks is
-    zero where `scalars` are wanted, and anything elsewhere."""
+    """Loads a block as words of neighbours along the last axis with `scalars`, else along the axis
+    before it.
+
+    Elements that do not lie in words are loaded and joined.  If the last word is not full, its
+    other elements are zero with `scalars`, and undefined without.
+    """
     shape, per = node.out.shape, per_word(node.out.dtype)
-    where = access(env, node, shape)
+    access = block_access(env, node, shape)
     length = shape[-1] if scalars else shape[-2]
     words = -(-length // per)
     if scalars:
-        short = (*shape[:-1], words)
+        word_shape = (*shape[:-1], words)
         chunks = scalar_chunks(words)
         places = [
             (p, Chunk(per * c.start, 1, 1), min(per, length - per * c.start))
-            for p in row_positions(short)
+            for p in row_positions(word_shape)
             for c in chunks
         ]
     else:
-        short = (*shape[:-2], words, shape[-1])
-        chunks = vector_chunks(shape[-1], where.code.module.lanes)
+        word_shape = (*shape[:-2], words, shape[-1])
+        chunks = vector_chunks(shape[-1], access.code.module.lanes)
         places = [
             ((*p[:-1], per * p[-1]), c, min(per, length - per * p[-1]))
-            for p in row_positions(short)
+            for p in row_positions(word_shape)
             for c in chunks
         ]
-    find = _scalar_word if scalars else _words
-    plain = not node.guards and not node.indirect
-    found = [find(where, *place) if plain else None for place in places]
-    if not all(found):
+    loader = _scalar_word if scalars else _words
+    is_plain = not node.guards and not node.indirect
+    words_of = [loader(access, *place) if is_plain else None for place in places]
+    if not all(words_of):
         value = load(env, node, scalars)
-        joined = _joined_scalars if scalars else _joined_rows
-        found = [joined(where.code, value, *place) for place in places]
-    return RegisterBlock(U32, short, chunks, tuple(r for r in found if r is not None))
+        join = _join_scalars if scalars else _join_rows
+        words_of = [join(access.code, value, *place) for place in places]
+    return RegisterBlock(U32, word_shape, chunks, tuple(r for r in words_of if r is not None))
 
 
-# ---- products -----------------------------------------------------------------------------------
+# ---- multiply-adds ------------------------------------------------------------------------------
 
 
 def halves(code: Code, words: Reg) -> tuple[Reg, Reg]:
-    """The earlier and the later elements of words of bf16, as f32."""
-    early = code.op("shl", words, 16)
-    late = code.op("and", words, _LATER)
-    return code.bitcast(early, "float"), code.bitcast(late, "float")
+    """Returns the earlier and the later elements of words of bf16, as f32."""
+    earlier = code.op("shl", words, 16)
+    later = code.op("and", words, _LATER)
+    return code.bitcast(earlier, "float"), code.bitcast(later, "float")
 
 
-def multiply_pairs(code: Code, x: Reg, y: Reg, total: Reg) -> Reg:
-    """`total` plus the products of both elements of each word of `x` and `y`, of bf16."""
-    width = total.width
+def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
+    """Adds the products of both bf16 elements of each word of `x` and `y` to `acc`."""
+    width = acc.width
     if width < _LEAST_LANES:
         for a, b in zip(halves(code, x), halves(code, y), strict=True):
-            total = code.fma(a, b, total)
-        return total
+            acc = code.fma(a, b, acc)
+        return acc
     a, b = (_as_lanes(code, r, "bfloat", 2) for r in (x, y))
-    return code.call(bf16_product(code.module.profile, width), "float", width, total, a, b)
+    return code.call(bf16_dot(code.module.profile, width), "float", width, acc, a, b)
 
 
-def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], total: Reg) -> Reg:
-    """`total` plus the products of all four elements of each word of `x` and `y`, in i32."""
-    profile, width = code.module.profile, total.width
-    if y[1] is U8:  # an unsigned one first, where there is one
+def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: Reg) -> Reg:
+    """Adds the products of all four bytes of each word of `x` and `y` to `acc`, in i32."""
+    profile, width = code.module.profile, acc.width
+    if y[1] is U8:  # unsigned bytes come first, where there are any
         x, y = y, x
-    name = byte_product(profile, x[1] is U8, y[1] is U8, width)
-    signed = byte_product(profile, False, False, width)
+    name = byte_dot(profile, x[1] is U8, y[1] is U8, width)
+    signed = byte_dot(profile, False, False, width)
     if name:
-        return code.call(name, "i32", width, total, *_all_bytes(code, x[0], y[0]))
+        return code.call(name, "i32", width, acc, *_all_bytes(code, x[0], y[0]))
     if signed:
-        return _multiply_shifted(code, signed, x[0], y[0], total)
-    if width >= _LEAST_LANES and pair_product(profile, width):
+        return _multiply_shifted(code, signed, x[0], y[0], acc)
+    if width >= _LEAST_LANES and pair_dot(profile, width):
         for n in range(2):
             a, b = (_as_lanes(code, _every_other(code, *f, n), "i16", 2) for f in (x, y))
-            products = code.call(pair_product(profile, width), "i32", width, a, b)
-            total = code.op("add", total, products)
-        return total
+            products = code.call(pair_dot(profile, width), "i32", width, a, b)
+            acc = code.op("add", acc, products)
+        return acc
     for n in range(4):
         a, b = (_byte(code, *f, n) for f in (x, y))
-        total = code.op("add", total, code.op("mul", a, b))
-    return total
+        acc = code.op("add", acc, code.op("mul", a, b))
+    return acc
 
 
-def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, total: Reg) -> Reg:
-    """Products of unsigned bytes with signed ones by the instruction for signed ones: u * s is
-    (u - 128) * s + 128 * s, whose second part is the same for all rows."""
-    width = total.width
+def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: Reg) -> Reg:
+    """Multiplies unsigned with signed bytes by the instruction `signed`, for signed bytes alone.
 
-    def low() -> Reg:
+    u * s is (u - 128) * s + 128 * s, and all rows share the second part.
+    """
+    width = acc.width
+
+    def shift() -> Reg:
         return code.op("xor", unsigned, _SIGNS)
 
-    def rest() -> Reg:
-        ones, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
-        sums = code.call(signed, "i32", width, zero, *_all_bytes(code, ones, other))
+    def correction() -> Reg:
+        one_bytes, zero = int_const(_ONES, "i32", width), int_const(0, "i32", width)
+        sums = code.call(signed, "i32", width, zero, *_all_bytes(code, one_bytes, other))
         return code.op("shl", sums, 7)
 
-    total = code.op("add", total, code.remember(("signed rest", other), rest))
-    moved = code.remember(("signed", unsigned), low)
-    return code.call(signed, "i32", width, total, *_all_bytes(code, moved, other))
+    acc = code.op("add", acc, code.remember(("signed rest", other), correction))
+    shifted = code.remember(("signed", unsigned), shift)
+    return code.call(signed, "i32", width, acc, *_all_bytes(code, shifted, other))
 
 
 def _all_bytes(code: Code, *words: Reg) -> tuple[Reg, ...]:
@@ -168,7 +175,7 @@ def _as_lanes(code: Code, words: Reg, elem: str, count: int) -> Reg:
 
 
 def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
-    """Bytes 0 and 2, or 1 and 3, of each word as numbers of 16 bits in it."""
+    """Widens bytes 0 and 2 (`first` 0), or 1 and 3 (`first` 1), of each word to 16 bits."""
 
     def make() -> Reg:
         halves = _as_lanes(code, words, "i16", 2)
@@ -180,7 +187,7 @@ def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
 
 
 def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
-    """One of the bytes of each word, in i32."""
+    """Returns byte `number` of each word, in i32."""
 
     def make() -> Reg:
         raised = words
@@ -195,104 +202,107 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
 # ---- words in memory ----------------------------------------------------------------------------
 
 
-def _words(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
-    """The words of `count` rows from one on; None where they do not lie in words."""
-    per = per_word(where.buffer.dtype)
+def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
+    """Loads the words of `count` rows from `position` on; None where they do not lie in words."""
+    per = per_word(access.buffer.dtype)
     lane = lane_of(chunk)
-    offset, _ = where.at(position, const(chunk.start))
+    offset, _ = access.at(position, const(chunk.start))
     if chunk.width == 1:
         step: int | None = per
     else:
-        along, _ = where.at(position, const(chunk.start) + lane)
-        split = step_in(along, *free_vars(lane))
+        lane_offset, _ = access.at(position, const(chunk.start) + lane)
+        split = step_in(lane_offset, *free_vars(lane))
         step = None if split is None else split[0]
     if step != per:
         return None
     for n in range(1, count):
-        after, _ = where.at((*position[:-1], position[-1] + n), const(chunk.start))
-        if constant(after - offset) != n:
+        neighbour, _ = access.at((*position[:-1], position[-1] + n), const(chunk.start))
+        if constant(neighbour - offset) != n:
             return None
-    if count < per and (where.indices.divisor(offset) % per or not _whole(where.buffer)):
+    if count < per and (access.indices.divisor(offset) % per or not _holds_words(access.buffer)):
         return None  # the word might end beyond the buffer
-    return _load_words(where, offset, chunk)
+    return _load_words(access, offset, chunk)
 
 
-def _whole(buffer: TileBuffer) -> bool:
+def _holds_words(buffer: TileBuffer) -> bool:
     size = as_int(buffer.sizes[-1])
     return size is not None and size % per_word(buffer.dtype) == 0
 
 
-def _load_words(where: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
-    code = where.code
-    size = where.buffer.dtype.bytes
-    pointer, align = where.pointer(offset), where.alignment(offset, chunk.width * 4 // size)
+def _load_words(access: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
+    code = access.code
+    size = access.buffer.dtype.bytes
+    pointer, align = access.pointer(offset), access.alignment(offset, chunk.width * 4 // size)
     if chunk.count == chunk.width:
         kind = vector_type("i32", chunk.width)
         return code.emit("i32", chunk.width, f"load {kind}, {pointer}, align {align}")
-    inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
-    return masked_load(code, int_const(0, "i32", chunk.width), pointer, inside, align)
+    mask = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+    return masked_load(code, int_const(0, "i32", chunk.width), pointer, mask, align)
 
 
 def _scalar_word(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg | None:
-    """The word of `count` neighbours along the last axis; zeros follow them."""
-    first, _ = where.at(position, const(chunk.start))
+    """Loads the word of `count` neighbours along the last axis, with zeros behind them; None where
+    they are not adjacent in memory."""
+    first, _ = access.at(position, const(chunk.start))
     for n in range(1, count):
-        after, _ = where.at(position, const(chunk.start + n))
-        if constant(after - first) != n:
+        neighbour, _ = access.at(position, const(chunk.start + n))
+        if constant(neighbour - first) != n:
             return None
-    found: Reg | None = None
-    start, bits = 0, where.buffer.dtype.bits
+    word: Reg | None = None
+    start, bits = 0, access.buffer.dtype.bits
     while start < count:  # as few loads as there are powers of two in `count`
         size = 1 << ((count - start).bit_length() - 1)
-        at = first + start
+        offset = first + start
         elem = f"i{size * bits}"
-        loaded = where.code.emit(
-            elem, 1, f"load {elem}, {where.pointer(at)}, align {where.alignment(at, size)}"
+        loaded = access.code.emit(
+            elem,
+            1,
+            f"load {elem}, {access.pointer(offset)}, align {access.alignment(offset, size)}",
         )
-        found = _placed(where.code, found, loaded, start * bits)
+        word = _placed(access.code, word, loaded, start * bits)
         start += size
-    return found
+    return word
 
 
-# ---- words put together -------------------------------------------------------------------------
+# ---- words joined in registers ------------------------------------------------------------------
 
 
-def _joined_rows(
+def _join_rows(
     code: Code, value: RegisterBlock, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg:
-    at = [(*position[:-1], position[-1] + n) for n in range(count)]
-    rows = [part(code, value, row_number(value.shape, p), chunk) for p in at]
-    return _joined(code, rows, value.dtype)
+    positions = [(*position[:-1], position[-1] + n) for n in range(count)]
+    rows = [part(code, value, row_number(value.shape, p), chunk) for p in positions]
+    return _join(code, rows, value.dtype)
 
 
-def _joined_scalars(
+def _join_scalars(
     code: Code, value: RegisterBlock, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg:
     row = row_number(value.shape, position)
-    each = [element(code, value, row, chunk.start + n) for n in range(count)]
-    return _joined(code, each, value.dtype)
+    elements = [element(code, value, row, chunk.start + n) for n in range(count)]
+    return _join(code, elements, value.dtype)
 
 
-def _joined(code: Code, elements: Sequence[Reg], dtype: DType) -> Reg:
-    found: Reg | None = None
+def _join(code: Code, elements: Sequence[Reg], dtype: DType) -> Reg:
+    word: Reg | None = None
     for n, reg in enumerate(elements):
         bits = _bits(code, reg) if dtype is BF16 else reg
-        found = _placed(code, found, bits, n * dtype.bits)
-    assert found is not None
-    return found
+        word = _placed(code, word, bits, n * dtype.bits)
+    assert word is not None
+    return word
 
 
 def _bits(code: Code, reg: Reg) -> Reg:
-    """bf16 carried as f32, in the low half of words."""
+    """Returns the bits of bf16 values that are carried as f32, in the low half of words."""
     raised = code.bitcast(reg, "i32")
     return code.op("lshr", raised, 16)
 
 
 def _placed(code: Code, below: Reg | None, bits: Reg, shift: int) -> Reg:
-    """`bits` from bit `shift` of words on, which are empty there."""
-    wide = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
+    """Inserts `bits` at bit `shift` of the words `below`, whose bits are zero there."""
+    words = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
     if shift:
-        wide = code.op("shl", wide, shift)
-    return wide if below is None else code.op("or", below, wide)
+        words = code.op("shl", words, shift)
+    return words if below is None else code.op("or", below, words)

@@ -2,15 +2,15 @@
 
     void NAME(ptr buffers, ptr ints, i64 begin, i64 end, ptr scratch)
 
-`buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The units
-begin <= u < end run one after another, after what they all would do alike; `scratch` is
-`KernelText.scratch` bytes, 64-byte aligned, that no other thread uses meanwhile.  The exported
-function only unpacks its arguments for an internal one, NAME_units, whose parameters say that
-buffers do not overlap.  Where results go past the caches, a second one, NAME_lines, runs if all of
-these begin at a line.
+`buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The function
+first runs the statements that are the same for all tiles, then computes the tiles begin <= u < end
+one after another.  `scratch` has `KernelText.scratch` bytes, aligned to 64, that no other thread
+uses during the call.  The exported function unpacks its arguments and calls an internal function,
+NAME_units, whose parameters say that buffers do not overlap.  If results are stored past the
+caches, it calls NAME_lines instead where all these results begin at a cache line.
 
-A kernel whose units take long asks now and then whether to go on: ahead of the buffers'
-addresses, at -4, stands a function of the runtime, and at -3 what it takes.
+A kernel whose tiles take long asks now and then whether to go on.  It calls a function of the
+runtime, whose address stands before the buffers' addresses at -4, with the argument at -3.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ LINE = 64
 
 @record
 class KernelText:
-    """One kernel's module and the bytes of scratch a thread needs to run it."""
+    """One kernel's LLVM module and the bytes of scratch that a thread needs to run it."""
 
     name: str
     llvm: str
@@ -43,9 +43,10 @@ class KernelText:
 
 
 def emit_kernel(kernel: TileKernel, name: str, target: Target, seconds: float = 0.0) -> KernelText:
-    """`kernel` as the function `name` for a CPU; raises InternalError for what has no code.
+    """Emits `kernel` as the function `name`.
 
-    A unit takes about so many `seconds`, where that is long.
+    `seconds` is the time of one tile where it is long enough to ask whether to go on, else 0.
+    Raises InternalError for constructs that have no code.
     """
     kernel = replace(kernel, body=merged(kernel.body), nontemporal=_nontemporal(kernel, target))
     module = LlvmModule(target)
@@ -74,12 +75,12 @@ def _attributes(target: Target) -> str:
         "prefer-vector-width": str(target.profile.vector_bits),
         "no-trapping-math": "true",
     }
-    listed = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)
-    return f"attributes #0 = {{ nounwind {listed} }}"
+    settings = " ".join(f'"{k}"="{v}"' for k, v in pairs.items() if v)
+    return f"attributes #0 = {{ nounwind {settings} }}"
 
 
 def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int]:
-    """Where the LOCAL buffers lie in scratch, and its size."""
+    """Returns the offsets of the LOCAL buffers in scratch and its size, in bytes."""
     offsets, top = [], 0
     for buffer in buffers:
         offsets.append(top)
@@ -92,11 +93,12 @@ def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int
 
 
 def _nontemporal(kernel: TileKernel, target: Target) -> tuple[int, ...]:
-    """The results that go past the caches: the kernel asks for none of their lines itself."""
+    """Returns the results to store past the caches: those that the kernel neither loads nor
+    prefetches itself."""
     if kernel.in_place or target.profile.arch != "x86-64":
         return ()
-    asked = {s.buffer for s in walk_statements(kernel.body) if isinstance(s, Load | Prefetch)}
-    return tuple(n for n in kernel.nontemporal if kernel.buffers[n] not in asked)
+    loaded = {s.buffer for s in walk_statements(kernel.body) if isinstance(s, Load | Prefetch)}
+    return tuple(n for n in kernel.nontemporal if kernel.buffers[n] not in loaded)
 
 
 # ---- the exported function --------------------------------------------------------------------
@@ -104,12 +106,12 @@ def _nontemporal(kernel: TileKernel, target: Target) -> tuple[int, ...]:
 
 def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: bool) -> str:
     lines, args = [], []
-    for at, asked in ((-4, "ask"), (-3, "asked")) if asks else ():
+    for at, hook in ((-4, "ask"), (-3, "asked")) if asks else ():
         lines.append(
-            f"  %{asked}.at = getelementptr ptr, ptr %buffers, i64 {at}\n"
-            f"  %{asked} = load ptr, ptr %{asked}.at, align 8"
+            f"  %{hook}.at = getelementptr ptr, ptr %buffers, i64 {at}\n"
+            f"  %{hook} = load ptr, ptr %{hook}.at, align 8"
         )
-        args.append(f"ptr %{asked}")
+        args.append(f"ptr %{hook}")
     for n in range(len(kernel.buffers)):
         lines.append(
             f"  %p{n} = getelementptr ptr, ptr %buffers, i64 {n}\n"
@@ -125,7 +127,7 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
             f"  %s{n} = load i64, ptr %q{n}, align 8"
         )
         args.append(f"i64 %s{n}")
-    listed = ", ".join((*args, "i64 %begin", "i64 %end"))
+    arguments = ", ".join((*args, "i64 %begin", "i64 %end"))
     if kernel.nontemporal:
         address = "0"
         for n in kernel.nontemporal:
@@ -134,12 +136,12 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
         lines.append(
             f"  %in = and i64 {address}, {LINE - 1}\n  %whole = icmp eq i64 %in, 0\n"
             "  br i1 %whole, label %lines, label %units\nlines:\n"
-            f"  call void @{name}_lines({listed})\n  ret void\nunits:"
+            f"  call void @{name}_lines({arguments})\n  ret void\nunits:"
         )
     return (
         f"define void @{name}(ptr %buffers, ptr %ints, i64 %begin, i64 %end, ptr %scratch) #0 {{\n"
         + "\n".join(lines)
-        + f"\n  call void @{name}_units({listed})\n  ret void\n}}"
+        + f"\n  call void @{name}_units({arguments})\n  ret void\n}}"
     )
 
 
@@ -147,28 +149,29 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
 
 
 def _inner(
-    kernel: TileKernel, name: str, module: LlvmModule, past: Sequence[int], seconds: float
+    kernel: TileKernel, name: str, module: LlvmModule, nontemporal: Sequence[int], seconds: float
 ) -> str:
-    """The function `name`, with stores past the caches to the buffers `past`, by position."""
-    code = Code(module, [kernel.buffers[n] for n in past])
+    """Returns the internal function `name`; `nontemporal` are the positions of buffers whose stores
+    go past the caches."""
+    code = Code(module, [kernel.buffers[n] for n in nontemporal])
     indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
     params = ["ptr %ask", "ptr %asked"] if seconds else []
     shared = {n for pair in kernel.in_place for n in pair}
     for n, buffer in enumerate((*kernel.buffers, *kernel.locals)):
         buffers[buffer] = Reg("ptr", 1, f"%b{n}")
-        only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
-        whole = buffer.scope is MemorySpace.LOCAL or n in past
-        align = LINE if whole else buffer.align
-        alone = "" if n in shared else " noalias"
-        params.append(f"ptr{alone}{only} align {align} %b{n}")
+        read_only = " readonly" if buffer.scope is MemorySpace.INPUT else ""
+        is_aligned = buffer.scope is MemorySpace.LOCAL or n in nontemporal
+        align = LINE if is_aligned else buffer.align
+        no_alias = "" if n in shared else " noalias"
+        params.append(f"ptr{no_alias}{read_only} align {align} %b{n}")
     for n, size in enumerate(kernel.sizes):
         indices.values[size.name] = Reg("i64", 1, f"%s{n}")
         params.append(f"i64 %s{n}")
     params += ["i64 %begin", "i64 %end"]
-    begin, end, unit, following = (Reg("i64", 1, f"%{n}") for n in ("begin", "end", "u", "u.next"))
-    some = code.compare("icmp slt", begin, end)
-    code.branch(some, "first", "done")
+    begin, end, tile, following = (Reg("i64", 1, f"%{n}") for n in ("begin", "end", "u", "u.next"))
+    any_tile = code.compare("icmp slt", begin, end)
+    code.branch(any_tile, "first", "done")
     code.place("first")
     statements, once = Statements(indices, buffers, seconds), same_for_all(kernel)
     statements.plan(kernel.body)
@@ -179,15 +182,15 @@ def _inner(
     code.place("unit")
     code.void("%u = phi i64 [ %begin, %units ], [ %u.next, %unit.end ]")
     with code.scope():
-        _decode(kernel, indices, unit)
+        _decode(kernel, indices, tile)
         statements.run(kernel.body[once:])
         code.jump("unit.end")
     code.place("unit.end")
     code.void("%u.next = add nuw nsw i64 %u, 1")
-    again = code.compare("icmp slt", following, end)
-    code.void(f"br {again}, label %unit, label %done, !llvm.loop !0")
+    goes_on = code.compare("icmp slt", following, end)
+    code.void(f"br {goes_on}, label %unit, label %done, !llvm.loop !0")
     code.place("done")
-    if past:  # such stores are seen after later ones, but for those behind a fence
+    if nontemporal:  # without a fence, other threads could see later stores before nontemporal ones
         module.add("sfence", lambda: "declare void @llvm.x86.sse.sfence()\n!2 = !{i32 1}")
         code.void("call void @llvm.x86.sse.sfence()")
     code.void("ret void")
@@ -195,15 +198,15 @@ def _inner(
     return head + code.text() + "\n}"
 
 
-def _decode(kernel: TileKernel, indices: LlvmIndices, unit: Reg) -> None:
-    """Binds the parallel axes to the position that `unit` numbers, row-major."""
-    code, rest = indices.code, unit
+def _decode(kernel: TileKernel, indices: LlvmIndices, tile: Reg) -> None:
+    """Binds the parallel axes to the position of tile number `tile`, in row-major order."""
+    code, quotient = indices.code, tile
     for number, axis in reversed(list(enumerate(kernel.axes))):
         if number == 0:
-            indices.values[axis.name] = rest
+            indices.values[axis.name] = quotient
             continue
         size = indices.emit(extent(axis))
         indices.values[axis.name] = (
-            int_const(0) if size.text == "1" else code.op("urem", rest, size)
+            int_const(0) if size.text == "1" else code.op("urem", quotient, size)
         )
-        rest = code.op("udiv", rest, size)
+        quotient = code.op("udiv", quotient, size)

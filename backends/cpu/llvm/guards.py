@@ -1,4 +1,4 @@
-"""Guards of an access as conditions on registers."""
+"""Conditions on registers for the guards of an access."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from tcc.record import record
 
 @record
 class Mask:
-    """Lanes that are active: those where `scalar` (an i1, None is true) and `vector` hold.
+    """The active lanes: those where `scalar` (an i1) and `vector` hold; None is true.
 
-    `never` where no lane can be.
+    `never`: no lane can be active.
     """
 
     scalar: Reg | None = None
@@ -23,21 +23,21 @@ class Mask:
 
 
 def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
-    """The lanes where all guards hold; they are written over `lane_of(chunk)`."""
+    """Returns the lanes where all guards hold; guards are functions of `lane_of(chunk)`."""
     scalar: Reg | None = None
     vector: Reg | None = None
     for guard in guards:
         for index, extent in _tests(guard):
             if extent is None:
                 return Mask(never=True)
-            one, many = _test(indices, index, extent, chunk)
-            scalar = _both(indices.code, scalar, one)
-            vector = _both(indices.code, vector, many)
+            for_all, for_lanes = _test(indices, index, extent, chunk)
+            scalar = _both(indices.code, scalar, for_all)
+            vector = _both(indices.code, vector, for_lanes)
     return Mask(scalar, vector)
 
 
 def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
-    """What must be tested, as `index < extent`; an extent of None where nothing is active."""
+    """Returns the tests `index < extent` that are needed; extent None: no lane is active."""
     low, high = bounds(guard.index)
     tests: list[tuple[Index, Index | None]] = []
     room = bounds(guard.extent - 1 - guard.index)
@@ -53,7 +53,7 @@ def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
 def _test(
     indices: LlvmIndices, index: Index, extent: Index, chunk: Chunk
 ) -> tuple[Reg | None, Reg | None]:
-    """`index < extent` as a condition for all lanes or one for each."""
+    """Returns `index < extent` as a condition for all lanes, or as one for each lane."""
     code = indices.code
     (lane,) = free_vars(lane_of(chunk))
     difference = extent - index  # active where it is positive
@@ -61,27 +61,27 @@ def _test(
     slope = split and constant(split[0])
     if split and slope in (1, -1):
         return None, _threshold(indices, split, chunk)
-    each = indices.emit(difference) if slope == 0 else indices.lanes(difference, chunk)
-    active = code.remember(("positive", each), lambda: code.compare("icmp sgt", each, 0))
+    distance = indices.emit(difference) if slope == 0 else indices.lanes(difference, chunk)
+    active = code.remember(("positive", distance), lambda: code.compare("icmp sgt", distance, 0))
     return (active, None) if active.width == 1 else (None, active)
 
 
 def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
-    """`slope * lane + rest > 0` for a slope of one or minus one, by one 32-bit compare."""
+    """Returns `slope * lane + offset > 0` for a slope of 1 or -1, by one 32-bit compare."""
     code, width = indices.code, chunk.width
-    slope, rest = constant(split[0]), indices.emit(split[1])
+    slope, offset = constant(split[0]), indices.emit(split[1])
 
     def make() -> Reg:
         # Clamping keeps the comparison and makes the 32-bit form exact.
-        low = code.intrinsic("smax", rest, -width)
-        clamped = code.convert("trunc", code.intrinsic("smin", low, width), "i32")
+        raised = code.intrinsic("smax", offset, -width)
+        clamped = code.convert("trunc", code.intrinsic("smin", raised, width), "i32")
         lanes = lane_consts(range(width), "i32")
-        if slope == -1:  # lane < rest
+        if slope == -1:  # lane < offset
             return code.compare("icmp slt", lanes, code.splat(clamped, width))
-        negated = code.op("sub", 0, clamped)  # lane > -rest
+        negated = code.op("sub", 0, clamped)  # lane > -offset
         return code.compare("icmp sgt", lanes, code.splat(negated, width))
 
-    return code.remember(("threshold", rest, slope, width), make)
+    return code.remember(("threshold", offset, slope, width), make)
 
 
 def _both(code: Code, a: Reg | None, b: Reg | None) -> Reg | None:

@@ -1,31 +1,31 @@
-"""f16 as bits against f32 values, on processors with and without instructions for it."""
+"""Conversions between the bits of f16 and f32, on processors with and without instructions."""
 
 from tcc.backends.cpu.llvm.text import Code, Reg
 
 _INFINITY = 0x7C00
-_REBIAS = 112  # what the exponents' biases differ by
+_REBIAS = 112  # the bias of f32's exponent less that of f16
 
 
 def half_value(code: Code, bits: Reg) -> Reg:
-    """The f32 that the f16 with these bits is."""
+    """Returns the f32 value of the f16 with these bits."""
     if code.module.profile.converts_half:
         return code.convert("fpext", code.bitcast(bits, "half"), "float")
-    wide = code.convert("zext", bits, "i32")
-    size = code.op("and", wide, 0x7FFF)
-    moved = code.op("shl", size, 13)
+    code_bits = code.convert("zext", bits, "i32")
+    size = code.op("and", code_bits, 0x7FFF)
+    shifted = code.op("shl", size, 13)
     # A product with a power of two is exact and makes denormals normal.
-    value = code.bitcast(moved, "float")
+    value = code.bitcast(shifted, "float")
     scaled = code.op("fmul", value, 2.0**_REBIAS)
     finite = code.bitcast(scaled, "i32")
-    special = code.op("or", moved, 0x7F800000)
+    special = code.op("or", shifted, 0x7F800000)
     is_special = code.compare("icmp uge", size, _INFINITY)
-    sign = code.op("shl", code.op("and", wide, 0x8000), 16)
+    sign = code.op("shl", code.op("and", code_bits, 0x8000), 16)
     result = code.op("or", code.select(is_special, special, finite), sign)
     return code.bitcast(result, "float")
 
 
 def half_bits(code: Code, value: Reg) -> Reg:
-    """The bits of the f16 nearest to an f32, ties to even."""
+    """Returns the bits of the f16 nearest to an f32, ties to even."""
     if code.module.profile.converts_half:
         return code.bitcast(code.convert("fptrunc", value, "half"), "i16")
     bits = code.bitcast(value, "i32")
@@ -34,9 +34,9 @@ def half_bits(code: Code, value: Reg) -> Reg:
     up = code.op("add", code.op("add", size, 0xFFF), odd)
     rebiased = code.op("sub", up, _REBIAS << 23)
     normal = code.op("lshr", rebiased, 13)
-    # The unit of a float near one half is f16's smallest denormal: the addition rounds to it.
-    added = code.op("fadd", code.bitcast(size, "float"), 0.5)
-    small = code.op("sub", code.bitcast(added, "i32"), 0x3F000000)
+    # f32 near 0.5 are f16's smallest denormal apart, so the addition rounds to f16 denormals.
+    sum_ = code.op("fadd", code.bitcast(size, "float"), 0.5)
+    small = code.op("sub", code.bitcast(sum_, "i32"), 0x3F000000)
     is_small = code.compare("icmp ult", size, (_REBIAS + 1) << 23)
     finite = code.select(is_small, small, normal)
     too_large = code.compare("icmp uge", size, 0x477FF000)

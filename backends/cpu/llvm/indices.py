@@ -25,21 +25,21 @@ from tcc.ir.index import (
     symbol,
 )
 
-# A place in front of a loop, and the values in sight there.
+# A place in front of a loop, and the values that are visible there.
 _Front: TypeAlias = tuple[Place, dict[str, Reg]]
 _first = itemgetter(0)
 
 
 def lane_of(chunk: Chunk) -> Index:
-    """The variable that stands for the lanes of a chunk."""
+    """Returns the variable of the lanes of a chunk."""
     return iterator("lane", chunk.count)
 
 
 class LlvmIndices:
-    """Emits indices; equal ones are computed once per dominating place.
+    """Emits indices; equal indices are computed once per dominating place.
 
-    `values` holds the SSA value of each variable in sight, `steps` loop variables as
-    `start + step * trip`, which lets the simplifier see what divides them.
+    `values` holds the SSA value of each visible variable.  `steps` expresses loop variables as
+    `start + step * trip`, from which the simplifier derives their divisors.
     """
 
     def __init__(self, code: Code) -> None:
@@ -49,13 +49,13 @@ class LlvmIndices:
         self._fronts: list[_Front] = []
 
     def emit(self, index: Index) -> Reg:
-        """The value of `index` as an i64, or as a vector of them where a variable is one."""
+        """Returns the value of `index` as i64, as a vector where a variable is a vector."""
         if not index.terms:
             return int_const(index.const)
         return self.code.remember(("index", index), lambda: self._sum(index))
 
     def lanes(self, index: Index, chunk: Chunk) -> Reg:
-        """`index` over `lane_of(chunk)` as a vector of i64; further lanes repeat the last."""
+        """Returns `index` over `lane_of(chunk)` as a vector of i64; the last value fills up."""
         last = chunk.count - 1
         ramp = lane_consts([min(n, last) for n in range(chunk.width)], "i64")
         self.values[name := f"lane.{chunk.count}.{chunk.width}"] = ramp
@@ -64,11 +64,11 @@ class LlvmIndices:
         return self.code.splat(self.emit(index), chunk.width)
 
     def sharpen(self, index: Index) -> Index:
-        """`index` with loop variables replaced by what is known of them."""
+        """Returns `index` with loop variables in terms of their trip numbers."""
         return substitute(index, self.steps)
 
     def divisor(self, index: Index) -> int:
-        """An integer that divides every value of `index`; 0 for zero."""
+        """Returns an integer that divides every value of `index`; 0 if all values are zero."""
         return divisor_of(index, self._atom_divisor)
 
     def _atom_divisor(self, atom: Atom) -> int:
@@ -79,16 +79,17 @@ class LlvmIndices:
 
     @contextmanager
     def in_loop(self, front: Place) -> Iterator[None]:
-        """Emits what a loop does not change to the place `front`, which stands before it.
+        """Emits loop-invariant indices to the place `front` before the loop.
 
-        LLVM leaves such code in the loop where addresses take many registers, and then keeps sums
-        in memory: blocks of five rows took 1.7 times as long as blocks of six."""
+        LLVM leaves invariant code in a loop whose addresses take many registers, and then spills
+        accumulators: blocks of five rows took 1.7 times as long as blocks of six."""
         self._fronts.append((front, dict(self.values)))
         yield
         self._fronts.pop()
 
     def _depth(self, atoms: Iterable[Atom]) -> int:
-        """The first loop that changes none of the `atoms`; the number of loops where all do."""
+        """Returns the depth of the outermost loop that changes none of the `atoms`, else the number
+        of loops."""
         names = [v.name for atom in atoms for v in free_vars(of_atom(atom))]
         for depth, (_, values) in enumerate(self._fronts):
             if all(values.get(name) is self.values[name] for name in names):
@@ -96,50 +97,50 @@ class LlvmIndices:
         return len(self._fronts)
 
     def _outside(self, depth: int) -> AbstractContextManager[None]:
-        """Emits to the front of the loop at `depth`."""
+        """Emits the code inside to the front of the loop at `depth`."""
         if depth == len(self._fronts):
             return nullcontext()
         return self.code.at_place(self._fronts[depth][0])
 
     def _sum(self, index: Index) -> Reg:
-        """Sums the terms that a loop does not change in front of it."""
+        """Emits the sum of the terms, each part in front of the loops that do not change it."""
         depths = [self._depth(atoms) for atoms, _ in index.terms]
-        total: Reg | None = None
+        acc: Reg | None = None
         for depth in sorted({*depths}):
-            terms = [t for t, own in zip(index.terms, depths, strict=True) if own == depth]
-            make = partial(self._added, depth, total, terms)
-            total = self.code.remember(("terms", total, *terms), make)
-        assert total is not None
-        return self.code.op("add nsw", total, index.const) if index.const else total
+            terms = [t for t, d in zip(index.terms, depths, strict=True) if d == depth]
+            make = partial(self._sum_at, depth, acc, terms)
+            acc = self.code.remember(("terms", acc, *terms), make)
+        assert acc is not None
+        return self.code.op("add nsw", acc, index.const) if index.const else acc
 
-    def _added(
-        self, depth: int, total: Reg | None, terms: Sequence[tuple[tuple[Atom, ...], int]]
+    def _sum_at(
+        self, depth: int, acc: Reg | None, terms: Sequence[tuple[tuple[Atom, ...], int]]
     ) -> Reg:
         with self._outside(depth):
             products = [self._product(atoms, coeff) for atoms, coeff in terms]
             products.sort(key=lambda reg: reg.width)
-            return reduce(partial(self._op, "add nsw"), (*filter(None, (total,)), *products))
+            return reduce(partial(self._op, "add nsw"), (*filter(None, (acc,)), *products))
 
     def _product(self, monomial: tuple[Atom, ...], coeff: int) -> Reg:
         atoms = sorted(((self._depth((atom,)), atom) for atom in monomial), key=_first)
-        product: Reg | None = None
+        factors: Reg | None = None
         for count, (depth, atom) in enumerate(atoms, 1):
             key = ("product", tuple(a for _, a in atoms[:count]))
-            product = self.code.remember(key, partial(self._times, depth, product, atom))
-        assert product is not None
-        return self.code.op("mul nsw", product, coeff) if coeff != 1 else product
+            factors = self.code.remember(key, partial(self._times, depth, factors, atom))
+        assert factors is not None
+        return self.code.op("mul nsw", factors, coeff) if coeff != 1 else factors
 
-    def _times(self, depth: int, product: Reg | None, atom: Atom) -> Reg:
+    def _times(self, depth: int, factors: Reg | None, atom: Atom) -> Reg:
         with self._outside(depth):
             factor = self._atom(atom)
-            return factor if product is None else self._op("mul nsw", product, factor)
+            return factor if factors is None else self._op("mul nsw", factors, factor)
 
-    def _alike(self, a: Reg, b: Reg) -> tuple[Reg, Reg]:
+    def _same_width(self, a: Reg, b: Reg) -> tuple[Reg, Reg]:
         width = max(a.width, b.width)
         return self.code.splat(a, width), self.code.splat(b, width)
 
     def _op(self, opcode: str, a: Reg, b: Reg) -> Reg:
-        return self.code.op(opcode, *self._alike(a, b))
+        return self.code.op(opcode, *self._same_width(a, b))
 
     def _atom(self, atom: Atom) -> Reg:
         match atom:
@@ -150,30 +151,31 @@ class LlvmIndices:
             case Remainder():
                 return self._divide(atom.num, atom.den, "rem")
             case Extremum():
-                a, b = self._alike(self.emit(atom.a), self.emit(atom.b))
+                a, b = self._same_width(self.emit(atom.a), self.emit(atom.b))
                 return self.code.intrinsic(f"s{atom.which}", a, b)
 
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
-        low, least = bounds(num)[0], bounds(den)[0]
+        low, low_den = bounds(num)[0], bounds(den)[0]
         by = self.emit(den)
-        if least is None or least < 1:  # computed ahead of the loop that does not run then
+        # The division may stand before a loop without trips, where the divisor may be 0.
+        if low_den is None or low_den < 1:
             by = self.code.intrinsic("smax", by, 1)
-        a, b = self._alike(self.emit(num), by)
+        a, b = self._same_width(self.emit(num), by)
         if low is not None and low >= 0:
             return self.code.op(f"u{what}", a, b)
         return self._floor(a, b, what)
 
     def _floor(self, a: Reg, b: Reg, what: str) -> Reg:
-        """Division towards minus infinity by a positive divisor, through the remainder's sign."""
+        """Divides by a positive divisor, rounding down, with the help of the remainder's sign."""
         code = self.code
-        rest = code.op("srem", a, b)
-        below = code.compare("icmp slt", rest, 0)
+        remainder = code.op("srem", a, b)
+        below = code.compare("icmp slt", remainder, 0)
         if what == "rem":
-            return code.op("add", rest, code.select(below, b, 0))
+            return code.op("add", remainder, code.select(below, b, 0))
         quotient = code.op("sdiv", a, b)
         return code.op("add", quotient, code.convert("sext", below, "i64"))
 
 
 def constant(index: Index | None) -> int | None:
-    """The value of a constant index, else None."""
+    """Returns the value of a constant index, else None."""
     return None if index is None else as_int(index)

@@ -1,7 +1,7 @@
 """Integer functions: wrapping, never trapping.
 
-`div` truncates, `mod` takes the divisor's sign, `rem` the dividend's; all are 0 for a divisor of
-zero, and INT_MIN / -1 wraps.  Shifts by the width or more give what shifting one by one would.
+`div` truncates; `mod` has the divisor's sign, `rem` the dividend's.  A divisor of zero gives 0, and
+INT_MIN / -1 wraps.  Shifts by the width or more give the same as repeated shifts by one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ IntegerFunction = Callable[[Code, Reg, Reg, bool], Reg]
 
 
 def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """The truncated quotient."""
+    """Returns the quotient, truncated; 0 for a divisor of zero."""
     by_zero = code.compare("icmp eq", b, 0)
     if not signed:
         safe = code.select(by_zero, 1, b)
@@ -26,8 +26,8 @@ def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 
 def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """What truncated division leaves."""
-    # A divisor of 1 leaves 0, as -1 does and as 0 must.
+    """Returns the remainder of truncated division; 0 for a divisor of zero."""
+    # A divisor of 1 gives remainder 0, which is right for -1 and defined for 0.
     unsafe = code.compare("icmp eq", b, 0)
     if signed:
         unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))
@@ -36,17 +36,17 @@ def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 
 def modulo(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """The remainder of floor division."""
-    rest = remainder(code, a, b, signed)
+    """Returns the remainder of floor division; 0 for a divisor of zero."""
+    leftover = remainder(code, a, b, signed)
     if not signed:
-        return rest
-    differs = code.compare("icmp slt", code.op("xor", rest, b), 0)
-    some = code.compare("icmp ne", rest, 0)
-    return code.select(code.op("and", differs, some), code.op("add", rest, b), rest)
+        return leftover
+    differs = code.compare("icmp slt", code.op("xor", leftover, b), 0)
+    inexact = code.compare("icmp ne", leftover, 0)
+    return code.select(code.op("and", differs, inexact), code.op("add", leftover, b), leftover)
 
 
 def power(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """`a ** b` by squaring, wrapping; a negative exponent gives the truncated real power."""
+    """Returns `a ** b` by squaring, wrapping; for a negative exponent truncates the power."""
     name = f"tcc.ipow.{'s' if signed else 'u'}.{a.width}.{a.elem}"
     code.module.add(name, lambda: _power_function(code, name, a, signed))
     return code.emit(a.elem, a.width, f"call {a.type} @{name}({a}, {b})")
@@ -69,40 +69,40 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
         f"  %left = phi {a.type} [ {count.text}, %entry ], [ %left.next, %loop ]",
     ]
     odd = body.compare("icmp ne", body.op("and", state["left"], one), 0)
-    product = body.op("mul", state["result"], state["square"])
-    body.void(f"%result.next = select {odd}, {product}, {state['result']}")
+    next_result = body.op("mul", state["result"], state["square"])
+    body.void(f"%result.next = select {odd}, {next_result}, {state['result']}")
     body.void(f"%square.next = mul {state['square']}, %square")
     body.void(f"%left.next = lshr {state['left']}, {one.text}")
-    more = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
-    body.branch(body.any_lane(more), "loop", "done")
+    some_left = body.compare("icmp ne", Reg(a.elem, a.width, "%left.next"), 0)
+    body.branch(body.any_lane(some_left), "loop", "done")
     body.place("done")
     result = Reg(a.elem, a.width, "%result.next")
     if signed:
         # |a| is one where a + 1 is 0 or 2.
-        unit = body.compare("icmp ult", body.op("add", a, one), 3)
-        unit = body.op("and", unit, body.compare("icmp ne", a, 0))
-        whole = body.compare("icmp sge", b, 0)
-        result = body.select(body.op("or", unit, whole), result, 0)
+        is_one = body.compare("icmp ult", body.op("add", a, one), 3)
+        is_one = body.op("and", is_one, body.compare("icmp ne", a, 0))
+        is_whole = body.compare("icmp sge", b, 0)
+        result = body.select(body.op("or", is_one, is_whole), result, 0)
     body.void(f"ret {result}")
     head = f"define internal {a.type} @{name}({a}, {b}) nounwind {{\nentry:\n"
     return head + "\n".join(body.lines) + "\n}"
 
 
 def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
-    """`opcode` is shl, lshr or ashr; the count is read as unsigned."""
-    inside = code.compare("icmp ult", b, int(a.elem[1:]))
+    """Shifts `a` by the unsigned count `b`; `opcode` is shl, lshr or ashr."""
+    in_range = code.compare("icmp ult", b, int(a.elem[1:]))
     if opcode == "ashr":
-        return code.op("ashr", a, code.select(inside, b, int(a.elem[1:]) - 1))
-    moved = code.op(opcode, a, code.select(inside, b, 0))
-    return code.select(inside, moved, 0)
+        return code.op("ashr", a, code.select(in_range, b, int(a.elem[1:]) - 1))
+    shifted = code.op(opcode, a, code.select(in_range, b, 0))
+    return code.select(in_range, shifted, 0)
 
 
 def sign(code: Code, a: Reg, signed: bool) -> Reg:
-    """-1, 0 or 1."""
-    some = code.convert("zext", code.compare("icmp ne", a, 0), a.elem)
+    """Returns -1, 0 or 1."""
+    is_nonzero = code.convert("zext", code.compare("icmp ne", a, 0), a.elem)
     if not signed:
-        return some
-    return code.op("or", code.op("ashr", a, int(a.elem[1:]) - 1), some)
+        return is_nonzero
+    return code.op("or", code.op("ashr", a, int(a.elem[1:]) - 1), is_nonzero)
 
 
 def _plain(opcode: str) -> IntegerFunction:

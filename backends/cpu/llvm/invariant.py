@@ -1,6 +1,6 @@
-"""What every unit of a kernel does in the same way: a thread does it once for the units it takes.
+"""Finds the statements that are the same for every tile: a thread runs them once for all its tiles.
 
-unit u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
+tile u { s[:] = normalised x[:] ; y[u] = sum(k) s[k] * w[u, k] }     the first is the same for all u
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,22 +23,24 @@ from tcc.ir.tile import (
 
 
 def same_for_all(kernel: TileKernel) -> int:
-    """How many of the body's first statements do the same in every unit, and leave only what no
-    later statement overwrites."""
+    """Returns how many of the body's first statements are the same in every tile.
+
+    Their effects are stores to scratch that no later statement overwrites.
+    """
     count = 0
     axes = frozenset(kernel.axes)
     while count < len(kernel.body) and _plain(kernel.body[count], axes):
         count += 1
     while count and _stored(kernel.body[:count]) & _stored(kernel.body[count:]):
         count -= 1
-    # Values that are only in registers are better there for as short as can be.
+    # Values that stay in registers should live there as briefly as possible.
     while count and not _stored(kernel.body[count - 1 : count]):
         count -= 1
     return count
 
 
 def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
-    """Whether a statement uses no axis, and no memory that other units see."""
+    """True where a statement uses no axis, stores to scratch alone and loads no results."""
     for node in walk_statements((statement,)):
         if any(axes.intersection(free_vars(i)) for i in _indices(node)):
             return False
@@ -54,7 +56,7 @@ def _stored(body: Sequence[Stmt]) -> set[TileBuffer]:
 
 
 def _indices(node: Stmt) -> Iterator[Index]:
-    """The indices that a statement itself computes."""
+    """Yields the indices that a statement itself computes."""
     match node:
         case Load() | Store() | Prefetch():
             yield from node.indices

@@ -1,9 +1,10 @@
-"""The places of blocks in memory, and loads of blocks; `stores.py` has the stores.
+"""Addresses and loads of blocks; `stores.py` has the stores.
 
-The flattened offset of an access is split into a part for each row, shared address arithmetic, and
-what the lanes of a vector add.  Lanes that step by one element are a vector access, by none a
-scalar one; others are accessed one by one.  Memory of lanes that a guard turns off is not touched:
-scalars and whole vectors read a constant instead, vectors with lanes of both kinds are masked.
+The flattened offset of an access has three parts: the offset of the row, address arithmetic that
+rows share, and what the lane number adds.  Lanes that step by one element become a vector access.
+Lanes that share an element become a scalar access.  All other lanes are accessed one by one.
+Memory of lanes that a guard turns off is not touched: scalars, and vectors that are off as a whole,
+read a constant instead; vectors with lanes of both kinds use a masked access.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ from tcc.ir.types import DType
 from tcc.record import record
 from tcc.schedule.nest import FEW_APART
 
-_LINE = 64  # alignment of constants: that of every vector
-_WORTH_TURNING = 4  # lanes of a vector that is loaded and transposed rather than gathered
+_LINE = 64  # bytes; the alignment of constants, which suits every vector
+_WORTH_TRANSPOSING = 4  # the fewest lanes for which transposing beats gathering
 
 
 @record
 class Environment:
-    """What statements use: indices, the addresses of buffers, and the registers of blocks."""
+    """The state that statements share: indices, addresses of buffers, registers of blocks."""
 
     indices: LlvmIndices
     buffers: Mapping[TileBuffer, Reg]
@@ -89,16 +90,17 @@ class BlockAccess:
         return self.indices.code
 
     @property
-    def past(self) -> bool:
-        """Whether whole lines go past the caches."""
-        return self.buffer in self.code.past
+    def nontemporal(self) -> bool:
+        """True where whole lines are stored past the caches (nontemporal)."""
+        return self.buffer in self.code.nontemporal
 
     def at(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None = None
     ) -> tuple[Index, tuple[Guard, ...]]:
-        """Offset and guards with all lanes bound; `last` takes the place of the last one.
+        """Returns the offset and the guards at `position`, with `last` as the last lane variable.
 
-        What data choose for each lane is bound for those of `chunk`, and else stays as it is."""
+        Data-dependent indices are bound to the lanes of `chunk`.  Without `chunk`, an index that
+        varies along the last axis stays a variable."""
         values = [*map(const, position), last][: len(self.lanes)]
         mapping = dict(zip(self.lanes, values, strict=True))
         mapping |= self._bindings(position, last, chunk)
@@ -107,21 +109,21 @@ class BlockAccess:
     def _bindings(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None
     ) -> dict[Var, Index]:
-        """Indirect variables, but those that vary along the last axis where that is not bound."""
+        """Returns the values of indirect variables, except along a last axis that is not bound."""
         result: dict[Var, Index] = {}
         for var, value in self.bound:
-            own = chunk if last.terms else Chunk(last.const, 1, 1)
-            own = Chunk(0, 1, 1) if last_axis(value.shape) == 1 else own
-            if own is None:
+            var_chunk = chunk if last.terms else Chunk(last.const, 1, 1)
+            var_chunk = Chunk(0, 1, 1) if last_axis(value.shape) == 1 else var_chunk
+            if var_chunk is None:
                 continue
             row = row_number(value.shape, position)
-            reg = part(self.code, value, row, own)
-            wide = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
+            reg = part(self.code, value, row, var_chunk)
+            opcode = "zext" if value.dtype.name.startswith(("u", "bool")) else "sext"
             if reg.elem != "i64":
-                reg = self._widened(reg, wide)
-            name = f"{var.name}.{row}.{own.start}.{reg.text}"
+                reg = self._widened(reg, opcode)
+            name = f"{var.name}.{row}.{var_chunk.start}.{reg.text}"
             self.indices.values[name] = reg
-            # Nothing is assumed of data: a guard on it is always tested.
+            # The values of data are unknown, so guards on them are always tested.
             result[var] = symbol(name, -(1 << 63))
         return result
 
@@ -130,118 +132,122 @@ class BlockAccess:
         return self.code.remember(key, lambda: self.code.convert(opcode, reg, "i64"))
 
     def contiguous_axis(self) -> int | None:
-        """The axis along which memory runs, where that is another than the last and it pays."""
+        """Returns the contiguous axis, where it is not the last one and a transposed load pays."""
         if not self._affine or not self.shape or self.shape[-1] < 2:
             return None
         if constant(self._coeffs[-1]) in (0, 1):
             return None
         axes = [n for n, c in enumerate(self._coeffs[:-1]) if constant(c) == 1]
-        return next((n for n in axes if self.shape[n] >= _WORTH_TURNING), None)
+        return next((n for n in axes if self.shape[n] >= _WORTH_TRANSPOSING), None)
 
     def dense_order(self) -> tuple[int, ...] | None:
-        """The order of axes in which the last two of a block are one stretch of memory, though
-        neither is much of one alone; None where they are not or another way is better."""
+        """Returns an order of axes whose last two together are contiguous, where each alone is too
+        short for a vector; None where there is no order, or where another access is better."""
         if not self._affine or len(self.shape) < 2:
             return None
-        *outer, short, long = range(len(self.shape))
-        most = FEW_APART
-        if constant(self._coeffs[short]) != 1:
-            # Four elements that lie side by side in registers too are a vector.
-            short, long, most = long, short, _WORTH_TURNING - 1
-        if constant(self._coeffs[short]) != 1 or not 1 < self.shape[short] <= most:
+        *outer, short_axis, long_axis = range(len(self.shape))
+        limit = FEW_APART
+        if constant(self._coeffs[short_axis]) != 1:
+            # Four elements that are adjacent in registers too make a vector.
+            short_axis, long_axis, limit = long_axis, short_axis, _WORTH_TRANSPOSING - 1
+        if constant(self._coeffs[short_axis]) != 1 or not 1 < self.shape[short_axis] <= limit:
             return None
-        if constant(self._coeffs[long]) != self.shape[short]:
+        if constant(self._coeffs[long_axis]) != self.shape[short_axis]:
             return None
-        order = (*outer, long, short)
+        order = (*outer, long_axis, short_axis)
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
         """Returns True for a guard that is constant along the last axis of `order` and steps by at
         most one along the axis before it."""
-        long, short = (self.lanes[n] for n in order[-2:])
-        linear = linear_in(guard.index, long)
+        long_lane, short_lane = (self.lanes[n] for n in order[-2:])
+        linear = linear_in(guard.index, long_lane)
         if linear is None or constant(linear[0]) not in (0, 1):
             return False
-        return not {long, short} & {*free_vars(linear[1], guard.extent)}
+        return not {long_lane, short_lane} & {*free_vars(linear[1], guard.extent)}
 
     def merged_shape(self, order: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the shape of `merged(order)`."""
         *outer, long, short = (self.shape[n] for n in order)
         return (*outer, long * short)
 
     def merged(self, order: tuple[int, ...]) -> BlockAccess:
-        """The same elements with the last two axes as one; `order` is a `dense_order`.
+        """Returns the access with the last two axes of `order`, a `dense_order`, as one axis.
 
         Where `i = 2 * long + short`, `base + long < extent` is `2 * base + i < 2 * extent`.
         """
         shape, count = self.merged_shape(order), self.shape[order[-1]]
-        (*_, lane), long = lanes(shape), self.lanes[order[-2]]
-        first = {self.lanes[n]: const(0) for n in order[-2:]}
+        (*_, lane), long_lane = lanes(shape), self.lanes[order[-2]]
+        origin = {self.lanes[n]: const(0) for n in order[-2:]}
         guards = tuple(
-            Guard(count * substitute(g.index, first) + lane, count * g.extent)
-            if long in free_vars(g.index)
+            Guard(count * substitute(g.index, origin) + lane, count * g.extent)
+            if long_lane in free_vars(g.index)
             else g
             for g in self.guards
         )
-        offset = substitute(self.offset, first) + lane
+        offset = substitute(self.offset, origin) + lane
         return BlockAccess(self.indices, self.base, self.buffer, shape, offset, guards, ())
 
     def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
-        """Which lanes of a chunk are active."""
+        """Returns the active lanes of a chunk."""
         lane = lane_of(chunk) if chunk.width > 1 else const(0)
         _, guards = self.at(position, const(chunk.start) + lane)
         return mask_of(self.indices, guards, chunk)
 
     def pointer(self, offset: Index) -> Reg:
-        """The address of an offset in elements."""
+        """Returns the address of an offset in elements."""
         elem = memory_element(self.buffer.dtype)
         base = self.code.offset(self.base, self.indices.emit(offset - offset.const), elem)
         return self.code.offset(base, int_const(offset.const), elem)
 
     def alignment(self, offset: Index, width: int) -> int:
-        """A power of two that divides the address of `offset`, at most the access's size."""
+        """Returns a power of two, in bytes, that divides the address of `offset`; at most the size
+        of an access to `width` elements."""
         size = self.buffer.dtype.bytes
-        known = self.indices.divisor(offset) * size
-        bound = min(_LINE if self.past else self.buffer.align, _LINE, size * width)
-        while known % bound:
+        divisor = self.indices.divisor(offset) * size
+        bound = min(_LINE if self.nontemporal else self.buffer.align, _LINE, size * width)
+        while divisor % bound:
             bound //= 2
         return max(bound, 1)
 
     def fills_lines(self, position: tuple[int, ...]) -> bool:
-        """Whether a row of the block is whole lines."""
+        """True where a row of the block fills aligned cache lines and no guard applies."""
         row = last_axis(self.shape) * self.buffer.dtype.bytes
         if not self._affine or self.guards or row % _LINE:
             return False
         return self.alignment(self.at(position, const(0))[0], _LINE) == _LINE
 
-    def apart(self, chunk: Chunk) -> int | None:
-        """The few elements that each lane lies behind the one before it; None for many, or where
-        lanes may be off."""
+    def lane_stride(self, chunk: Chunk) -> int | None:
+        """Returns the constant distance of neighbouring lanes, from 2 to FEW_APART elements; None
+        for any other distance, and where lanes may be off."""
         if not self._affine or self.guards or chunk.count < chunk.width:
             return None
         slope = constant(self._coeffs[-1])
         return slope if slope is not None and 1 < slope <= FEW_APART else None
 
     def constant_steps(self, position: tuple[int, ...], chunk: Chunk) -> bool:
-        """Whether it is known how far the lanes of a chunk lie from one another."""
+        """True where the distances between the lanes of a chunk are constants."""
         lane = lane_of(chunk)
-        far, near = (self.at(position, const(chunk.start) + n)[0] for n in (lane, 0))
-        return free_vars(far - near) == free_vars(lane)
+        offset, first_offset = (self.at(position, const(chunk.start) + n)[0] for n in (lane, 0))
+        return free_vars(offset - first_offset) == free_vars(lane)
 
     def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
-        """How many elements apart the lanes of a chunk lie: 0, 1, or None for anything else."""
+        """Returns the distance of neighbouring lanes in elements where it is 0 or 1, else None."""
         if chunk.width == 1:
             return 1
         lane = lane_of(chunk)
         offset, guards = self.at(position, const(chunk.start) + lane)
-        used = free_vars(offset, *(g.index for g in guards))
-        if any(v in used for v, _ in self.bound):
+        variables = free_vars(offset, *(g.index for g in guards))
+        if any(v in variables for v, _ in self.bound):
             return None
         split = step_in(offset, *free_vars(lane))
         return split[0] if split and split[0] in (0, 1) else None
 
 
-def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]) -> BlockAccess:
-    """The access that a statement makes for a block of `shape`."""
+def block_access(
+    env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ...]
+) -> BlockAccess:
+    """Returns the access of a statement to a block of `shape`."""
     offset = row_major_position(node.indices, node.buffer.sizes)
     guards = () if isinstance(node, Prefetch) else node.guards
     bound = tuple((var, env.values[block]) for var, block in node.indirect)
@@ -249,18 +255,18 @@ def access(env: Environment, node: Load | Store | Prefetch, shape: tuple[int, ..
     return BlockAccess(env.indices, base, node.buffer, shape, offset, guards, bound)
 
 
-# ---- blocks that memory holds in another order -------------------------------------------------
+# ---- transposed blocks -------------------------------------------------------------------------
 
 _Node = TypeVar("_Node", Load, Store)
 
 
 def with_last(rank: int, axis: int) -> tuple[int, ...]:
-    """The order of axes that moves `axis` to the end."""
+    """Returns the order of axes that moves `axis` to the end."""
     return (*(n for n in range(rank) if n != axis), axis)
 
 
 def transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _Node:
-    """`node` for a block whose axes are permuted by `order`."""
+    """Returns `node` for a block whose axes are permuted by `order`."""
     old, new = free_vars(*lanes(shape)), lanes(tuple(shape[n] for n in order))
     mapping = {v: new[order.index(n)] for n, v in enumerate(old)}
     indices = tuple(substitute(i, mapping) for i in node.indices)
@@ -271,26 +277,26 @@ def transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _
 
 
 def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
-    """The loaded block, in scalars where those are wanted."""
-    where = access(env, node, node.out.shape)
-    axis = None if scalars else where.contiguous_axis()
+    """Loads a block; `scalars`: into one register for each element."""
+    access = block_access(env, node, node.out.shape)
+    axis = None if scalars else access.contiguous_axis()
     if axis is None:
-        return _load_rows(node, where, scalars)
-    # Memory runs along another axis: load with that one last, and turn the block in registers.
-    moved = with_last(len(node.out.shape), axis)
-    turned = transposed(node, node.out.shape, moved)
-    shape = tuple(node.out.shape[n] for n in moved)
-    other = replace(turned, out=Block(node.out.name, node.out.dtype, shape))
-    value = _load_rows(other, access(env, other, shape), False)
-    back = tuple(moved.index(n) for n in range(len(moved)))
-    return rearrange(where.code, value, back, node.out.shape)
+        return _load_rows(node, access, scalars)
+    # Another axis is contiguous: load with it last, then transpose the block in registers.
+    order = with_last(len(node.out.shape), axis)
+    reordered = transposed(node, node.out.shape, order)
+    shape = tuple(node.out.shape[n] for n in order)
+    transposed_load = replace(reordered, out=Block(node.out.name, node.out.dtype, shape))
+    value = _load_rows(transposed_load, block_access(env, transposed_load, shape), False)
+    inverse = tuple(order.index(n) for n in range(len(order)))
+    return rearrange(access.code, value, inverse, node.out.shape)
 
 
-def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
+def _load_rows(node: Load, access: BlockAccess, scalars: bool) -> RegisterBlock:
     dtype, size = node.out.dtype, last_axis(node.out.shape)
-    chunks = scalar_chunks(size) if scalars else vector_chunks(size, where.code.module.lanes)
+    chunks = scalar_chunks(size) if scalars else vector_chunks(size, access.code.module.lanes)
     regs = tuple(
-        _load_chunk(where, position, chunk, node.fill)
+        _load_chunk(access, position, chunk, node.fill)
         for position in row_positions(node.out.shape)
         for chunk in chunks
     )
@@ -298,162 +304,165 @@ def _load_rows(node: Load, where: BlockAccess, scalars: bool) -> RegisterBlock:
 
 
 def _load_chunk(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
-    step = where.step(position, chunk)
-    alike = False
+    step = access.step(position, chunk)
+    uniform = False
     if step is not None:
-        mask = where.mask(position, chunk)
+        mask = access.mask(position, chunk)
         if mask.never:
-            return literal(fill, where.buffer.dtype, chunk.width)
+            return literal(fill, access.buffer.dtype, chunk.width)
         if step == 1:
-            return _load_vector(where, position, chunk, mask, fill)
-        alike = mask.vector is None
-    if step is None and (apart := where.apart(chunk)):
-        return _load_apart(where, position, chunk, apart, fill)
-    if step is None and not where.constant_steps(position, chunk):
-        return _gathered(where, position, chunk, fill)
-    places = range(chunk.start, chunk.start + (1 if alike else chunk.count))
-    each = [_load_chunk(where, position, Chunk(n, 1, 1), fill) for n in places]
-    if alike:
-        return where.code.splat(each[0], chunk.width)
-    return where.code.gather(each, chunk.width)
+            return _load_vector(access, position, chunk, mask, fill)
+        uniform = mask.vector is None
+    if step is None and (stride := access.lane_stride(chunk)):
+        return _load_strided(access, position, chunk, stride, fill)
+    if step is None and not access.constant_steps(position, chunk):
+        return _gathered(access, position, chunk, fill)
+    places = range(chunk.start, chunk.start + (1 if uniform else chunk.count))
+    elements = [_load_chunk(access, position, Chunk(n, 1, 1), fill) for n in places]
+    if uniform:
+        return access.code.splat(elements[0], chunk.width)
+    return access.code.gather(elements, chunk.width)
 
 
 def _gathered(
-    where: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
+    access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
-    """Lanes from anywhere, whose addresses are computed together."""
-    code, dtype, width = where.code, where.buffer.dtype, chunk.width
+    """Loads lanes from any addresses, which are computed as one vector."""
+    code, dtype, width = access.code, access.buffer.dtype, chunk.width
     elem = memory_element(dtype)
-    offset, guards = where.at(position, const(chunk.start) + lane_of(chunk), chunk)
-    mask = mask_of(where.indices, guards, chunk)
+    offset, guards = access.at(position, const(chunk.start) + lane_of(chunk), chunk)
+    mask = mask_of(access.indices, guards, chunk)
     if mask.never:
         return literal(fill, dtype, width)
-    offsets = where.indices.lanes(offset, chunk)
+    offsets = access.indices.lanes(offset, chunk)
     active = lane_mask(code, mask, chunk) or mask.scalar
-    places = code.emit("ptr", width, f"getelementptr {elem}, {where.base}, {offsets}")
+    places = code.emit("ptr", width, f"getelementptr {elem}, {access.base}, {offsets}")
     if active:
         places = _or_constant(code, active, places, dtype, fill, 1)
-    each = [
+    elements = [
         code.emit(elem, 1, f"load {elem}, {code.extract(places, n)}, align {dtype.bytes}")
         for n in range(chunk.count)
     ]
-    return from_memory(code, code.gather(each, width), dtype)
+    return from_memory(code, code.gather(elements, width), dtype)
 
 
-def _load_apart(
-    where: BlockAccess,
+def _load_strided(
+    access: BlockAccess,
     position: tuple[int, ...],
     chunk: Chunk,
-    apart: int,
+    stride: int,
     fill: bool | int | float,
 ) -> Reg:
-    """Lanes `apart` elements from one another, out of so many vectors; the last of these ends with
-    the last lane, so that nothing else is touched."""
-    code, width = where.code, chunk.width
-    offset, _ = where.at(position, const(chunk.start))
-    (lane,), whole = lanes((width,)), Chunk(0, width, width)
-    found, places = None, list(range(width))
-    for number in range(apart):
-        first = -(-number * width // apart)
-        start = min(apart * first, (apart - 1) * (width - 1))
-        at = offset + start + lane
-        row = BlockAccess(where.indices, where.base, where.buffer, (width,), at, (), ())
-        reg = _load_chunk(row, (), whole, fill)
-        here = [min(apart * n - start, width - 1) for n in range(width)]
-        if found is None:
-            found, places = reg, here
+    """Loads lanes that are `stride` elements apart from `stride` adjacent vectors.
+
+    The last vector ends with the last lane, so that no memory behind it is touched.
+    """
+    code, width = access.code, chunk.width
+    offset, _ = access.at(position, const(chunk.start))
+    (lane,), full_chunk = lanes((width,)), Chunk(0, width, width)
+    result, places = None, list(range(width))
+    for number in range(stride):
+        first_lane = -(-number * width // stride)
+        start = min(stride * first_lane, (stride - 1) * (width - 1))
+        row_offset = offset + start + lane
+        row = BlockAccess(access.indices, access.base, access.buffer, (width,), row_offset, (), ())
+        reg = _load_chunk(row, (), full_chunk, fill)
+        row_places = [min(stride * n - start, width - 1) for n in range(width)]
+        if result is None:
+            result, places = reg, row_places
         else:
-            picked = [places[n] if n < first else width + here[n] for n in range(width)]
-            found, places = code.shuffle(found, reg, picked), list(range(width))
-    assert found is not None
-    return found
+            picked = [places[n] if n < first_lane else width + row_places[n] for n in range(width)]
+            result, places = code.shuffle(result, reg, picked), list(range(width))
+    assert result is not None
+    return result
 
 
 def _load_vector(
-    where: BlockAccess,
+    access: BlockAccess,
     position: tuple[int, ...],
     chunk: Chunk,
     mask: Mask,
     fill: bool | int | float,
 ) -> Reg:
-    code, dtype, width = where.code, where.buffer.dtype, chunk.width
-    if halves := registers_of(where, mask, chunk):
+    code, dtype, width = access.code, access.buffer.dtype, chunk.width
+    if halves := registers_of(access, mask, chunk):
         low, high = (
-            _load_chunk(where, position, half, fill)
+            _load_chunk(access, position, half, fill)
             if half.count
             else literal(fill, dtype, half.width)
             for half in halves
         )
         return code.shuffle(low, high, range(width))
-    offset, _ = where.at(position, const(chunk.start))
-    pointer = where.pointer(offset)
-    align = where.alignment(offset, width)
+    offset, _ = access.at(position, const(chunk.start))
+    pointer = access.pointer(offset)
+    align = access.alignment(offset, width)
     lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is None:
         if mask.scalar is not None:
-            pointer = _active_pointer(where, position, chunk.start, width, mask.scalar, fill)
+            pointer = _active_pointer(access, position, chunk.start, width, mask.scalar, fill)
             align = min(align, dtype.bytes * (width & -width))
         kind = vector_type(memory_element(dtype), width)
         loaded = code.emit(memory_element(dtype), width, f"load {kind}, {pointer}, align {align}")
     else:
-        other = stored_constant(fill, dtype, width)
-        loaded = masked_load(code, other, pointer, lanes_on, align)
+        fill_bits = stored_constant(fill, dtype, width)
+        loaded = masked_load(code, fill_bits, pointer, lanes_on, align)
     return from_memory(code, loaded, dtype)
 
 
-def registers_of(where: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
-    """The two vector registers of a masked access to elements of 64 bits; none of other accesses.
+def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
+    """Returns the two registers of a masked access to 64-bit elements; () for other accesses.
 
-    LLVM 22 would cut such an access while it selects instructions, and fails an assertion there if
-    the mask of one half is false for certain.
+    LLVM 22 would split this access while it selects instructions, and an assertion fails there if
+    the mask of one half is certainly false.
     """
-    width = where.code.module.profile.lanes(64)
+    width = access.code.module.profile.lanes(64)
     masked = mask.vector is not None or chunk.count < chunk.width
-    if not masked or where.buffer.dtype.bytes < 8 or chunk.width <= width:
+    if not masked or access.buffer.dtype.bytes < 8 or chunk.width <= width:
         return ()
     starts = (chunk.start, chunk.start + width)
     counts = (min(chunk.count, width), max(chunk.count - width, 0))
-    return tuple(Chunk(*each, width) for each in zip(starts, counts, strict=True))
+    return tuple(Chunk(*span, width) for span in zip(starts, counts, strict=True))
 
 
 def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
-    """The active lanes where they are not all alike."""
+    """Returns the mask of active lanes; None where one condition holds for all lanes."""
     lanes_on = mask.vector
     if chunk.count < chunk.width:
-        inside = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
-        lanes_on = inside if lanes_on is None else code.op("and", lanes_on, inside)
+        used_lanes = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
+        lanes_on = used_lanes if lanes_on is None else code.op("and", lanes_on, used_lanes)
     if lanes_on is not None and mask.scalar is not None:
         lanes_on = code.op("and", lanes_on, code.splat(mask.scalar, chunk.width))
     return lanes_on
 
 
 def _active_pointer(
-    where: BlockAccess,
+    access: BlockAccess,
     position: tuple[int, ...],
     start: int,
     count: int,
     active: Reg,
     fill: bool | int | float,
 ) -> Reg:
-    """The address of `count` elements from lane `start` on, or of as many fills where inactive."""
-    code, dtype = where.code, where.buffer.dtype
-    offset, guards = where.at(position, const(start))
-    first, same = where.at(position, const(0))
-    ahead = constant(offset - first)
-    if ahead == start and guards == same:
-        # One choice serves the whole row.
-        row = last_axis(where.shape)
-        base = _or_constant(code, active, where.pointer(first), dtype, fill, row)
+    """Returns the address of `count` elements from lane `start` on; where `active` is false, that
+    of a constant with as many copies of `fill`."""
+    code, dtype = access.code, access.buffer.dtype
+    offset, guards = access.at(position, const(start))
+    row_offset, row_guards = access.at(position, const(0))
+    distance = constant(offset - row_offset)
+    if distance == start and guards == row_guards:
+        # One select serves the whole row.
+        row = last_axis(access.shape)
+        base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
         return code.offset(base, int_const(start), memory_element(dtype))
-    return _or_constant(code, active, where.pointer(offset), dtype, fill, count)
+    return _or_constant(code, active, access.pointer(offset), dtype, fill, count)
 
 
 def _or_constant(
     code: Code, active: Reg, pointer: Reg, dtype: DType, fill: bool | int | float, width: int
 ) -> Reg:
-    """`pointer` where active, else the address of a constant vector of `fill`."""
+    """Returns `pointer` where `active` holds, else the address of a constant vector of `fill`."""
     value = stored_constant(fill, dtype, width)
     spelling = "".join(c if c.isalnum() else "_" for c in value.text)
     name = f"fill.{dtype.name}.{width}.{spelling}"
@@ -467,14 +476,16 @@ def _or_constant(
     )
 
 
-def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
-    """The lanes of `mask` from memory, the rest from `other`."""
-    name = f"llvm.masked.load.{mangled(other)}.p0"
-    code.module.add(name, lambda: f"declare {other.type} @{name}(ptr, {mask.type}, {other.type})")
+def masked_load(code: Code, fallback: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
+    """Loads the lanes of `mask` from memory and takes all others from `fallback`."""
+    name = f"llvm.masked.load.{mangled(fallback)}.p0"
+    code.module.add(
+        name, lambda: f"declare {fallback.type} @{name}(ptr, {mask.type}, {fallback.type})"
+    )
     return code.emit(
-        other.elem,
-        other.width,
-        f"call {other.type} @{name}(ptr align {align} {pointer.text}, {mask}, {other})",
+        fallback.elem,
+        fallback.width,
+        f"call {fallback.type} @{name}(ptr align {align} {pointer.text}, {mask}, {fallback})",
     )
 
 
@@ -482,13 +493,13 @@ def masked_load(code: Code, other: Reg, pointer: Reg, mask: Reg, align: int) -> 
 
 
 def prefetch(env: Environment, node: Prefetch) -> None:
-    """Asks for a cache line, to write it or to read it; the address may be any."""
+    """Prefetches a cache line for reading or writing; an invalid address is harmless."""
     code = env.indices.code
     rank = max((len(block.shape) for _, block in node.indirect), default=0)
-    where = access(env, node, (1,) * rank)
-    offset, _ = where.at((0,) * max(rank - 1, 0), const(0))
+    access = block_access(env, node, (1,) * rank)
+    offset, _ = access.at((0,) * max(rank - 1, 0), const(0))
     name = "llvm.prefetch.p0"
     code.module.add(name, lambda: f"declare void @{name}(ptr, i32, i32, i32)")
     locality = 4 - node.level
     purpose = int(node.write)
-    code.void(f"call void @{name}({where.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")
+    code.void(f"call void @{name}({access.pointer(offset)}, i32 {purpose}, i32 {locality}, i32 1)")

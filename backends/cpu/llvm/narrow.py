@@ -1,7 +1,8 @@
-"""Floats of 8 and 4 bits and integers of 4 and 2, as codes in memory and as values in registers.
+"""Conversions of 8- and 4-bit floats and 4- and 2-bit integers between codes in memory and values
+in registers.
 
-Floats are converted by moving their fields to those of f32, in integers: no denormal f32 comes up,
-which processors are slow with.  The formats are those of `tcc.ir.narrow`.
+Floats are converted by integer operations that move their fields to the fields of f32.  No denormal
+f32 occurs, with which processors are slow.  `tcc.ir.narrow` defines the formats.
 """
 
 import math
@@ -15,7 +16,7 @@ _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """The register value of a code, which lies in a byte; bits above the type's do not count."""
+    """Returns the register value of a code in a byte; bits above the type's width are ignored."""
     if not dtype.is_float:
         return wrapped(code, bits, dtype)
     if dtype in (F8E4M3FN, F8E5M2) and code.module.profile.converts_half:
@@ -26,7 +27,7 @@ def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
 
 
 def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
-    """The code, in a byte, of a register value: an f32 is rounded, an integer cut off."""
+    """Returns the code of a register value, in a byte: rounds an f32, truncates an integer."""
     if not dtype.is_float:
         return code.op("and", value, (1 << dtype.bits) - 1)
     bits = code.bitcast(value, "i32")
@@ -38,14 +39,14 @@ def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
 
 
 def wrapped(code: Code, value: Reg, dtype: DType) -> Reg:
-    """An integer's lowest bits, as many as the type has, as its value."""
+    """Returns the value of the lowest `dtype.bits` bits of an integer."""
     spare = 8 - dtype.bits
-    back = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
-    return code.op(back, code.op("shl", value, spare), spare)
+    right_shift = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
+    return code.op(right_shift, code.op("shl", value, spare), spare)
 
 
 def _power(code: Code, wide: Reg) -> Reg:
-    """2 to the power of a code less f32's bias; the last code is NaN, the first a denormal."""
+    """Returns 2**(code - bias), with f32's bias; the last code is NaN, the first a denormal."""
     power = code.op("shl", wide, _FRACTION)
     lowest = code.compare("icmp eq", wide, 0)
     power = code.select(lowest, 1 << (_FRACTION - 1), power)
@@ -54,19 +55,22 @@ def _power(code: Code, wide: Reg) -> Reg:
 
 
 def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """By way of f16, which an instruction widens: f8e5m2 is its upper half, and f8e4m3fn has its
-    exponent less a bias, which a product makes up for."""
+    """Converts a code to f16 and widens that by an instruction.
+
+    f8e5m2 is the upper half of an f16.  f8e4m3fn has another bias than f16, so the result is
+    multiplied by a power of two.
+    """
     if dtype is F8E5M2:
-        moved = code.convert("zext", bits, "i16")
-        half = code.op("shl", moved, 8)
+        raised = code.convert("zext", bits, "i16")
+        half = code.op("shl", raised, 8)
         return code.convert("fpext", code.bitcast(half, "half"), "float")
-    moved = code.convert("sext", bits, "i16")
-    moved = code.op("shl", moved, 10 - FORMATS[dtype].fraction)
-    half = code.op("and", moved, ~0x4000)  # of the two signs the first
+    raised = code.convert("sext", bits, "i16")
+    raised = code.op("shl", raised, 10 - FORMATS[dtype].fraction)
+    half = code.op("and", raised, ~0x4000)  # clears the second copy of the sign
     value = code.convert("fpext", code.bitcast(half, "half"), "float")
     scale = 2.0 ** (15 - FORMATS[dtype].bias)
     value = code.op("fmul", value, scale)
-    # What the code of NaN would be worth, were it a number.
+    # The value that the code of NaN would have as a number.
     size = code.intrinsic("fabs", value)
     last = FORMATS[dtype].value(FORMATS[dtype].nan)
     nan = code.compare("fcmp oeq", size, last)
@@ -76,21 +80,21 @@ def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
 def _float_value(code: Code, wide: Reg, narrow: FloatFormat) -> Reg:
     size = code.op("and", wide, narrow.sign - 1)
     shift = _FRACTION - narrow.fraction
-    moved = code.op("shl", size, shift)
-    normal = code.op("add", moved, (_BIAS - narrow.bias) << _FRACTION)
-    # A denormal's fraction behind a leading one, less that one.
-    least = 2.0 ** (1 - narrow.bias)
-    above = code.op("add", moved, (_BIAS - narrow.bias + 1) << _FRACTION)
-    above = code.bitcast(above, "float")
-    small = code.op("fsub", above, least)
+    raised = code.op("shl", size, shift)
+    normal = code.op("add", raised, (_BIAS - narrow.bias) << _FRACTION)
+    # A denormal is its fraction behind a leading one, less the leading one.
+    least_normal = 2.0 ** (1 - narrow.bias)
+    with_one = code.op("add", raised, (_BIAS - narrow.bias + 1) << _FRACTION)
+    with_one = code.bitcast(with_one, "float")
+    denormal = code.op("fsub", with_one, least_normal)
     is_small = code.compare("icmp ult", size, 1 << narrow.fraction)
-    value = code.select(is_small, code.bitcast(small, "i32"), normal)
+    value = code.select(is_small, code.bitcast(denormal, "i32"), normal)
     if narrow.top < narrow.over < narrow.nan:
         infinite = code.compare("icmp eq", size, narrow.over)
         value = code.select(infinite, _INFINITY, value)
     if not narrow.signless_nan and narrow.nan < narrow.sign:
-        first = narrow.over + (narrow.over < narrow.nan)
-        nan = code.compare("icmp uge", size, first)
+        least_nan = narrow.over + (narrow.over < narrow.nan)
+        nan = code.compare("icmp uge", size, least_nan)
         value = code.select(nan, _QUIET, value)
     signed = code.op("and", wide, narrow.sign)
     sign = code.op("shl", signed, 32 - narrow.bits)
@@ -106,20 +110,20 @@ def _float_code(code: Code, bits: Reg, narrow: FloatFormat) -> Reg:
     size = code.op("and", bits, 0x7FFFFFFF)
     shift = _FRACTION - narrow.fraction
     odd = code.op("and", code.op("lshr", size, shift), 1)
-    up = code.op("add", code.op("add", size, (1 << (shift - 1)) - 1), odd)
-    rebiased = code.op("sub", up, (_BIAS - narrow.bias) << _FRACTION)
+    rounded = code.op("add", code.op("add", size, (1 << (shift - 1)) - 1), odd)
+    rebiased = code.op("sub", rounded, (_BIAS - narrow.bias) << _FRACTION)
     normal = code.op("lshr", rebiased, shift)
-    # The unit of a float near this one is the smallest denormal: the addition rounds to it.
-    unit = 2.0 ** (1 - narrow.bias - narrow.fraction + _FRACTION)
-    unit_bits = (1 - narrow.bias - narrow.fraction + _FRACTION + _BIAS) << _FRACTION
+    # Floats near `spacing` are one smallest denormal apart, so the addition rounds to denormals.
+    spacing = 2.0 ** (1 - narrow.bias - narrow.fraction + _FRACTION)
+    spacing_bits = (1 - narrow.bias - narrow.fraction + _FRACTION + _BIAS) << _FRACTION
     value = code.bitcast(size, "float")
-    added = code.op("fadd", value, unit)
-    small = code.op("sub", code.bitcast(added, "i32"), unit_bits)
+    sum_ = code.op("fadd", value, spacing)
+    small = code.op("sub", code.bitcast(sum_, "i32"), spacing_bits)
     first = (_BIAS - narrow.bias + 1) << _FRACTION
     is_small = code.compare("icmp ult", size, first)
     finite = code.select(is_small, small, normal)
-    beyond = code.compare("icmp ugt", finite, narrow.top)
-    result = code.select(beyond, narrow.over, finite)
+    overflows = code.compare("icmp ugt", finite, narrow.top)
+    result = code.select(overflows, narrow.over, finite)
     nan = code.compare("icmp ugt", size, _INFINITY)
     sign = code.op("lshr", bits, 32 - narrow.bits)
     sign = code.op("and", sign, narrow.sign)

@@ -22,7 +22,7 @@ Parts = tuple[Reg, ...]  # one register for each component of the monoid
 
 
 def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[RegisterBlock, ...]:
-    """The results of a Reduce: its axes have size one."""
+    """Returns the results of a Reduce; the reduced axes have size one."""
     monoid = MONOIDS[node.monoid]
     dtypes = tuple(v.dtype for v in values)
     tree = _Tree(code, monoid.combine(dtypes), monoid.identity(dtypes))
@@ -56,7 +56,7 @@ def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[R
 
 
 def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[RegisterBlock]:
-    """`values` in the chunks of the first."""
+    """Returns `values` in the chunks of the first."""
     first = values[0]
     if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
@@ -65,7 +65,7 @@ def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[Regist
 
 @record
 class _Tree:
-    """How items combine, and what lanes that do not take part hold."""
+    """Combines items by `bodies`; lanes that take no part hold `identity`."""
 
     code: Code
     bodies: Sequence[Scalar]
@@ -75,7 +75,7 @@ class _Tree:
         return combine(self.code, self.bodies, (*a, *b))
 
     def fold(self, items: Sequence[Parts]) -> Parts:
-        """All items combined pairwise, neighbours first."""
+        """Combines all items pairwise, neighbours first."""
         level = list(items)
         while len(level) > 1:
             pairs = [self._combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
@@ -83,18 +83,18 @@ class _Tree:
         return level[0]
 
     def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
-        """All lanes of all items combined; an item's lanes from its count on do not take part."""
+        """Combines the lanes of all items, of each item its first `counts` lanes."""
         waiting = [self._padded(parts, n) for parts, n in zip(items, counts, strict=True)]
         width = max(parts[0].width for parts in waiting)
-        total = self.fold([p for p in waiting if p[0].width == width])
+        folded = self.fold([p for p in waiting if p[0].width == width])
         while width > 1:
             half = width // 2
-            low = tuple(self.code.shuffle(r, None, range(half)) for r in total)
-            high = tuple(self.code.shuffle(r, None, range(half, width)) for r in total)
+            low = tuple(self.code.shuffle(r, None, range(half)) for r in folded)
+            high = tuple(self.code.shuffle(r, None, range(half, width)) for r in folded)
             width = half
-            same = [p for p in waiting if p[0].width == width]
-            total = self.fold([self._combine(low, high), *same])
-        return total
+            parts_here = [p for p in waiting if p[0].width == width]
+            folded = self.fold([self._combine(low, high), *parts_here])
+        return folded
 
     def _padded(self, parts: Parts, count: int) -> Parts:
         width = parts[0].width

@@ -1,4 +1,4 @@
-"""Broadcasts, and blocks whose elements change places."""
+"""Broadcasts, and permutations and reshapes of blocks in registers."""
 
 from collections.abc import Sequence
 from math import prod
@@ -16,11 +16,11 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.tile import Broadcast, Relayout
 
-Place = tuple[int, int]  # a register of the source and a lane of it
+Place = tuple[int, int]  # a register of the source block and a lane of it
 
 
 def broadcast(code: Code, node: Broadcast, value: RegisterBlock) -> RegisterBlock:
-    """`value` repeated along its axes of size one."""
+    """Repeats `value` along its axes of size one."""
     shape = node.out.shape
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
     regs = tuple(
@@ -32,32 +32,32 @@ def broadcast(code: Code, node: Broadcast, value: RegisterBlock) -> RegisterBloc
 
 
 def relayout(code: Code, node: Relayout, value: RegisterBlock) -> RegisterBlock:
-    """The result of a Relayout."""
+    """Returns the result of a Relayout."""
     return rearrange(code, value, node.order, node.out.shape)
 
 
 def rearrange(
     code: Code, value: RegisterBlock, order: tuple[int, ...], shape: tuple[int, ...]
 ) -> RegisterBlock:
-    """`value` with its axes permuted by `order`, then reshaped to `shape`."""
+    """Permutes the axes of `value` by `order`, then reshapes it to `shape`."""
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
-    wanted = _wanted(order, value)
-    rows = wanted.reshape(prod(shape[:-1]), last_axis(shape), 2)
+    source_places = _source_places(order, value)
+    rows = source_places.reshape(prod(shape[:-1]), last_axis(shape), 2)
     targets = [
         ([(int(r), int(lane)) for r, lane in row[c.start : c.start + c.count]], c.width)
         for row in rows
         for c in chunks
     ]
-    done = _transposes(code, value, targets)
+    transposes = _transposes(code, value, targets)
     regs = [
-        done[n] if n in done else _collect(code, value.regs, places, width)
+        transposes[n] if n in transposes else _collect(code, value.regs, places, width)
         for n, (places, width) in enumerate(targets)
     ]
     return RegisterBlock(value.dtype, shape, chunks, tuple(regs))
 
 
-def _wanted(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[np.int64]:
-    """For every element of the result, in order, where it is: [register, lane]."""
+def _source_places(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[np.int64]:
+    """Returns [register, lane] in `value` of each element of the result, shape (elements, 2)."""
     per_row = len(value.chunks)
     lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
     places = [(row * per_row + n, lane) for row in range(value.rows) for n, lane in lanes]
@@ -71,7 +71,10 @@ def _wanted(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[np.int6
 def _transposes(
     code: Code, value: RegisterBlock, targets: Sequence[tuple[list[Place], int]]
 ) -> dict[int, Reg]:
-    """Results that take the same lane of many registers, several at once."""
+    """Computes, by number, the target registers that take one lane of each of many registers.
+
+    One transpose gives all targets that have the same source registers.
+    """
     groups: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
     for number, (places, width) in enumerate(targets):
         sources = tuple(source for source, _ in places)
@@ -79,34 +82,34 @@ def _transposes(
         widths = {value.regs[s].width for s in sources}
         if len(set(sources)) == len(places) > 2 and len(lanes) == 1 == len(widths):
             groups.setdefault((sources, width), {})[number] = lanes.pop()
-    done: dict[int, Reg] = {}
+    transposes: dict[int, Reg] = {}
     for (sources, width), results in groups.items():
         regs = [value.regs[s] for s in sources]
         if regs[0].width > 1 and 4 * len(results) >= min(width, regs[0].width):
             regs += [Reg(regs[0].elem, regs[0].width, "poison")] * (width - len(regs))
             transposed = transpose(code, regs)
-            done |= {number: transposed[lane] for number, lane in results.items()}
-    return done
+            transposes |= {number: transposed[lane] for number, lane in results.items()}
+    return transposes
 
 
 def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
-    """For each lane of `regs`, a register of that lane of all of them; powers of two both.
+    """Transposes `regs`: register n of the result holds lane n of all of them.
 
-    Squares are turned by log2(n) rounds of two-register shuffles: round b swaps the bit b of an
-    element's row with that of its lane.
+    The number of registers and of lanes are powers of two.  A square takes log2(n) rounds of
+    two-register shuffles: round b swaps bit b of an element's row with bit b of its lane.
     """
     rows, width = list(regs), regs[0].width
     while len(rows) > width:
-        # Narrow registers side by side: their squares are turned in the same instructions.
+        # Narrow registers are joined in pairs: one shuffle then works on two squares.
         pairs = [
             (g + n, g + width + n) for g in range(0, len(rows), 2 * width) for n in range(width)
         ]
-        joined = range(2 * rows[0].width)
-        rows = [code.shuffle(rows[a], rows[b], joined) for a, b in pairs]
-    total, bit = rows[0].width, 1
+        both_rows = range(2 * rows[0].width)
+        rows = [code.shuffle(rows[a], rows[b], both_rows) for a, b in pairs]
+    row_width, bit = rows[0].width, 1
     while bit < len(rows):
-        low = [n if not n & bit else total + (n ^ bit) for n in range(total)]
-        high = [n | bit if not n & bit else total + n for n in range(total)]
+        low = [n if not n & bit else row_width + (n ^ bit) for n in range(row_width)]
+        high = [n | bit if not n & bit else row_width + n for n in range(row_width)]
         for n in range(len(rows)):
             if not n & bit:
                 a, b = rows[n], rows[n | bit]
@@ -114,42 +117,48 @@ def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
         bit *= 2
     if len(regs) >= width:
         return rows
-    # Wide registers hold several squares side by side.
+    # Wide registers hold several squares next to each other.
     count = len(regs)
     starts = [(lane % count, lane // count * count) for lane in range(width)]
     return [code.shuffle(rows[r], None, range(start, start + count)) for r, start in starts]
 
 
-# ---- any other place -------------------------------------------------------------------------
+# ---- any other permutation -------------------------------------------------------------------
 
 
 def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
-    """One register from lanes of others."""
+    """Builds one register from lanes of several."""
     sources = list(dict.fromkeys(source for source, _ in places))
-    whole = [(sources[0], n) for n in range(width)]
-    if places == whole and regs[sources[0]].width == width:
+    identity = [(sources[0], n) for n in range(width)]
+    if places == identity and regs[sources[0]].width == width:
         return regs[sources[0]]
     if width == 1 or any(regs[s].width == 1 for s in sources):
         return code.gather([code.extract(regs[s], lane) for s, lane in places], width)
     level = [(frozenset((s,)), _spread(code, regs[s], s, places, width)) for s in sources]
     while len(level) > 1:
         merged = []
-        for (ours, a), (theirs, b) in zip(level[::2], level[1::2], strict=False):
-            merged.append((ours | theirs, code.shuffle(a, b, _blend(places, ours, theirs, width))))
+        for (a_sources, a), (b_sources, b) in zip(level[::2], level[1::2], strict=False):
+            merged.append(
+                (
+                    a_sources | b_sources,
+                    code.shuffle(a, b, _blend(places, a_sources, b_sources, width)),
+                )
+            )
         level = merged + (level[-1:] if len(level) % 2 else [])
     return level[0][1]
 
 
 def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) -> Reg:
-    """The lanes that come from one register, where they belong."""
+    """Moves the lanes that come from register `source` to where the result has them."""
     lanes = [lane if s == source else -1 for s, lane in places]
     return code.shuffle(reg, None, lanes + [-1] * (width - len(lanes)))
 
 
 def _blend(
-    places: list[Place], ours: frozenset[int], theirs: frozenset[int], width: int
+    places: list[Place], a_sources: frozenset[int], b_sources: frozenset[int], width: int
 ) -> list[int]:
     lanes = [
-        n if s in ours else width + n if s in theirs else -1 for n, (s, _) in enumerate(places)
+        n if s in a_sources else width + n if s in b_sources else -1
+        for n, (s, _) in enumerate(places)
     ]
     return lanes + [-1] * (width - len(lanes))

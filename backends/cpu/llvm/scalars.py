@@ -1,6 +1,6 @@
 """Scalar functions and casts on registers of any width.
 
-Arithmetic on f16 and bf16 is done in f32 and rounded once for each function.
+Functions of f16 and bf16 are computed in f32, and each result is rounded once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from tcc.errors import InternalError
 from tcc.ir.expr.scalar import COMPARISONS, Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
-# Results that the narrow float types can hold whenever they can hold the arguments.
+# Functions whose result is representable in a narrow float type if the arguments are.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
 
 
 def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
-    """The value of `node` for values of its operands, all of `width` lanes."""
+    """Returns the value of `node` for values of its operands, all of `width` lanes."""
     match node:
         case Const():
             return literal(node.value, node.dtype, width)
@@ -51,7 +51,8 @@ def _applied(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
-    """A function for what `node` and its argument compute together, and what it is taken of."""
+    """Returns a function that computes `node` with its argument, and the operand of both; else
+    None."""
     if node.function != "add" or node.dtype is not F32:
         return None
     for inner, other in (node.args, node.args[::-1]):
@@ -102,7 +103,7 @@ _BOOLEAN = MappingProxyType(
 
 
 def to_bool(code: Code, a: Reg) -> Reg:
-    """Whether a value is not zero; NaN is not."""
+    """Returns i1: true where a value is not zero; NaN counts as nonzero."""
     if a.elem in ("float", "double"):
         return code.compare("fcmp une", a, 0.0)
     return code.compare("icmp ne", a, 0)
@@ -164,25 +165,26 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
-    if code.module.profile.arch != "x86-64":  # NaN where either is, as x86-64 has it nowhere
+    if code.module.profile.arch != "x86-64":  # x86-64 has no instruction that gives NaN for NaN
         return code.intrinsic("maximum" if name == "max" else "minimum", *args)
     predicate = "fcmp ogt" if name == "max" else "fcmp olt"
-    # `x > y ? x : y` gives y when either is NaN: right as it stands if x cannot be NaN.
+    # `x > y ? x : y` gives y when either is NaN, which is right if x cannot be NaN.
     a, b = args
     for first, x, y in ((nodes[0], a, b), (nodes[1], b, a)):
         if isinstance(first, Const) and first.value == first.value:
             return code.select(code.compare(predicate, x, y), x, y)
-    # Sums run through `a`: only `b`, which is new, is asked for NaN, off the chain of results.
-    chosen = _extremum_instruction(code, name, b, a)
-    if chosen is None:
-        chosen = code.select(code.compare(predicate, b, a), b, a)
-    return code.select(code.compare("fcmp ord", b, b), chosen, b)
+    # Reductions carry `a` from step to step: a NaN test of `b` alone stays off that chain.
+    extremum = _extremum_instruction(code, name, b, a)
+    if extremum is None:
+        extremum = code.select(code.compare(predicate, b, a), b, a)
+    return code.select(code.compare("fcmp ord", b, b), extremum, b)
 
 
 def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
-    """`x > y ? x : y`, or with less-than, as the one instruction it is.
+    """Returns `x > y ? x : y` (or `<`) by one instruction of x86-64; None where there is none.
 
-    LLVM finds it for the compare and select, but not once it has joined these with a test for NaN.
+    LLVM selects the instruction for a compare and a select, but not after it has merged them with
+    a test for NaN.
     """
     prefix = _EXTREMUM_PREFIX.get((x.elem, x.width))
     if prefix is None or prefix[1] > code.module.profile.vector_bits:
@@ -193,7 +195,7 @@ def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
     return code.call(f"llvm.x86.{prefix[0]}.{name}.{kind}{tail}", x.elem, x.width, x, y, *rounding)
 
 
-# The instruction set and vector bits of an extremum of so many lanes.
+# (element type, lanes) -> the instruction set and vector bits of the extremum instruction.
 _EXTREMUM_PREFIX = MappingProxyType(
     {
         ("float", 4): ("sse", 128),
@@ -209,21 +211,21 @@ _EXTREMUM_PREFIX = MappingProxyType(
 def _float_sign(code: Code, a: Reg) -> Reg:
     signed_one = code.intrinsic("copysign", 1.0, a)
     nonzero = code.compare("fcmp one", a, 0.0)
-    # Zeros and NaN give themselves.
+    # The sign of a zero or NaN is the argument itself.
     return code.select(nonzero, signed_one, a)
 
 
 def _float_mod(code: Code, a: Reg, b: Reg) -> Reg:
-    rest = per_lane(code, "fmod", (a, b))
-    is_zero = code.compare("fcmp oeq", rest, 0.0)
+    leftover = per_lane(code, "fmod", (a, b))
+    is_zero = code.compare("fcmp oeq", leftover, 0.0)
     signed_zero = code.intrinsic("copysign", 0.0, b)
-    below = code.compare("fcmp olt", rest, 0.0)
-    other = code.op("xor", below, code.compare("fcmp olt", b, 0.0))
-    shifted = code.select(other, code.op("fadd", rest, b), rest)
-    some = code.compare("fcmp one", b, 0.0)
-    kept = code.select(code.op("and", is_zero, some), signed_zero, shifted)
-    nan = code.compare("fcmp uno", rest, rest)
-    return code.select(nan, rest, kept)
+    below = code.compare("fcmp olt", leftover, 0.0)
+    other_sign = code.op("xor", below, code.compare("fcmp olt", b, 0.0))
+    shifted = code.select(other_sign, code.op("fadd", leftover, b), leftover)
+    finite_divisor = code.compare("fcmp one", b, 0.0)
+    signed = code.select(code.op("and", is_zero, finite_divisor), signed_zero, shifted)
+    nan = code.compare("fcmp uno", leftover, leftover)
+    return code.select(nan, leftover, signed)
 
 
 _FLOAT: Mapping[str, MathFunction] = MappingProxyType(
@@ -232,7 +234,7 @@ _FLOAT: Mapping[str, MathFunction] = MappingProxyType(
 
 
 def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
-    """The C library's function `name`, for f32 or f64."""
+    """Calls the C library's function `name`, for f32 or f64, for each lane."""
     return lane_by_lane(code, name + ("f" if args[0].elem == "float" else ""), args)
 
 
@@ -240,7 +242,7 @@ def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
 
 
 def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
-    """Value conversion: floats to integers truncate and saturate, NaN gives 0."""
+    """Converts values: floats to integers truncate and saturate, and NaN gives 0."""
     if source is target:
         return a
     if target is BOOL:
@@ -251,8 +253,8 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
     if source.is_float:
         return _to_integer(code, a, elem, target)
     if target.is_packed and source is not BOOL:
-        whole = a if source.bytes == 1 else code.convert("trunc", a, elem)
-        return wrapped(code, whole, target)
+        low_byte = a if source.bytes == 1 else code.convert("trunc", a, elem)
+        return wrapped(code, low_byte, target)
     if source.bytes > target.bytes:
         return code.convert("trunc", a, elem)
     if a.elem == elem:
@@ -261,26 +263,26 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 
 
 def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
-    """Truncates; values beyond the type's range give its ends, NaN gives 0."""
+    """Truncates; values outside the type's range give its nearest limit, NaN gives 0."""
     low, high = integer_limits(target)
     if target.bits <= 16:
         return _to_narrow_integer(code, a, elem, low, high)
-    inside = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
+    truncated = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
     # The first float above the range is a power of two, so exact; below it lies `low` or less.
     over = code.compare("fcmp oge", a, high + 1)
     under = code.compare("fcmp ole", a, low)
-    value = code.select(over, high, inside)
+    value = code.select(over, high, truncated)
     value = code.select(under, low, value)
     return code.select(code.compare("fcmp uno", a, a), 0, value)
 
 
 def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
-    """The same where floats hold both ends: the float is put inside, by one instruction an end."""
+    """Like `_to_integer` where floats represent both limits: clamps the float before truncating."""
     nan = None if low == 0 else code.compare("fcmp uno", a, a)
-    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first end
+    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first limit
         a = code.select(code.compare(predicate, a, end), a, end)
-    found = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
-    return found if nan is None else code.select(nan, 0, found)
+    result = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
+    return result if nan is None else code.select(nan, 0, result)
 
 
 def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
@@ -299,14 +301,14 @@ def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 
 
 def _to_odd(code: Code, exact: Reg, narrow: Reg) -> Reg:
-    """`exact` rounded to odd in f32: rounding that again to f16 gives what rounding once does."""
+    """Rounds `exact` to odd in f32; rounding the result to f16 then equals one rounding to f16."""
 
-    back = code.convert("fpext", narrow, "double")
+    widened = code.convert("fpext", narrow, "double")
     bits = code.bitcast(narrow, "i32")
     even = code.compare("icmp eq", code.op("and", bits, 1), 0)
-    inexact = code.compare("fcmp one", back, exact)
-    sizes = [code.intrinsic("fabs", x) for x in (back, exact)]
+    inexact = code.compare("fcmp one", widened, exact)
+    sizes = [code.intrinsic("fabs", x) for x in (widened, exact)]
     low = code.compare("fcmp olt", sizes[0], sizes[1])
-    moved = code.op("add", bits, code.select(low, number(bits, 1), -1))
-    chosen = code.select(code.op("and", even, inexact), moved, bits)
-    return code.bitcast(chosen, "float")
+    stepped = code.op("add", bits, code.select(low, number(bits, 1), -1))
+    odd_bits = code.select(code.op("and", even, inexact), stepped, bits)
+    return code.bitcast(odd_bits, "float")

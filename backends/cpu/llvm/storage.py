@@ -1,8 +1,8 @@
-"""Elements in memory against elements in registers.
+"""Conversions between elements in memory and elements in registers.
 
-bool is a byte in memory (any non-zero one is true) and i1 in registers; f16, bf16 and narrower
-floats lie in memory as their bits and are carried as f32 whose value the narrow type can hold.
-Integers of less than a byte have one of their own.
+bool is a byte in memory (nonzero is true) and i1 in registers.  f16, bf16 and narrower floats are
+bits in memory, and in registers f32 values that the narrow type can represent.  Integers of less
+than a byte take a whole byte.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from tcc.passes.layout.weights import stored_bytes
 
 
 def memory_element(dtype: DType) -> str:
-    """The LLVM type of one element in memory."""
+    """Returns the LLVM type of one element in memory."""
     if dtype is F32:
         return "float"
     if dtype is F64:
@@ -25,7 +25,7 @@ def memory_element(dtype: DType) -> str:
 
 
 def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """What was loaded, as a register value."""
+    """Converts a loaded value to a register value."""
     if dtype is BOOL:
         return code.compare("icmp ne", reg, 0)
     if dtype is F16:
@@ -38,7 +38,7 @@ def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """A register value, as it is stored."""
+    """Converts a register value to its form in memory."""
     if dtype is BOOL:
         return code.convert("zext", reg, "i8")
     if dtype is F16:
@@ -52,7 +52,7 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """An f32 rounded to nearest even in a narrower type; other types are left as they are."""
+    """Rounds an f32 to a narrower float type, ties to even; other types stay as they are."""
     if dtype.is_narrow:
         return narrow_value(code, narrow_bits(code, reg, dtype), dtype)
     if dtype is F16:
@@ -63,14 +63,14 @@ def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def _round_bf16(code: Code, reg: Reg) -> Reg:
-    # In integers: the instructions for it flush denormals.  NaN is set apart, whose payload the
-    # addition could carry into infinity.
+    # The conversion instructions flush denormals, so integers are used.  NaN has a case of its own,
+    # because the addition could carry its payload into infinity.
     bits = code.bitcast(reg, "i32")
     odd = code.op("and", code.op("lshr", bits, 16), 1)
     up = code.op("add", code.op("add", bits, 0x7FFF), odd)
     quiet = code.op("or", bits, 0x400000)
-    kept = code.select(code.compare("fcmp uno", reg, reg), quiet, up)
-    return code.bitcast(code.op("and", kept, -65536), "float")
+    rounded = code.select(code.compare("fcmp uno", reg, reg), quiet, up)
+    return code.bitcast(code.op("and", rounded, -65536), "float")
 
 
 def _bf16_value(code: Code, bits: Reg) -> Reg:
@@ -78,7 +78,7 @@ def _bf16_value(code: Code, bits: Reg) -> Reg:
 
 
 def literal(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
-    """A literal in registers."""
+    """Returns a literal as a register value."""
     elem = register_element(dtype)
     if dtype.is_float:
         return float_const(rounded_number(value, dtype), elem, width)
@@ -86,7 +86,7 @@ def literal(value: bool | int | float, dtype: DType, width: int = 1) -> Reg:
 
 
 def stored_constant(value: bool | int | float, dtype: DType, width: int) -> Reg:
-    """A literal as it lies in memory."""
+    """Returns a literal in its form in memory."""
     elem = memory_element(dtype)
     if dtype.is_narrow or dtype in (BF16, F16):
         exact = rounded_number(value, dtype) if dtype.is_float else value

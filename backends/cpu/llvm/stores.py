@@ -1,4 +1,4 @@
-"""Stores of blocks: in which parts and in which order they are written."""
+"""Stores of blocks: their parts, and the order of the parts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.memory import (
     BlockAccess,
     Environment,
-    access,
+    block_access,
     lane_mask,
     registers_of,
     transposed,
@@ -33,43 +33,47 @@ from tcc.backends.cpu.llvm.text import Reg, mangled
 from tcc.ir.index import const
 from tcc.ir.tile import Store
 
-# One vector or element of a block that is stored.
+# A vector or an element of a block to store: access, row, chunk, block.
 _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 
 
 def store(env: Environment, nodes: Sequence[Store]) -> None:
-    """Writes blocks, one after the other; elements one by one in the order of memory: those of a
-    block may lie a page apart, and displace each other's lines before the next block writes there.
+    """Writes blocks one after the other.
 
-    Where blocks have several guards at open sizes, one test tells whether all of them hold.
+    If all parts are single elements, they are written in the order of memory: elements of a block
+    may lie a page apart, and would evict each other's cache lines before the next block writes
+    there.  If blocks have several guards on symbolic sizes, one test decides whether all hold.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
     if len(nodes) < 2:
         _write(pieces)
-    elif not any(at.guards for at, *_ in pieces):
+    elif not any(access.guards for access, *_ in pieces):
         _write(_in_order(pieces))
-    elif (inside := _all_hold(pieces)) is None:
+    elif (all_hold := _all_hold(pieces)) is None:
         _write(pieces)
     else:
         code = env.indices.code
-        with code.when(inside, "inside"):
+        with code.when(all_hold, "inside"):
             _write(_in_order([(replace(p[0], guards=()), *p[1:]) for p in pieces]))
-        with code.when(code.op("xor", inside, 1), "border"):
+        with code.when(code.op("xor", all_hold, 1), "border"):
             _write(pieces)
 
 
 def _write(pieces: Sequence[_Piece]) -> None:
-    for at, where, chunk, value in pieces:
-        row = row_number(value.shape, where)
-        _store_chunk(at, where, chunk, part(at.code, value, row, chunk))
+    for access, position, chunk, value in pieces:
+        row = row_number(value.shape, position)
+        _store_chunk(access, position, chunk, part(access.code, value, row, chunk))
 
 
 def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
-    """Returns one bool that is true where the guards of all `pieces` hold; None where there is one
-    test or none, where a guard turns single lanes off, and where all sizes are known."""
-    if not any(guard.extent.terms for at, *_ in pieces for guard in at.guards):
+    """Returns an i1 that is true if the guards of all `pieces` hold.
+
+    None where there are fewer than two tests, where a guard turns single lanes off, and where all
+    sizes are known.
+    """
+    if not any(guard.extent.terms for access, *_ in pieces for guard in access.guards):
         return None
-    masks = [at.mask(where, chunk) for at, where, chunk, _ in pieces]
+    masks = [access.mask(position, chunk) for access, position, chunk, _ in pieces]
     if any(mask.never or mask.vector is not None for mask in masks):
         return None
     tests = list(dict.fromkeys(mask.scalar for mask in masks if mask.scalar is not None))
@@ -79,13 +83,17 @@ def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
 
 
 def _in_order(pieces: list[_Piece]) -> list[_Piece]:
-    """`pieces` without guards in the order of memory, if all are elements: those whose distance is
-    known lie together, in the place of the first of them."""
-    first = pieces[0][0]
-    alike = all(at.buffer is first.buffer and not at.bound for at, *_ in pieces)
-    if not alike or any(chunk.width > 1 for _, _, chunk, _ in pieces):
+    """Sorts `pieces` without guards into the order of memory if all are single elements.
+
+    Pieces at constant distances are grouped; a group stands where its first piece stood.
+    """
+    first_access = pieces[0][0]
+    same_buffer = all(
+        access.buffer is first_access.buffer and not access.bound for access, *_ in pieces
+    )
+    if not same_buffer or any(chunk.width > 1 for _, _, chunk, _ in pieces):
         return pieces
-    offsets = [at.at(where, const(chunk.start))[0] for at, where, chunk, _ in pieces]
+    offsets = [access.at(position, const(chunk.start))[0] for access, position, chunk, _ in pieces]
     if len({*offsets}) < len(pieces):
         return pieces
     groups = {base: n for n, base in enumerate(dict.fromkeys(o - o.const for o in offsets))}
@@ -94,51 +102,51 @@ def _in_order(pieces: list[_Piece]) -> list[_Piece]:
 
 
 def _pieces(env: Environment, node: Store) -> Iterator[_Piece]:
-    """The parts in which a block is written."""
+    """Yields the parts in which a block is written."""
     value = env.values[node.block]
-    where = access(env, node, value.shape)
-    order, axis = where.dense_order(), where.contiguous_axis()
+    access = block_access(env, node, value.shape)
+    order, axis = access.dense_order(), access.contiguous_axis()
     if order is not None:
-        value = rearrange(where.code, value, order, where.merged_shape(order))
-        where = where.merged(order)
+        value = rearrange(access.code, value, order, access.merged_shape(order))
+        access = access.merged(order)
     elif axis is not None:
-        moved = with_last(len(value.shape), axis)
-        node = transposed(node, value.shape, moved)
-        value = rearrange(where.code, value, moved, tuple(value.shape[n] for n in moved))
-        where = access(env, node, value.shape)
-    shape = where.shape
-    chunks = vector_chunks(last_axis(shape), where.code.module.lanes)
+        axes = with_last(len(value.shape), axis)
+        node = transposed(node, value.shape, axes)
+        value = rearrange(access.code, value, axes, tuple(value.shape[n] for n in axes))
+        access = block_access(env, node, value.shape)
+    shape = access.shape
+    chunks = vector_chunks(last_axis(shape), access.code.module.lanes)
     if last_axis(value.shape) == last_axis(shape) and not same_cuts(value.chunks, chunks):
         chunks = value.chunks
     for position, chunk in product(row_positions(shape), chunks):
-        if where.step(position, chunk) == 1:
-            yield where, position, chunk, value
+        if access.step(position, chunk) == 1:
+            yield access, position, chunk, value
         else:
             for n in range(chunk.start, chunk.start + chunk.count):
-                yield where, position, Chunk(n, 1, 1), value
+                yield access, position, Chunk(n, 1, 1), value
 
 
-def _store_chunk(where: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
-    code, dtype = where.code, where.buffer.dtype
-    mask = where.mask(position, chunk)
+def _store_chunk(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, reg: Reg) -> None:
+    code, dtype = access.code, access.buffer.dtype
+    mask = access.mask(position, chunk)
     if mask.never:
         return
-    if halves := registers_of(where, mask, chunk):
+    if halves := registers_of(access, mask, chunk):
         for half in (half for half in halves if half.count):
             lanes = range(half.start - chunk.start, half.start - chunk.start + half.width)
-            _store_chunk(where, position, half, code.shuffle(reg, None, lanes))
+            _store_chunk(access, position, half, code.shuffle(reg, None, lanes))
         return
-    stored = to_memory(code, reg, dtype)
-    first, _ = where.at(position, const(chunk.start))
-    pointer, align = where.pointer(first), where.alignment(first, chunk.width)
+    bits = to_memory(code, reg, dtype)
+    offset, _ = access.at(position, const(chunk.start))
+    pointer, align = access.pointer(offset), access.alignment(offset, chunk.width)
     lanes_on = lane_mask(code, mask, chunk)
     if lanes_on is not None:
-        name = f"llvm.masked.store.{mangled(stored)}.p0"
-        signature = f"declare void @{name}({stored.type}, ptr, {lanes_on.type})"
+        name = f"llvm.masked.store.{mangled(bits)}.p0"
+        signature = f"declare void @{name}({bits.type}, ptr, {lanes_on.type})"
         code.module.add(name, lambda: signature)
-        code.void(f"call void @{name}({stored}, ptr align {align} {pointer.text}, {lanes_on})")
+        code.void(f"call void @{name}({bits}, ptr align {align} {pointer.text}, {lanes_on})")
         return
     with code.when(mask.scalar, "store"):
-        whole = where.past and where.fills_lines(position)
-        hint = ", !nontemporal !2" if whole else ""
-        code.void(f"store {stored}, {pointer}, align {align}{hint}")
+        fills_lines = access.nontemporal and access.fills_lines(position)
+        hint = ", !nontemporal !2" if fills_lines else ""
+        code.void(f"store {bits}, {pointer}, align {align}{hint}")

@@ -1,8 +1,8 @@
 """LLVM IR as text: typed values, one function's code, one module's shared parts.
 
-A `Reg` is an SSA value or a constant: element type, lanes, spelling.  One lane is an LLVM scalar,
-more are a vector.  `Code` appends instructions to a function and hands out names; `remember`
-shares a value with later code that the present place dominates.
+A `Reg` is an SSA value or a constant: element type, lanes, spelling.  A value of one lane is an
+LLVM scalar, any other is a vector.  `Code` appends instructions to a function and hands out names.
+`remember` shares a value with later code that the current place dominates.
 """
 
 import struct
@@ -33,7 +33,7 @@ class Reg:
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory; no single bits."""
+        """The size in memory, in bytes; not defined for i1."""
         return self.width * ({"float": 4, "double": 8}.get(self.elem) or int(self.elem[1:]) // 8)
 
     def __str__(self) -> str:
@@ -42,14 +42,14 @@ class Reg:
 
 @record
 class Place:
-    """An empty line among `lines` that is kept for later code, and what is remembered there."""
+    """An empty line of `lines` reserved for later code, and the `values` remembered there."""
 
     lines: list[str]
     line: int
-    known: dict[Hashable, Any]
+    values: dict[Hashable, Any]
 
 
-# A value, or a number that stands for itself in every lane of the type of the value beside it.
+# A value, or a number: a constant of the type of the other operand.
 Operand: TypeAlias = Reg | float
 
 
@@ -58,13 +58,13 @@ def vector_type(elem: str, width: int) -> str:
 
 
 def int_const(value: int, elem: str = "i64", width: int = 1) -> Reg:
-    """An integer constant, repeated over the lanes."""
+    """Returns an integer constant, repeated over the lanes."""
     text = ("true" if value & 1 else "false") if elem == "i1" else str(value)
     return Reg(elem, width, text if width == 1 else f"splat ({elem} {text})")
 
 
 def float_const(value: float, elem: str, width: int) -> Reg:
-    """A constant rounded to `elem`, repeated over the lanes."""
+    """Returns a constant rounded to `elem`, repeated over the lanes."""
     if elem == "float":
         value = rounded_number(value, F32)
     bits = struct.unpack("<Q", struct.pack("<d", value))[0] if value == value else 0x7FF8 << 48
@@ -73,26 +73,26 @@ def float_const(value: float, elem: str, width: int) -> Reg:
 
 
 def number(like: Reg, value: float) -> Reg:
-    """A constant of the type of `like`."""
+    """Returns a constant of the type of `like`."""
     if like.elem.startswith("i"):
         return int_const(int(value), like.elem, like.width)
     return float_const(value, like.elem, like.width)
 
 
-def _alike(*operands: Operand) -> list[Reg]:
-    """Operands of one type, at least one of which is a value."""
+def _same_type(*operands: Operand) -> list[Reg]:
+    """Returns operands of one type, of which at least one is a value, as values."""
     like = next(x for x in operands if isinstance(x, Reg))
     return [x if isinstance(x, Reg) else number(like, x) for x in operands]
 
 
 def lane_consts(values: Sequence[int], elem: str) -> Reg:
-    """A constant vector of integers."""
+    """Returns a constant vector of integers."""
     lanes = ", ".join(str(int_const(v, elem)) for v in values)
     return Reg(elem, len(values), f"<{lanes}>")
 
 
 class LlvmModule:
-    """What functions share: declarations, constants and helpers, each written once."""
+    """The parts that functions share: declarations, constants and helpers, each written once."""
 
     def __init__(self, target: Target) -> None:
         self.profile = target.profile
@@ -100,7 +100,7 @@ class LlvmModule:
 
     @property
     def lanes(self) -> int:
-        """Lanes of a vector, for every element type: as many as 32-bit elements fit."""
+        """The lanes of a vector of any element type: as many as 32-bit elements fit."""
         return self.profile.lanes(32)
 
     def add(self, name: str, make: Callable[[], str]) -> None:
@@ -109,8 +109,10 @@ class LlvmModule:
             self._parts[name] = make()
 
     def procedure(self, params: str, body: str) -> str:
-        """The name of a function with such parameters, no result and, up to its return, such a
-        body; equal ones are one, which is called where it is used."""
+        """Returns the name of a function with these parameters and this body, without the return.
+
+        Equal functions are one function.  It is not inlined.
+        """
         name = f"tcc.{blake2b((params + body).encode(), digest_size=8).hexdigest()}"
         head = f"define internal void @{name}{params} noinline #0 {{\nentry:\n"
         self.add(name, lambda: f"{head}{body}\n  ret void\n}}")
@@ -123,9 +125,10 @@ class LlvmModule:
 class Code:
     """The instructions of one function, in order."""
 
-    def __init__(self, module: LlvmModule, past: Collection[object] = ()) -> None:
-        """`past` are the buffers that go past the caches, which begin at a line."""
-        self.module, self.past = module, past
+    def __init__(self, module: LlvmModule, nontemporal: Collection[object] = ()) -> None:
+        """`nontemporal` are the buffers whose stores go past the caches; they begin at a cache
+        line."""
+        self.module, self.nontemporal = module, nontemporal
         self.lines: list[str] = []
         self.label = "entry"
         self._count = 0
@@ -144,58 +147,63 @@ class Code:
         self.lines.append(f"  {text}")
 
     def op(self, opcode: str, a: Operand, b: Operand) -> Reg:
-        """A binary instruction on two values of one type."""
-        x, y = _alike(a, b)
+        """Emits a binary instruction on two values of one type."""
+        x, y = _same_type(a, b)
         return self.emit(x.elem, x.width, f"{opcode} {x}, {y.text}")
 
     def negate(self, a: Reg) -> Reg:
-        """A float with its sign changed."""
+        """Returns a float with its sign changed."""
         return self.emit(a.elem, a.width, f"fneg {a}")
 
     def compare(self, predicate: str, a: Operand, b: Operand) -> Reg:
-        """`predicate` with its opcode: "fcmp ogt", "icmp slt"."""
-        x, y = _alike(a, b)
+        """Compares two values; `predicate` includes the opcode: "fcmp ogt", "icmp slt"."""
+        x, y = _same_type(a, b)
         return self.emit("i1", x.width, f"{predicate} {x}, {y.text}")
 
     def select(self, cond: Reg, a: Operand, b: Operand) -> Reg:
-        x, y = _alike(a, b)
+        x, y = _same_type(a, b)
         return self.emit(x.elem, x.width, f"select {cond}, {x}, {y}")
 
     def convert(self, opcode: str, a: Reg, elem: str) -> Reg:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
 
     def bitcast(self, a: Reg, elem: str) -> Reg:
-        """The same bits as elements of type `elem`, of the same size."""
+        """Returns the same bits as elements of type `elem`, of the same size."""
         return self.convert("bitcast", a, elem)
 
     def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
-        """`a` truncated to an integer; any fixed value where it does not fit or is NaN.
+        """Truncates `a` to an integer; if `a` does not fit or is NaN, the result is arbitrary but
+        fixed.
 
-        The saturating intrinsics have no vector form on x86; whoever needs their results selects.
+        The saturating intrinsics have no vector form on x86, so callers that need saturation add
+        selects.
         """
         raw = self.convert(opcode, a, elem)
         return self.emit(elem, a.width, f"freeze {raw}")
 
     def intrinsic(self, name: str, *operands: Operand) -> Reg:
-        """`llvm.NAME`, whose result has the type of its first operand, overloaded on what it must
-        be."""
-        args = _alike(*operands)
+        """Calls the overloaded intrinsic `llvm.NAME`; the result has the type of the first
+        operand."""
+        args = _same_type(*operands)
         suffix = mangled(args[0])
         if name == "ldexp":
             suffix += "." + mangled(args[-1])
         return self.call(f"llvm.{name}.{suffix}", args[0].elem, args[0].width, *args)
 
     def call(self, name: str, result: str, width: int, *args: Reg) -> Reg:
-        """A call of an external function, declared on first use."""
+        """Calls an external function, which is declared on first use."""
         out = vector_type(result, width)
         types = ", ".join(a.type for a in args)
         self.module.add(name, lambda: f"declare {out} @{name}({types}) nounwind")
         return self.emit(result, width, f"call {out} @{name}({', '.join(map(str, args))})")
 
     def fma(self, a: Operand, b: Operand, c: Operand) -> Reg:
-        """`a * b + c`, rounded once; of f32, where no instruction does that, once more if the sum's
-        first 53 bits end halfway between two floats."""
-        args = _alike(a, b, c)
+        """Returns `a * b + c`, rounded once.
+
+        f32 without an FMA instruction is computed in f64.  It is then rounded twice, which differs
+        only if the f64 sum is halfway between two f32.
+        """
+        args = _same_type(a, b, c)
         if self.module.profile.fma or args[0].elem != "float":
             return self.intrinsic("fma", *args)
         x, y, z = (self.convert("fpext", r, "double") for r in args)
@@ -204,7 +212,7 @@ class Code:
     # ---- lanes ---------------------------------------------------------------------------------
 
     def splat(self, scalar: Reg, width: int) -> Reg:
-        """`scalar` in every one of `width` lanes."""
+        """Returns `scalar` in each of `width` lanes."""
         if width == 1 or scalar.width == width:
             return scalar
         return self.remember(("splat", scalar, width), lambda: self._splat(scalar, width))
@@ -212,15 +220,15 @@ class Code:
     def _splat(self, scalar: Reg, width: int) -> Reg:
         if not scalar.text.startswith("%"):
             return Reg(scalar.elem, width, f"splat ({scalar})")
-        one = self.emit(
+        vector = self.emit(
             scalar.elem,
             width,
             f"insertelement {vector_type(scalar.elem, width)} poison, {scalar}, i64 0",
         )
-        return self.shuffle(one, None, (0,) * width)
+        return self.shuffle(vector, None, (0,) * width)
 
     def any_lane(self, mask: Reg) -> Reg:
-        """Whether a condition holds in some lane."""
+        """Returns i1: true where a condition holds in at least one lane."""
         if mask.width == 1:
             return mask
         return self.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
@@ -234,9 +242,9 @@ class Code:
         )
 
     def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
-        """The vector of `scalars`; further lanes up to `width` are zero.
+        """Returns the vector of `scalars`; further lanes up to `width` are zero.
 
-        Undefined ones would be arguments of functions and conditions of branches further on.
+        Undefined lanes could become arguments of functions or conditions of branches.
         """
         elem = scalars[0].elem
         if width == 1:
@@ -248,18 +256,18 @@ class Code:
         return vector
 
     def shuffle(self, a: Reg, b: Reg | None, lanes: Sequence[int]) -> Reg:
-        """Lanes of `a` then `b` by number, -1 for an undefined one."""
-        other = Reg(a.elem, a.width, "poison") if b is None else b
+        """Selects lanes by number from those of `a` followed by those of `b`; -1 is undefined."""
+        second = Reg(a.elem, a.width, "poison") if b is None else b
         if len(lanes) == 1:
-            return self.extract(a if lanes[0] < a.width else other, lanes[0] % a.width)
+            return self.extract(a if lanes[0] < a.width else second, lanes[0] % a.width)
         mask = ", ".join("i32 poison" if n < 0 else f"i32 {n}" for n in lanes)
-        text = f"shufflevector {a}, {other}, <{len(lanes)} x i32> <{mask}>"
+        text = f"shufflevector {a}, {second}, <{len(lanes)} x i32> <{mask}>"
         return self.emit(a.elem, len(lanes), text)
 
     # ---- memory --------------------------------------------------------------------------------
 
     def offset(self, pointer: Reg, count: Reg, elem: str) -> Reg:
-        """The address `count` elements of `elem` after `pointer`."""
+        """Returns the address `count` elements of type `elem` after `pointer`."""
         if count.text == "0":
             return pointer
         return self.remember(
@@ -268,19 +276,19 @@ class Code:
         )
 
     def stack(self, size: int) -> Reg:
-        """So many bytes on the stack, of which the next call gives the same."""
+        """Returns the address of `size` bytes on the stack; all calls share the same bytes."""
         self._stack = max(self._stack, size)
         return Reg("ptr", 1, "%stack")
 
     def text(self) -> str:
-        """All instructions."""
-        taken = [f"  %stack = alloca [{self._stack} x i8], align 64"] if self._stack else []
-        return "\n".join((*taken, *self.lines))
+        """Returns the text of all instructions."""
+        allocation = [f"  %stack = alloca [{self._stack} x i8], align 64"] if self._stack else []
+        return "\n".join((*allocation, *self.lines))
 
     # ---- control -------------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
-        """A new label."""
+        """Returns a new label."""
         self._count += 1
         return f"{stem}{self._count}"
 
@@ -296,39 +304,41 @@ class Code:
 
     @contextmanager
     def when(self, cond: Reg | None, stem: str) -> Iterator[None]:
-        """Code that runs only where `cond` holds, None for always; what it computes is not visible
-        after it."""
+        """Runs the code inside only if `cond` holds (None: always); later code cannot use its
+        values."""
         if cond is None:
             yield
             return
-        yes, after = self.fresh(stem), self.fresh("after")
-        self.branch(cond, yes, after)
-        self.place(yes)
+        start, end = self.fresh(stem), self.fresh("after")
+        self.branch(cond, start, end)
+        self.place(start)
         with self.scope():
             yield
-        self.jump(after)
-        self.place(after)
+        self.jump(end)
+        self.place(end)
 
     @contextmanager
     def repeat(self, times: Reg) -> Iterator[Reg]:
-        """A loop of `times` trips, at least one, over the code inside; its counter, from 0."""
-        name, before = self.fresh("repeat"), self.label
+        """Loops `times` times (at least once) over the code inside; yields the counter, from 0."""
+        name, entry_label = self.fresh("repeat"), self.label
         self.jump(name)
         self.place(name)
         counter, following = Reg("i64", 1, f"%{name}.n"), Reg("i64", 1, f"%{name}.next")
         line = len(self.lines)
         with self.scope():
             yield counter
-        first = f"  {counter.text} = phi i64 [ 0, %{before} ], [ {following.text}, %{self.label} ]"
-        self.lines.insert(line, first)
+        phi = (
+            f"  {counter.text} = phi i64 [ 0, %{entry_label} ], [ {following.text}, %{self.label} ]"
+        )
+        self.lines.insert(line, phi)
         self.void(f"{following.text} = add nuw nsw {counter}, 1")
-        more = self.compare("icmp ult", following, times)
-        self.void(f"br {more}, label %{name}, label %{name}.done, !llvm.loop !0")
+        goes_on = self.compare("icmp ult", following, times)
+        self.void(f"br {goes_on}, label %{name}, label %{name}.done, !llvm.loop !0")
         self.place(f"{name}.done")
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Values remembered inside are forgotten after."""
+        """Forgets at its end the values that were remembered inside."""
         before = len(self._known)
         try:
             yield
@@ -337,21 +347,21 @@ class Code:
                 self._known.popitem()
 
     def keep_place(self) -> Place:
-        """The present place, for code of later."""
+        """Reserves the current place for later code."""
         self.lines.append("")
         return Place(self.lines, len(self.lines) - 1, dict(self._known))
 
     @contextmanager
     def at_place(self, place: Place) -> Iterator[None]:
-        """Appends the code inside to that of a place, which sees what is remembered there alone."""
-        here = self.lines, self._known
-        self.lines, self._known = [], place.known
+        """Appends the code inside to `place`; it can use only values that are remembered there."""
+        current = self.lines, self._known
+        self.lines, self._known = [], place.values
         yield
-        (self.lines, self._known), moved = here, self.lines
-        place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *moved)))
+        (self.lines, self._known), new_lines = current, self.lines
+        place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *new_lines)))
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The value under `key`, made here if no dominating place made it."""
+        """Returns the value of `key`; calls `make` if no dominating place has the value."""
         if key not in self._known:
             self._known[key] = make()
         value: _T = self._known[key]
@@ -359,6 +369,6 @@ class Code:
 
 
 def mangled(value: Reg) -> str:
-    """The type of a value as names of intrinsics have it."""
+    """Returns the type of a value as it stands in names of intrinsics."""
     short = {"float": "f32", "double": "f64"}.get(value.elem, value.elem)
     return short if value.width == 1 else f"v{value.width}{short}"

@@ -1,4 +1,4 @@
-"""How blocks are wanted in registers: one element at a time, or in words of neighbours."""
+"""Chooses the form of blocks in registers: one element each, or words of neighbours."""
 
 from collections.abc import Sequence
 
@@ -22,33 +22,36 @@ from tcc.ir.tile import (
 from tcc.target import Profile
 
 
-def wanted_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
-    """Blocks whose every use in `body` repeats single elements: best loaded as scalars."""
-    wanted: dict[Block, bool] = {}
+def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
+    """Returns the blocks whose every use in `body` repeats single elements; these are best loaded
+    as scalars."""
+    scalar_only: dict[Block, bool] = {}
     for node in walk_statements(body):
         scalars = scalar_operands(node) if isinstance(node, Contract) else ()
         for block in _operands(node):
-            wanted[block] = wanted.get(block, True) and block in scalars
-    return frozenset(block for block, scalar in wanted.items() if scalar)
+            scalar_only[block] = scalar_only.get(block, True) and block in scalars
+    return frozenset(block for block, scalar in scalar_only.items() if scalar)
 
 
-def wanted_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
-    """Loaded blocks that only contractions of words use."""
+def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
+    """Returns the loaded blocks that only contractions of words use."""
     statements = list(walk_statements(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
-    joined = [n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)]
+    contractions = [
+        n for n in statements if isinstance(n, Contract) and multiplies_words(n, profile)
+    ]
     while True:
-        others = [n for n in statements if n not in joined]
-        single = {block for n in others for block in _operands(n)}
-        free = loaded - single - ({n.a for n in joined} & {n.b for n in joined})
-        kept = [n for n in joined if {n.a, n.b} <= free]
-        if len(kept) == len(joined):
-            return frozenset(block for n in joined for block in (n.a, n.b))
-        joined = kept
+        other_nodes = [n for n in statements if n not in contractions]
+        other_operands = {block for n in other_nodes for block in _operands(n)}
+        free = loaded - other_operands - ({n.a for n in contractions} & {n.b for n in contractions})
+        remaining = [n for n in contractions if {n.a, n.b} <= free]
+        if len(remaining) == len(contractions):
+            return frozenset(block for n in contractions for block in (n.a, n.b))
+        contractions = remaining
 
 
 def _operands(node: Stmt) -> tuple[Block, ...]:
-    """The blocks that a statement itself uses."""
+    """Returns the blocks that a statement itself uses."""
     match node:
         case Contract():
             return node.acc, node.a, node.b

@@ -1,4 +1,4 @@
-"""How the vector functions are written: building blocks, and one shared copy for each width."""
+"""Building blocks of the vector functions, and one shared copy of each function and width."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ MathFunction = Callable[..., Reg]
 
 
 def shared(body: MathFunction) -> MathFunction:
-    """`body` as a function of the module, written once for each width and always inlined."""
+    """Makes `body` a function of the module, written once for each width and always inlined."""
 
     def emit(code: Code, *args: Reg) -> Reg:
         like = args[0]
@@ -32,15 +32,15 @@ def _definition(code: Code, name: str, body: MathFunction, args: Sequence[Reg]) 
 
 
 def polynomial(code: Code, x: Reg, coefficients: Sequence[float]) -> Reg:
-    """`c[0] + c[1] * x + ...` by Horner's rule."""
-    total = number(x, coefficients[-1])
+    """Returns `c[0] + c[1] * x + ...` by Horner's rule."""
+    value = number(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        total = code.fma(total, x, c)
-    return total
+        value = code.fma(value, x, c)
+    return value
 
 
 def clamp(code: Code, x: Reg, low: float | None, high: float | None) -> Reg:
-    """`x` between bounds; NaN stays."""
+    """Returns `x` clamped to bounds; NaN stays NaN."""
     for predicate, bound in (("fcmp olt", low), ("fcmp ogt", high)):
         if bound is not None:
             x = code.select(code.compare(predicate, x, bound), bound, x)
@@ -52,9 +52,9 @@ def magnitude(code: Code, x: Reg) -> Reg:
 
 
 def lane_by_lane(code: Code, symbol: str, args: Sequence[Reg]) -> Reg:
-    """The C library's function `symbol`, called for each lane."""
+    """Calls the C library's function `symbol` for each lane."""
     width = args[0].width
-    if width > 1:  # lanes that are not used may be undefined, arguments may not
+    if width > 1:  # unused lanes may be undefined, but arguments must not be
         args = [code.emit(arg.elem, width, f"freeze {arg}") for arg in args]
     lanes = [
         code.call(symbol, args[0].elem, 1, *(code.extract(arg, n) for arg in args))

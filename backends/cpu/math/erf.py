@@ -3,8 +3,8 @@
 erf(x) = x + x P(x**2) for small x, else 1 - exp(-g(|x|)) with g(t) = t + t Q(t); P and Q are
 minimax fits of erf(x)/x - 1 and -log(erfc(t))/t - 1, weighted by what they do to the result.
 
-1 + erf(x) = exp(-g(|x|)) for negative x, else 2 - exp(-g(|x|)): the sum loses what erf has of small
-x, so that one form with a longer Q does for all.
+1 + erf(x) = exp(-g(|x|)) for negative x, else 2 - exp(-g(|x|)).  The sum rounds away low
+bits of erf(x) for small x, so one form with a longer Q suffices for all x.
 """
 
 from tcc.backends.cpu.llvm.text import Code, Reg
@@ -22,7 +22,7 @@ _SMALL = (
     8.382403e-05,
 )
 _LARGE = (0.12851436, 0.63571829, 0.10526184, -0.022889964, 0.0032149556, -0.00021398495)
-# The Q of 1 + erf; beyond 4 its g only has to grow.
+# Q of 1 + erf; beyond 4 it is enough that g grows.
 _WHOLE = (
     0.128380254,
     0.636597753,
@@ -37,7 +37,7 @@ _WHOLE = (
 
 @shared
 def erf(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.07); GELU made of it is within 1e-6 absolute."""
+    """At most 2 ULP off (measured 1.07); GELU computed with it is within 1e-6 absolute."""
     size = magnitude(code, x)
     small = code.fma(polynomial(code, code.op("fmul", x, x), _SMALL), x, x)
     t = clamp(code, size, None, 4.0)
@@ -51,10 +51,13 @@ def erf(code: Code, x: Reg) -> Reg:
 
 @shared
 def one_plus_erf(code: Code, x: Reg) -> Reg:
-    """At most 1.3e-7 off (measured 1.23e-7), as 1 + erf(x) of a rounded erf(x) is; 0 far left."""
+    """At most 1.3e-7 off (measured 1.23e-7), like 1 + erf(x) of a rounded erf(x).
+
+    The result is 0 for very negative x.
+    """
     t = magnitude(code, x)
     negated = code.negate(t)
     exponent = code.fma(polynomial(code, t, _WHOLE), negated, negated)
     power = exp_between(code, clamp(code, exponent, -104.0, None))
-    left = code.compare("fcmp olt", x, 0.0)
-    return code.select(left, power, code.op("fsub", 2.0, power))
+    is_negative = code.compare("fcmp olt", x, 0.0)
+    return code.select(is_negative, power, code.op("fsub", 2.0, power))

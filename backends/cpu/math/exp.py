@@ -9,18 +9,18 @@ import math
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const
 from tcc.backends.cpu.math.code import clamp, magnitude, polynomial, shared
 
-# ln2 in two parts: the first has few bits, so that n times it is exact.
+# ln2 in two parts; the first has few bits, so that n times it is exact.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
 # Adding it to |x| < 2**22 leaves the nearest integer in the last bits of the sum.
 _ROUNDING = 1.5 * 2.0**23
-# With the error of exp(r) below a twentieth of its last place, and of expm1(r) of small r.
+# The errors are below a twentieth of an ULP of exp(r), and of expm1(r) for small r.
 _EXP = (0.49999994, 0.16666521, 0.04166839, 0.0083687315, 0.0013814569)
 _EXPM1 = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
 
 
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
-    """`n` and `r` with `x = n ln2 + r`, for |x| below 2**21."""
+    """Returns `n` and `r` with `x = n ln2 + r`, for |x| below 2**21."""
     shifted = code.fma(x, 1 / math.log(2), _ROUNDING)
     n = code.op("fsub", shifted, _ROUNDING)
     r = code.fma(n, -_LN2_HIGH, x)
@@ -28,25 +28,27 @@ def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
 
 
 def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
-    """`x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
+    """Returns `x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
     if code.module.profile.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x, exponent)
-    # Two factors, as one would leave the range where the result need not.
+    # There are two factors, as one could overflow where the result does not.
     half = code.op("ashr", exponent, 1)
-    rest = code.op("sub", exponent, half)
-    return code.op("fmul", code.op("fmul", x, _power_of_two(code, half)), _power_of_two(code, rest))
+    other_half = code.op("sub", exponent, half)
+    return code.op(
+        "fmul", code.op("fmul", x, _power_of_two(code, half)), _power_of_two(code, other_half)
+    )
 
 
 def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
-    """`x * 2**n` for a whole number n in [-252, 254], rounded once."""
+    """Returns `x * 2**n` for a whole number n in [-252, 254], rounded once."""
     suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
     if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
-    # LLVM has no function of its own with an exponent in floating point.
-    every = [int_const(-1, "i16" if x.width == 16 else "i8")]
+    # LLVM has no generic intrinsic whose exponent is a float.
+    all_lanes = [int_const(-1, "i16" if x.width == 16 else "i8")]
     rounding = [int_const(4, "i32")] if x.width == 16 else []
     name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"
-    return code.call(name, x.elem, x.width, x, n, x, *every, *rounding)
+    return code.call(name, x.elem, x.width, x, n, x, *all_lanes, *rounding)
 
 
 def _power_of_two(code: Code, exponent: Reg) -> Reg:
@@ -55,25 +57,25 @@ def _power_of_two(code: Code, exponent: Reg) -> Reg:
 
 
 def _integer(code: Code, n: Reg) -> Reg:
-    # Where n is NaN the result is NaN whatever it is scaled by.
+    # If n is NaN, the result is NaN for any scale.
     return code.to_integer(n, "i32")
 
 
 @shared
 def exp(code: Code, x: Reg) -> Reg:
-    """At most 1 ULP off (measured 0.98); denormal results, overflow and NaN as they must be.
+    """At most 1 ULP off (measured 0.98); denormal results, overflow and NaN are right.
 
-    What rounds to 0, as masked scores do, is not computed: a processor takes ten times as long for
-    a vector with results that are no normal numbers.
+    Lanes that round to 0, such as masked scores, are not computed: processors take ten times as
+    long for a vector with denormal results.
     """
-    kept = code.compare("fcmp uge", x, -104.0)
+    is_nonzero = code.compare("fcmp uge", x, -104.0)
     if not code.module.profile.scales_by_exponent:  # else the last instruction leaves lanes out
-        x = code.select(kept, x, 0.0)
-    return code.select(kept, exp_between(code, clamp(code, x, None, 89.0)), 0.0)
+        x = code.select(is_nonzero, x, 0.0)
+    return code.select(is_nonzero, exp_between(code, clamp(code, x, None, 89.0)), 0.0)
 
 
 def exp_between(code: Code, x: Reg) -> Reg:
-    """`exp` for x that is NaN or in [-104, 89]."""
+    """Returns `exp(x)` for x that is NaN or in [-104, 89]."""
     n, r = _reduced(code, x)
     return _scale_by(code, polynomial(code, r, (1.0, 1.0, *_EXP)), n)
 

@@ -8,13 +8,13 @@ from tcc.backends.cpu.math.code import clamp, magnitude, shared
 from tcc.backends.cpu.math.exp import exp, expm1
 from tcc.backends.cpu.math.log import log1p
 
-# From here on exp(-x) does not count beside exp(x), and x**2 + 1 is x**2.
+# Above these limits exp(x) + exp(-x) rounds to exp(x), and x**2 + 1 to x**2.
 _LARGE_EXP = 12.0
 _LARGE_ROOT = 1e8
 
 
 def _half_exp(code: Code, size: Reg) -> Reg:
-    """`exp(size) / 2`, which may be in range where `exp(size)` is not."""
+    """Returns `exp(size) / 2`, which may be finite where `exp(size)` is not."""
     root = exp(code, code.op("fmul", size, 0.5))
     return code.op("fmul", code.op("fmul", root, 0.5), root)
 
@@ -42,10 +42,10 @@ def cosh(code: Code, x: Reg) -> Reg:
     return code.select(large, _half_exp(code, size), small)
 
 
-def _log1p_or_twice(code: Code, large: Reg, whole: Reg, usual: Reg) -> Reg:
-    """`log(2 whole)` in the lanes of `large`, else `log1p(usual)`."""
-    value = log1p(code, code.select(large, whole, usual))
-    extra = code.select(large, number(whole, math.log(2)), 0.0)
+def _log1p_or_twice(code: Code, large: Reg, log_argument: Reg, log1p_argument: Reg) -> Reg:
+    """Returns `log(2 log_argument)` in the lanes of `large`, else `log1p(log1p_argument)`."""
+    value = log1p(code, code.select(large, log_argument, log1p_argument))
+    extra = code.select(large, number(log_argument, math.log(2)), 0.0)
     return code.op("fadd", value, extra)
 
 
@@ -68,8 +68,8 @@ def acosh(code: Code, x: Reg) -> Reg:
     root = code.intrinsic("sqrt", code.fma(t, t, code.op("fadd", t, t)))
     large = code.compare("fcmp ogt", x, _LARGE_ROOT)
     value = _log1p_or_twice(code, large, x, code.op("fadd", t, root))
-    inside = code.compare("fcmp oge", x, 1.0)
-    return code.select(inside, value, math.nan)
+    in_domain = code.compare("fcmp oge", x, 1.0)
+    return code.select(in_domain, value, math.nan)
 
 
 @shared

@@ -28,24 +28,24 @@ _HALF_PI_LOW = math.pi / 2 - _HALF_PI
 
 
 def _odd(code: Code, x: Reg, square: Reg, coefficients: tuple[float, ...]) -> Reg:
-    """`x + x * square * P(square)`."""
+    """Returns `x + x * square * P(square)`."""
     tail = code.op("fmul", polynomial(code, square, coefficients), square)
     return code.fma(tail, x, x)
 
 
 def _from_half_pi(code: Code, factor: float, x: Reg) -> Reg:
-    """`pi/2 + factor * x`, rounded once or so."""
+    """Returns `pi/2 + factor * x`, with about one rounding."""
     low = code.fma(x, factor, _HALF_PI_LOW)
     return code.op("fadd", low, _HALF_PI)
 
 
 def _arc(code: Code, x: Reg) -> tuple[Reg, Reg, Reg]:
-    """`|x|`, whether it is above 1/2, and asin of |x| or of sqrt((1 - |x|) / 2) by that."""
+    """Returns `|x|`; whether it is above 1/2; asin(sqrt((1 - |x|) / 2)) if so, else asin(|x|)."""
     size = magnitude(code, x)
     outer = code.compare("fcmp ogt", size, 0.5)
-    rest = code.fma(size, -0.5, 0.5)
-    square = code.select(outer, rest, code.op("fmul", x, x))
-    root = code.select(outer, code.intrinsic("sqrt", rest), size)
+    half_distance = code.fma(size, -0.5, 0.5)
+    square = code.select(outer, half_distance, code.op("fmul", x, x))
+    root = code.select(outer, code.intrinsic("sqrt", half_distance), size)
     return size, outer, _odd(code, root, square, _ASIN)
 
 

@@ -27,7 +27,7 @@ _MIN_NORMAL = 2.0**-126
 
 
 def _split(code: Code, x: Reg) -> tuple[Reg, Reg]:
-    """`e` and `f` of a positive finite x, denormals too."""
+    """Returns `e` and `f` of a positive finite x, which may be denormal."""
 
     denormal = code.compare("fcmp olt", x, _MIN_NORMAL)
     normal = code.select(denormal, code.op("fmul", x, 2.0**23), x)
@@ -43,7 +43,7 @@ def _split(code: Code, x: Reg) -> tuple[Reg, Reg]:
 
 @shared
 def log(code: Code, x: Reg) -> Reg:
-    """At most 1 ULP off (measured 0.79); -inf at zeros, NaN below."""
+    """At most 1 ULP off (measured 0.79); -inf at zeros, NaN for negative x."""
     e, f = _split(code, x)
     square = code.op("fmul", f, f)
     cube = code.op("fmul", square, f)
@@ -55,7 +55,7 @@ def log(code: Code, x: Reg) -> Reg:
     value = code.select(infinite, x, value)
     zero = code.compare("fcmp oeq", x, 0.0)
     value = code.select(zero, -math.inf, value)
-    # NaN arguments are caught here too: they are not at least zero.
+    # This catches NaN too, which is not >= 0.
     valid = code.compare("fcmp oge", x, 0.0)
     return code.select(valid, value, math.nan)
 

@@ -16,7 +16,7 @@ _SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
 
 
 def _log2(code: Code, x: Reg) -> Reg:
-    """log2 of positive normal doubles; -inf at zero, infinity and NaN as they are."""
+    """Returns log2 of positive normal doubles; -inf at zero; infinity and NaN stay."""
 
     bits = code.bitcast(x, "i64")
     above = code.op("sub", bits, _SQRT_HALF_BITS)
@@ -34,7 +34,7 @@ def _log2(code: Code, x: Reg) -> Reg:
 
 
 def _exp2(code: Code, x: Reg) -> Reg:
-    """2**x for x in [-300, 300]."""
+    """Returns 2**x for x in [-300, 300]."""
     n = code.intrinsic("roundeven", x)
     value = polynomial(code, code.op("fsub", x, n), _EXP2)
     wide = code.convert("sext", code.to_integer(n, "i32"), "i64")
@@ -47,21 +47,21 @@ def power(code: Code, x: Reg, y: Reg) -> Reg:
     """At most 1 ULP off (measured 0.50); IEEE 754's special cases."""
     size = magnitude(code, x)
     logarithm = _log2(code, code.convert("fpext", size, "double"))
-    product = code.op("fmul", logarithm, code.convert("fpext", y, "double"))
-    value = code.convert("fptrunc", _exp2(code, clamp(code, product, -300.0, 300.0)), "float")
-    # The argument's sign counts for odd exponents; others must be whole below zero.
-    whole = code.compare("fcmp oeq", code.intrinsic("trunc", y), y)
+    exponent = code.op("fmul", logarithm, code.convert("fpext", y, "double"))
+    value = code.convert("fptrunc", _exp2(code, clamp(code, exponent, -300.0, 300.0)), "float")
+    # Odd exponents keep the sign of x.  For a negative x, a fractional exponent gives NaN.
+    is_whole = code.compare("fcmp oeq", code.intrinsic("trunc", y), y)
     half = code.op("fmul", y, 0.5)
     odd_half = code.compare("fcmp une", code.intrinsic("trunc", half), half)
-    odd = code.op("and", whole, odd_half)
+    odd = code.op("and", is_whole, odd_half)
     value = code.select(odd, code.intrinsic("copysign", value, x), value)
     below = code.compare("fcmp olt", x, 0.0)
     finite = code.compare("fcmp olt", size, math.inf)
     fraction = code.compare("fcmp une", code.intrinsic("trunc", y), y)
     invalid = code.op("and", code.op("and", below, finite), fraction)
     value = code.select(invalid, math.nan, value)
-    # Exactly one, whatever the other operand: 1**y, x**0, (-1)**inf.
-    endless = code.compare("fcmp oeq", magnitude(code, y), math.inf)
-    unit = code.op("and", code.compare("fcmp oeq", size, 1.0), endless)
-    sure = code.op("or", code.compare("fcmp oeq", x, 1.0), code.compare("fcmp oeq", y, 0.0))
-    return code.select(code.op("or", sure, unit), 1.0, value)
+    # These are exactly 1 for any value of the other operand, NaN too: 1**y, x**0, (-1)**inf.
+    is_infinite = code.compare("fcmp oeq", magnitude(code, y), math.inf)
+    is_one = code.op("and", code.compare("fcmp oeq", size, 1.0), is_infinite)
+    always_one = code.op("or", code.compare("fcmp oeq", x, 1.0), code.compare("fcmp oeq", y, 0.0))
+    return code.select(code.op("or", always_one, is_one), 1.0, value)

@@ -1,4 +1,4 @@
-"""The f32 functions that have vector code of their own; others come from the C library."""
+"""The table of f32 functions with vector code; the C library has all other functions."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

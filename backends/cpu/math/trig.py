@@ -1,7 +1,8 @@
 """Sine, cosine and tangent of f32 vectors.
 
 The argument is reduced in f64: x - n pi/2 with pi/2 in two parts is good to 1e-17 for |x| up to
-1e9, beyond any cancellation an f32 can cause.  Lanes past that take the C library's function.
+1e9, beyond any cancellation an f32 can cause.  If a lane is larger, the C
+library's function computes all lanes.
 """
 
 import math
@@ -23,7 +24,7 @@ _COS = (0.041666646, -0.001388736, 2.4437534e-05)
 
 
 def _reduced(code: Code, x: Reg) -> tuple[Reg, Reg]:
-    """The quarter turns in x, and what is left of it, in [-pi/4, pi/4]."""
+    """Returns the number of quarter turns in x, and the remaining angle in [-pi/4, pi/4]."""
     wide = code.convert("fpext", x, "double")
     turns = code.op("fmul", wide, 1 / _HALF_PI)
     n = code.intrinsic("roundeven", turns)
@@ -41,9 +42,9 @@ def _sin_cos(code: Code, r: Reg) -> tuple[Reg, Reg]:
     return sine, code.fma(polynomial(code, square, _COS), fourth, near_one)
 
 
-def _flip(code: Code, value: Reg, where: Reg) -> Reg:
-    """`value` with its sign changed in lanes where bit 1 of `where` is set."""
-    sign = code.op("shl", code.op("and", where, 2), 30)
+def _flip(code: Code, value: Reg, quarter: Reg) -> Reg:
+    """Changes the sign of `value` in lanes where bit 1 of `quarter` is set."""
+    sign = code.op("shl", code.op("and", quarter, 2), 30)
     bits = code.op("xor", code.bitcast(value, "i32"), sign)
     return code.bitcast(bits, "float")
 
@@ -53,7 +54,7 @@ def _odd(code: Code, quarter: Reg) -> Reg:
 
 
 def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
-    """`fast`, or the C library's function in all lanes where one is too large."""
+    """Returns `fast(x)`, or the C library's function in all lanes if a lane is too large."""
     large = code.compare("fcmp ogt", magnitude(code, x), _LIMIT)
     code.branch(code.any_lane(large), "large", "usual")
     code.place("usual")

@@ -1,13 +1,13 @@
-"""Attention as Gluon, for Hopper: one warp copies, two warpgroups have half of the rows each.
+"""Attention as Gluon, for Hopper: one warp copies, two warpgroups compute half of the rows each.
 
-    NAME         makes a buffer for each half's queries and rings for keys and values
-    NAME_copy    one warp: queries of both halves, then step by step keys and values
-    NAME_attend  a warpgroup: products straight from the rings, the rest in registers
+    NAME         allocates a buffer for each half's queries and rings for keys and values
+    NAME_copy    one warp: copies queries of both halves, then step by step keys and values
+    NAME_attend  a warpgroup: matmuls read the rings, everything else is in registers
 
-Nothing but the copies couples the warpgroups, so that one multiplies while the other has its
-exponentials made.  Within a warpgroup the values of one step are multiplied beside the scores of
-the next, and while the shares of these are made (FlashAttention-3, Shah et al. 2024, section 3.2).
-A program stays for all units u, u + programs, ...
+The warpgroups depend on the copies alone, so that one multiplies while the other computes
+exponentials.  Within a warpgroup, the matmul with the values of one step overlaps the scores and
+shares of the next step (FlashAttention-3, Shah et al. 2024, section 3.2).  The kernel is
+persistent: a program computes the tiles u, u + programs, ...
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ from tcc.backends.gpu.hopper.part import (
     GluonText,
     WarpPart,
     barriers,
+    box_view,
     ring,
-    seen,
 )
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
@@ -32,19 +32,19 @@ from tcc.ir.tile import Block, Contract, Loop, Reduce, Relayout, Stmt, TileBuffe
 
 WARPS = 4  # of a warpgroup
 _STEPS = (4, 3, 2)
-_REGISTERS = 240  # of a lane that multiplies
+_REGISTERS = 240  # of a lane in a warpgroup that multiplies
 _MAPS = ("q_map", "k_map", "v_map")
 _SHARED = tuple("q_ring k_ring v_ring q_full q_empty k_full k_empty v_full v_empty".split())
 
 
 def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> GluonText | None:
-    """The kernel as the Gluon function `name` for `WARPS` warps, to which it adds others.
+    """Returns the kernel as the Gluon function `name` for `WARPS` warps, to which it adds more.
 
     The launch is a grid of as many programs as the device holds at once.  None where two steps
-    do not fit in `shared` bytes of memory.
+    do not fit in `shared` bytes of shared memory.
     """
-    one, queries = shape.keys.bytes + shape.values.bytes, 2 * shape.queries.bytes
-    steps = next((n for n in _STEPS if n * one + queries + ROOM <= shared), None)
+    step_bytes, query_bytes = shape.keys.bytes + shape.values.bytes, 2 * shape.queries.bytes
+    steps = next((n for n in _STEPS if n * step_bytes + query_bytes + ROOM <= shared), None)
     if steps is None:
         return None
     buffers, writer = shape.kernel.buffers, Writer((*RESERVED, *_MAPS, *_SHARED))
@@ -52,22 +52,22 @@ def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> Gluon
     copies = _Copies(f"{name}_copy", shape, pointers, steps, (*_MAPS, *_SHARED))
     attends = _Attends(f"{name}_attend", shape, pointers, steps)
     parts = (copies.text(), attends.text(), _kernel_text(name, shape, pointers, steps))
-    sides = (shape.queries, shape.keys, shape.values)
-    maps = tuple(tensor_map(buffers, side.load.buffer, side.box) for side in sides)
+    operands = (shape.queries, shape.keys, shape.values)
+    maps = tuple(tensor_map(buffers, operand.load.buffer, operand.box) for operand in operands)
     return GluonText(HEADER + attends.functions() + "\n\n".join(parts), maps)
 
 
 def _kernel_text(
     name: str, shape: AttentionKernel, pointers: dict[TileBuffer, str], steps: int
 ) -> str:
-    """The kernel itself: shared memory, barriers, and the three parts at once."""
+    """Returns the kernel's function: shared memory, barriers, and the start of the three parts."""
     names = tuple(pointers.values())
     lines = ["@gluon.jit", f"def {name}({', '.join((*names, *_MAPS))}):"]
-    sides = (("q", 2, shape.queries), ("k", steps, shape.keys), ("v", steps, shape.values))
-    for side, count, of in sides:
-        full, empty = (barriers(f"{side}_{kind}", count) for kind in ("full", "empty"))
-        lines += [ring(side, count, of), full, empty]
-    # Both halves read every buffer of keys and values.
+    rings = (("q", 2, shape.queries), ("k", steps, shape.keys), ("v", steps, shape.values))
+    for prefix, count, operand in rings:
+        full, empty = (barriers(f"{prefix}_{kind}", count) for kind in ("full", "empty"))
+        lines += [ring(prefix, count, operand), full, empty]
+    # Both halves read each buffer of keys and values, so its `empty` barrier counts to 2.
     return (
         "\n".join(lines)
         + f"""
@@ -95,11 +95,11 @@ def _kernel_text(
 class _Copies(WarpPart[AttentionKernel]):
     """The warp that copies."""
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._ring(1)
         self._writer.line("turn = tl.to_tensor(1)")
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         shape, writer, loop = self.shape, self._writer, self.shape.loop
         for half in range(2):
             self._indices.bind(free_vars(HALF)[0], PyExpr(str(half)))
@@ -115,24 +115,24 @@ class _Copies(WarpPart[AttentionKernel]):
 
 
 class _Attends(WarpPart[AttentionKernel]):
-    """A warpgroup with half of the rows."""
+    """A warpgroup that computes half of the rows."""
 
     def __init__(
         self, name: str, shape: AttentionKernel, pointers: dict[TileBuffer, str], steps: int
     ) -> None:
-        given = ("half: tl.constexpr", *pointers.values(), *_SHARED)
-        super().__init__(name, shape, pointers, steps, given)
-        self._rows: dict[Block, PyExpr] = {}  # totals of rows as one axis
+        parameters = ("half: tl.constexpr", *pointers.values(), *_SHARED)
+        super().__init__(name, shape, pointers, steps, parameters)
+        self._rows: dict[Block, PyExpr] = {}  # reductions of rows, as blocks of one axis
         self._halves = {shape.mixed.a}
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         columns = min(self.shape.scores.out.shape[1], self.shape.mixed.out.shape[1])
         self._layout(WARPS, columns)
         self._ring(0)
         self._writer.line("turn = tl.to_tensor(0)")
         self._indices.bind(free_vars(HALF)[0], PyExpr("half"))
 
-    def _one(self) -> None:
+    def _tile(self) -> None:
         line = self._writer.line
         self._body(self.shape.before)
         self._statement(self.shape.loop)
@@ -152,8 +152,8 @@ class _Attends(WarpPart[AttentionKernel]):
             writer.define(block.name, self._blocks[init].text).text
             for block, init in zip(node.carried, node.inits, strict=True)
         ]
-        least, _ = bounds(node.stop - node.start)
-        if least is not None and least > 0:
+        trips, _ = bounds(node.stop - node.start)
+        if trips is not None and trips > 0:
             self._steps(node, names)
         else:
             start, stop = (self._indices.value(i).text for i in (node.start, node.stop))
@@ -164,27 +164,27 @@ class _Attends(WarpPart[AttentionKernel]):
             self._blocks[block] = PyExpr(name, writer.depth)
 
     def _steps(self, node: Loop, names: Sequence[str]) -> None:
-        """Prints the first step's shares; then for each step the matmul of the step before and its
-        own shares; then the last step's matmul.
+        """Prints the first step's shares; then for each step its shares and the second matmul of
+        the previous step; then the second matmul of the last step.
 
-        The first step does not rescale the accumulator, which is zero: a product of zeros and the
-        rescaling factor would be copied in registers between the matmul's fence and the matmul,
-        where the instruction set forbids it.
+        The first step does not rescale the accumulator, which is zero.  Rescaled zeros would be
+        copied in registers between the matmul's fence and the matmul, which the instruction set
+        forbids.
         """
         writer, line, mixed = self._writer, self._writer.line, self.shape.mixed
-        at = node.yields.index(mixed.out)
-        zeros = node.inits[at]
+        position = node.yields.index(mixed.out)
+        zeros = node.inits[position]
         yields = [mixed.acc if y is mixed.out else y for y in node.yields]
         first_yields = [zeros if y is mixed.out else y for y in node.yields]
-        start, second, stop = (
+        start, second_start, stop = (
             self._indices.value(i).text for i in (node.start, node.start + node.step, node.stop)
         )
         inits = [self._blocks[init] for init in node.inits]
         self._blocks.update(zip(node.carried, inits, strict=True))
         self._bind_counter(node, writer.define(node.var.name, start).text)
-        self._end_product(self._scores(), "k", "step", running=0)
+        self._end_matmul(self._scores(), "k", "step", running=0)
         self._body(self.shape.shares)
-        left = writer.define("left", self._shares()).text
+        shares = writer.define("left", self._shares()).text
         line(f"{', '.join(names)} = {', '.join(self._blocks[y].text for y in first_yields)}")
         self._late_step()
         counter = writer.name(node.var.name)
@@ -192,60 +192,60 @@ class _Attends(WarpPart[AttentionKernel]):
             self._bind_counter(node, counter)
             for block, name in zip(node.carried, names, strict=True):
                 self._blocks[block] = PyExpr(name, writer.depth)
-            scores, sums = self._scores(), self._mixed(left, names[at])
-            self._end_product(scores, "k", "step", running=1)
+            scores, sums = self._scores(), self._mixed(shares, names[position])
+            self._end_matmul(scores, "k", "step", running=1)
             self._body(self.shape.shares)
-            more = self._shares()
-            self._end_product(sums, "v", "late", running=0)
-            self._blocks[node.carried[at]] = sums
+            next_shares = self._shares()
+            self._end_matmul(sums, "v", "late", running=0)
+            self._blocks[node.carried[position]] = sums
             self._body(self.shape.rescaling)
-            line(f"{left} = {more}")
+            line(f"{shares} = {next_shares}")
             line(f"{', '.join(names)} = {', '.join(self._blocks[y].text for y in yields)}")
             self._late_step()
-        writer.block(f"for {counter} in range({second}, {stop}, {node.step}):", lines)
-        sums = self._mixed(left, names[at])
-        self._end_product(sums, "v", "late", running=0)
-        line(f"{names[at]} = {sums.text}")
+        writer.block(f"for {counter} in range({second_start}, {stop}, {node.step}):", lines)
+        sums = self._mixed(shares, names[position])
+        self._end_matmul(sums, "v", "late", running=0)
+        line(f"{names[position]} = {sums.text}")
 
     def _late_step(self) -> None:
-        """The values of this step are taken in the next one."""
+        """Remembers the buffer of this step's values for the next step, which multiplies them."""
         self._writer.line("late, late_phase = step, phase")
         self._end_step()
 
     def _scores(self) -> PyExpr:
-        """Begins the product of queries and keys."""
+        """Begins the matmul of queries and keys."""
         node, keys = self.shape.scores, self.shape.keys.box
         self._writer.line("mbarrier.wait(k_full.index(step), phase)")
-        queries = seen("q_ring.index(half)", self.shape.queries.box)
+        queries = box_view("q_ring.index(half)", self.shape.queries.box)
         zeros = self._full(node.out.shape, "0.0", "tl.float32")
-        out = self._product(node, queries, seen("k_ring.index(step)", keys), zeros)
+        out = self._begin_matmul(node, queries, box_view("k_ring.index(step)", keys), zeros)
         self._blocks[node.out] = out
         return out
 
-    def _mixed(self, left: str, sums: str) -> PyExpr:
-        """Begins the product of the shares and values of the step before."""
+    def _mixed(self, shares: str, sums: str) -> PyExpr:
+        """Begins the matmul of the previous step's shares and values."""
         self._writer.line("mbarrier.wait(v_full.index(late), late_phase)")
-        right = seen("v_ring.index(late)", self.shape.values.box)
-        return self._product(self.shape.mixed, left, right, sums)
+        right = box_view("v_ring.index(late)", self.shape.values.box)
+        return self._begin_matmul(self.shape.mixed, shares, right, sums)
 
-    def _product(self, node: Contract, left: str, right: str, sums: str) -> PyExpr:
-        text = f"warpgroup_mma({left}, {right}, {sums}, is_async=True)"
+    def _begin_matmul(self, node: Contract, lhs: str, rhs: str, sums: str) -> PyExpr:
+        text = f"warpgroup_mma({lhs}, {rhs}, {sums}, is_async=True)"
         return self._writer.define(node.out.name, text)
 
-    def _end_product(self, out: PyExpr, side: str, at: str, *, running: int) -> None:
-        """Waits for a product, while so many that began later go on, and gives its buffer back."""
+    def _end_matmul(self, out: PyExpr, prefix: str, at: str, *, running: int) -> None:
+        """Waits for a matmul and releases its buffer; `running` matmuls that began later go on."""
         wait = f"warpgroup_mma_wait(num_outstanding={running}, deps=({out.text},))"
         self._writer.line(f"{out.text} = {wait}")
-        self._writer.line(f"mbarrier.arrive({side}_empty.index({at}))")
+        self._writer.line(f"mbarrier.arrive({prefix}_empty.index({at}))")
 
     def _shares(self) -> str:
-        """The rounded shares as the left side of a product."""
+        """Returns the rounded shares as the lhs of a matmul."""
         dtype = type_name(self.shape.values.load.out.dtype)
         rows = f"({self._blocks[self.shape.mixed.a].text}).to({dtype})"
         return f"tl.convert_layout({rows}, tl.DotOperandLayout(0, layout, 2))"
 
     def _reduce(self, node: Reduce) -> None:
-        """Along the columns; the result has one axis, and is seen as a column where it is read."""
+        """Reduces along the columns; the result has one axis, and reads see it as a column."""
         (block,), (out,) = node.blocks, node.outs
         text = self._reduced(node, self._blocks[block], 1).replace(", keep_dims=True", "")
         row = self._writer.define(out.name, text)

@@ -1,17 +1,17 @@
-"""Recognises block kernels of two chained products along a streaming loop, as attention has them.
+"""Recognises block kernels with two chained matmuls in a streaming loop, as attention has them.
 
-    q = load box;  for j: k = load box, s = q . k, pointwise and totals of rows,
+    q = load box;  for j: k = load box, s = q . k, pointwise and reductions of rows,
                           v = load box, acc = rounded(p) . v + acc';      pointwise;  stores
 
-Two warpgroups take half of a unit's rows each: `halved` is the kernel of one of them, in which the
-variable `half` says which.
+Two warpgroups compute half of a tile's rows each: `halved` is the kernel of one warpgroup, whose
+number is the variable `half`.
 """
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from tcc.backends.gpu.hopper.boxes import Side, aligned_buffers, around_loop, side_of
+from tcc.backends.gpu.hopper.boxes import Operand, aligned_buffers, around_loop, operand_of
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, substitute_indices
 from tcc.ir.index import Index, Substitution, Var, free_vars, iterator, substitute
 from tcc.ir.tile import (
@@ -33,7 +33,7 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16, F16, F32
 from tcc.record import record
 
-ROWS = 128  # of a unit: 64 for each warpgroup
+ROWS = 128  # of a tile: 64 for each warpgroup
 HALF = iterator("half", 2)
 _WIDTHS = (64, 128)
 _NAMES = {"bf16": BF16, "f16": F16}
@@ -41,17 +41,20 @@ _NAMES = {"bf16": BF16, "f16": F16}
 
 @record
 class AttentionKernel:
-    """The kernel of one half: `scores` and `mixed` are its products; `keys` and `values` are loaded
-    in the loop, `queries` before it.  A step's other statements are `shares`, which make the left
-    side of `mixed`, and `rescaling`, which multiply the accumulator of the steps before."""
+    """The kernel of one half of the rows.
+
+    `scores` and `mixed` are its matmuls.  `keys` and `values` are loaded in the loop, `queries`
+    before it.  A step's other statements are `shares`, which compute the lhs of `mixed`, and
+    `rescaling`, which rescale the accumulator of the previous steps.
+    """
 
     kernel: TileKernel
     before: tuple[Stmt, ...]
     loop: Loop
     after: tuple[Stmt, ...]
-    queries: Side
-    keys: Side
-    values: Side
+    queries: Operand
+    keys: Operand
+    values: Operand
     scores: Contract
     mixed: Contract
     shares: tuple[Stmt, ...]
@@ -61,7 +64,7 @@ class AttentionKernel:
 def attention_kernel(
     kernel: TileKernel, alignments: Sequence[int], dot: str
 ) -> AttentionKernel | None:
-    """The kernel of one half, or None; products of f32 are rounded as `dot` says."""
+    """Returns the kernel of one half, or None; f32 operands are rounded to the type `dot`."""
     halved = _Halves().kernel(kernel)
     parts = None if halved is None else around_loop(halved)
     if halved is None or parts is None:
@@ -77,25 +80,25 @@ def attention_kernel(
     values = mixed.b if widened is None else _cast_of(widened)
     aligned = aligned_buffers(kernel, alignments)
     operands = (scores.a, scores.b, values)
-    queries, keys, brought = (side_of(loads.get(block), aligned) for block in operands)
-    if queries is None or keys is None or brought is None:
+    queries, keys, value_operand = (operand_of(loads.get(block), aligned) for block in operands)
+    if queries is None or keys is None or value_operand is None:
         return None
-    if queries.load not in before or keys.load in before or brought.load in before:
+    if queries.load not in before or keys.load in before or value_operand.load in before:
         return None
     zeros = _zeros(loop.body, scores.acc)
-    printed = (keys.load, brought.load, scores, mixed, widened, zeros)
-    others = [n for n in loop.body if n not in printed]
-    split = _split(loop, mixed, others)
+    printed = (keys.load, value_operand.load, scores, mixed, widened, zeros)
+    other_nodes = [n for n in loop.body if n not in printed]
+    split = _split(loop, mixed, other_nodes)
     if split is None or zeros is None or not _starts_at_zero(before, loop, mixed):
         return None
-    made = AttentionKernel(
-        halved, before, loop, after, queries, keys, brought, scores, mixed, *split
+    attention = AttentionKernel(
+        halved, before, loop, after, queries, keys, value_operand, scores, mixed, *split
     )
-    return made if _fits(made, dot) and _is_printable(made, others) else None
+    return attention if _fits(attention, dot) and _is_printable(attention, other_nodes) else None
 
 
 def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
-    """The statement of `body` that fills `block` with zeros."""
+    """Returns the statement of `body` that fills `block` with zeros, else None."""
     for node in body:
         match node:
             case Compute(body=Const(value=0)) if node.out is block:
@@ -104,7 +107,7 @@ def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
 
 
 def _starts_at_zero(before: Sequence[Stmt], loop: Loop, mixed: Contract) -> bool:
-    """Whether the accumulator of the second matmul is zero before the first step."""
+    """True where the accumulator of the second matmul is zero before the first step."""
     starts = zip(loop.inits, loop.yields, strict=True)
     return all(_zeros(before, init) for init, result in starts if result is mixed.out)
 
@@ -159,10 +162,12 @@ def _cast_of(node: Compute) -> Block | None:
     return None
 
 
-def _fits(made: AttentionKernel, dot: str) -> bool:
-    """Whether both products are of halves, sums of f32, and blocks that warpgroups hold."""
-    scores, mixed = made.scores, made.mixed
-    dtypes = {side.load.out.dtype for side in (made.queries, made.keys, made.values)}
+def _fits(attention: AttentionKernel, dot: str) -> bool:
+    """True where both matmuls have bf16 or f16 operands, f32 accumulators and supported sizes."""
+    scores, mixed = attention.scores, attention.mixed
+    dtypes = {
+        operand.load.out.dtype for operand in (attention.queries, attention.keys, attention.values)
+    }
     rounded = _NAMES.get(dot) if mixed.a.dtype is F32 else mixed.a.dtype
     if dtypes not in ({BF16}, {F16}) or rounded not in dtypes:
         return False
@@ -172,11 +177,11 @@ def _fits(made: AttentionKernel, dot: str) -> bool:
     return all(size in _WIDTHS for size in sizes)
 
 
-def _is_printable(made: AttentionKernel, others: Sequence[Stmt]) -> bool:
-    """Whether every other statement keeps rows where they are."""
-    every = (*made.before, *others, *made.after)
-    stores = any(isinstance(node, Store) for node in made.after)
-    return stores and all(node is made.queries.load or _keeps_rows(node) for node in every)
+def _is_printable(attention: AttentionKernel, other_nodes: Sequence[Stmt]) -> bool:
+    """True where all other statements keep rows in their lanes, and one of them stores."""
+    nodes = (*attention.before, *other_nodes, *attention.after)
+    stores = any(isinstance(node, Store) for node in attention.after)
+    return stores and all(node is attention.queries.load or _keeps_rows(node) for node in nodes)
 
 
 def _keeps_rows(node: Stmt) -> bool:
@@ -206,22 +211,22 @@ class _Halves:
 
     def __init__(self) -> None:
         self._blocks: dict[Block, Block] = {}
-        self._whole: set[Block] = set()
+        self._full_blocks: set[Block] = set()
         self._refused = False
 
     def kernel(self, kernel: TileKernel) -> TileKernel | None:
         contracts = [n for n in walk_statements(kernel.body) if isinstance(n, Contract)]
         if not contracts or any(c.out.shape[0] != ROWS for c in contracts):
             return None
-        self._whole = {c.b for c in contracts}
-        for node in walk_statements(kernel.body):  # what a whole block is cast from
-            if isinstance(node, Compute) and node.out in self._whole:
-                self._whole |= set(node.args)
+        self._full_blocks = {c.b for c in contracts}
+        for node in walk_statements(kernel.body):  # a full block's source is a full block too
+            if isinstance(node, Compute) and node.out in self._full_blocks:
+                self._full_blocks |= set(node.args)
         body = tuple(map(self._statement, kernel.body))
         return None if self._refused else replace(kernel, body=body)
 
     def _block(self, block: Block) -> Block:
-        if block in self._whole or not block.shape or block.shape[0] == 1:
+        if block in self._full_blocks or not block.shape or block.shape[0] == 1:
             return block
         if block.shape[0] != ROWS:
             self._refused = True
@@ -234,34 +239,35 @@ class _Halves:
     def _lanes(self, block: Block) -> dict[Var, Index]:
         if self._block(block) is block:
             return {}
-        old, new = lanes(block.shape)[0], lanes(self._block(block).shape)[0]
-        return {free_vars(old)[0]: new + HALF * (ROWS // 2)}
+        lane, half_lane = lanes(block.shape)[0], lanes(self._block(block).shape)[0]
+        return {free_vars(lane)[0]: half_lane + HALF * (ROWS // 2)}
 
     def _statement(self, node: Stmt) -> Stmt:
         match node:
             case Load() | Compute():
-                at = self._lanes(node.out)
+                mapping = self._lanes(node.out)
             case Store():
-                at = self._lanes(node.block)
+                mapping = self._lanes(node.block)
             case Contract() | Reduce() | Relayout() | Loop():
-                at = {}
+                mapping = {}
             case _:
                 self._refused = True
                 return node
-        moved = {f.name: self._moved(getattr(node, f.name), at) for f in fields(node)}
-        return replace(node, **moved)
+        rewritten = {f.name: self._rewritten(getattr(node, f.name), mapping) for f in fields(node)}
+        return replace(node, **rewritten)
 
-    def _moved(self, value: Any, at: Substitution) -> Any:
-        """What a field of a statement holds, with other blocks, and with lanes as `at` says."""
+    def _rewritten(self, value: Any, mapping: Substitution) -> Any:
+        """Returns a field of a statement for one half: blocks of half the rows, lanes as in
+        `mapping`."""
         match value:
             case Block():
                 return self._block(value)
             case Index():
-                return substitute(value, at)
+                return substitute(value, mapping)
             case Guard():
-                return Guard(substitute(value.index, at), value.extent)
+                return Guard(substitute(value.index, mapping), value.extent)
             case tuple():
-                return tuple(self._moved(each, at) for each in value)
+                return tuple(self._rewritten(part, mapping) for part in value)
         if isinstance(value, Stmt):
             return self._statement(value)
-        return substitute_indices(value, at) if isinstance(value, Scalar) else value
+        return substitute_indices(value, mapping) if isinstance(value, Scalar) else value

@@ -1,9 +1,9 @@
-"""Blocks of memory that a tensor map describes: what Hopper's copy engine moves by itself.
+"""Boxes of memory that a tensor map describes, which Hopper's copy engine moves by itself.
 
     load %b[786432*h + 768*(l0 + 64*j) + 32*k + l1] where l0 + 64*j < 197   ->
         tensor [.., 197, 768] with strides [786432, 768, 1], a box of 1 x 64 x 32 at (h, 64*j, 32*k)
 
-The engine puts zeros where a box leaves the tensor and drops what is stored there, as guards do.
+Where a box leaves the tensor, the engine loads zeros and drops stores, as guards do.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,17 +15,17 @@ from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linea
 from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
 from tcc.record import record
 
-# What the engine asks for: strides and addresses in bytes, positions of a box along an axis, and of
-# a tensor.
-_STRIDE, _MOST, _SIZES = 16, 256, 2**31
+# Limits of the engine: the unit of strides and addresses in bytes, the most positions of a box
+# along an axis, and the bound of a tensor's sizes.
+_STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
 
 
 @record
 class Box:
-    """A box at `at` of a tensor of `sizes` and `strides` (elements, the last 1), outermost first.
+    """A box of `shape` at `at` in a tensor of `sizes` and `strides` in elements, outermost first.
 
-    `transposed`: the block's two axes are the box's in the other order.
+    The last stride is 1.  `transposed`: the block has the box's two axes in reverse order.
     """
 
     sizes: tuple[int, ...]
@@ -36,8 +36,8 @@ class Box:
 
 
 @record
-class Side:
-    """A block that the engine brings: its load, and the load's box."""
+class Operand:
+    """An operand that the engine loads: its load, and the load's box."""
 
     load: Load
     box: Box
@@ -47,20 +47,23 @@ class Side:
         return prod(self.box.shape) * self.load.out.dtype.bytes
 
 
-def side_of(load: Load | None, aligned: Collection[TileBuffer]) -> Side | None:
-    """The load as a side, where it is a box of one of the buffers that are `aligned`."""
+def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> Operand | None:
+    """Returns the load as an operand, where it is a box of one of the `aligned` buffers; else
+    None."""
     box = box_of(load) if load is not None and load.buffer in aligned else None
-    return None if load is None or box is None else Side(load, box)
+    return None if load is None or box is None else Operand(load, box)
 
 
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
-    """The buffers that the engine can read and write; `alignments` are those of all in bytes."""
+    """Returns the buffers that the engine can access; `alignments` are those of all in bytes."""
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 
 
 def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], Loop, tuple[Stmt, ...]] | None:
-    """What a kernel without symbolic sizes does before its loop, the loop, and what it does then;
-    None where it has another number of loops."""
+    """Returns the statements before the only loop of a kernel, the loop, and those after it.
+
+    None where the kernel has symbolic sizes or another number of loops.
+    """
     loops = [node for node in kernel.body if isinstance(node, Loop)]
     if kernel.sizes or len(loops) != 1:
         return None
@@ -70,7 +73,8 @@ def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], Loop, tuple[Stmt,
 
 @dataclass(slots=True)
 class _Axis:
-    """One axis of the tensor while it is found: `fixed` by a guard, or as long as is used."""
+    """An axis of the tensor under construction; its size is `fixed` by a guard, or follows from
+    use."""
 
     stride: int
     block: int
@@ -83,21 +87,21 @@ class _Axis:
 
 
 def box_of(node: Load | Store) -> Box | None:
-    """The box that a load fills or a store is; None where it is no such box, or not surely one."""
+    """Returns the box of a load or store; None where it is surely or possibly no box."""
     block = node.out if isinstance(node, Load) else node.block
     if node.indirect or len(block.shape) != 2 or (isinstance(node, Load) and node.fill != 0):
         return None
-    if max(block.shape) > _MOST or len(node.indices) != 1:
+    if max(block.shape) > _MOST_POSITIONS or len(node.indices) != 1:
         return None
     (index,) = node.indices
-    steps, rest = [], index
+    steps, offset = [], index
     for lane in lanes(block.shape):
-        found = linear_in(rest, free_vars(lane)[0])
-        step = None if found is None else as_int(found[0])
-        if found is None or step is None:
+        split = linear_in(offset, free_vars(lane)[0])
+        step = None if split is None else as_int(split[0])
+        if split is None or step is None:
             return None
         steps.append(step)
-        rest = found[1]
+        offset = split[1]
     if 1 not in steps:
         return None
     inner = 1 if steps[1] == 1 else 0
@@ -108,39 +112,43 @@ def box_of(node: Load | Store) -> Box | None:
     if block.shape[inner] * width < _LEAST_ROW:
         return None
     axes = {n: _Axis(steps[n], block.shape[n], const(0), None) for n in (outer, inner)}
-    left = _guarded(node.guards, block.shape, axes, rest)
-    if left is None:
+    unfixed = _fix_axes(node.guards, block.shape, axes, offset)
+    if unfixed is None:
         return None
-    far = _spread(left, axes[outer], axes[inner])
-    if far is None:
+    outer_axes = _distribute(unfixed, axes[outer], axes[inner])
+    if outer_axes is None:
         return None
-    return _box([*far, axes[outer], axes[inner]], transposed=inner == 0)
+    return _box([*outer_axes, axes[outer], axes[inner]], transposed=inner == 0)
 
 
-def _guarded(
-    guards: tuple[Guard, ...], shape: tuple[int, ...], axes: dict[int, _Axis], rest: Index
+def _fix_axes(
+    guards: tuple[Guard, ...], shape: tuple[int, ...], axes: dict[int, _Axis], offset: Index
 ) -> Index | None:
-    """Fixes the axes that guards bound; what is left of the offset `rest`."""
+    """Fixes the axes that guards bound; returns the remaining `offset`, None for other guards."""
     for guard in guards:
         size = as_int(guard.extent)
-        along = [n for n in axes if free_vars(lanes(shape)[n])[0] in free_vars(guard.index)]
-        if size is None or len(along) != 1 or axes[along[0]].fixed:
+        guarded_axes = [n for n in axes if free_vars(lanes(shape)[n])[0] in free_vars(guard.index)]
+        if size is None or len(guarded_axes) != 1 or axes[guarded_axes[0]].fixed:
             return None
-        axis = axes[along[0]]
-        found = linear_in(guard.index, free_vars(lanes(shape)[along[0]])[0])
-        if found is None or found[0] is not const(1):
+        axis = axes[guarded_axes[0]]
+        split = linear_in(guard.index, free_vars(lanes(shape)[guarded_axes[0]])[0])
+        if split is None or split[0] is not const(1):
             return None
-        axis.at, axis.size = found[1], size
-        rest = rest - axis.at * axis.stride
-    return rest
+        axis.at, axis.size = split[1], size
+        offset = offset - axis.at * axis.stride
+    return offset
 
 
-def _spread(rest: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
-    """Gives the terms of an offset to the axes; those of neither to an axis of their own."""
-    far: list[tuple[int, Index]] = []
-    terms = [(c, reduce(mul, map(of_atom, monomial), const(1))) for monomial, c in rest.terms]
-    if rest.const:
-        terms.append((rest.const, const(1)))
+def _distribute(offset: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
+    """Adds the terms of an offset to the positions of the axes.
+
+    Returns an outer axis for the terms that fit neither axis, if there are any; None where the
+    offset has no box.
+    """
+    far_terms: list[tuple[int, Index]] = []
+    terms = [(c, reduce(mul, map(of_atom, monomial), const(1))) for monomial, c in offset.terms]
+    if offset.const:
+        terms.append((offset.const, const(1)))
     for coeff, value in terms:
         if coeff < 0:
             return None
@@ -149,13 +157,13 @@ def _spread(rest: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
         elif coeff < outer.stride and not inner.fixed:
             inner.at = inner.at + value * coeff
         elif coeff % outer.stride == 0:
-            far.append((coeff, value))
+            far_terms.append((coeff, value))
         else:
             return None
-    if not far:
+    if not far_terms:
         return []
-    step = reduce(gcd, (coeff for coeff, _ in far))
-    at = sum((value * (coeff // step) for coeff, value in far), const(0))
+    step = reduce(gcd, (coeff for coeff, _ in far_terms))
+    at = sum((value * (coeff // step) for coeff, value in far_terms), const(0))
     return [_Axis(step, 1, at, None)]
 
 
@@ -166,7 +174,7 @@ def _box(axes: list[_Axis], *, transposed: bool) -> Box | None:
         if low is None or low < 0 or high is None:
             return None
         size = axis.size if axis.size is not None else high + axis.block
-        # Rows must not overlap: a place belongs to one row only.
+        # Rows must not overlap: each element belongs to one row.
         if not 0 < size < _SIZES or (above is not None and size * axis.stride > above.stride):
             return None
         sizes.append(size)

@@ -1,12 +1,12 @@
-"""Products of tiles as Gluon, for Hopper: one warp copies, warpgroups multiply.
+"""Matmuls of tiles as Gluon, for Hopper: one warp copies, warpgroups multiply.
 
-    NAME           makes a ring of shared buffers, each with a barrier `full` and one `empty`
-    NAME_copy      one warp: for each unit and step waits for `empty`, starts two copies to `full`
+    NAME           allocates a ring of shared buffers, each with a barrier `full` and one `empty`
+    NAME_copy      one warp: for each tile and step waits for `empty`, starts two copies to `full`
     NAME_multiply  warpgroups: wait for `full`, multiply out of the ring, signal `empty`; after the
-                   steps of a unit what the kernel does with the sums
+                   steps of a tile run the kernel's other statements on the accumulator
 
-A program stays for all units u, u + programs, ...: while one unit's results are stored, the ring
-fills for the next.
+The kernel is persistent: a program computes the tiles u, u + programs, ...  While the results of
+one tile are stored, the ring fills for the next.
 """
 
 from math import prod
@@ -23,8 +23,8 @@ from tcc.backends.gpu.hopper.part import (
     WarpPart,
     allocated,
     barriers,
+    box_view,
     ring,
-    seen,
 )
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
@@ -33,33 +33,33 @@ from tcc.ir.tile import Store, TileBuffer
 from tcc.record import record
 
 _RING = ("a_ring", "b_ring", "full", "empty")
-_STEPS = (4, 3, 2)  # buffers of a ring, the most that fit
+_STEPS = (4, 3, 2)  # buffers of a ring: the first number that fits
 
 
 def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> GluonText | None:
-    """The kernel as the Gluon function `name` for `warps` that multiply.
+    """Returns the kernel as the Gluon function `name`, in which `warps` warps multiply.
 
     The launch is a grid of as many programs as the device holds at once.  None where two steps
-    do not fit in `shared` bytes of memory.
+    do not fit in `shared` bytes of shared memory.
     """
     plan = _planned(shape, shared)
     if plan is None:
         return None
-    given = ("a_map", "b_map", *_RING)
-    copying = _Copies(f"{name}_copy", shape, plan.pointers, plan.steps, given)
-    multiplying = _Products(f"{name}_multiply", shape, plan, warps)
-    parts = [copying.text(), multiplying.text(), _kernel_text(name, shape, plan)]
-    text = HEADER + multiplying.functions() + "\n\n".join(parts)
+    parameters = ("a_map", "b_map", *_RING)
+    copies = _Copies(f"{name}_copy", shape, plan.pointers, plan.steps, parameters)
+    matmuls = _Matmuls(f"{name}_multiply", shape, plan, warps)
+    parts = [copies.text(), matmuls.text(), _kernel_text(name, shape, plan)]
+    text = HEADER + matmuls.functions() + "\n\n".join(parts)
     return GluonText(text, tuple(plan.maps.values()))
 
 
-# ---- what is shared -----------------------------------------------------------------------------
+# ---- the plan of both parts ---------------------------------------------------------------------
 
 
 @record
 class _Plan:
-    """The ring's length, the maps by the name that the text gives them, and the name and the box of
-    each tile that is stored by its map."""
+    """The ring's length, the maps by their names in the text, and the name and box of each result
+    that is stored by its map."""
 
     steps: int
     pointers: dict[TileBuffer, str]
@@ -68,7 +68,7 @@ class _Plan:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """What the warpgroups are given."""
+        """The parameters of the warpgroups' function."""
         tiles = [tile for tile, _ in self.tiles.values()]
         return (*self.pointers.values(), *(f"{tile}_map" for tile in tiles), *tiles, *_RING)
 
@@ -76,17 +76,17 @@ class _Plan:
 def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
     buffers, boxes = shape.kernel.buffers, list(shape.boxes)
     while True:
-        kept = sum(prod(box.shape) * node.block.dtype.bytes for node, box in boxes)
-        one = shape.a.bytes + shape.b.bytes
-        fitting = [n for n in _STEPS if n * one + kept + ROOM <= shared]
+        stored_bytes = sum(prod(box.shape) * node.block.dtype.bytes for node, box in boxes)
+        step_bytes = shape.a.bytes + shape.b.bytes
+        fitting = [n for n in _STEPS if n * step_bytes + stored_bytes + ROOM <= shared]
         if fitting and (fitting[0] > 2 or not boxes):
             break
         if not boxes:
             return None
         boxes.pop()
     maps = {
-        f"{s}_map": tensor_map(buffers, o.load.buffer, o.box)
-        for s, o in (("a", shape.a), ("b", shape.b))
+        f"{name}_map": tensor_map(buffers, operand.load.buffer, operand.box)
+        for name, operand in (("a", shape.a), ("b", shape.b))
     }
     tiles = {}
     for number, (node, box) in enumerate(boxes):
@@ -98,7 +98,7 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
 
 
 def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
-    """The kernel itself: shared memory, barriers, and the two parts at once."""
+    """Returns the kernel's function: shared memory, barriers, and the start of the two parts."""
     return "\n".join(
         (
             "@gluon.jit",
@@ -134,49 +134,50 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
 class _Copies(WarpPart[MatrixKernel]):
     """The warp that copies."""
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._ring(1)
 
-    def _one(self) -> None:
-        loop, sides = self.shape.loop, {"a": self.shape.a, "b": self.shape.b}
+    def _tile(self) -> None:
+        loop, operands = self.shape.loop, {"a": self.shape.a, "b": self.shape.b}
         head, counter = self._head(loop)
         with self._writer.scope() as lines:
             self._bind_counter(loop, counter)
-            self._copy(sides, "", "step", "phase")
+            self._copy(operands, "", "step", "phase")
             self._end_step()
         self._writer.block(head, lines)
 
 
-class _Products(WarpPart[MatrixKernel]):
-    """The warpgroups that multiply, and what becomes of the sums."""
+class _Matmuls(WarpPart[MatrixKernel]):
+    """The warpgroups that multiply, and run the statements after the loop."""
 
     def __init__(self, name: str, shape: MatrixKernel, plan: _Plan, warps: int) -> None:
         super().__init__(name, shape, plan.pointers, plan.steps, plan.parameters)
         self.plan, self._warps = plan, warps
 
-    def _first(self) -> None:
+    def _prologue(self) -> None:
         self._layout(self._warps, self.shape.contract.out.shape[1])
         self._ring(0)
         self._writer.line("before = tl.to_tensor(0)")
 
-    def _one(self) -> None:
-        self._product()
+    def _tile(self) -> None:
+        self._matmul()
         for node in self.shape.after:
             if isinstance(node, Store) and node in self.plan.tiles:
                 self._copy_out(node)
             else:
                 self._statement(node)
 
-    def _product(self) -> None:
-        """The buffer of a step is free when the product of the next one has begun."""
+    def _matmul(self) -> None:
+        """Prints the loop of matmuls; a step's buffer is released once the next matmul has
+        begun."""
         writer, loop, contract = self._writer, self.shape.loop, self.shape.contract
         zeros = f"tl.zeros({list(contract.out.shape)}, tl.float32, layout)"
         acc = writer.define(contract.out.name, zeros)
         head, counter = self._head(loop)
         with writer.scope() as lines:
             writer.line("mbarrier.wait(full.index(step), phase)")
-            a = seen("a_ring.index(step)", self.shape.a.box)
-            b = seen("b_ring.index(step)", self.shape.b.box)
+            a = box_view("a_ring.index(step)", self.shape.a.box)
+            b = box_view("b_ring.index(step)", self.shape.b.box)
             writer.line(f"{acc.text} = warpgroup_mma({a}, {b}, {acc.text}, is_async=True)")
             self._wait(acc, 1)
             writer.line(f"mbarrier.arrive(empty.index(before), pred={counter} > {loop.start.key})")
@@ -188,19 +189,19 @@ class _Products(WarpPart[MatrixKernel]):
         (result,) = loop.results
         self._blocks[result] = acc
 
-    def _wait(self, acc: PyExpr, left: int) -> None:
-        deps = f"num_outstanding={left}, deps=({acc.text},)"
+    def _wait(self, acc: PyExpr, running: int) -> None:
+        deps = f"num_outstanding={running}, deps=({acc.text},)"
         self._writer.line(f"{acc.text} = warpgroup_mma_wait({deps})")
 
     def _copy_out(self, node: Store) -> None:
-        """Through shared memory; the copy before may still read it."""
+        """Stores a block through shared memory, which a previous copy may still read."""
         line = self._writer.line
         tile, box = self.plan.tiles[node]
         line("tma.store_wait(0)")
-        line(f"{seen(tile, box)}.store({self._blocks[node.block].text})")
+        line(f"{box_view(tile, box)}.store({self._blocks[node.block].text})")
         line("fence_async_shared()")
         line(f"tma.async_store({tile}_map, {self._place(box)}, {tile})")
 
-    def _last(self) -> None:
+    def _epilogue(self) -> None:
         if self.plan.tiles:
             self._writer.line("tma.store_wait(0)")

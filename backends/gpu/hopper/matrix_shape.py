@@ -1,13 +1,20 @@
-"""Recognises block kernels that Hopper's warpgroups multiply: a product of tiles in a loop.
+"""Recognises block kernels for Hopper's warpgroups: a matmul of tiles in a loop.
 
     acc = 0; for k: a = load box, b = load box, acc += a . b;  pointwise on acc;  stores
 
-The names of nothing matter.  What is not surely of this shape is left to Triton.
+Names do not matter.  Triton compiles all kernels that are not surely of this shape.
 """
 
 from collections.abc import Collection, Sequence
 
-from tcc.backends.gpu.hopper.boxes import Box, Side, aligned_buffers, around_loop, box_of, side_of
+from tcc.backends.gpu.hopper.boxes import (
+    Box,
+    Operand,
+    aligned_buffers,
+    around_loop,
+    box_of,
+    operand_of,
+)
 from tcc.ir.expr.scalar import Const
 from tcc.ir.index import as_int
 from tcc.ir.tile import (
@@ -25,15 +32,15 @@ from tcc.ir.tile import (
 from tcc.ir.types import BF16, F16, F32
 from tcc.record import record
 
-# Tiles that are worth warps of their own: a multiprocessor has room for one of these only.
-_SIDES = (128, 256)
-_MOST = 1 << 15  # elements of a tile in the registers of two warpgroups
+# Rows and columns of tiles that are worth extra warps: a multiprocessor has room for only one.
+_TILE_SIZES = (128, 256)
+_MOST_ELEMENTS = 1 << 15  # elements of a tile in the registers of two warpgroups
 _LEAST_TRIPS = 4
 
 
 @record
 class MatrixKernel:
-    """A kernel of one product: `loop` adds `a` times `b` to `acc`, then come `after`.
+    """A kernel of one matmul: `loop` adds `a` times `b` to `acc`, then `after` follows.
 
     `boxes` are the stores of `after` that the copy engine can do.
     """
@@ -41,24 +48,24 @@ class MatrixKernel:
     kernel: TileKernel
     loop: Loop
     contract: Contract
-    a: Side
-    b: Side
+    a: Operand
+    b: Operand
     after: tuple[Stmt, ...]
     boxes: tuple[tuple[Store, Box], ...]
 
 
 def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
-    """The kernel as a product of tiles, or None; `alignments` are those of its buffers in bytes."""
+    """Returns the kernel as a matmul of tiles, or None; `alignments` are its buffers', in bytes."""
     parts = around_loop(kernel)
     if parts is None:
         return None
     before, loop, after = parts
-    contract = _product(loop)
+    contract = _matmul(loop)
     if contract is None or not (_is_zero(before, loop) and _is_epilogue(after)):
         return None
     aligned = aligned_buffers(kernel, alignments)
     loads = {node.out: node for node in loop.body if isinstance(node, Load)}
-    a, b = (side_of(loads.get(block), aligned) for block in (contract.a, contract.b))
+    a, b = (operand_of(loads.get(block), aligned) for block in (contract.a, contract.b))
     if a is None or b is None or not _fits(contract, loop):
         return None
     boxes = tuple(
@@ -69,8 +76,8 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
     return MatrixKernel(kernel, loop, contract, a, b, after, boxes)
 
 
-def _product(loop: Loop) -> Contract | None:
-    """The product, where the loop does nothing else than load its operands and add it up."""
+def _matmul(loop: Loop) -> Contract | None:
+    """Returns the matmul, if the loop only loads its operands and accumulates it; else None."""
     match loop.body:
         case (Load(), Load(), Contract(a=a, b=b) as node):
             sums = loop.carried == (node.acc,) and loop.yields == (node.out,)
@@ -80,7 +87,7 @@ def _product(loop: Loop) -> Contract | None:
 
 
 def _is_zero(before: Sequence[Stmt], loop: Loop) -> bool:
-    """Whether the sum starts at zero, and that is all there is before it."""
+    """True where the only statement before the loop sets the accumulator to zero."""
     match before:
         case (Compute(body=Const(value=0)) as node,):
             return loop.inits == (node.out,)
@@ -88,7 +95,7 @@ def _is_zero(before: Sequence[Stmt], loop: Loop) -> bool:
 
 
 def _is_epilogue(after: Sequence[Stmt]) -> bool:
-    """Only what is done element by element: no block changes its axes."""
+    """True where the statements are element-wise, keep all axes, and include a store."""
     for node in after:
         if not isinstance(node, Load | Store | Compute | Broadcast):
             return False
@@ -104,11 +111,14 @@ def _fits(contract: Contract, loop: Loop) -> bool:
     start, stop = as_int(loop.start), as_int(loop.stop)
     if start is None or stop is None or (stop - start) // loop.step < _LEAST_TRIPS:
         return False
-    return rows in _SIDES and columns in _SIDES and rows * columns <= _MOST
+    return rows in _TILE_SIZES and columns in _TILE_SIZES and rows * columns <= _MOST_ELEMENTS
 
 
 def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) -> Box | None:
-    """The box of a whole tile of halves; wider elements fill sectors of memory from registers."""
+    """Returns the box of a store of a full tile of 16-bit elements, else None.
+
+    Stores of wider elements fill sectors of memory from registers, so they gain nothing.
+    """
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None
     box = box_of(node) if node.buffer in aligned else None

@@ -1,7 +1,7 @@
-"""What kernels in Gluon are made of: functions of one part of a program's warps.
+"""The parts of kernels in Gluon: functions that some of a program's warps run.
 
-Gluon's language goes by the name `tl`, so that the lines of `print.py` are Gluon too.  Every block
-of two axes has the layout `layout`, every row of one axis its slice; each function says which.
+Gluon's language is imported as `tl`, so that the lines of `print.py` are Gluon too.  Blocks of two
+axes have the layout `layout`, which each function defines, and blocks of one axis have its slice.
 """
 
 from abc import ABC, abstractmethod
@@ -10,7 +10,7 @@ from math import prod
 from typing import Generic, Protocol, TypeVar
 
 from tcc.backends.artifact.gpu_binaries import TensorMap
-from tcc.backends.gpu.hopper.boxes import Box, Side
+from tcc.backends.gpu.hopper.boxes import Box, Operand
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.print import Printer
@@ -32,19 +32,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 
 """
-# Names that the text of every kernel has.
+# Names that occur in the text of all kernels.
 RESERVED = tuple(
     "fence_async_shared gluon mbarrier tma warpgroup_mma warpgroup_mma_wait "
     "step phase behind before layout half turn late late_phase".split()
 )
-# Bytes of shared memory for barriers and alignment, beside buffers.
+# Bytes of shared memory for barriers and alignment, in addition to buffers.
 ROOM = 2048
-# Registers of a lane of a copying warp; the others get what is left.
+# Registers of a lane of a copying warp; the other warps share the remaining registers.
 FEW = 24
 
 
 class HopperKernel(Protocol):
-    """What was recognised of a kernel."""
+    """The recognised parts of a kernel."""
 
     @property
     def kernel(self) -> TileKernel: ...
@@ -55,30 +55,30 @@ Shape = TypeVar("Shape", bound=HopperKernel)
 
 @record
 class GluonText:
-    """A module with a kernel: its parameters are the kernel's buffers, then the `maps`."""
+    """A module with a kernel, whose parameters are its buffers, then the `maps`."""
 
     text: str
     maps: tuple[TensorMap, ...]
 
 
 def allocated(name: str, dtype: str, shape: Sequence[int], layout: str) -> str:
-    """A line that makes a shared buffer."""
+    """Returns the line that allocates a shared buffer."""
     return f"    {name} = tl.allocate_shared_memory({dtype}, {list(shape)}, {layout})"
 
 
-def ring(name: str, count: int, side: Side) -> str:
-    """A line that makes so many buffers for a side, of the layout of its map."""
-    dtype, shape = type_name(side.load.out.dtype), (count, *side.box.shape)
+def ring(name: str, count: int, operand: Operand) -> str:
+    """Returns the line that allocates `count` buffers for an operand, in the layout of its map."""
+    dtype, shape = type_name(operand.load.out.dtype), (count, *operand.box.shape)
     return allocated(f"{name}_ring", dtype, shape, f"{name}_map.layout")
 
 
 def barriers(name: str, count: int) -> str:
-    """A line that makes so many barriers."""
+    """Returns the line that allocates `count` barriers."""
     return allocated(name, "tl.int64", (count, 1), "mbarrier.MBarrierLayout()")
 
 
-def seen(buffer: str, box: Box) -> str:
-    """A buffer that holds a box as the block that the box is."""
+def box_view(buffer: str, box: Box) -> str:
+    """Returns the view of a buffer, which holds a box, as the box's block."""
     text = buffer
     if len(box.shape) == 3:
         text += f".reshape({list(box.shape[1:])})"
@@ -86,8 +86,11 @@ def seen(buffer: str, box: Box) -> str:
 
 
 class WarpPart(Printer, ABC, Generic[Shape]):
-    """One part of a kernel of `shape`: a function of `parameters`, which takes all units one after
-    the other; the rings have `steps` buffers."""
+    """One part of a kernel of `shape`: a function of `parameters` that loops over the program's
+    tiles.
+
+    The rings have `steps` buffers.
+    """
 
     _range = "range"
 
@@ -106,43 +109,44 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         self._indices = TritonIndices(self._writer, index, self._used, "layout")
 
     def functions(self) -> str:
-        """As Gluon takes them."""
+        """Returns the functions that the text calls, as Gluon functions."""
         text = super().functions().replace("@triton.jit", "@gluon.jit")
         return text.replace("tl.PropagateNan", "triton.language.PropagateNan")
 
     def text(self) -> str:
-        """The function."""
+        """Returns the text of the function."""
         writer, axes = self._writer, self.shape.kernel.axes
-        units = prod(n for v in axes if (n := known_extent(v)) is not None)
-        self._first()
-        self._unit = writer.name("program")
+        tiles = prod(n for v in axes if (n := known_extent(v)) is not None)
+        self._prologue()
+        self._program = writer.name("program")
         with writer.scope() as lines:
-            self._units(axes)
-            self._one()
-        head = f"for {self._unit} in range(tl.program_id(0), {units}, tl.num_programs(0)):"
+            self._bind_axes(axes)
+            self._tile()
+        head = f"for {self._program} in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
         writer.block(head, lines)
-        self._last()
+        self._epilogue()
         body = "\n".join(f"    {line}" for line in writer.lines())
         return f"@gluon.jit\ndef {self._name}({', '.join(self._parameters)}):\n{body}\n"
 
     @abstractmethod
-    def _first(self) -> None:
-        """What comes before all units."""
+    def _prologue(self) -> None:
+        """Prints the lines before all tiles."""
 
     @abstractmethod
-    def _one(self) -> None:
-        """One unit's lines."""
+    def _tile(self) -> None:
+        """Prints the lines of one tile."""
 
-    def _last(self) -> None:
-        """What comes after all units."""
+    def _epilogue(self) -> None:
+        """Prints the lines after all tiles."""
 
     def _ring(self, phase: int) -> None:
-        """Where the ring begins; those who fill it wait for the phase before the first."""
+        """Starts at the first buffer; warps that fill the ring begin in phase 1, to find it
+        empty."""
         self._writer.line("step = tl.to_tensor(0)")
         self._writer.line(f"phase = tl.to_tensor({phase})")
 
     def _end_step(self) -> None:
-        """To the next buffer; behind the last one the phase of the barriers turns."""
+        """Moves to the next buffer; after the last one the phase of the barriers flips."""
         line = self._writer.line
         line("step += 1")
         line(f"behind = step == {self.steps}")
@@ -150,7 +154,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         line("phase = tl.where(behind, phase ^ 1, phase)")
 
     def _layout(self, warps: int, columns: int) -> None:
-        """The layout of sums, by which all other blocks go."""
+        """Prints the layout of accumulators, from which all other layouts follow."""
         line = self._writer.line
         line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
         line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape=[16, {columns}, 16]")
@@ -159,16 +163,18 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def _bind_counter(self, loop: Loop, counter: str) -> None:
         self._indices.bind(loop.var, PyExpr(counter, self._writer.depth))
 
-    def _copy(self, sides: Mapping[str, Side], prefix: str, at: str, phase: str) -> None:
-        """Fills the buffers `at` a place of the rings of `sides`, which share the barriers whose
-        names begin with `prefix`."""
+    def _copy(self, operands: Mapping[str, Operand], prefix: str, number: str, phase: str) -> None:
+        """Fills the buffers `number` of the operands' rings.
+
+        The operands share barriers, whose names begin with `prefix`.
+        """
         line = self._writer.line
-        places = [self._place(side.box) for side in sides.values()]
-        full = f"{prefix}full.index({at})"
-        line(f"mbarrier.wait({prefix}empty.index({at}), {phase})")
-        line(f"mbarrier.expect({full}, {sum(side.bytes for side in sides.values())})")
-        for name, place in zip(sides, places, strict=True):
-            line(f"tma.async_load({name}_map, {place}, {full}, {name}_ring.index({at}))")
+        places = [self._place(operand.box) for operand in operands.values()]
+        full = f"{prefix}full.index({number})"
+        line(f"mbarrier.wait({prefix}empty.index({number}), {phase})")
+        line(f"mbarrier.expect({full}, {sum(operand.bytes for operand in operands.values())})")
+        for name, place in zip(operands, places, strict=True):
+            line(f"tma.async_load({name}_map, {place}, {full}, {name}_ring.index({number}))")
 
     def _place(self, box: Box) -> str:
         return f"[{', '.join(self._indices.value(i).text for i in box.at)}]"

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine of NVIDIA's GPUs is told of an array."""
+"""Tensor maps: descriptions of arrays for the copy engine of NVIDIA's GPUs."""
 
 from collections.abc import Sequence
 from math import prod
@@ -13,7 +13,7 @@ _SPANS = (128, 64, 32)
 
 
 def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:
-    """The map of a box, swizzled in the widest span that its rows are whole multiples of."""
+    """Returns the map of a box, swizzled in the widest span that divides its rows."""
     row, rows = box.shape[-1] * buffer.dtype.bytes, prod(box.shape[:-1])
     span = next((s for s in _SPANS if row % s == 0), 0) if rows >= 8 else 0
     place = buffers.index(buffer)
@@ -21,7 +21,7 @@ def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> T
 
 
 def map_type(map_: TensorMap) -> str:
-    """How Triton's signatures call it."""
+    """Returns the type of a map in Triton's signatures."""
     dtype = DTYPES[map_.dtype]
     layout = (
         f"NVMMASharedLayout(swizzle_byte_width={map_.swizzle}, element_bitwidth={dtype.bits}, "

@@ -1,4 +1,4 @@
-"""Element types as Triton calls them."""
+"""Triton's names of element types."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NARROW_FLOATS = (F16, BF16)
 
 
 def type_name(dtype: DType) -> str:
-    """`tl.float32` of f32; a bool is an `int1`, a narrow float the byte with its code."""
+    """Returns `tl.float32` for f32; a bool is an `int1`, a narrow float the byte of its code."""
     if dtype is BOOL:
         return "tl.int1"
     if dtype.is_narrow:
@@ -36,7 +36,7 @@ def type_name(dtype: DType) -> str:
 
 
 def pointer_type(dtype: DType) -> str:
-    """`*fp32` of f32: how a signature calls a pointer to it."""
+    """Returns the type of a pointer in signatures: `*fp32` for f32."""
     if dtype.is_narrow:
         return "*i8" if dtype.kind is DTypeKind.INT else "*u8"
     if dtype.is_float:
@@ -55,23 +55,23 @@ _NATIVE = MappingProxyType(
 
 
 def float8_facts(dtype: DType) -> tuple[str, ...]:
-    """Of a float of a byte: Triton's type, its kind, and the fields of its format."""
+    """Returns Triton's type of an 8-bit float, its kind, and the fields of its format."""
     native, kind = _NATIVE[dtype]
     return native, f'"{kind}"', *format_fields(FORMATS[dtype])
 
 
 def format_fields(form: FloatFormat) -> tuple[str, ...]:
-    """The fields of a format, as arguments of the device's functions."""
+    """Returns the fields of a format, as arguments of device functions."""
     return tuple(map(str, astuple(form)))
 
 
 def arithmetic(dtype: DType) -> DType:
-    """The type in which a device computes functions of `dtype`: f32 for the narrower floats."""
+    """Returns the type in which a device computes functions of `dtype`: f32 for f16 and bf16."""
     return F32 if dtype in NARROW_FLOATS else dtype
 
 
 def literal_text(value: bool | int | float, dtype: DType) -> str:
-    """`value`, rounded to `dtype`, as a Python literal that Triton takes."""
+    """Returns `value`, rounded to `dtype`, as a Python literal that Triton accepts."""
     if dtype.is_narrow and dtype.is_float:
         return str(int(encode(value, dtype)))
     if not dtype.is_float:

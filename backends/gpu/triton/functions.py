@@ -1,12 +1,14 @@
 """Scalar functions for devices, in Triton.
 
-`library` beside it reads this file as text and puts what a kernel uses, from the decorator to the
-last line, into the kernel's module; only the workers import Triton.  No function of a vendor's
-library is called, so that one text serves all devices and Triton's interpreter.
+`library.py` reads this file as text and copies the functions that a kernel uses, from the decorator
+to the last line, into the kernel's module; only the workers import Triton.  No function of a
+vendor's library is called, so one text serves all devices and Triton's interpreter.  Renaming a
+variable or rewording a docstring of a function changes the text of kernels.
 
 Errors are at most 4 units in the last place in f32.  NaN, infinities, signed zeros and denormals
-keep their places.  `exp2` is the one approximate instruction in use: devices keep within 2 units
-of it; those where `FLUSHES` give 0 for denormal results.  Polynomials are minimax fits.
+are preserved.  `exp2` is the only approximate instruction in use: devices are within 2 units in the
+last place of it, and those with `FLUSHES` give 0 for denormal results.  Polynomials are minimax
+fits.
 """
 
 import triton

@@ -1,7 +1,7 @@
-"""Integer expressions over sizes, loop variables and lanes, as Triton.
+"""Prints integer expressions over sizes, loop variables and lanes as Triton.
 
-Numbers are int32 where no offset of the kernel needs more.  A lane variable becomes a `tl.arange`
-that lies along its own axis, so that what an expression depends on is also its shape.
+Numbers are int32 unless an offset of the kernel needs more.  A lane variable becomes a `tl.arange`
+along its own axis, so the lanes that an expression depends on determine its shape.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
 from tcc.record import entity, record
 
-# Offsets of blocks that begin inside a buffer may pass its end by a block's elements.
+# A block that begins inside a buffer may extend beyond its end by the elements of a block.
 _NARROW = 2**31 - 2**22
 
 
 def index_type(kernel: TileKernel) -> str:
-    """Triton's type of the kernel's offsets: int64 where a buffer may be too large for int32."""
+    """Returns Triton's type of the kernel's offsets: int64 if a buffer may be too large for
+    int32."""
     tops = (bounds(element_count(b.sizes))[1] for b in kernel.buffers)
     narrow = all(top is not None and top < _NARROW for top in tops)
     sizes = all(v.hi is not None and v.hi < _NARROW for v in kernel.sizes)
@@ -44,7 +45,8 @@ def index_type(kernel: TileKernel) -> str:
 
 @record
 class VaryingAxes:
-    """The axes along which an expression varies; `ranked` where it has a block's rank at all."""
+    """The axes along which an expression varies; `ranked`: it has a block's rank, else a
+    scalar's."""
 
     axes: frozenset[int]
     ranked: bool
@@ -53,12 +55,12 @@ class VaryingAxes:
         return VaryingAxes(self.axes | other.axes, self.ranked or other.ranked)
 
     def covers(self, shape: Sequence[int]) -> bool:
-        """Whether an expression of this span has `shape`."""
+        """True where an expression of this span has `shape`."""
         return not shape or (self.ranked and self.axes == long_axes(shape))
 
 
 def long_axes(shape: Sequence[int]) -> frozenset[int]:
-    """The axes of more than one element."""
+    """Returns the axes of more than one element."""
     return frozenset(n for n, size in enumerate(shape) if size > 1)
 
 
@@ -69,20 +71,23 @@ def block_span(shape: Sequence[int]) -> VaryingAxes:
 def span_of(
     index: Index, shape: tuple[int, ...], bound: Mapping[Var, Sequence[int]]
 ) -> VaryingAxes:
-    """Of `index` for a block of `shape`; `bound` has the shapes of the blocks behind variables."""
+    """Returns the span of `index` for a block of `shape`.
+
+    `bound` has the shapes of the blocks to which indirect variables are bound.
+    """
     variables = free_vars(index)
-    own = frozenset(n for n in long_axes(shape) if free_vars(lanes(shape)[n])[0] in variables)
-    found = VaryingAxes(own, bool(own))
+    axes = frozenset(n for n in long_axes(shape) if free_vars(lanes(shape)[n])[0] in variables)
+    span = VaryingAxes(axes, bool(axes))
     for var in variables:
-        found |= block_span(bound.get(var, ()))
-    return found
+        span |= block_span(bound.get(var, ()))
+    return span
 
 
 @entity
 class TritonIndices:
-    """Prints the index expressions of one kernel; `used` collects the library's functions.
+    """Prints the index expressions of one kernel; `used` collects functions of the library.
 
-    `layout`, if any, is that of the blocks of two axes: Gluon asks for one.
+    `layout` is that of blocks of two axes, which Gluon needs; empty for Triton.
     """
 
     _writer: Writer
@@ -93,29 +98,29 @@ class TritonIndices:
     _fixed: dict[Var, Index] = field(default_factory=dict)
 
     def bind(self, var: Var, value: PyExpr) -> None:
-        """What `var` is from here on; a variable of one value is that value."""
+        """Binds `var` from here on to `value`, or to 0 if that is its only value."""
         if var.extent is const(1):
             self._fixed[var] = const(0)
         else:
             self._known[var] = value
 
     def converted(self, text: str) -> str:
-        """`text`, an int32, as an offset."""
+        """Converts `text`, an int32, to the type of offsets."""
         return text if self.dtype == "tl.int32" else f"{text}.to(tl.int64)"
 
     def value(
         self, index: Index, shape: tuple[int, ...] = (), bound: Mapping[Var, PyExpr] | None = None
     ) -> PyExpr:
-        """`index` for a block of `shape`; `bound` are the variables of the access alone."""
-        found = dict(bound or {})
+        """Prints `index` for a block of `shape`; `bound` has the variables of this access alone."""
+        bindings = dict(bound or {})
         fixed = dict(self._fixed)
         for axis, lane in enumerate(lanes(shape)):
             var = free_vars(lane)[0]
             if shape[axis] == 1:
                 fixed[var] = const(0)
             elif var in free_vars(index):
-                found[var] = self._lane(axis, shape)
-        return self._sum(substitute(index, fixed), found)
+                bindings[var] = self._lane(axis, shape)
+        return self._sum(substitute(index, fixed), bindings)
 
     def _lane(self, axis: int, shape: tuple[int, ...]) -> PyExpr:
         size, rank, layout = shape[axis], len(shape), ""
@@ -131,50 +136,50 @@ class TritonIndices:
         like = names.get((axis, rank), f"axis{axis}_of{rank}_")
         return self._writer.share(f"{like}{size}", PyExpr(f"{line.text}[{spread}]"))
 
-    def _sum(self, index: Index, found: Mapping[Var, PyExpr]) -> PyExpr:
-        """The terms without lanes first and together: they are scalars."""
-        scalar: list[tuple[bool, PyExpr]] = []
-        spread: list[tuple[bool, PyExpr]] = []
+    def _sum(self, index: Index, bindings: Mapping[Var, PyExpr]) -> PyExpr:
+        """Prints a sum; terms without lanes come first and together, because they are scalars."""
+        scalars: list[tuple[bool, PyExpr]] = []
+        vectors: list[tuple[bool, PyExpr]] = []
         depth = 0
         for monomial, coeff in index.terms:
-            varies = any(v in found for a in monomial for v in free_vars(of_atom(a)))
-            product = self._product(monomial, abs(coeff), found)
-            depth = max(depth, product.depth)
-            (spread if varies else scalar).append((coeff < 0, product))
+            varies = any(v in bindings for a in monomial for v in free_vars(of_atom(a)))
+            term = self._monomial(monomial, abs(coeff), bindings)
+            depth = max(depth, term.depth)
+            (vectors if varies else scalars).append((coeff < 0, term))
         if index.const or not index.terms:
-            scalar.append((index.const < 0, PyExpr(str(abs(index.const)))))
-        text = _joined(scalar)
-        if scalar and spread:
-            head = f"({text})" if len(scalar) > 1 else text
-            text = _joined(spread, head)
-        elif spread:
-            text = _joined(spread)
-        count = len(scalar) + len(spread)
-        first = (scalar or spread)[0]
+            scalars.append((index.const < 0, PyExpr(str(abs(index.const)))))
+        text = _sum_text(scalars)
+        if scalars and vectors:
+            head = f"({text})" if len(scalars) > 1 else text
+            text = _sum_text(vectors, head)
+        elif vectors:
+            text = _sum_text(vectors)
+        count = len(scalars) + len(vectors)
+        first = (scalars or vectors)[0]
         return PyExpr(text, depth, count == 1 and first[1].atomic and not first[0])
 
-    def _product(self, monomial: Monomial, coeff: int, found: Mapping[Var, PyExpr]) -> PyExpr:
-        factors = [self._atom(a, found) for a in monomial]
+    def _monomial(self, monomial: Monomial, coeff: int, bindings: Mapping[Var, PyExpr]) -> PyExpr:
+        factors = [self._atom(a, bindings) for a in monomial]
         if coeff != 1:
             factors.append(PyExpr(str(coeff)))
         depth = max(f.depth for f in factors)
         return PyExpr(" * ".join(f.operand for f in factors), depth, len(factors) == 1)
 
-    def _atom(self, atom: Atom, found: Mapping[Var, PyExpr]) -> PyExpr:
+    def _atom(self, atom: Atom, bindings: Mapping[Var, PyExpr]) -> PyExpr:
         match atom:
             case Var():
-                return found.get(atom) or self._known[atom]
+                return bindings.get(atom) or self._known[atom]
             case Quotient() | Remainder():
-                return self._writer.share("part", self._divided(atom, found))
+                return self._writer.share("part", self._divided(atom, bindings))
             case Extremum():
-                a, b = self._sum(atom.a, found), self._sum(atom.b, found)
+                a, b = self._sum(atom.a, bindings), self._sum(atom.b, bindings)
                 call = f"tl.{atom.which}imum({a.text}, {b.text})"
                 return self._writer.share("edge", PyExpr(call, max(a.depth, b.depth)))
             case _:
                 assert_never(atom)
 
-    def _divided(self, atom: Quotient | Remainder, found: Mapping[Var, PyExpr]) -> PyExpr:
-        a, b = self._sum(atom.num, found), self._sum(atom.den, found)
+    def _divided(self, atom: Quotient | Remainder, bindings: Mapping[Var, PyExpr]) -> PyExpr:
+        a, b = self._sum(atom.num, bindings), self._sum(atom.den, bindings)
         depth = max(a.depth, b.depth)
         sign, name = ("//", "floor_div") if isinstance(atom, Quotient) else ("%", "floor_mod")
         if nonnegative(atom.num):
@@ -183,7 +188,7 @@ class TritonIndices:
         return PyExpr(f"{name}({a.text}, {b.text})", depth)
 
 
-def _joined(parts: Sequence[tuple[bool, PyExpr]], head: str = "") -> str:
+def _sum_text(parts: Sequence[tuple[bool, PyExpr]], head: str = "") -> str:
     text = head
     for negative, value in parts:
         if text:

@@ -1,5 +1,5 @@
-"""The device functions of `functions.py` and `narrow_functions.py`, and the constants that they ask
-for, as text."""
+"""The text of the device functions of `functions.py` and `narrow_functions.py`, and of the
+constants that they use."""
 
 from __future__ import annotations
 
@@ -21,38 +21,41 @@ class _Function:
 
 @lru_cache(1)
 def _functions() -> dict[str, _Function]:
-    """Every function of the files in order: one stands after those it uses."""
-    found: dict[str, _Function] = {}
+    """Returns all functions of the files, in order: a function follows those that it uses."""
+    functions: dict[str, _Function] = {}
     for name in _FILES:
-        _add_functions((Path(__file__).parent / name).read_text(), found)
-    return found
+        _add_functions((Path(__file__).parent / name).read_text(), functions)
+    return functions
 
 
-def _add_functions(text: str, found: dict[str, _Function]) -> None:
+def _add_functions(text: str, functions: dict[str, _Function]) -> None:
     lines = text.splitlines()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef):
             start = min(d.lineno for d in node.decorator_list)
             names = (n.id for n in ast.walk(node) if isinstance(n, ast.Name))
-            uses = tuple(dict.fromkeys(n for n in names if n in found))
-            found[node.name] = _Function("\n".join(lines[start - 1 : node.end_lineno]), uses)
+            uses = tuple(dict.fromkeys(n for n in names if n in functions))
+            functions[node.name] = _Function("\n".join(lines[start - 1 : node.end_lineno]), uses)
         elif isinstance(node, ast.Assign):
-            found[ast.unparse(node.targets[0])] = _Function(ast.unparse(node), ())
+            functions[ast.unparse(node.targets[0])] = _Function(ast.unparse(node), ())
 
 
 def function_names() -> tuple[str, ...]:
-    """The names of all functions there are."""
+    """Returns the names of all functions."""
     return tuple(_functions())
 
 
 def function_text(names: Iterable[str]) -> str:
-    """The definitions of these functions and of those they use, each once, in a fixed order.
+    """Returns the definitions of these functions and of those they use, once each, in a fixed
+    order.
 
-    Raises KeyError for a function that there is none of.
+    Raises KeyError for an unknown function.
     """
     functions = _functions()
-    wanted = {functions[name] for name in names}
+    selection = {functions[name] for name in names}
     for function in reversed(functions.values()):
-        if function in wanted:
-            wanted.update(functions[name] for name in function.uses)
-    return "".join(f"{each.text}\n\n\n" for each in functions.values() if each in wanted)
+        if function in selection:
+            selection.update(functions[name] for name in function.uses)
+    return "".join(
+        f"{definition.text}\n\n\n" for definition in functions.values() if definition in selection
+    )

@@ -1,7 +1,7 @@
-"""Narrow floats for devices, in Triton: their codes, which lie in bytes, and f32.
+"""Conversions of narrow floats for devices, in Triton, between their codes in bytes and f32.
 
-Read as text by `library`, as functions.py is.  The parameters are the fields of
-`tcc.ir.narrow.FloatFormat`; fields of numbers are moved as integers, the same for every device.
+`library.py` reads this file as text, like functions.py.  The parameters are the fields of
+`tcc.ir.narrow.FloatFormat`.  Integer operations move the fields of numbers, on all devices alike.
 `FLOAT8` is the kind of floats that the matrix units multiply: "ocp", "fnuz", or "" for none.
 """
 

@@ -1,8 +1,9 @@
-"""Block kernels as Triton: one readable function, the same for every device.
+"""Prints block kernels as Triton: one readable function, the same for all devices.
 
     blocks are tensors, lanes `tl.arange`, guards masks, a Contract `tl.dot`, a carried Loop `for`
 
-Triton places shared memory, stages and instructions; order, sizes and traffic are the kernel's.
+Triton decides on shared memory, stages and instructions; the kernel decides order, sizes and
+traffic.
 """
 
 from __future__ import annotations
@@ -47,20 +48,19 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
-_LEAST_SUM = (16, 32)  # products that a matrix unit adds up, at least: usually, of bytes
+_LEAST_SUM = (16, 32)  # the shortest sums of a matrix unit: usually, and for bytes
 _RANKED = VaryingAxes(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 
 
 def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
-    """The source of a module with the kernel as the Triton function `name`.
+    """Returns the source of a module with the kernel as the Triton function `name`.
 
-    Its parameters are the buffers in order, then the sizes, as int64; the launch is a grid of one
-    dimension with one program for each unit.  `dot` is how f32 operands of a Contract are
-    multiplied: "ieee", "tf32", or rounded to "bf16" or "f16" before.  Raises UserError for a
-    function that GPUs have none of, and InternalError for statements that a block kernel must not
-    hold.
+    Its parameters are the buffers in order, then the sizes, as int64.  The launch is a grid of one
+    dimension with one program for each tile.  `dot` is how f32 operands of a Contract are
+    multiplied: "ieee", "tf32", or after rounding to "bf16" or "f16".  Raises UserError for a
+    function that GPUs lack, and InternalError for statements that a block kernel must not have.
     """
     printer = Printer(name, dot)
     printer.kernel(kernel)
@@ -78,8 +78,8 @@ class Printer:
         self._used: dict[str, None] = {}
         self._blocks: dict[Block, PyExpr] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
-        self._unit = "tl.program_id(0)"
-        self._halves: set[Block] = set()  # what is rounded for a product before it counts
+        self._program = "tl.program_id(0)"
+        self._halves: set[Block] = set()  # blocks that are rounded as operands of a matmul
         self._comments: list[str] = []
         self._parameters: list[str] = []
 
@@ -89,7 +89,7 @@ class Printer:
         return _HEADER + self.functions() + "\n".join([*head, *body]) + "\n"
 
     def functions(self) -> str:
-        """The functions that the text calls."""
+        """Returns the functions that the text calls."""
         combines = ("\n".join(lines) + "\n\n\n" for _, lines in self._combines.values())
         return function_text(self._used) + "".join(combines)
 
@@ -106,7 +106,7 @@ class Printer:
             if indices.dtype == "tl.int32":
                 writer.line(f"{name} = {name}.to(tl.int32)")
             indices.bind(var, PyExpr(name))
-        self._units(kernel.axes)
+        self._bind_axes(kernel.axes)
         self._body(kernel.body)
 
     def _description(self, kernel: TileKernel) -> list[str]:
@@ -118,22 +118,22 @@ class Printer:
             lines.append(f"{name}: {buffer.dtype.name}[{shape}] {use}")
         return lines
 
-    def _units(self, axes: Sequence[Var]) -> None:
-        """The values of the parallel axes, from the number of the program."""
+    def _bind_axes(self, axes: Sequence[Var]) -> None:
+        """Computes the parallel axes from the number of the program."""
         for var in axes:
             self._indices.bind(var, PyExpr("0"))
-        left = [v for v in axes if known_extent(v) != 1]
-        if not left:
+        long_axes = [v for v in axes if known_extent(v) != 1]
+        if not long_axes:
             return
-        first, *others = left
-        unit = "unit" if others else first.name
-        rest = self._writer.define(unit, self._indices.converted(self._unit))
-        for number, var in reversed(list(enumerate(others))):
+        first, *inner_axes = long_axes
+        stem = "unit" if inner_axes else first.name
+        quotient = self._writer.define(stem, self._indices.converted(self._program))
+        for number, var in reversed(list(enumerate(inner_axes))):
             size = self._indices.value(extent(var)).operand
-            self._indices.bind(var, self._writer.define(var.name, f"{rest.text} % {size}"))
+            self._indices.bind(var, self._writer.define(var.name, f"{quotient.text} % {size}"))
             name = "rest" if number else first.name
-            rest = self._writer.define(name, f"{rest.text} // {size}")
-        self._indices.bind(first, rest)
+            quotient = self._writer.define(name, f"{quotient.text} // {size}")
+        self._indices.bind(first, quotient)
 
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
@@ -170,35 +170,35 @@ class Printer:
     # ---- memory ------------------------------------------------------------------------------
 
     def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, VaryingAxes]:
-        """The addresses, the mask (or nothing), and what both span."""
+        """Returns the addresses, the mask (or ""), and the axes along which either varies."""
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
         steps = strides(node.buffer.sizes)
-        at = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
-        offset = self._indices.value(at, shape, self._narrowed(node, blocks))
-        span = whole = span_of(at, shape, shapes)
+        position = sum((i * s for i, s in zip(node.indices, steps, strict=True)), const(0))
+        offset = self._indices.value(position, shape, self._narrowed(node, blocks))
+        span = full_span = span_of(position, shape, shapes)
         mask = self._mask(node.guards, shape, blocks) if node.guards else ""
         for guard in node.guards:
-            whole |= span_of(guard.index, shape, shapes) | span_of(guard.extent, shape, shapes)
+            full_span |= span_of(guard.index, shape, shapes) | span_of(guard.extent, shape, shapes)
         if isinstance(node, Store):
-            whole = block_span(shape)  # addresses have all axes that the value has
+            full_span = block_span(shape)  # addresses have all axes that the value has
         text = self._writer.share("at", offset).text if len(offset.text) > 24 else offset.text
-        if span != whole:
-            long = tuple(n if a in whole.axes else 1 for a, n in enumerate(shape))
-            text = self._broadcast(text, long, self._indices.dtype, span)
+        if span != full_span:
+            extents = tuple(n if a in full_span.axes else 1 for a, n in enumerate(shape))
+            text = self._broadcast(text, extents, self._indices.dtype, span)
         sign = "" if text == "0" else f" + {text}"
-        return self._pointers[node.buffer] + sign, mask, whole
+        return self._pointers[node.buffer] + sign, mask, full_span
 
     def _narrowed(self, node: Load | Store, blocks: Mapping[Var, PyExpr]) -> dict[Var, PyExpr]:
-        """Index blocks as offsets; those outside the type's range are masked by their guards."""
-        found = {}
+        """Converts index blocks to the type of offsets; guards mask values outside its range."""
+        offsets = {}
         for var, block in node.indirect:
             value = blocks[var]
             if type_name(block.dtype) != self._indices.dtype:
                 cast = PyExpr(f"{value.text}.to({self._indices.dtype})", value.depth)
                 value = self._writer.share(value.text, cast)
-            found[var] = value
-        return found
+            offsets[var] = value
+        return offsets
 
     def _mask(
         self, guards: Sequence[Guard], shape: tuple[int, ...], blocks: Mapping[Var, PyExpr]
@@ -208,7 +208,7 @@ class Printer:
             index = self._indices.value(guard.index, shape, blocks)
             stop = self._indices.value(guard.extent, shape, blocks)
             depth = max(index.depth, stop.depth)
-            # Nothing is certain of data.
+            # Data may have any value.
             loose = any(var in blocks for var in free_vars(guard.index))
             if loose or not nonnegative(guard.index):
                 parts.append(PyExpr(f"({index.operand} >= 0)", depth))
@@ -264,8 +264,8 @@ class Printer:
         if wide not in (F32, F64) and kind.bits != 8:
             raise _no_block_kernel(f"a contraction of {kind.name}")
         length = node.a.shape[-1]
-        if length < (least := _LEAST_SUM[kind.bits == 8]):
-            raise _no_block_kernel(f"sums of {length} products, where {least} are the least")
+        if length < (shortest := _LEAST_SUM[kind.bits == 8]):
+            raise _no_block_kernel(f"sums of {length} products, where {shortest} are the least")
         if wide is not dtype:
             acc = f"{acc}.to({type_name(wide)})"
         options = ""
@@ -291,13 +291,13 @@ class Printer:
                 continue
             parts = ", ".join(v.text for v in values)
             call = f"tl.reduce(({parts}), {axis}, {self._combine(node)}, keep_dims=True)"
-            new = [self._writer.name(n) for n in names]
-            self._writer.line(f"{', '.join(new)} = {call}")
-            values = [PyExpr(n, self._writer.depth) for n in new]
+            components = [self._writer.name(n) for n in names]
+            self._writer.line(f"{', '.join(components)} = {call}")
+            values = [PyExpr(n, self._writer.depth) for n in components]
         self._blocks.update(zip(node.outs, values, strict=True))
 
     def _reduced(self, node: Reduce, value: PyExpr, axis: int) -> str:
-        """One component along one axis."""
+        """Returns the reduction of one component along one axis."""
         dtype = node.blocks[0].dtype
         place = f"{axis}, keep_dims=True"
         sums = node.monoid == "sum" and dtype is not BOOL
@@ -308,7 +308,7 @@ class Printer:
         return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
 
     def _combine(self, node: Reduce) -> str:
-        """The name of the function that combines two elements."""
+        """Returns the name of the function that combines two elements."""
         dtypes = tuple(b.dtype for b in node.blocks)
         key = (node.monoid, *(t.name for t in dtypes))
         if key not in self._combines:
@@ -329,7 +329,7 @@ class Printer:
         elif shape:
             text = f"tl.reshape({text}, {list(shape)})"
         else:
-            # One element, as a scalar: there is no shape () to reshape to.
+            # Triton cannot reshape to shape (), so a sum makes the element a scalar.
             text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
         self._define(node.out, text)
 
@@ -337,7 +337,7 @@ class Printer:
         return self._broadcast(text, out.shape, type_name(out.dtype), span)
 
     def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: VaryingAxes) -> str:
-        """`text`, of the axes in `span` and `dtype`, as a block of `shape`."""
+        """Broadcasts `text`, of the axes in `span` and of `dtype`, to a block of `shape`."""
         return f"tl.broadcast_to({text}, {list(shape)})"
 
     def _full(self, shape: Sequence[int], number: str, dtype: str) -> str:
@@ -365,20 +365,20 @@ class Printer:
             self._blocks[block] = PyExpr(name, writer.depth)
 
     def _head(self, loop: Loop) -> tuple[str, str]:
-        """The head of a loop, and its counter."""
+        """Returns the head of a loop, and its counter."""
         start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
         counter = self._writer.name(loop.var.name)
         return f"for {counter} in {self._range}({start}, {stop}, {loop.step}):", counter
 
     def _bind_counter(self, loop: Loop, counter: str) -> None:
-        """Inside of the loop: its variable is the counter, which is an int32."""
+        """Binds the loop variable to the counter, an int32, inside of the loop."""
         inner = PyExpr(counter, self._writer.depth)
         if self._indices.dtype == "tl.int64":
             inner = self._writer.define(f"{loop.var.name}_wide", f"tl.cast({counter}, tl.int64)")
         self._indices.bind(loop.var, inner)
 
     def _end_step(self) -> None:
-        """What comes behind each step of a loop."""
+        """Prints the lines after each step of a loop."""
 
     def _if(self, node: If) -> None:
         lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)

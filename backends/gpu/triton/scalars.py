@@ -1,7 +1,7 @@
-"""Scalar bodies as Triton expressions.
+"""Prints scalar bodies as Triton expressions.
 
-f16 and bf16 are computed in f32 and rounded after every function, as the IR says.  What devices
-do only roughly, or differently from each other, is a function of the library.
+f16 and bf16 are computed in f32 and rounded after each function, as the IR says.  Functions that
+devices compute inexactly, or differently from each other, are functions of the library.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
-# What arithmetic means for bools.
+# The logical operators of arithmetic on bools.
 _OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
 _FLOAT_CALLS = {
     **{name: f"tl.{name}" for name in ("floor", "ceil", "abs")},
@@ -72,7 +72,7 @@ _UINT_CALLS = MappingProxyType(
     | {"shift_right": "uint_shift_right"}
 )
 _TAKE_WIDTH = frozenset({"int_pow", "int_power", "shift_left", "shift_right", "uint_shift_right"})
-# A longer expression gets a line of its own.
+# The most characters of an expression that stays inside another one.
 _LONG = 64
 
 
@@ -80,9 +80,9 @@ _LONG = 64
 class Scalars:
     """Prints bodies over the values of their arguments.
 
-    `index` prints an index expression for the block that is being computed; `used` collects the
-    library's functions.  `rounded`: the results go to halves, which some functions of f32 need
-    fewer instructions for.
+    `index` prints an index expression for the block that is being computed; `used` collects
+    functions of the library.  `rounded`: the results are rounded to bf16 or f16, for which some
+    functions of f32 take fewer instructions.
     """
 
     _writer: Writer
@@ -93,7 +93,7 @@ class Scalars:
     _known: dict[Scalar, PyExpr] = field(default_factory=dict)
 
     def values(self, bodies: Sequence[Scalar]) -> list[PyExpr]:
-        """One expression for each body; shared parts become lines before."""
+        """Returns an expression for each body; shared parts become lines before it."""
         uses = Counter(c for node in walk(*bodies) for c in children(node))
         for node in walk(*bodies):
             value = self._value(node)
@@ -144,10 +144,10 @@ class Scalars:
         return result
 
     def _select(self, node: Apply) -> PyExpr:
-        where, *branches = node.args
+        condition, *branches = node.args
         peers = [b for b in branches if not isinstance(b, Const)]
         texts = [self._plain(b) if peers else self._known[b].text for b in branches]
-        return PyExpr(f"tl.where({self._truth(where)}, {', '.join(texts)})")
+        return PyExpr(f"tl.where({self._truth(condition)}, {', '.join(texts)})")
 
     def _logic(self, node: Apply) -> PyExpr:
         parts = [PyExpr(self._truth(a), atomic=False).operand for a in node.args]
@@ -210,13 +210,13 @@ class Scalars:
         return PyExpr(f"{name}({', '.join(args)})")
 
     def _signed(self, node: Apply, sign: str) -> PyExpr:
-        """Both operands around a sign; a constant beside what is none is a plain literal."""
+        """Prints two operands around a sign; a constant next to a value is a plain literal."""
         constants = all(isinstance(arg, Const) for arg in node.args)
         texts = []
         for arg in node.args:
             if isinstance(arg, Const) and not constants:
-                plain = self._plain(arg)
-                texts.append(f"({plain})" if plain.startswith("-") else plain)
+                text = self._plain(arg)
+                texts.append(f"({text})" if text.startswith("-") else text)
             else:
                 texts.append(self._widened(arg).operand)
         return PyExpr(f" {sign} ".join(texts), atomic=False)
@@ -227,7 +227,7 @@ class Scalars:
         return self._known[node].text
 
     def _widened(self, node: Scalar) -> PyExpr:
-        """A float in the type it is computed in."""
+        """Returns a float in the type in which it is computed."""
         value = self._known[node]
         if node.dtype not in NARROW_FLOATS:
             return value
@@ -236,7 +236,7 @@ class Scalars:
     # ---- conversions -------------------------------------------------------------------------
 
     def converted(self, value: PyExpr, source: DType, target: DType) -> str:
-        """A value of `source` as one of `target`."""
+        """Converts a value from type `source` to `target`."""
         if source is target:
             return value.text
         if (source.is_narrow and source.is_float) or (target.is_narrow and target.is_float):
@@ -257,7 +257,7 @@ class Scalars:
         return text if source in NARROW_FLOATS and target is F32 else f"{text}.to({name})"
 
     def _between_codes(self, value: PyExpr, source: DType, target: DType) -> str:
-        """A conversion from or to a narrow float, by way of f32."""
+        """Converts from or to a narrow float, through f32."""
         if source.is_narrow and source.is_float:
             wide = PyExpr(self._coded("value", value.text, source))
             return self.converted(wide, F32, target)
@@ -272,7 +272,7 @@ class Scalars:
 
 
 def _constant(node: Const) -> str:
-    """A literal that has its type whatever stands beside it."""
+    """Returns a literal that keeps its type next to any operand."""
     return f"tl.full([], {literal_text(node.value, node.dtype)}, {type_name(node.dtype)})"
 
 
@@ -284,14 +284,14 @@ def _refusal(name: str, dtype: DType) -> UserError:
 
 
 def combine_function(
-    name: str, bodies: Sequence[Scalar], count: int, used: dict[str, None]
+    name: str, bodies: Sequence[Scalar], count: int, functions: dict[str, None]
 ) -> list[str]:
-    """The lines of a function for `tl.reduce`: old components, then new ones, to the combined."""
+    """Returns the lines of a function for `tl.reduce` over old components, then new components."""
     writer = Writer()
     params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
     arguments = [PyExpr(writer.name(p)) for p in params]
     with writer.scope() as lines:
-        scalars = Scalars(writer, arguments, _no_index, used)
+        scalars = Scalars(writer, arguments, _no_index, functions)
         writer.line(f"return {', '.join(v.text for v in scalars.values(bodies))}")
     writer.block(f"def {name}({', '.join(params)}):", lines)
     return ["@triton.jit", *writer.lines()]

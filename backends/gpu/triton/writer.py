@@ -1,4 +1,4 @@
-"""Lines of Python being written: nested scopes, unique names, expressions that are named once."""
+"""Writes lines of Python: nested scopes, unique names, shared expressions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tcc.record import record
 class PyExpr:
     """A Python expression; `depth` is that of the innermost scope it depends on.
 
-    `atomic` expressions are operands of anything without parentheses around them.
+    `atomic` expressions need no parentheses as operands.
     """
 
     text: str
@@ -45,28 +45,29 @@ class Writer:
         return len(self._scopes) - 1
 
     def name(self, like: str) -> str:
-        """A name that is not in use, like this one."""
+        """Returns an unused name similar to `like`."""
         word = re.sub(r"\W", "_", like)
         word = word if re.match(r"[A-Za-z_]", word) else f"v{word}"
-        found, count = word, 1
-        while found in self._taken:
+        candidate, count = word, 1
+        while candidate in self._taken:
             count += 1
-            found = f"{word}_{count}"
-        self._taken.add(found)
-        return found
+            candidate = f"{word}_{count}"
+        self._taken.add(candidate)
+        return candidate
 
     def line(self, text: str) -> None:
-        """A line at the end of the innermost scope."""
+        """Appends a line to the innermost scope."""
         self._scopes[-1].lines.append(text)
 
     def define(self, like: str, text: str) -> PyExpr:
-        """A new name for the value of `text`, in the innermost scope."""
+        """Assigns `text` to a new name in the innermost scope; returns the name."""
         name = self.name(like)
         self.line(f"{name} = {text}")
         return PyExpr(name, self.depth)
 
     def share(self, like: str, value: PyExpr) -> PyExpr:
-        """A name for `value`, given once in the outermost scope that has what it depends on."""
+        """Returns a name for `value`, assigned once in the outermost scope that has its
+        operands."""
         for scope in self._scopes[: value.depth + 1]:
             if value.text in scope.named:
                 return scope.named[value.text]
@@ -78,9 +79,9 @@ class Writer:
 
     @contextmanager
     def scope(self) -> Iterator[list[str]]:
-        """What is written inside goes to a list, which `block` takes once all scopes are closed.
+        """Collects the lines written inside in a list, to pass to `block` once the scope is closed.
 
-        Until then shared names of the scopes around may still be put before it.
+        Until then, shared names of outer scopes can still be inserted before the block.
         """
         inner = _Scope()
         self._scopes.append(inner)
@@ -88,11 +89,11 @@ class Writer:
         self._scopes.pop()
 
     def block(self, head: str, lines: list[str]) -> None:
-        """A head with lines below it, indented; none at all become `pass`."""
+        """Writes a head with indented lines below it, or with `pass` if there are none."""
         self.line(head)
         self._scopes[-1].lines += [f"    {line}" for line in lines or ["pass"]]
 
     def lines(self) -> list[str]:
-        """What was written, all scopes closed."""
-        (only,) = self._scopes
-        return only.lines
+        """Returns the lines of the function; all scopes must be closed."""
+        (scope,) = self._scopes
+        return scope.lines

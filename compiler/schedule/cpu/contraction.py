@@ -466,7 +466,7 @@ def _level(
     """Returns the cache level to which a K-block is prefetched while the one before it is used.
 
     It is 2 if the first cache does not hold both K-blocks and few rows leave no time to fetch lines
-    twice. What several blocks of rows use comes to the first cache anyway, a part at a time.
+    twice. Data that several blocks of rows use come to the first cache anyway, a part at a time.
     """
     rows = prod(min(blocks.get(v, 1), trips(v)) for v in contraction.rows)
     rate = 4 * core.lanes * core.fmas / rows  # bytes a cycle that the multiply-adds consume

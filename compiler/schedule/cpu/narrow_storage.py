@@ -15,8 +15,8 @@ def most_uses(machine: Machine, dtype: DType, constants: int) -> float:
     """Returns the most results of a run that may use each element of a weight, if its matmuls in
     f32 are to be faster with the weight stored as `dtype`; infinite for f32.
 
-    `constants` are the bytes of all the model's weights in f32. What the last cache does not keep
-    of them comes from memory in every run. Reading a weight and multiplying it overlap in part:
+    `constants` are the bytes of all the model's weights in f32. Those that the last cache does
+    not keep come from memory in every run. Reading a weight and multiplying it overlap in part:
     together they take about the root of the sum of their squares.
     """
     if dtype not in _WIDENING:

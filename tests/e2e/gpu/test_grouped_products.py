@@ -40,7 +40,7 @@ def _sixteen(_: GroupedMatmul) -> int:
 def lowered(options: Options) -> tuple[Graph, Lowered]:
     code = GpuBackend(resolve_targets(options)[0], options)
     model = layer(TOKENS, DEPTH, WIDTH, activation_type="silu")
-    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.asked)
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.requested)
     return graph, code.lower(graph, Trace())
 
 
@@ -54,7 +54,7 @@ def test_the_interpreter_agrees() -> None:
     options = read_options({"target": "cuda:sm_90", "precision": "f16"})
     code = GpuBackend(resolve_targets(options)[0], options, (SMALL_TOP_K, grouped_gemms(_sixteen)))
     model = layer(21, 32, 48, activation_type="silu")
-    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.asked)
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.requested)
     made = code.lower(graph, Trace())
     assert products(made)
     feeds = drawn(21, 32)

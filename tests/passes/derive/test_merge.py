@@ -314,4 +314,4 @@ def test_options_leave_the_pass_out() -> None:
         (Options(level=1), False),
     ):
         backend = CpuBackend(parse_target("cpu", "host", detect), options, 0)
-        assert any(p.name == MERGE for p in backend.asked) == found
+        assert any(p.name == MERGE for p in backend.requested) == found
