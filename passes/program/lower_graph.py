@@ -249,9 +249,8 @@ class GraphLowering:
     def launch(self, planned: PlannedKernel, *, again: bool = False) -> None:
         """Launches a kernel; with `again` it overwrites results that have buffers already."""
         if all(as_int(element_count(v.type.shape)) == 0 for v, _ in planned.results):
-            if not again:
-                for value, _ in planned.results:
-                    self.define(value)
+            for value, _ in () if again else planned.results:
+                self.define(value)
             return
         reads = tuple(self.read(v, where) for v, where in planned.operands)
         existing = self.buffers if again else {}

@@ -90,9 +90,9 @@ class Pricer:
     """Prices groups for one machine, and caches the work that it counted in them.
 
     `constants` are the bytes of all the model's weights; None: they come from memory in every run.
-    Bytes of them that a cache does not keep come from behind it. Computed operands lie in the caches, as
-    much of them as the caches keep of all that a group touches. `pairs`: one instruction multiplies
-    two bf16 in the time of one f32.
+    Bytes of them that a cache does not keep come from behind it. Computed operands lie in the
+    caches, as much of them as the caches keep of all that a group touches. `pairs`: one instruction
+    multiplies two bf16 in the time of one f32.
     """
 
     def __init__(
