@@ -17,7 +17,7 @@ import pytest
 import tcc
 from onnx import parser
 from tcc.backends.idle_pool import RESTING
-from tcc.backends.workers import WorkerFailedError, WorkerPool, _judged, _Worker
+from tcc.backends.workers import WorkerFailedError, WorkerPool, _with_budget, _Worker
 from tcc.budgets import BUDGETS, MEANINGS, Budgets, budgets_help, read_budgets, within
 from tcc.cli import execute
 from tcc.errors import ToolError, UserError
@@ -122,8 +122,8 @@ def test_a_worker_gets_no_more_memory_than_its_budget(worker: str) -> None:
 def test_a_worker_of_a_small_budget_that_says_what_is_wrong_is_believed() -> None:
     process, complaints = MagicMock(), MagicMock()
     worker = _Worker(process, complaints, Budgets(kernel_bytes=1 << 20))
-    assert _judged(worker, "this is no kernel") == "this is no kernel"
-    for over in (_judged(worker, "killed", ended=True), _judged(worker, "out of memory")):
+    assert _with_budget(worker, "this is no kernel") == "this is no kernel"
+    for over in (_with_budget(worker, "killed", ended=True), _with_budget(worker, "out of memory")):
         assert isinstance(over, UserError)
         assert "kernel_bytes" in over.hint
 
@@ -227,7 +227,7 @@ def test_memory_of_all_processes_counts_together(worker: str) -> None:
     numbers = [pool.submit(("held", 250 << 20)) for _ in range(2)]
     with pytest.raises(UserError, match=f"budget of {most} bytes") as error:
         within(Budgets(bytes=most), partial(pool.answers, numbers))
-    assert int(error.value.why.split()[-1]) > most
+    assert int(error.value.why.split()[-2]) > most
     pool.abandon()
     pool = WorkerPool(worker, 1)
     assert within(Budgets(bytes=most), partial(pool.answers, [pool.submit(250 << 20)]))

@@ -28,7 +28,7 @@ def test_symbolic_sizes(tmp_path: Path) -> None:
     [
         ({"precision": "bf16"}, "--precision"),
         ({"cpu": "x86-64-v3"}, "--cpu"),
-        ({"target": "c+cpu"}, "cannot be joined"),
+        ({"target": "c+cpu"}, "cannot share a file"),
         ({"target": "c:cortex"}, "unknown target"),
     ],
 )

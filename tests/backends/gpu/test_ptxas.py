@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tcc.backends.gpu.machine_code import nvidia_tool
-from tcc.backends.gpu.ptxas import assembled, needed_driver
+from tcc.backends.gpu.ptxas import assemble, needed_driver
 from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.errors import ToolError
 from tcc.target import GPUS
@@ -94,11 +94,11 @@ def test_instructions_raise_the_version(made: list[CompiledKernel]) -> None:
     """Of text for sm_90: one that PTX 8.0 lacks; of text for sm_80, where nothing is compiled."""
     hopper = next(k.assembly for k in made if k.arch == "sm_90" and k.symbol == "pointwise")
     newer = hopper.replace("\tret;", "\tfence.mbarrier_init.release.cluster;\n\tret;")
-    assert version_of(assembled(newer)[0]) == "8.0"
+    assert version_of(assemble(newer)[0]) == "8.0"
     newer = hopper.replace("\tret;", "\t.reg .b128 %wide;\n\tret;")
-    text, image = assembled(newer)
+    text, image = assemble(newer)
     assert (version_of(text), image[:4]) == ("8.3", b"\x7fELF")
-    assert assembled(newer, check_only=True) == (text, b"")
+    assert assemble(newer, check_only=True) == (text, b"")
     assert needed_driver(text, cubin=False) == "NVIDIA driver 545 (CUDA 12.3)"
     assert needed_driver(text, cubin=True) == "NVIDIA driver 525 (CUDA 12.0)"
 
@@ -106,7 +106,7 @@ def test_instructions_raise_the_version(made: list[CompiledKernel]) -> None:
 def test_text_that_no_version_has_is_refused(made: list[CompiledKernel]) -> None:
     wrong = made[0].assembly.replace("\tret;", "\tno.such.instruction;\n\tret;")
     with pytest.raises(ToolError, match=r"ptxas refuses a kernel(?s:.*)instruction: 'no'"):
-        assembled(wrong)
+        assemble(wrong)
 
 
 def test_what_ptxas_refuses_names_the_kernel(own_tempdir: Path) -> None:
