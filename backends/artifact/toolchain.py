@@ -26,12 +26,11 @@ from tcc.temporary import temporary_folder
 # Portable for the architecture: the runtime checks CPU features before any kernel runs.
 RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
 # Files of the runtime that are compiled for size.  A process, a load or a recorded GPU run executes
-# them once; operations on strings and lists spend most of their time in other files.
+# them once; operations on strings spend most of their time in other files.
 _RARE = frozenset(
     f"src/{name}.c"
     for name in """
-    api gpu/graph gpu/images gpu/instance gpu/memory heap image launchers limits model place values
-    workers
+    gpu/graph gpu/images gpu/instance gpu/memory heap image launchers limits place workers
     """.split()
 )
 PLANNER = "libtcc_plan.so"
