@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,19 @@ def at_least(what: str, value: float, bar: float, unit_name: str = "", note: str
 def absent(what: str, bar: str, reason: str) -> Figure:
     """Returns a figure that this machine cannot measure."""
     return Figure(what, reason, bar, None)
+
+
+def unpack_runtime(commit: str, folder: Path) -> Path | None:
+    """Writes the folder `runtime` of a commit into `folder` and returns its path; None where the
+    checkout lacks the commit."""
+    archive = subprocess.run(
+        ("git", "archive", commit, "runtime"), cwd=ROOT, capture_output=True, check=False
+    )
+    if archive.returncode:
+        return None
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(folder, filter="data")
+    return folder / "runtime"
 
 
 def say(text: str) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import subprocess
 import sys
-import tarfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
@@ -30,6 +28,7 @@ from bars.figures import (
     compiled,
     output,
     say,
+    unpack_runtime,
 )
 from models.manifest import manifest
 
@@ -246,15 +245,10 @@ def code(folder: Path) -> Iterator[Figure]:
     """Yields the growth of the runtime's code and data since the commit that the bar counts
     from."""
     what = f"growth of an artifact's runtime since {BASE_COMMIT}"
-    archive = subprocess.run(
-        ("git", "archive", BASE_COMMIT, "runtime"), cwd=ROOT, capture_output=True, check=False
-    )
-    if archive.returncode:
+    before = unpack_runtime(BASE_COMMIT, folder / "before")
+    if before is None:
         yield absent(what, "<= 68 KiB", f"no commit {BASE_COMMIT}")
         return
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(folder / "before", filter="data")
-    before = folder / "before" / "runtime"
     old = [path for path in sorted(before.glob("src/**/*.c")) if "comm" not in path.parts]
     grown = _code_bytes(folder / "now", list(runtime_sources()), RUNTIME, runtime_flags)
     grown -= _code_bytes(folder / "then", old, before, lambda _: RUNTIME_FLAGS)

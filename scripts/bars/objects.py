@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +10,7 @@ from environment import ROOT
 from tcc.backends.artifact.comm_library import FLAGS, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 
-from bars.figures import TESTS, Figure, absent, at_most, output, say
+from bars.figures import TESTS, Figure, absent, at_most, output, say, unpack_runtime
 
 sys.path += (str(ROOT), str(TESTS), str(TESTS / "comm"))
 
@@ -55,19 +52,15 @@ def turns(folder: Path) -> Iterator[Figure]:
     """Yields the time that a call needs to check that no other thread is in the comm: least times
     of turns that alternate, of 10^7 calls each."""
     what = f"a call on a comm of one rank, over {BASE_COMMIT}"
-    archive = subprocess.run(
-        ("git", "archive", BASE_COMMIT, "runtime"), cwd=ROOT, capture_output=True, check=False
-    )
-    if archive.returncode:
+    before = unpack_runtime(BASE_COMMIT, folder / "before")
+    if before is None:
         yield absent(what, "<= 5 ns", f"no commit {BASE_COMMIT}")
         return
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
-        files.extractall(folder / "before", filter="data")
     programs = [
         build_program(place, "turns", library)
         for place, library in (
             (folder, build_comm_library(find_toolchain(), folder)),
-            (folder / "before", _older_library(folder / "before")),
+            (folder / "before", _older_library(before)),
         )
     ]
     times = [[float(output(program)) for program in programs] for _ in range(ROUNDS)]
@@ -75,12 +68,12 @@ def turns(folder: Path) -> Iterator[Figure]:
     yield at_most(what, now - then, 5, "ns", note=f"({then:.1f} to {now:.1f})")
 
 
-def _older_library(folder: Path) -> Path:
-    """Returns the communication library of the sources in `folder`."""
-    base = folder / "runtime"
+def _older_library(base: Path) -> Path:
+    """Returns the communication library of the runtime's sources in `base`, which lies beside
+    them."""
     sources = [base / "src" / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")]
     sources += sorted((base / "src" / "comm").glob("*.c"))
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")
-    library = folder / "libtcc_comm.so"
+    library = base.parent / "libtcc_comm.so"
     output("cc", *FLAGS, *includes, "-shared", *sources, "-o", library, *LIBRARIES)
     return library

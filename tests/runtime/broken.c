@@ -42,11 +42,7 @@ static tcc_status attempt(void) {
 int main(int argc, char **argv) {
     static char bytes[1 << 20];
     int64_t size = 0;
-    FILE *file = argc == 3 ? fopen(argv[1], "rb") : NULL;
-    if (!file || fread(&size, 8, 1, file) != 1 || size > (int64_t)sizeof bytes ||
-        fread(bytes, 1, (size_t)size, file) != (size_t)size)
-        return 2;
-    fclose(file);
+    if (argc != 3 || !read_program(argv[1], bytes, sizeof bytes, &size)) return 2;
     if (decode(bytes, size, atoll(argv[2]), &model) != TCC_OK) return 3;
     model.threads = 2;
     inputs = make_inputs(&model);

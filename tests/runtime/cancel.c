@@ -189,11 +189,7 @@ int main(int argc, char **argv) {
     static char bytes[1 << 20], weights[64];
     tcc_kernel kernels[64];
     int64_t size = 0;
-    FILE *file = argc == 6 ? fopen(argv[1], "rb") : NULL;
-    if (!file || fread(&size, 8, 1, file) != 1 || size > (int64_t)sizeof bytes ||
-        fread(bytes, 1, (size_t)size, file) != (size_t)size)
-        return 2;
-    fclose(file);
+    if (argc != 6 || !read_program(argv[1], bytes, sizeof bytes, &size)) return 2;
     for (int i = 0; i < 64; i++) kernels[i] = write_units;
     model = (tcc_model){.threads = atoi(argv[3]), .weights = {weights, sizeof weights, NULL, 0}};
     CHECK(tcc_program_decode(bytes, (size_t)size, kernels, atoll(argv[2]), sizeof weights, &model.program) ==

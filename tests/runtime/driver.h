@@ -3,12 +3,23 @@
 #ifndef DRIVER_H
 #define DRIVER_H
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "runtime.h"
 
 static void nothing(void *const *b, const int64_t *n, int64_t begin, int64_t end, void *scratch) {
     (void)b, (void)n, (void)begin, (void)end, (void)scratch;
+}
+
+/* Reads a program's size, in 8 bytes, and its bytes; false where the file is no such one. */
+static inline bool read_program(const char *path, char *bytes, size_t room, int64_t *out_size) {
+    FILE *file = fopen(path, "rb");
+    if (!file) return false;
+    bool whole = fread(out_size, 8, 1, file) == 1 && *out_size <= (int64_t)room &&
+                 fread(bytes, 1, (size_t)*out_size, file) == (size_t)*out_size;
+    fclose(file);
+    return whole;
 }
 
 static int allocate(void *context, int32_t output, const tcc_tensor *wanted, void **out_data) {
