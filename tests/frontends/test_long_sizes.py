@@ -12,6 +12,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from tcc.artifact import read_program
 from tcc.driver import compile_model
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -98,13 +99,16 @@ def test_named_sizes_cut_where_they_should(length: int) -> None:
 
 
 def test_programs_compute_each_formula_once(tmp_path: Path) -> None:
-    """The bytes of programs, of which a size that a kernel needs is a part."""
+    """The bytes of programs, of which a size that a kernel needs is a part.
+
+    The file's size says less: a section that starts on a page of 64 KiB moves it by a page.
+    """
     sizes = []
     for steps in (8, 16):
         path = tmp_path / f"{steps}.so"
         compile_model(arithmetic(steps), read_options({"jobs": 1}), path)
-        sizes.append(path.stat().st_size)
-    assert sizes[1] < sizes[0] + 20_000
+        sizes.append(len(read_program(path)))
+    assert sizes[1] < 2.5 * sizes[0]
 
 
 def test_a_limit_on_cases_ends_a_proof() -> None:

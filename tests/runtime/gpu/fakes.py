@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 import signal
@@ -50,7 +51,7 @@ def in_child(test: Callable[[], None], seconds: float = 300) -> None:
     """Runs `test` in a forked process, where a fake driver may be loaded unseen by others.
 
     A signal ends a child that takes longer than `seconds`: a lock that another thread of this
-    process held is held for ever there.
+    process held is held for ever there.  The child prints first where its threads are.
     """
     in_children([test], seconds)
 
@@ -77,6 +78,7 @@ def _forked(test: Callable[[], None], seconds: float) -> tuple[int, int]:
         status = 1
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            faulthandler.register(signal.SIGALRM, file=write, chain=True)
             signal.setitimer(signal.ITIMER_REAL, seconds)
             os.close(read)
             gc.freeze()  # collecting what the tests' process holds would copy all of it
