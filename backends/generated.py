@@ -3,10 +3,10 @@
 from typing import Any
 
 from tcc.backends.artifact.gpu_binaries import GpuImages
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class Generated:
     """The code of a program's kernels.
 

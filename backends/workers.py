@@ -23,8 +23,8 @@ from tcc.backends.environment import compiler_environment
 from tcc.budgets import BUDGETS, Budgets, lacks_memory, out_of_memory
 from tcc.children import ending
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.memory import HELPERS
-from tcc.record import record
 
 _LENGTH = struct.Struct("<Q")
 _LEAST_BYTES = 64 << 20  # the libraries do not load in less
@@ -214,7 +214,7 @@ class WorkerPool:
             self._change.notify_all()
 
 
-@record
+@frozen
 class _Worker:
     """A process, and the file of its standard error; an unread pipe would block the process."""
 

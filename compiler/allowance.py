@@ -14,8 +14,8 @@ fault moves the mean, even where it is smaller than the noise of one draw.
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.op import Array
-from tcc.record import record
 
 # The measures, and the multiple of the noise that each may reach.
 _NAMES = (
@@ -35,7 +35,7 @@ _ROWS = 16  # fewest rows along an axis: the largest of fewer does not bound fur
 _Group = tuple[object, ...]
 
 
-@record
+@frozen
 class _Noise:
     """The noise of one group of draws.
 
@@ -47,7 +47,7 @@ class _Noise:
     measures: Array
 
 
-@record
+@frozen
 class Allowance:
     """The errors that one output may have, by the shape and kind of draws.
 

@@ -18,6 +18,7 @@ from tcc import runtime
 from tcc.bounded import parse_json
 from tcc.errors import RunTimeoutError, UserError, file_errors
 from tcc.file_kind import ELF, file_kind
+from tcc.frozen import frozen
 from tcc.ir.container import (
     ABI_VERSION,
     LISTINGS_SECTION,
@@ -31,7 +32,6 @@ from tcc.ir.container import (
     TRAILER_MAGIC,
     TRAILER_VERSION,
 )
-from tcc.record import record
 from tcc.runtime import Module
 from tcc.runtime.comm import Comm
 
@@ -46,7 +46,7 @@ _MOST_OTHERS = 16 << 20
 _CHUNK = 1 << 22
 
 
-@record
+@frozen
 class WeightRange:
     """The place of the weights: `size` bytes at `offset` of `path`, with their content hash."""
 
@@ -238,7 +238,7 @@ def _read_at(file: BinaryIO, offset: int, size: int, path: Path) -> bytes:
     return file.read(size)
 
 
-@record
+@frozen
 class _Header:
     """The header of an ELF file: the place of its table of sections, and the number of the section
     with their names."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from tcc.errors import file_errors
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class Timing:
     """Wall seconds of one stage with its inner stages; `depth` counts the stages around it."""
 

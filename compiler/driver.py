@@ -22,6 +22,7 @@ from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.onnx.support import operator_names, operator_opsets
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.converters import converter_of
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, constant_bytes, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
@@ -34,7 +35,6 @@ from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import BEFORE_DERIVE
 from tcc.passes.program.lower_node import check_runnable
-from tcc.record import record
 from tcc.runtime import Module, Port
 from tcc.runtime.comm import Comm
 from tcc.target import Target, parse_targets, targets_text
@@ -44,7 +44,7 @@ from tcc.variants import BACKENDS, check_options, make_variants, optimise, varia
 Progress = Callable[[str], None]
 
 
-@record
+@frozen
 class VariantSummary:
     """One program of an artifact.
 
@@ -63,7 +63,7 @@ class VariantSummary:
     weight_types: Mapping[str, int]
 
 
-@record
+@frozen
 class Summary:
     """The facts of a compiled artifact.
 
@@ -80,7 +80,7 @@ class Summary:
     needs: str
 
 
-@record
+@frozen
 class CompileResult:
     """A finished artifact on disk, and the time of its passes."""
 

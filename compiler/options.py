@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict
 
 from tcc.budgets import BUDGETS, Budgets, budgets_help, read_budgets
 from tcc.errors import UserError
-from tcc.record import record
+from tcc.frozen import frozen
 
 Shape = tuple[int, ...]
 SymbolicShape = tuple[int | str, ...]
@@ -32,7 +32,7 @@ TOLERANCES = MappingProxyType(
 )
 
 
-@record
+@frozen
 class Flag:
     """The command-line flag of a field, and the check of its values.
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from tcc.errors import InternalError, UserError
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class Feature:
     """One instruction set: LLVM's `name`, and where the processor or the system reports it.
 
@@ -98,7 +98,7 @@ _N1 = _NEON | frozenset("crc lse fullfp16 rdm rcpc dotprod".split())
 _V1 = _N1 | frozenset("jsconv complxnum fp16fml i8mm bf16".split())
 
 
-@record
+@frozen
 class Vectors:
     """The vectors of processors with the features `needs`: bits of one, and number of registers.
 
@@ -111,7 +111,7 @@ class Vectors:
     tile: tuple[int, int]
 
 
-@record
+@frozen
 class Architecture:
     """The common properties of one architecture's processors.
 
@@ -167,7 +167,7 @@ def isa_feature(name: str) -> Feature:
     return _ISA_ROWS[name]
 
 
-@record
+@frozen
 class Profile:
     """One processor of the architecture `arch`.
 
@@ -276,7 +276,7 @@ CPUS = MappingProxyType(
 # ---- GPUs ---------------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class GpuProfile:
     """One GPU architecture, represented by the product `part`.
 
@@ -460,7 +460,7 @@ PORTABLE = MappingProxyType(
 KINDS = ("cpu", *PORTABLE, *GPU_DEFAULTS)
 
 
-@record
+@frozen
 class Target:
     """The machine that one program is compiled for; an artifact may have several programs.
 

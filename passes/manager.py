@@ -11,11 +11,11 @@ from typing import Any
 
 from tcc.debug import Trace
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.passes.forms import text, verify
-from tcc.record import record
 
 
-@record
+@frozen
 class Pass:
     """One step of a pipeline; it runs at `level` of -O and above."""
 

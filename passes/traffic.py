@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Read, Scalar, indices_in, walk
 from tcc.ir.graph import Graph, Node, Value, bodies
@@ -21,13 +22,12 @@ from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs, scan_length
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import place_graph
-from tcc.record import record
 
 # Ops whose result is the operand's storage under another type, in row-major order.
 _VIEWS = frozenset({"reshape", "identity"})
 
 
-@record
+@frozen
 class Traffic:
     """The traffic of one run: kernels launched, bytes moved, and bytes of weights among them."""
 

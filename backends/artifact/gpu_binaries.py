@@ -5,8 +5,8 @@ from types import MappingProxyType
 
 from tcc.backends.artifact.words import WordWriter
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.types import DTYPES
-from tcc.record import record
 
 MAGIC = 0x01474D4943435474
 VERSION = 3
@@ -44,7 +44,7 @@ _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
 SWIZZLES = (0, 32, 64, 128)
 
 
-@record
+@frozen
 class TensorMap:
     """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
 
@@ -61,7 +61,7 @@ class TensorMap:
     swizzle: int
 
 
-@record
+@frozen
 class GpuKernel:
     """One kernel as compiled for one architecture.
 
@@ -81,7 +81,7 @@ class GpuKernel:
     stays: bool
 
 
-@record
+@frozen
 class GpuVariant:
     """All kernels of a program for `arch` (sm_90, sm_90a, gfx942), in the program's order.
 
@@ -96,7 +96,7 @@ class GpuVariant:
     needs: str = ""
 
 
-@record
+@frozen
 class GpuImages:
     """The kernels of one program for several architectures of one platform.
 

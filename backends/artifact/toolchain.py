@@ -19,7 +19,7 @@ from pathlib import Path
 from tcc.backends.artifact.cache import cache_folder, check_own, make_own
 from tcc.backends.environment import compiler_environment
 from tcc.errors import ToolError
-from tcc.record import record
+from tcc.frozen import frozen
 from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
 
@@ -41,7 +41,7 @@ _ENDING = ExitStack()
 atexit.register(_ENDING.close)
 
 
-@record
+@frozen
 class Toolchain:
     """A C compiler that links shared libraries for `arch`: its command and its version text."""
 

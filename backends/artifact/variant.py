@@ -8,13 +8,13 @@ from typing import Any
 from tcc.backends.artifact.gpu_binaries import GpuImages
 from tcc.backends.artifact.weight_section import BytesLike, Range
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.container import PROGRAM_SECTION
 from tcc.ir.program import Port, Program, constant_registers
-from tcc.record import record
 from tcc.target import isa_feature
 
 
-@record
+@frozen
 class Variant:
     """A complete form of the model, which the loader can choose.
 

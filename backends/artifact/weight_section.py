@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
-from tcc.record import record
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
 
@@ -20,7 +20,7 @@ _PAGE = 64 << 10
 _LINE = 64
 
 
-@record
+@frozen
 class Range:
     """A range of bytes in the section."""
 
@@ -28,7 +28,7 @@ class Range:
     size: int
 
 
-@record
+@frozen
 class Section:
     """The parts in order, their size in bytes and hash, and the ranges of each variant's weights
     and images."""

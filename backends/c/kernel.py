@@ -17,6 +17,7 @@ from tcc.backends.c.scalars import scalar_text
 from tcc.backends.c.simplify import simplified
 from tcc.backends.c.types import from_memory, literal, memory_type, to_memory, value_type
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import Const, apply, argument, cast, substitute_indices
 from tcc.ir.index import Index, Var, as_int, const, substitute, var_of
@@ -40,12 +41,11 @@ from tcc.ir.tile import (
     TileKernel,
     lanes,
 )
-from tcc.record import record
 
 _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL: "scratch"}
 
 
-@record
+@frozen
 class KernelFunction:
     """The C function `name` of a kernel.
 

@@ -19,17 +19,17 @@ from tcc.backends.c.sources import needed
 from tcc.backends.c.storage import Argument, element_types, place_buffers
 from tcc.backends.c.types import literal, value_type
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.program import Input, Output, Place, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
-from tcc.record import record
 
 # The most bytes of weights in the C file; a compiler takes seconds for as many.
 MOST_IN_FILE = 16 << 20
 _LINE = 96
 
 
-@record
+@frozen
 class CFiles:
     """The texts of the C file and its header, the bytes of the file of weights (b"": there is
     none), and the bytes of static memory."""

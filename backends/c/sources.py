@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from tcc.backends.artifact.toolchain import runtime_folder
-from tcc.record import record
+from tcc.frozen import frozen
 
 _SUPPORT = Path(__file__).with_name("support.c")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
@@ -19,7 +19,7 @@ _WORD = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 
-@record
+@frozen
 class _Definition:
     """A definition with the comment before it, and the names it defines."""
 

@@ -12,6 +12,7 @@ from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.names import Names
 from tcc.backends.c.types import stored_as, value_type
 from tcc.errors import InternalError, UserError
+from tcc.frozen import frozen
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -37,12 +38,11 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import operands, walk_instructions
 from tcc.ir.program.table import Kind
 from tcc.ir.types import BOOL, DType
-from tcc.record import record
 
 ALIGN = 64
 
 
-@record
+@frozen
 class Argument:
     """An input or output of the model, as the parameter `name` of the C function."""
 

@@ -28,7 +28,7 @@ from tcc.backends.cpu.calibrate_kernels import (
 from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
-from tcc.record import record
+from tcc.frozen import frozen
 from tcc.schedule.cpu.machine import Cache, Machine, Memory, machine_for
 from tcc.schedule.footprint import LINE
 from tcc.target import Target
@@ -140,7 +140,7 @@ def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-@record
+@frozen
 class _Span:
     """Memory, aligned to 2 MiB, on huge pages where the system grants them."""
 

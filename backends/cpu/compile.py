@@ -8,14 +8,14 @@ from tcc.backends.idle_pool import RESTING
 from tcc.backends.workers import WorkerFailedError, WorkerPool, write_error_file
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
+from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
-from tcc.record import record
 from tcc.target import Target
 
 _WORKER = "tcc.backends.cpu.worker"
 
 
-@record
+@frozen
 class CompiledKernels:
     """One object file and one LLVM listing for each kernel, in order.
 

@@ -9,13 +9,13 @@ from tcc.backends.gpu.machine_code import ptx_target
 from tcc.backends.gpu.ptxas import needed_driver
 from tcc.backends.gpu.source import HOPPER, CompiledKernel, KernelSource, kernel_source
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.tile import TileKernel
-from tcc.record import record
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS, GpuProfile, Target
 
 
-@record
+@frozen
 class GpuCode:
     """The kernels of a program, compiled.
 
@@ -28,7 +28,7 @@ class GpuCode:
     kernels: tuple[tuple[CompiledKernel, ...], ...]
 
 
-@record
+@frozen
 class Job:
     """Kernels to compile under `names` for each of the target's GPUs.
 

@@ -13,17 +13,17 @@ from tcc.backends.gpu.hopper.part import GluonText
 from tcc.backends.gpu.hopper.tensor_maps import map_type
 from tcc.backends.gpu.triton.dtypes import pointer_type
 from tcc.backends.gpu.triton.print import triton_source
+from tcc.frozen import frozen
 from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
-from tcc.record import record
 
 # The architecture of kernels in Gluon.
 HOPPER = "sm_90"
 ALIGNED = 16  # bytes of the widest load of a lane
 
 
-@record
+@frozen
 class Parameter:
     """One parameter: its type as Triton spells it, and guarantees for its value.
 
@@ -35,7 +35,7 @@ class Parameter:
     narrow: bool
 
 
-@record
+@frozen
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
@@ -53,7 +53,7 @@ class KernelSource:
     hopper: KernelSource | None = None
 
 
-@record
+@frozen
 class CompiledKernel(GpuKernel):
     """A kernel's code for one architecture; `image` is PTX for requests of assembly alone.
 

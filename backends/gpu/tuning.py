@@ -14,9 +14,9 @@ from dataclasses import replace
 from math import inf
 
 from tcc.backends.gpu.source import CompiledKernel
+from tcc.frozen import frozen
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
-from tcc.record import record
 from tcc.schedule.gpu.choose import BlockChoice, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
@@ -50,7 +50,7 @@ def better_schedules(
     return {original: better for original, better in choices if better is not original}
 
 
-@record
+@frozen
 class _Trial:
     """A compiled kernel, and its price with the resources that it actually takes."""
 

@@ -13,9 +13,9 @@ import numpy as np
 from tcc.artifact import read_program
 from tcc.cli.show import say_fitted
 from tcc.errors import UserError, file_errors
+from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
-from tcc.record import record
 from tcc.runtime import Port
 from tcc.temporary import locked_folder
 
@@ -37,7 +37,7 @@ _FORMS = (
 _MAGICS = (b"\x93NUMPY", b"PK\3\4", b"PK\5\6")  # first bytes of .npy and .npz files
 
 
-@record
+@frozen
 class Draw:
     """How random inputs are drawn.
 

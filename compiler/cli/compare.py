@@ -1,13 +1,13 @@
 """Comparison of a result with the expected values."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.op import Array
-from tcc.record import record
 
 _AT_ONCE = 1 << 20  # elements compared at once: bounds the size of temporary copies
 
 
-@record
+@frozen
 class Difference:
     """How one output compares with the expected values.
 

@@ -13,11 +13,11 @@ from tcc.cli.reference import Job, reference_of, run_reference
 from tcc.driver import float_types, input_values
 from tcc.errors import UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
+from tcc.frozen import frozen
 from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
-from tcc.record import record
 from tcc.runtime import Module, Port
 
 # The factor of the floats of each draw: small inputs reach where large inputs saturate.
@@ -30,7 +30,7 @@ _NOISES = 2  # how often weights and inputs are perturbed
 _NARROW = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
 
-@record
+@frozen
 class Verdict:
     """How one output compares, relative to the largest expected value.
 

@@ -9,13 +9,13 @@ from tcc.cli.arrays import save_array
 from tcc.cli.show import aligned
 from tcc.errors import file_errors
 from tcc.frontends.onnx.pieces import PieceModel
+from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
-from tcc.record import record
 
 FAULTS = ("wrong", "refused", "failed")  # verdicts that blame the node itself
 
 
-@record
+@frozen
 class Finding:
     """How one output of one node compares.
 
@@ -35,7 +35,7 @@ class Finding:
     why: str = ""
 
 
-@record
+@frozen
 class Piece:
     """The layers of `span` as a model with `outputs`; its inputs in `fixed` are constants."""
 
@@ -44,7 +44,7 @@ class Piece:
     fixed: frozenset[str]
 
 
-@record
+@frozen
 class Fault:
     """A piece that shows a fault, with its input arrays and the error that was allowed."""
 

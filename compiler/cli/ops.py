@@ -26,7 +26,7 @@ _HOST_ONLY = CALLS.keys() - BY_KERNELS - EXPRESSED.keys()
 
 
 def op_record(op: OpSpec) -> dict[str, Any]:
-    """Returns the record of an op: name, ONNX names, element types, form, GPU support, meaning."""
+    """Returns the row of an op: name, ONNX names, element types, form, GPU support, meaning."""
     if op.expr is not None:
         form = "expression" if op.call is None else f"expression or runtime function {op.call}"
     elif op.call is not None:
@@ -49,7 +49,7 @@ def _plain(name: str) -> str:
 
 
 def _imported(name: str) -> Iterator[dict[str, Any]]:
-    """Yields the record of an operator without a row: an importer writes it as other operators."""
+    """Yields the row of an operator without a row: an importer writes it as other operators."""
     parts = dict[str, Any](dtypes=[], form="other rows", gpu=None)
     onnx = [*driver.onnx_opsets(_plain(name))]
     module = driver.aten_converter(name)
@@ -83,33 +83,33 @@ def ops(names: tuple[str, ...], as_onnx: bool, as_json: bool) -> None:
         operators = driver.onnx_operators()
         click.echo(json.dumps(operators) if as_json else "\n".join(operators))
         return
-    records = [op_record(op) for op in OPS.values()]
+    rows = [op_record(op) for op in OPS.values()]
     if names:
         by_name: dict[str, dict[str, Any]] = {}
         for name in names:
-            rows = [r for r in records if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
-            rows = rows or list(_imported(name))
-            if not rows:
+            named = [r for r in rows if _plain(name) in map(_plain, (r["name"], *r["onnx"]))]
+            named = named or list(_imported(name))
+            if not named:
                 raise UserError(
                     f"there is no op {name!r}",
                     hint="`tcc ops` lists them, `tcc ops --onnx` the ONNX operators",
                 )
-            by_name |= {row["name"]: row | _versions(name, row) for row in rows}
-        records = list(by_name.values())
+            by_name |= {row["name"]: row | _versions(name, row) for row in named}
+        rows = list(by_name.values())
     if as_json:
-        print_json(records)
+        print_json(rows)
         return
-    width = max((len(record["name"]) for record in records), default=0)
-    for record in records:
-        say_fitted([f"{record['name']:{width}}  {record['doc']}"])
-        for onnx, opsets in record.get("opsets", {}).items():
+    width = max((len(row["name"]) for row in rows), default=0)
+    for row in rows:
+        say_fitted([f"{row['name']:{width}}  {row['doc']}"])
+        for onnx, opsets in row.get("opsets", {}).items():
             click.echo(f"{'':{width}}  ONNX: {onnx}, opsets {', '.join(map(str, opsets))}")
-        if names and record["dtypes"]:
-            engine = "NCCL or RCCL" if record["form"] == "collective" else "kernels"
-            place = engine if record["gpu"] else "only with --allow-host"
+        if names and row["dtypes"]:
+            engine = "NCCL or RCCL" if row["form"] == "collective" else "kernels"
+            place = engine if row["gpu"] else "only with --allow-host"
             for line in (
-                f"types: {' '.join(record['dtypes'])}",
-                f"as: {record['form']}",
+                f"types: {' '.join(row['dtypes'])}",
+                f"as: {row['form']}",
                 f"on GPUs: {place}",
             ):
                 click.echo(f"{'':{width}}  {line}")

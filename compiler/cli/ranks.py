@@ -15,7 +15,7 @@ from typing import IO
 from tcc.children import ending
 from tcc.cli.show import say
 from tcc.errors import UserError
-from tcc.record import record
+from tcc.frozen import frozen
 
 _GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 # A rank ends with the launcher: the launcher's end closes the pipe that is the rank's stdin.
@@ -25,7 +25,7 @@ _RANK = (
 )
 
 
-@record
+@frozen
 class _Rank:
     """A process and the files of its stdout and stderr.
 

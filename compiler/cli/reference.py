@@ -11,14 +11,14 @@ from tcc.cli.peers.peer import CAP, PEERS, Peer, PeerKind
 from tcc.driver import evaluate_draws
 from tcc.frontends.onnx.rounded import write_rounded
 from tcc.frontends.rounding import Rounding
+from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
-from tcc.record import record
 from tcc.temporary import temporary_folder
 
 _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 
-@record
+@frozen
 class Job:
     """A run of the model on a range of draws; `rounding` says how the model is rounded."""
 
@@ -26,7 +26,7 @@ class Job:
     rounding: Rounding | None = None
 
 
-@record
+@frozen
 class Reference:
     """The reference of a model: a peer, or tcc's evaluator if `peer` is None, and the reason `why`.
 

@@ -17,10 +17,10 @@ from math import pi
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand, Scope
+from tcc.frozen import frozen
 from tcc.ir.index import Index
 from tcc.ir.types import BF16, F16, F32, F64, I32, I64, DType
 from tcc.ops import OPS
-from tcc.record import record
 
 # Mantissa bits, by type: so many bits make a number in [0, 1) that the type holds exactly.
 _DIGITS = {F16: 11, BF16: 8, F32: 24, F64: 53}
@@ -59,7 +59,7 @@ def _seed(scope: Scope, fixed: int | None, loc: str) -> Operand:
     return seed
 
 
-@record
+@frozen
 class Draws:
     """The random numbers of one source node.  Each method returns a tensor of `shape`, computed
     from the same bits."""

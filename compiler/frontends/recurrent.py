@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tcc.frontends.emit import Emitter
 from tcc.frontends.scope import Operand
+from tcc.frozen import frozen
 from tcc.ir.types import TensorType
-from tcc.record import record
 
 Activation = Callable[[Emitter, Operand], Operand]
 Product = Callable[[Emitter, Operand], Operand]
 Step = Callable[["Cell", Emitter, Operand, Sequence[Operand]], tuple[Operand, ...]]
 
 
-@record
+@frozen
 class Cell:
     """Parameters of a step besides its input and states; operands lie outside of the body."""
 
@@ -111,7 +111,7 @@ def _lstm_step(
     return leave * cell.activations[2](ctx, new_c), new_c
 
 
-@record
+@frozen
 class CellKind:
     gates: int
     states: int

@@ -5,10 +5,10 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.op import Array
 from tcc.options import WEIGHTS
 from tcc.passes.quantize.quantize_weights import as_stored
-from tcc.record import record
 
 # Relative change of a weight: eight times the error that another order of summation causes.
 _CHANGE = 2.0**-20
@@ -27,7 +27,7 @@ def splitter(kind: str) -> float:
     return 2.0 ** (24 - _BITS[kind]) + 1
 
 
-@record
+@frozen
 class Rounding:
     """Instructions for rounding the operands of contractions.
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.onnx.tensors import LARGEST_TENSOR, elements_of
+from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,
     as_int,
@@ -29,7 +30,6 @@ from tcc.ir.op import Array
 from tcc.ir.types import BOOL, TensorType
 from tcc.known import all_known
 from tcc.ops import OPS
-from tcc.record import record
 
 MAX_SIZES = 64  # tensors of more elements are data, not shapes
 _LARGEST = (1 << 62) - 1  # numbers beyond are data, whose arithmetic wraps
@@ -110,7 +110,7 @@ def _divisor(num: Index, den: Index) -> Index:
 Elements: TypeAlias = Array
 
 
-@record
+@frozen
 class _Call:
     """A call of one op on tensors of sizes; `types` are the types of its results."""
 

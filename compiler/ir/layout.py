@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,
     Indices,
@@ -33,10 +34,9 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class Layout:
     """`sizes` of the storage array, `indices` over `axis_vars(shape)`, `fill` of unused storage.
 

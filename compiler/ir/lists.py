@@ -14,8 +14,8 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
-from tcc.record import record
 
 _DEEPEST = 8
 Dims: TypeAlias = tuple[int | None, ...]
@@ -23,7 +23,7 @@ Dims: TypeAlias = tuple[int | None, ...]
 NOTHING: Dims = (-1,)
 
 
-@record
+@frozen
 class ListType(DType):
     """The type of a list; `item` is the element type of the entries, a `ListType` if they are
     lists.

@@ -11,15 +11,15 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.types import F4E2M1, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, DType
-from tcc.record import record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _EXPONENT = 127  # the bias of f32 and of f8e8m0
 
 
-@record
+@frozen
 class FloatFormat:
     """A narrow float of `bits` bits, of which `fraction` bits are the fraction.
 

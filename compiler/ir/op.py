@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 from tcc.errors import UserError
+from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr
 from tcc.ir.types import STRING, DType, DTypeKind, TensorType
-from tcc.record import entity, field_names, record
 
 Array = np.ndarray[Any, np.dtype[Any]]
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class Tolerance(Enum):
     ACCUMULATE = "accumulate"  # reductions and contractions of length K: 2 * gamma_K * (|A| . |B|)
 
 
-@record
+@frozen
 class OnnxBinding:
     """A 1:1 binding: the ONNX operator has the same inputs and attributes.
 
@@ -55,7 +55,7 @@ class OnnxBinding:
     attrs: tuple[tuple[str, str], ...] = ()
 
 
-@record
+@frozen
 class NoAttrs:
     """The attribute type of ops that have none."""
 

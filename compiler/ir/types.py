@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.known import all_known
-from tcc.record import record
 
 
 class DTypeKind(Enum):
@@ -31,7 +31,7 @@ class DTypeKind(Enum):
     LIST = "list"
 
 
-@record
+@frozen
 class DType:
     """One element type.
 
@@ -147,7 +147,7 @@ _BY_CARRIER = {
 }
 
 
-@record
+@frozen
 class TensorType:
     """Element type and dimensions; a dimension is a non-negative `Index` over size symbols."""
 

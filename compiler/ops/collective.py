@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import as_int, const
 from tcc.ir.op import (
     Array,
@@ -28,10 +29,9 @@ from tcc.ir.program import COLLECTIVE_DTYPES, CollectiveKind, Reduction
 from tcc.ir.types import I64, TensorType
 from tcc.ops.operands import differ, none_negative, require, sizes
 from tcc.ops.shapes import Shape, check_dtype, required
-from tcc.record import record
 
 
-@record
+@frozen
 class CollectiveAttrs:
     """`ranks` take part, or any number if it is 0.  `reduction` is the name of a `Reduction`,
     `root` the rank whose operand a broadcast sends, and `group` the model's name of the ranks.

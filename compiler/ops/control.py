@@ -9,16 +9,16 @@ them.
 from collections.abc import Sequence
 
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index
 from tcc.ir.lists import fits
 from tcc.ir.op import Arity, Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import BOOL, DTYPES, I64, TensorType
 from tcc.ops.shapes import replaced
-from tcc.record import record
 
 
-@record
+@frozen
 class IfAttrs:
     """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
 
@@ -27,7 +27,7 @@ class IfAttrs:
     types: tuple[TensorType, ...]
 
 
-@record
+@frozen
 class LoopAttrs:
     """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
 
@@ -38,7 +38,7 @@ class LoopAttrs:
     types: tuple[TensorType, ...]
 
 
-@record
+@frozen
 class ScanAttrs:
     """`body`: (states..., slices...) -> (states..., rows...).
 

@@ -3,10 +3,10 @@
 from math import prod
 from typing import Any
 
+from tcc.frozen import field_names
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
-from tcc.record import field_names
 
 # A reference takes time and memory with the points of windows, and with numbers in attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18

@@ -1,6 +1,7 @@
 """Nodes that hold expressions: results of rewrites that fuse, split or derive ops."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder, with_sources
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import Source, StageRef, read
@@ -9,10 +10,9 @@ from tcc.ir.types import BOOL, tensor
 from tcc.ops.formula import choose
 from tcc.ops.operands import require
 from tcc.ops.shapes import ALL
-from tcc.record import record
 
 
-@record
+@frozen
 class ExpressionAttrs:
     """The expression of the node; its parameters are the types of the operands."""
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import const
@@ -22,13 +23,12 @@ from tcc.ir.types import I64, U64, TensorType
 from tcc.ops.formula import by_element, fn
 from tcc.ops.operands import none_negative, require, sizes
 from tcc.ops.shapes import Point, Shape, required
-from tcc.record import record
 
 _FACTORS, _STEPS, _ROUNDS = (0xD2511F53, 0xCD9E8D57), (0x9E3779B9, 0xBB67AE85), 10
 _LOW = 0xFFFFFFFF
 
 
-@record
+@frozen
 class RandomBitsAttrs:
     """The shape of the result, and the bits of an element.
 
@@ -41,7 +41,7 @@ class RandomBitsAttrs:
     count: int = 64
 
 
-@record
+@frozen
 class StreamAttrs:
     """The number that the node returns."""
 

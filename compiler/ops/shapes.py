@@ -8,10 +8,10 @@ where they broadcast, the larger one.
 
 from collections.abc import Mapping, Sequence
 
+from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.op import T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
-from tcc.record import record
 
 Shape = tuple[Index, ...]
 Point = tuple[Index, ...]  # one index into each axis of a shape
@@ -50,7 +50,7 @@ class UnequalDimsError(ValueError):
         self.dims, self.what, self.axis, self.narrow = (a, b), what, axis, narrow
 
 
-@record
+@frozen
 class AxisAttrs:
     """The attributes of ops that work along one axis, which is at least 0."""
 

@@ -1,16 +1,16 @@
 """Checks of sizes: a model's assumptions about the sizes of its inputs."""
 
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.index import Extremum, Index, as_int, const, of_atom
 from tcc.ir.index.ones import if_one
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import DTYPES, I32, I64
 from tcc.ops.operands import sizes
 from tcc.ops.shapes import required
-from tcc.record import record
 
 
-@record
+@frozen
 class RequireAttrs:
     """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that continues
     "because"."""
@@ -54,7 +54,7 @@ def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
     return ()
 
 
-@record
+@frozen
 class BroadcastSizeAttrs:
     """A new size symbol for the size to which two sizes broadcast."""
 
@@ -68,7 +68,7 @@ class BroadcastSizeAttrs:
         return if_one(self.left, self.right, self.left)
 
 
-@record
+@frozen
 class NameSizeAttrs:
     """A new size symbol for `value`, a formula too long to be part of others."""
 
@@ -76,7 +76,7 @@ class NameSizeAttrs:
     value: Index
 
 
-@record
+@frozen
 class CheckIndicesAttrs:
     """Elements `number`, `number + period`, ... are indices into an axis of `size`; if `signed`,
     indices below zero count from its end.  `reason` is the error's text."""

@@ -7,13 +7,13 @@ rule 10.0 us, alternatives 9.7 and 9.5 us     margin 0.1   ->   the rule
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 
-@record
+@frozen
 class Alternative(Generic[_R, _T]):
     """`replacement` for `region`, which takes `price` seconds.
 

@@ -15,6 +15,7 @@ from dataclasses import field, replace
 from functools import lru_cache
 from math import ceil, gcd, prod
 
+from tcc.frozen import entity, frozen
 from tcc.ir.expr.scalar import Source
 from tcc.ir.index import (
     Extremum,
@@ -30,7 +31,6 @@ from tcc.ir.index import (
     step_in,
     substitute,
 )
-from tcc.record import entity, record
 from tcc.schedule.nest import points, typical, typical_value
 
 LINE = 64
@@ -41,7 +41,7 @@ PAGE = 4096
 _GAP = 128
 
 
-@record
+@frozen
 class Stride:
     """Along `var`, every `every`-th element lies `size` elements further, for at most `within`
     places.

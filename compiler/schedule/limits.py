@@ -1,9 +1,9 @@
 """The numbers of a machine that limit what passes put into one kernel."""
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class FusionLimits:
     """Limits measured on cores with 1 MiB of second-level cache.
 
@@ -47,7 +47,7 @@ TYPICAL_LIMITS = FusionLimits()
 CORE_LIMITS = FusionLimits(room=1 << 22, reuses_results=True)
 
 
-@record
+@frozen
 class Rates:
     """The rates of a machine, for each second.
 

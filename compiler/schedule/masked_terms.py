@@ -21,6 +21,7 @@ from math import ceil
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.frozen import entity, frozen
 from tcc.ir.expr import extent
 from tcc.ir.expr.comparisons import held_where
 from tcc.ir.expr.scalar import Apply, Cast, Const, Read, Scalar, StageRef, children, walk
@@ -42,14 +43,13 @@ from tcc.ir.index import (
 from tcc.ir.index.prove import at_most
 from tcc.ir.op import Array
 from tcc.ir.tile.group import StreamLoop, TileGroup
-from tcc.record import entity, record
 from tcc.schedule.nest import trips, typical_value
 
 # The smallest and the largest value of an index in a tile.
 Ends: TypeAlias = tuple[Index, Index]
 
 
-@record
+@frozen
 class Limit:
     """A term may change an accumulator only where `step * loop + offset` is at least 0."""
 
@@ -175,7 +175,7 @@ _NEGATED = {
 # ---- conditions without which a term is the identity ---------------------------------------------
 
 
-@record
+@frozen
 class _Condition:
     """An accumulator changes only where `step * loop + offset` is at least 0, which holds if `test`
     is `outcome`.

@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Stage, extent
 from tcc.ir.expr.scalar import Apply, Cast, Read, Scalar, Scalars, StageRef, walk
 from tcc.ir.index import Index, Var, Vars, as_int, evaluate, free_vars, step_in
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32, I8, I32, U8
-from tcc.record import record
 
 # The value of a symbol without a typical size: long enough to be worth a vector.
 TYPICAL = 128
@@ -22,7 +22,7 @@ _LONGEST = 1 << 40
 FEW_APART = 4
 
 
-@record
+@frozen
 class Factors:
     """The two factors of a stage `sum(k) a * b`."""
 

@@ -12,6 +12,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Cast, Read
 from tcc.ir.index import (
     Index,
@@ -29,7 +30,6 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.tile.group import GroupStage
-from tcc.record import record
 from tcc.schedule.masked_terms import Ends, Limit, needed
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
@@ -37,7 +37,7 @@ from tcc.schedule.nest import contraction_factors, trips, typical_value
 _LONG = 1 << 12
 
 
-@record
+@frozen
 class Border:
     """A limit of the steps along a loop of a contraction; each step is `every` elements of the
     loop."""

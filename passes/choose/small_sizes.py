@@ -22,6 +22,7 @@ from dataclasses import replace
 from itertools import pairwise
 from math import exp, log, prod
 
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, free_vars, substitute
 from tcc.ir.program import (
     Allocate,
@@ -42,7 +43,6 @@ from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.record import record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
@@ -117,7 +117,7 @@ def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> lis
 # ---- sites --------------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Site:
     """The instructions `first` to `last` of a program, which end with a guard's branch.
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from math import log2
 from typing import NamedTuple, TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.op import Array
 from tcc.passes.derive.sites import Site
-from tcc.record import record
 from tcc.schedule.limits import Rates
 
 # The share of its price that a replacement must save, as prices of different kernels err; and the
@@ -21,7 +21,7 @@ MARGIN, ROUNDING = 0.05, 0.01
 Arrays: TypeAlias = Sequence[Array | None]
 
 
-@record
+@frozen
 class Candidate:
     """Another way to compute a site. Equal candidates compute the same in the same way.
 

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.passes.choose.beam import Link, choose_together
@@ -43,14 +44,13 @@ from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
-from tcc.record import record
 from tcc.schedule.alternatives import Alternative
 
 # Options over this multiple of the best price are not priced together with neighbours' options.
 _HOPELESS = 1.15
 
 
-@record
+@frozen
 class Derivations:
     """The planner's prices and the limits of derivations.
 

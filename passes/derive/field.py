@@ -16,11 +16,11 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.frozen import entity
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, Scalar, Scalars, walk
 from tcc.ir.types import BOOL, DType
 from tcc.passes.derive.record import Literal, widens
-from tcc.record import entity
 
 PRIMES = (2147483647, 2147483629)  # the two largest below 2^31: products fit 64 bits
 INFINITY, MINUS_INFINITY = -1, -2

@@ -19,6 +19,7 @@ from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
@@ -36,14 +37,13 @@ from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.record import record
 from tcc.schedule.alternatives import Alternative, preferred
 
 # The most parts of a bundle, and the most neighbours of a part that are priced with it.
 _PARTS, _AROUND = 4, 12
 
 
-@record
+@frozen
 class Part:
     """A node that computes a part of a merged result along `loop`.
 

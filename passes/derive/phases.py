@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
@@ -16,11 +17,10 @@ from tcc.passes.choose.price import unread
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.decompose import is_derived, phases
-from tcc.record import record
 from tcc.schedule.limits import Rates
 
 
-@record
+@frozen
 class Phases(Candidate):
     """A transposed convolution, with its attributes, computed by its phases."""
 

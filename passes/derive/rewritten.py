@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
@@ -27,7 +28,6 @@ from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
-from tcc.record import record
 from tcc.schedule.limits import Rates
 
 # The most states of a search, and the most regions that it hands on to be priced.
@@ -37,7 +37,7 @@ _BUDGET, _PRICED = 128, 2
 _Folded: TypeAlias = Callable[[int, int], Value]
 
 
-@record
+@frozen
 class Rewritten(Candidate):
     """A site computed by another region; `constants` tells which parameters are constant."""
 

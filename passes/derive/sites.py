@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from tcc.frozen import entity
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
 from tcc.ir.index import as_int
@@ -24,7 +25,6 @@ from tcc.passes.derive.edit import with_sources
 from tcc.passes.derive.record import Region, Stage, reads_inside
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
-from tcc.record import entity
 
 # The most nodes of a site, and the most nodes after and before it that are priced with it.
 _MOST, _AFTER, _BEFORE = 24, 6, 4

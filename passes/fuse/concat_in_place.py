@@ -10,12 +10,12 @@ belongs to the caller, is constant, is read by a call, or has its place elsewher
 from collections.abc import Collection
 from math import prod
 
+from tcc.frozen import entity
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.index import Index, as_int, const, free_vars
 from tcc.ir.types import element_count
 from tcc.passes.fuse.compose import node_expr
-from tcc.record import entity
 from tcc.schedule.nest import typical
 
 

@@ -11,11 +11,11 @@ The kernels that repeat a group with direct sums overwrite the same values.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from tcc.frozen import entity
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.graph import Graph, Node, Value, uses
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
-from tcc.record import entity
 
 
 @entity

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, with_reads
 from tcc.ir.expr.scalar import (
     Read,
@@ -37,13 +38,12 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index, Var, free_vars, iterator, substitute, var_of
 from tcc.ir.tile.group import Rescale, StreamLoop
 from tcc.passes.fuse.rescale import cleans, rescaling, unless_empty
-from tcc.record import record
 
 # The name of the iterator that all stages of a streaming loop share; no other iterator has it.
 _LOOP = "stream"
 
 
-@record
+@frozen
 class Streamed:
     """An expression whose stages in `stream.stages` share the loop `stream.loop`."""
 

@@ -29,6 +29,7 @@ from enum import Enum
 from functools import cache
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, reads
 from tcc.ir.expr.scalar import Read, walk
 from tcc.ir.graph import Graph, Node, Value, Values, uses
@@ -43,7 +44,6 @@ from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.structure import build_group, row_major_storage
-from tcc.record import record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
@@ -68,7 +68,7 @@ _Way: TypeAlias = "list[Node] | None"
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
 
 
-@record
+@frozen
 class Traits:
     """The kind of a node, and its operations per element outside reductions."""
 

@@ -14,20 +14,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, extent, known_extent
 from tcc.ir.expr.scalar import Read, reads_of_stages
 from tcc.ir.index import Index, Indices, Var, Vars, bounds, free_vars, step_in, within
 from tcc.ir.tile.group import Strip
 from tcc.passes.fuse.recompute import repeating_loops
 from tcc.passes.fuse.unify_iterators import Shaped, common_loops, linked_stages, loops_at
-from tcc.record import record
 from tcc.schedule.limits import FusionLimits
 
 # The most padding elements that are stored at one end of a row; wider padding is checked instead.
 _WIDEST = 16
 
 
-@record
+@frozen
 class Loops:
     """The loops that all stages share, and the strip of each stage that follows one of
     these loops."""
@@ -41,7 +41,7 @@ class Loops:
         return Loops(common_loops(stages), (None,) * len(stages))
 
 
-@record
+@frozen
 class _Rows:
     """Rows `scale*i + low .. scale*i + high` of the loop `rows`, for row i of the followed loop."""
 
@@ -51,7 +51,7 @@ class _Rows:
     high: int
 
 
-@record
+@frozen
 class _Use:
     """A read of a component of a stage by stage `reader`, at values `at` of its iterators."""
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
 from tcc.ir.expr.scalar import Read, Source, StageRef, index_values
 from tcc.ir.index import (
@@ -42,11 +43,10 @@ from tcc.passes.fuse.unify_iterators import (
     needs_memory,
     radix_size,
 )
-from tcc.record import record
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
-@record
+@frozen
 class Storage:
     """The storage of an operand or result: its layout over its logical shape."""
 
@@ -136,7 +136,7 @@ def _uncollapsed(
 # ---- values that a tile holds in its scratch -----------------------------------------------------
 
 
-@record
+@frozen
 class InResult:
     """A stage that lies in the memory of a result: the local buffer for it, and the layout of the
     result."""
@@ -183,7 +183,7 @@ def _placed(
     return _placed(replace(small, params=expr.params, stages=again), results, limits)
 
 
-@record
+@frozen
 class InScratch:
     """A stage in a tile's scratch.
 

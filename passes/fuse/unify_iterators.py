@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import reads_of_stages, substitute_all
 from tcc.ir.index import (
@@ -37,13 +38,12 @@ from tcc.ir.index import (
 from tcc.ir.types import element_count
 from tcc.passes.fuse.unit_axes import read_inside
 from tcc.passes.fuse.unroll import unroll
-from tcc.record import record
 
 # The index of an axis along which no iterator is shared.
 _LOOSE = const(0)
 
 
-@record
+@frozen
 class Shaped:
     """A stage, and the logical index of its result as functions of its iterators.
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from itertools import pairwise, product
 from math import prod
 
+from tcc.frozen import entity, frozen
 from tcc.ir.expr import Stage, extent, known_extent, reads
 from tcc.ir.expr.scalar import (
     Apply,
@@ -43,13 +44,12 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.known import all_known
-from tcc.record import entity, record
 
 # The most results of a point: more formulas than registers gain nothing.
 MOST_RESULTS = 64
 
 
-@record
+@frozen
 class Unrolled:
     """A stage with several bodies; result n of a point lies at the index `places[n]`."""
 

@@ -22,6 +22,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Indices, as_int, bounds, const
@@ -30,7 +31,6 @@ from tcc.ir.types import F32, F64, DType, TensorType
 from tcc.known import all_known
 from tcc.ops import OPS
 from tcc.passes.graph.emit import emit
-from tcc.record import record
 
 
 def decompose_transposed(graph: Graph, *, whole: Callable[[Node], bool] | None = None) -> Graph:
@@ -80,7 +80,7 @@ class _Span(NamedTuple):
     taps: int
 
 
-@record
+@frozen
 class _Axis:
     """One spatial axis.
 
@@ -175,7 +175,7 @@ def _has_empty_residues(axes: Sequence[_Axis]) -> bool:
     return any(a.spans[-1].end < a.stride for a in axes)
 
 
-@record
+@frozen
 class _Parts:
     """The convolutions of one node, one for all residues with equally many taps along every axis.
 

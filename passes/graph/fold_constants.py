@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frozen import field_names
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, carrier, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, free_vars
 from tcc.ir.op import Array, Arrays, OpSpec, Trait
 from tcc.ir.types import TensorType, element_count
 from tcc.ops.effort import FAST, is_laborious
-from tcc.record import field_names
 
 # Results of at most _SMALL bytes are always stored. Larger results are stored if they take at most
 # _GROWTH times the bytes of their operands (i8 weights become f32) and their reference runs in

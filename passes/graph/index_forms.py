@@ -19,11 +19,11 @@ from math import gcd
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Scalar, apply, index_value
 from tcc.ir.index import Index, bounds, const, evaluate, maximum, minimum, var_of
 from tcc.ir.op import Array
 from tcc.ir.types import I32, I64, integer_limits
-from tcc.record import record
 
 # The number of elements that are compared at once.
 _PIECE = 1 << 20
@@ -37,7 +37,7 @@ class Ends(Enum):
     CIRCULAR = "begins again at the other end"
 
 
-@record
+@frozen
 class IndexForm:
     """A sum of multiples of digits, and its behaviour beyond `low` and `high`."""
 
@@ -167,7 +167,7 @@ def _radix(odd: Array) -> int:
 # ---- truth values -------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Edge:
     """The start of an interval along an iterator, or its end if `upper`."""
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from tcc.frozen import entity
 from tcc.ir.graph import Graph, Node, Value
 from tcc.ir.graph.rewrite import with_bodies
-from tcc.record import entity
 
 _Operands: TypeAlias = tuple[Value | None, ...]
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Node, Value, captures, walk_values
 from tcc.ir.graph.rewrite import substituted, without_dead
 from tcc.ir.index import Index, const, nonnegative
@@ -24,12 +25,11 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.ops.data.indexing import UpdateSliceAttrs
 from tcc.passes.layout.assign import Placed, ProgramStep
-from tcc.record import record
 
 _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 
-@record
+@frozen
 class Appended:
     """A run writes `rows` rows after the old rows of input `name`, along `axis`."""
 

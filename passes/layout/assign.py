@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from math import prod
 from typing import TypeAlias
 
+from tcc.frozen import entity, frozen
 from tcc.ir.expr import Expr, ExprBuilder, Stage, extent, reads, with_reads
 from tcc.ir.expr.scalar import Read, Scalar, read
 from tcc.ir.graph import Graph, Node, Value, Values
@@ -47,7 +48,6 @@ from tcc.passes.fuse.partition import Group, NodeKind, classify, partition, seen
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
-from tcc.record import entity, record
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
@@ -151,7 +151,7 @@ def on_others(
     return replace(kernel, expr=expr, operands=operands)
 
 
-@record
+@frozen
 class _Halo:
     widths: tuple[tuple[int, int], ...]  # of each logical axis: before, after
     fill: float

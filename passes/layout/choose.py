@@ -25,6 +25,7 @@ from math import inf
 from operator import or_
 from typing import TypeAlias
 
+from tcc.frozen import entity
 from tcc.ir.expr import Expr, Stage, inserted, reads, with_sources
 from tcc.ir.expr.scalar import Read, StageRef, read_from
 from tcc.ir.graph import Value
@@ -34,7 +35,6 @@ from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
-from tcc.record import entity
 from tcc.schedule.alternatives import Alternative
 from tcc.schedule.open_sizes import Times, mean_share, together
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.graph import ConstantStore, Handle, Value
 from tcc.ir.index import Index, Quotient, Remainder, as_int, evaluate, var_of
 from tcc.ir.layout import Layout
 from tcc.ir.narrow import bf16_bits, encode
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType, element_count
-from tcc.record import record
 
 # Alignment of each weight within the section: a vector's, and for a large weight that of a page,
 # where the processor's prefetchers stop. Hints ask for a line of each of several pages
@@ -29,7 +29,7 @@ _PAGE = 4096
 _LARGE = 1 << 16
 
 
-@record
+@frozen
 class Rounded:
     """A constant that is stored in fewer bits.
 
@@ -45,7 +45,7 @@ class Rounded:
     moved: bool
 
 
-@record
+@frozen
 class _Entry:
     handle: Handle
     layout: Layout

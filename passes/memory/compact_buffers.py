@@ -13,6 +13,7 @@ from dataclasses import replace
 from itertools import starmap
 from math import gcd, prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read, Scalar, read
 from tcc.ir.graph import Value
@@ -32,14 +33,13 @@ from tcc.ir.layout import axis_order, permuted
 from tcc.ir.types import TensorType, element_count
 from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, copy_of, on_others, operand_reads
-from tcc.record import record
 from tcc.schedule.nest import typical
 
 # Keeping more than one element in this many costs more time than the memory is worth.
 _PART = 4
 
 
-@record
+@frozen
 class _Life:
     """The steps that compute and read a value, in order, and its bytes at typical sizes."""
 

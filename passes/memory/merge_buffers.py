@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.program import (
     Arena,
     BufferId,
@@ -20,13 +21,12 @@ from tcc.ir.program import (
 from tcc.ir.program.arithmetic import let_values
 from tcc.ir.program.operands import STEPS, buffers_of, renumbered, walk_instructions
 from tcc.ir.types import DType
-from tcc.record import record
 
 # Properties that equal halos share: element type, storage, and widths with the value.
 Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
-@record
+@frozen
 class Life:
     """The first and the last position that touches a buffer."""
 

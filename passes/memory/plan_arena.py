@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.program import (
     Alias,
     Arena,
@@ -47,13 +48,12 @@ from tcc.passes.memory.merge_buffers import (
     laid_over,
     most_live,
 )
-from tcc.record import record
 
 # Bytes of a cache line; no two buffers share one.
 ALIGN = 64
 
 
-@record
+@frozen
 class Lifetime:
     """A buffer of `size` bytes that lives at the positions `first` to `last`, both included.
 

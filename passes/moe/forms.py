@@ -11,6 +11,7 @@ are computed chunk by chunk, so that no row reads all other rows.
 
 from collections.abc import Sequence
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, apply, cast, index_value, literal
 from tcc.ir.index import Index, as_int, bounds, ceildiv, const, minimum
@@ -18,13 +19,12 @@ from tcc.ir.types import I32, TensorType, element_count
 from tcc.ops.algebra.movement import delinearise, linearise
 from tcc.ops.formula import aligned, choose, fn
 from tcc.ops.operands import clamped, wrapped
-from tcc.record import record
 
 # The rows of a chunk, which are compared with each other, and the most rows that form one chunk.
 _CHUNK, _MANY = 256, 2048
 
 
-@record
+@frozen
 class Grouping:
     """Rows in groups: the elements of an `index` select among `matrices`; a tile has `tile` rows of
     one group."""

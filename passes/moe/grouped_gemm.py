@@ -14,6 +14,7 @@ Establishes that these matmuls work on tiles where the prediction is faster.
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
+from tcc.frozen import entity, frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import Index, as_int, const
@@ -24,10 +25,9 @@ from tcc.ops.sizes import CheckIndicesAttrs
 from tcc.passes.graph.check_indices import add_check
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.moe.forms import Grouping, from_tiles, places, rows, to_tiles
-from tcc.record import entity, record
 
 
-@record
+@frozen
 class GroupedMatmul:
     """Rows `[*lead, 1, k]` times the matrices `[k, n]`, of all `matrices`, that an index tensor
     selects; with `swapped`, the matrices are `[n, k]` and transposed.

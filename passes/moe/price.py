@@ -9,6 +9,7 @@ prices.
 
 from dataclasses import field
 
+from tcc.frozen import entity
 from tcc.ir.graph import Graph, GraphBuilder, Value
 from tcc.ir.index import const
 from tcc.ir.types import TensorType
@@ -23,7 +24,6 @@ from tcc.passes.moe.grouped_gemm import (
     tiled_matmul,
 )
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.record import entity
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import typical
 

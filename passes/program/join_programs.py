@@ -13,6 +13,7 @@ equal layouts are stored once, and the arena fits the largest program.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tcc.frozen import frozen
 from tcc.ir.program import (
     Allocate,
     Arena,
@@ -36,7 +37,6 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import defined_registers, renumbered, used_registers
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.program.lowered import Lowered
-from tcc.record import record
 
 
 def join_programs(general: Lowered, specials: Sequence[Lowered]) -> Lowered:
@@ -206,7 +206,7 @@ def _needed(program: Program) -> set[int]:
 # ---- numbers ------------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Renumbering:
     """Rewrites instructions: registers by an offset, buffers, kernels and groups by tables.
 

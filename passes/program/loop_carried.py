@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, Value, Values
 from tcc.ir.index import Index, ceildiv, symbol, var_of
 from tcc.ir.program import Alias, Allocate, BufferId, Dynamic, Register, View
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.program.lower_graph import GraphLowering, byte_count
-from tcc.record import record
 
 # The alignment of each half, equal to that of whole buffers.
 _ALIGN = 64
@@ -35,7 +35,7 @@ def enter_trip(inner: GraphLowering, counter: Register) -> Index:
     return inner.trip
 
 
-@record
+@frozen
 class Halves:
     """A buffer with room for two values that begin `distance` bytes apart; trip t reads the half of
     its parity and writes the other, through `target`."""
@@ -48,7 +48,7 @@ class Halves:
         return (trip % 2) * self.distance
 
 
-@record
+@frozen
 class Carried:
     """Values that are carried from trip to trip: their names in the body, and their buffers.
 

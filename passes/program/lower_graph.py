@@ -14,6 +14,7 @@ from itertools import groupby
 
 import numpy as np
 from tcc.errors import InternalError, UserError
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.expr.scalar import index_value
 from tcc.ir.graph import Graph, Handle, Node, Value
@@ -71,7 +72,6 @@ from tcc.passes.layout.weights import WeightTable, stored_bytes
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
-from tcc.record import record
 from tcc.schedule.backend import KernelModel
 
 _NO_TRIP = const(0)
@@ -407,7 +407,7 @@ def lower_program(
     return program, context.kernels, context.weights
 
 
-@record
+@frozen
 class _Dim:
     """A dimension of an input: the size in its type, and the register with the caller's size."""
 

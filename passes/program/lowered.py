@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.program import Program
 from tcc.ir.tile import TileKernel
@@ -20,7 +21,6 @@ from tcc.passes.memory.plan_arena import ArenaPlanner
 from tcc.passes.program.lower_graph import KernelTable
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.record import record
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Plan:
     packed: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-@record
+@frozen
 class Grouped:
     """A graph, and its nodes in groups: each is one kernel, or one other step of the program."""
 
@@ -47,7 +47,7 @@ class Grouped:
     groups: tuple[Group, ...]
 
 
-@record
+@frozen
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 

@@ -17,6 +17,7 @@ Establishes that no matmul or gemm of two such 8-bit factors is left.
 from dataclasses import replace
 from functools import partial
 
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int
@@ -25,7 +26,6 @@ from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
-from tcc.record import record
 
 # The number of products of bytes whose sum fits 32 bits for all bytes.
 _LONGEST = (1 << 31) // (255 * 255) - 1
@@ -33,7 +33,7 @@ _LONGEST = (1 << 31) // (255 * 255) - 1
 _LEAST = 3
 
 
-@record
+@frozen
 class _Bytes:
     """A factor: 8-bit values, their scale and zero point, and the axis along which scale and zero
     point run (None: one for all)."""

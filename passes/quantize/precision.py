@@ -25,6 +25,7 @@ from math import inf, prod
 from typing import TypeGuard
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
 from tcc.ir.expr.scalar import (
     Read,
@@ -61,14 +62,13 @@ from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
 from tcc.passes.quantize.quantize_weights import group_size, quantized, rounded
 from tcc.passes.quantize.round_stages import rounding_stage, with_rounded
-from tcc.record import record
 from tcc.schedule.nest import multiplied
 
 # Constants of fewer elements stay as they are unless a contraction of pairs needs them.
 _LARGE = 1 << 14
 
 
-@record
+@frozen
 class Precision:
     """The narrow types that values may have.
 
@@ -88,7 +88,7 @@ class Precision:
 FULL = Precision()
 
 
-@record
+@frozen
 class _Replacement:
     """The replacement of an operand: `values`, and a function that computes a read of the operand
     from them.
@@ -100,7 +100,7 @@ class _Replacement:
     value_of: Callable[[Read, int], Scalar]
 
 
-@record
+@frozen
 class _Matmul:
     """A sum of products of two scalars, of which `weight` reads a constant."""
 

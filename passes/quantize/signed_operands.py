@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import (
@@ -44,7 +45,6 @@ from tcc.ir.types import I8, I32, U8, TensorType, element_count
 from tcc.passes.fuse.compose import canonical
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.quantize.zero_points import signed_bytes
-from tcc.record import record
 from tcc.schedule.nest import multiplied
 
 # Half the range of a byte: the difference of an unsigned byte and its signed form.
@@ -71,7 +71,7 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
     return replace(placed, graph=graph, steps=tuple(steps), layouts=layouts)
 
 
-@record
+@frozen
 class _Factor:
     """The operand read by `node`, an i8 or u8, minus `zero` (None is 0), in i32."""
 
@@ -79,7 +79,7 @@ class _Factor:
     zero: Scalar | None
 
 
-@record
+@frozen
 class _Signed:
     """`value`, an i8, plus `offset` (None is 0), in i32."""
 

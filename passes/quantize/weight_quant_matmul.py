@@ -14,6 +14,7 @@ in their narrow types where their blocks run along the sum.
 from dataclasses import replace
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.op import Array
@@ -23,13 +24,12 @@ from tcc.ops.algebra.levels import nibbles
 from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import dequantized
-from tcc.record import record
 
 # Constants of fewer elements are folded to floats, like constants of other types.
 _LARGE = 1 << 14
 
 
-@record
+@frozen
 class _Levels:
     """A constant matrix (k, n) before it is scaled.
 

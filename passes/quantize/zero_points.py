@@ -24,6 +24,7 @@ from functools import partial
 from typing import TypeAlias
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import const
@@ -33,7 +34,6 @@ from tcc.ops.algebra.movement import TransposeAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
-from tcc.record import record
 
 # A factor: bytes and their zero point.
 _Bytes: TypeAlias = tuple[Value, Value | None]
@@ -136,7 +136,7 @@ def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
 # ---- products -----------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Weights:
     """Signed bytes `array`: the weights minus their zero points where `offset` is None, else minus
     `offset` more (i32, broadcast to their columns)."""

@@ -13,6 +13,7 @@ from math import inf
 from typing import TypeAlias
 
 from tcc.errors import TccError
+from tcc.frozen import entity, frozen
 from tcc.ir.expr import Expr
 from tcc.ir.expr.scalar import Read
 from tcc.ir.graph import Handle, Value
@@ -33,7 +34,6 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
-from tcc.record import entity, record
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.open_sizes import Times
 
@@ -209,7 +209,7 @@ def _selects_whole(node: Read, access: Access) -> bool:
     )
 
 
-@record
+@frozen
 class Words:
     """The axis along which `count` neighbours lie in one word."""
 

@@ -13,11 +13,11 @@ from itertools import product
 from math import prod
 
 from tcc.backends.cpu.llvm.text import Code, Reg
+from tcc.frozen import frozen
 from tcc.ir.types import DType, DTypeKind
-from tcc.record import record
 
 
-@record
+@frozen
 class Chunk:
     """Elements `start .. start + count` of a row, in a register of `width >= count` lanes."""
 
@@ -83,7 +83,7 @@ def register_element(dtype: DType) -> str:
     return "i1" if dtype.kind is DTypeKind.BOOL else f"i{8 * dtype.bytes}"
 
 
-@record
+@frozen
 class RegisterBlock:
     """A block's registers: `regs[row * len(chunks) + chunk]`."""
 

@@ -24,16 +24,16 @@ from tcc.backends.cpu.llvm.invariant import same_for_all
 from tcc.backends.cpu.llvm.merge_branches import merged
 from tcc.backends.cpu.llvm.text import Code, LlvmModule, Reg, int_const
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.index import as_int
 from tcc.ir.tile import Load, MemorySpace, Prefetch, TileBuffer, TileKernel, walk_statements
-from tcc.record import record
 from tcc.target import Target
 
 LINE = 64
 
 
-@record
+@frozen
 class KernelText:
     """One kernel's LLVM module and the bytes of scratch that a thread needs to run it."""
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from tcc.backends.cpu.llvm.blocks import Chunk
 from tcc.backends.cpu.llvm.indices import LlvmIndices, constant, lane_of
 from tcc.backends.cpu.llvm.text import Code, Reg, lane_consts
+from tcc.frozen import frozen
 from tcc.ir.index import Index, bounds, const, free_vars, linear_in
 from tcc.ir.tile import Guard
-from tcc.record import record
 
 
-@record
+@frozen
 class Mask:
     """The active lanes: those where `scalar` (an i1) and `vector` hold; None is true.
 

@@ -33,6 +33,7 @@ from tcc.backends.cpu.llvm.storage import (
     stored_constant,
 )
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const, lane_consts, mangled, vector_type
+from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,
     Var,
@@ -46,14 +47,13 @@ from tcc.ir.index import (
 from tcc.ir.layout import row_major_position
 from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_at, lanes
 from tcc.ir.types import DType
-from tcc.record import record
 from tcc.schedule.nest import FEW_APART
 
 _LINE = 64  # bytes; the alignment of constants, which suits every vector
 _WORTH_TRANSPOSING = 4  # the fewest lanes for which transposing beats gathering
 
 
-@record
+@frozen
 class Environment:
     """The state that statements share: indices, addresses of buffers, registers of blocks."""
 

@@ -13,10 +13,10 @@ from tcc.backends.cpu.llvm.compute import combine
 from tcc.backends.cpu.llvm.scalars import emit_scalar
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.tile import Reduce
-from tcc.record import record
 
 Parts = tuple[Reg, ...]  # one register for each component of the monoid
 
@@ -63,7 +63,7 @@ def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[Regist
     return [in_chunks(code, v, first.chunks) for v in values]
 
 
-@record
+@frozen
 class _Tree:
     """Combines items by `bodies`; lanes that take no part hold `identity`."""
 

@@ -11,15 +11,15 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 
+from tcc.frozen import frozen
 from tcc.ir.graph import rounded_number
 from tcc.ir.types import F32
-from tcc.record import record
 from tcc.target import Target
 
 _T = TypeVar("_T")
 
 
-@record
+@frozen
 class Reg:
     """A typed LLVM value: `width` lanes of `elem`; `text` is what follows the type."""
 
@@ -40,7 +40,7 @@ class Reg:
         return f"{self.type} {self.text}"
 
 
-@record
+@frozen
 class Place:
     """An empty line of `lines` reserved for later code, and the `values` remembered there."""
 

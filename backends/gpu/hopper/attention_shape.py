@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tcc.backends.gpu.hopper.boxes import Operand, aligned_buffers, around_loop, operand_of
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, substitute_indices
 from tcc.ir.index import Index, Substitution, Var, free_vars, iterator, substitute
 from tcc.ir.tile import (
@@ -31,7 +32,6 @@ from tcc.ir.tile import (
     walk_statements,
 )
 from tcc.ir.types import BF16, F16, F32
-from tcc.record import record
 
 ROWS = 128  # of a tile: 64 for each warpgroup
 HALF = iterator("half", 2)
@@ -39,7 +39,7 @@ _WIDTHS = (64, 128)
 _NAMES = {"bf16": BF16, "f16": F16}
 
 
-@record
+@frozen
 class AttentionKernel:
     """The kernel of one half of the rows.
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import reduce
 from math import gcd, prod
 
+from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
-from tcc.record import record
 
 # Limits of the engine: the unit of strides and addresses in bytes, the most positions of a box
 # along an axis, and the bound of a tensor's sizes.
@@ -21,7 +21,7 @@ _STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
 _LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
 
 
-@record
+@frozen
 class Box:
     """A box of `shape` at `at` in a tensor of `sizes` and `strides` in elements, outermost first.
 
@@ -35,7 +35,7 @@ class Box:
     transposed: bool
 
 
-@record
+@frozen
 class Operand:
     """An operand that the engine loads: its load, and the load's box."""
 

@@ -29,8 +29,8 @@ from tcc.backends.gpu.hopper.part import (
 from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
+from tcc.frozen import frozen
 from tcc.ir.tile import Store, TileBuffer
-from tcc.record import record
 
 _RING = ("a_ring", "b_ring", "full", "empty")
 _STEPS = (4, 3, 2)  # buffers of a ring: the first number that fits
@@ -56,7 +56,7 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
 # ---- the plan of both parts ---------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Plan:
     """The ring's length, the maps by their names in the text, and the name and box of each result
     that is stored by its map."""

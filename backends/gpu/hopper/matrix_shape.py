@@ -15,6 +15,7 @@ from tcc.backends.gpu.hopper.boxes import (
     box_of,
     operand_of,
 )
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Const
 from tcc.ir.index import as_int
 from tcc.ir.tile import (
@@ -30,7 +31,6 @@ from tcc.ir.tile import (
     TileKernel,
 )
 from tcc.ir.types import BF16, F16, F32
-from tcc.record import record
 
 # Rows and columns of tiles that are worth extra warps: a multiprocessor has room for only one.
 _TILE_SIZES = (128, 256)
@@ -38,7 +38,7 @@ _MOST_ELEMENTS = 1 << 15  # elements of a tile in the registers of two warpgroup
 _LEAST_TRIPS = 4
 
 
-@record
+@frozen
 class MatrixKernel:
     """A kernel of one matmul: `loop` adds `a` times `b` to `acc`, then `after` follows.
 

@@ -15,9 +15,9 @@ from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.print import Printer
 from tcc.backends.gpu.triton.writer import PyExpr
+from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile import Loop, TileBuffer, TileKernel
-from tcc.record import record
 
 HEADER = """import triton.language
 import triton.experimental.gluon.language as tl
@@ -53,7 +53,7 @@ class HopperKernel(Protocol):
 Shape = TypeVar("Shape", bound=HopperKernel)
 
 
-@record
+@frozen
 class GluonText:
     """A module with a kernel, whose parameters are its buffers, then the `maps`."""
 

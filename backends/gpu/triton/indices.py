@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import assert_never
 
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
+from tcc.frozen import entity, frozen
 from tcc.ir.index import (
     Atom,
     Extremum,
@@ -28,7 +29,6 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
-from tcc.record import entity, record
 
 # A block that begins inside a buffer may extend beyond its end by the elements of a block.
 _NARROW = 2**31 - 2**22
@@ -43,7 +43,7 @@ def index_type(kernel: TileKernel) -> str:
     return "tl.int32" if narrow and sizes else "tl.int64"
 
 
-@record
+@frozen
 class VaryingAxes:
     """The axes along which an expression varies; `ranked`: it has a block's rank, else a
     scalar's."""

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 _FILES = ("functions.py", "narrow_functions.py")
 
 
-@record
+@frozen
 class _Function:
     text: str
     uses: tuple[str, ...]

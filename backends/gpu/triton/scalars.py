@@ -21,6 +21,7 @@ from tcc.backends.gpu.triton.dtypes import (
 )
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.errors import InternalError, UserError
+from tcc.frozen import entity
 from tcc.ir.expr.scalar import (
     COMPARISONS,
     Apply,
@@ -36,7 +37,6 @@ from tcc.ir.expr.scalar import (
 from tcc.ir.index import Index
 from tcc.ir.narrow import FORMATS
 from tcc.ir.types import BOOL, F32, F64, DType, DTypeKind, integer_limits
-from tcc.record import entity
 
 _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "*"})
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class PyExpr:
     """A Python expression; `depth` is that of the innermost scope it depends on.
 

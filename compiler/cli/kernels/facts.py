@@ -14,9 +14,9 @@ from types import MappingProxyType, NoneType
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.index.text import name_text
 from tcc.known import all_known
-from tcc.record import record
 
 _NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[A-Za-z_][\w.]*')
 _PLAIN = {"symbol": str, "source": str, "flops": int, "contraction_flops": int, "bytes": int}
@@ -32,7 +32,7 @@ _SIGNS: Mapping[type[ast.operator], Callable[[int, int], int]] = MappingProxyTyp
 )
 
 
-@record
+@frozen
 class KernelFact:
     """One kernel: its source, and the work and predicted time of one launch.
 
@@ -93,7 +93,7 @@ class KernelFact:
         return seconds * amount / nearest
 
 
-@record
+@frozen
 class KernelFacts:
     """The kernels and steps of a program, and the peak rates of the machine it was compiled for.
 

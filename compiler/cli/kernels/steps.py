@@ -10,12 +10,12 @@ from tcc import runtime
 from tcc.cli.arrays import program_of
 from tcc.cli.sizes import step_sizes
 from tcc.errors import UserError
+from tcc.frozen import frozen
 from tcc.ir.op import NamedArrays
-from tcc.record import record
 from tcc.runtime import Module
 
 
-@record
+@frozen
 class StepTime:
     """The seconds of one step in one run of the program, in which the step runs `times` times.
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from tcc.cli.kernels.facts import KernelFact, KernelFacts
 from tcc.cli.kernels.steps import StepTime
 from tcc.cli.show import aligned
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class KernelRow:
     """All launches of a kernel or of a runtime function in one run.
 

@@ -15,8 +15,8 @@ from typing import Any
 from tcc.children import ending
 from tcc.cli.peers.worker import read_arrays, write_arrays
 from tcc.errors import ToolError
+from tcc.frozen import frozen
 from tcc.ir.op import Array, NamedArrays
-from tcc.record import record
 from tcc.temporary import temporary_folder
 
 # Seconds to wait for one answer of a worker: loading and compiling a model, a batch of runs.
@@ -30,7 +30,7 @@ _QUIET = MappingProxyType(
 _OPENVINO_CONSENT = Path("intel") / "openvino_telemetry"
 
 
-@record
+@frozen
 class PeerKind:
     """One kind of peer.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tcc.cli.peers.peer import Peer
-from tcc.record import record
+from tcc.frozen import frozen
 
 # Idle workers of a runtime spin for tens of milliseconds before they sleep; until then they would
 # take a processor from the next peer.
@@ -24,7 +24,7 @@ _SCATTER = 10 / 9
 Turn = Callable[[], Sequence[float]]
 
 
-@record
+@frozen
 class Times:
     """Wall seconds of one peer: its shortest run, the median of its runs, and of each round."""
 

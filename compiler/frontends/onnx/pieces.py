@@ -17,14 +17,14 @@ from tcc.errors import UserError
 from tcc.frontends.onnx.reader import SourceModel, read_model
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.tensors import ELEMENT_TYPES, TensorReader
+from tcc.frozen import frozen
 from tcc.ir.op import Array, Tolerance
 from tcc.ir.types import BF16
-from tcc.record import record
 
 _UNSEEN = 0  # stands for the element type of a value that is not a tensor
 
 
-@record
+@frozen
 class Layer:
     """A node of the model's graph.
 

@@ -17,7 +17,7 @@ from tcc.errors import UserError
 from tcc.file_kind import ONNX, file_kind
 from tcc.frontends.model_file import map_file
 from tcc.frontends.onnx.wire import MalformedError, check_size, split_weights
-from tcc.record import record
+from tcc.frozen import frozen
 
 _LARGEST = (1 << 31) - 1  # a protobuf cannot be larger
 _OLDEST_OPSET = 1
@@ -30,7 +30,7 @@ _NEWEST = {
 }
 
 
-@record
+@frozen
 class SourceModel:
     """A model as read: `name` for messages, `path` for external data, `opsets` by domain.
 

@@ -17,7 +17,7 @@ from tcc.frontends.onnx.functions import (
 from tcc.frontends.onnx.reader import SourceModel, check_opsets
 from tcc.frontends.onnx.rows import bound_row
 from tcc.frontends.onnx.schema import schema_of
-from tcc.record import entity
+from tcc.frozen import entity
 
 _NAMES_SHOWN = 3
 _LONGEST_CELL = 300

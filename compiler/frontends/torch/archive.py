@@ -23,10 +23,10 @@ from tcc.frontends.model_file import map_file
 from tcc.frontends.torch.calls import Program
 from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
+from tcc.frozen import frozen
 from tcc.ir.narrow import bf16_values
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, DType
-from tcc.record import record
 
 # A member's local header: its signature, the sizes of name and extra field.
 _LOCAL = struct.Struct("<4s22x2H")
@@ -88,7 +88,7 @@ def _read(data: memoryview) -> Program:
 # ---- members of the zip file ---------------------------------------------------------------------
 
 
-@record
+@frozen
 class _Archive:
     """The zip file: `members` maps a name to offset, size and checksum, `sound` has the names whose
     checksums were verified."""

@@ -12,12 +12,12 @@ importer needs no torch.
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+from tcc.frozen import entity, frozen
 from tcc.ir.op import Array
 from tcc.ir.types import DType
-from tcc.record import entity, record
 
 
-@record
+@frozen
 class Formula:
     """A function of sizes; `head` is its name in torch's expressions.
 
@@ -41,21 +41,21 @@ class Formula:
 Size: TypeAlias = "int | Formula"
 
 
-@record
+@frozen
 class Ref:
     """A reference to a value by name."""
 
     name: str
 
 
-@record
+@frozen
 class ElementType:
     """An element type, by torch's name (`float32`)."""
 
     name: str
 
 
-@record
+@frozen
 class Opaque:
     """An argument that no converter looks into: a device, a layout, an object."""
 
@@ -65,7 +65,7 @@ class Opaque:
         return self.text
 
 
-@record
+@frozen
 class Ranks:
     """A group of ranks: its name for messages, and its `members` in the form of a program's
     `RankGroup`. Without members it is all ranks, or its ranks are unknown."""
@@ -74,7 +74,7 @@ class Ranks:
     members: tuple[tuple[int, ...], ...] = ()
 
 
-@record
+@frozen
 class Tensor:
     """A tensor without contents; `strides` and `offset`, in elements, give its place in torch's
     memory."""
@@ -85,7 +85,7 @@ class Tensor:
     offset: Size = 0
 
 
-@record
+@frozen
 class Number:
     """A number computed from sizes; `kind` is `int`, `float` or `bool`."""
 
@@ -131,14 +131,14 @@ class Block:
     outputs: tuple[Any, ...]
 
 
-@record
+@frozen
 class Constant:
     """An input that the program itself owns: a parameter, buffer or constant of this name."""
 
     name: str
 
 
-@record
+@frozen
 class Fixed:
     """An input that the export fixed: to a number, a text, None, a group of ranks, or one group for
     each dimension of a mesh."""

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from tcc.errors import UserError
 from tcc.frontends.torch.exported import decomposed, exported
-from tcc.record import record
+from tcc.frozen import frozen
 from torch.multiprocessing.reductions import StorageWeakRef
 
 Compile = Callable[[Any], Callable[..., Any]]
 _STATIC = "_dynamo_static_input_type"  # torch's mark of tensors that a module owns
 
 
-@record
+@frozen
 class _CompiledProgram:
     """A compiled program.
 
@@ -233,7 +233,7 @@ class _Bound(torch.nn.Module):  # type: ignore[misc]
         return self.captured(*arguments)
 
 
-@record
+@frozen
 class _Number:
     """Stands for the tensor in which torch passes a float that changed once."""
 

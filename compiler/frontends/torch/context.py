@@ -12,15 +12,15 @@ from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import computed_type, element_type
+from tcc.frozen import frozen
 from tcc.ir.index import Index, IndexLike, Indices, as_index, as_int, const
 from tcc.ir.types import BOOL, F32, F64, I64, U8, DType
 from tcc.known import all_known
-from tcc.record import record
 
 _MOST_NODES = 20_000  # graph nodes for one call
 
 
-@record
+@frozen
 class Names:
     """The values of a block's names, and the program's description of each (`metas`)."""
 

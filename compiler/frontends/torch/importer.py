@@ -19,9 +19,9 @@ from tcc.frontends.torch.reals import late_size, real_size
 from tcc.frontends.torch.regions import REGIONS
 from tcc.frontends.torch.support import ASSERT_SCALAR, GETITEM, is_arithmetic, is_ignored
 from tcc.frontends.torch.symbols import Symbols
+from tcc.frozen import entity
 from tcc.ir.graph import Graph, GraphBuilder
 from tcc.ir.index import const
-from tcc.record import entity
 
 # Errors that converters raise for arguments that torch would have rejected in tracing.
 _UNSOUND = (

@@ -12,8 +12,8 @@ from typing import Any
 from tcc.errors import UserError
 from tcc.frontends.scope import LARGEST_SIZE, ImportSession
 from tcc.frontends.torch.calls import Formula, Number, Size
+from tcc.frozen import entity
 from tcc.ir.index import Index, bounds, ceildiv, const, floordiv, maximum, minimum, mod
-from tcc.record import entity
 
 
 def _power(base: Index, exponent: Index) -> Index:

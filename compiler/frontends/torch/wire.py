@@ -91,9 +91,9 @@ def _guards(content: Any) -> tuple[str, ...]:
 # ---- pieces of JSON ------------------------------------------------------------------------------
 
 
-def member(record: Any, name: str, kind: type) -> Any:
-    """Returns a field of a record; raises ValueError unless it is of the kind `kind`."""
-    value = record.get(name) if isinstance(record, dict) else None
+def member(item: Any, name: str, kind: type) -> Any:
+    """Returns a field of an item; raises ValueError unless it is of the kind `kind`."""
+    value = item.get(name) if isinstance(item, dict) else None
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ValueError(f"'{name}' is missing, or of another kind than is due")
     return value
@@ -119,8 +119,8 @@ def _union(value: Any) -> tuple[str, Any]:
     return kind, content
 
 
-def _name(record: Any, key: str = "name") -> str:
-    name: str = member(record, key, str)
+def _name(item: Any, key: str = "name") -> str:
+    name: str = member(item, key, str)
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name[:80]!r} is no name")
     return name
@@ -294,8 +294,8 @@ class _Reader:
             raise ValueError(f"nothing is said of '{name}'")
         return self._known[name]
 
-    def _ref(self, record: Any, key: str = "name") -> Ref:
-        name = _name(record, key)
+    def _ref(self, item: Any, key: str = "name") -> Ref:
+        name = _name(item, key)
         if name not in self._defined:
             raise ValueError(f"'{name}' is read before it is computed")
         self._read.add(name)

@@ -20,6 +20,7 @@ from itertools import product
 from math import inf
 from types import MappingProxyType
 
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Apply,
     Bindings,
@@ -53,10 +54,9 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.types import DType, TensorType, integer_limits
-from tcc.record import record
 
 
-@record
+@frozen
 class Monoid:
     """An associative, commutative combination of tuples with an identity.
 
@@ -138,7 +138,7 @@ MONOIDS = MappingProxyType(
 )
 
 
-@record
+@frozen
 class Stage:
     """A definition of one tensor, or of one tensor per component of the monoid.
 
@@ -168,7 +168,7 @@ class Stage:
         return tuple(TensorType(s.dtype, shape) for s in self.body)
 
 
-@record
+@frozen
 class Expr:
     """Stages over operands of types `params`; `outputs` names the node's results in order.
 

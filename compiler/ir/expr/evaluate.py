@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from tcc.frozen import entity
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, unconditional
 from tcc.ir.expr.scalar import (
     FUNCTIONS,
@@ -27,7 +28,6 @@ from tcc.ir.graph import carrier
 from tcc.ir.index import evaluate
 from tcc.ir.op import Array, Arrays, OutArrays
 from tcc.ir.types import BOOL, DType, DTypeKind, integer_limits
-from tcc.record import entity
 
 _GRID_LIMIT = 1 << 24
 _SMALL = 1 << 12

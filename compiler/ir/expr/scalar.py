@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
+from tcc.frozen import entity, frozen
 from tcc.ir.index import (
     Index,
     IndexLike,
@@ -33,7 +34,6 @@ from tcc.ir.index import (
 )
 from tcc.ir.index.interned import intern
 from tcc.ir.types import BOOL, DType, DTypeKind
-from tcc.record import entity, record
 
 
 def _operator(function: str, swapped: bool = False) -> Callable[[Any, Term], Scalar]:
@@ -85,7 +85,7 @@ class IndexValue(_Arithmetic):
     dtype: DType
 
 
-@record
+@frozen
 class StageRef:
     """Component `component` of stage `stage` of the same expression."""
 
@@ -149,7 +149,7 @@ Bindings: TypeAlias = tuple[tuple[Var, Scalar], ...]  # the values of data-depen
 # ---- the function table -----------------------------------------------------------------------
 
 
-@record
+@frozen
 class Function:
     """A scalar function.
 

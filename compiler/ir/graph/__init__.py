@@ -23,12 +23,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
+from tcc.frozen import entity, field_names, frozen
 from tcc.ir.expr import Expr, substitute_sizes
 from tcc.ir.index import Index, Substitution, as_int, const, substitute
 from tcc.ir.narrow import rounded
 from tcc.ir.op import Array, NoAttrs, OpSpec, result_types
 from tcc.ir.types import BF16, DType, TensorType, dtype_of, element_count
-from tcc.record import entity, field_names, record
 
 # Bytes per hashed piece of a constant, and the number of threads that hash one constant.
 _PIECE, _THREADS = 1 << 20, 4
@@ -59,7 +59,7 @@ class Node:
     loc: str
 
 
-@record
+@frozen
 class Handle:
     """The content hash of a constant: SHA-256 over dtype, shape, the last bytes, and the hashes of
     the whole pieces before them."""

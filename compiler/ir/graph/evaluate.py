@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import InternalError, UserError
+from tcc.frozen import entity, frozen
 from tcc.ir.graph import Graph, Node, Value, bind_attrs, carrier, uses
 from tcc.ir.index import Index, Var, as_int, const, free_vars, linear_in, substitute, var_of
 from tcc.ir.op import Array, Arrays, NamedArrays, OutArrays, Trait
 from tcc.ir.types import BF16, DType
-from tcc.record import entity, record
 
 Observer: TypeAlias = Callable[[Node, OutArrays], None]
 Exchange: TypeAlias = Callable[[Node, Array], Array]
@@ -120,7 +120,7 @@ class _Values(ChainMap[Value, Array]):
         raise InternalError(f"%{value.name} is read before it is computed")
 
 
-@record
+@frozen
 class _Frame:
     """The values and sizes of one graph under evaluation; `trip` is the innermost loop's trip
     number."""

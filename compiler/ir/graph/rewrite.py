@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.graph import (
     Graph,
     GraphBuilder,
@@ -25,7 +26,6 @@ from tcc.ir.graph import (
 )
 from tcc.ir.index import Substitution
 from tcc.ir.op import Array, Trait
-from tcc.record import record
 
 Inputs: TypeAlias = tuple[Value | None, ...]
 # The values that replace a node's results; None keeps the node.
@@ -212,7 +212,7 @@ def without_dead(graph: Graph) -> Graph:
 # ---- rules -------------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class Site:
     """A place where a rule is tried: a node and its inputs in the new graph."""
 
@@ -232,7 +232,7 @@ class Site:
         return None if value is None else self.builder.array(value)
 
 
-@record
+@frozen
 class Rule:
     """A local rewrite.
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
+from tcc.frozen import entity
 from tcc.ir.index.interned import intern
 from tcc.ir.index.long import require_short
 from tcc.ir.index.text import atom_text, factor_text, name_text, sum_text
-from tcc.record import entity
 
 
 @entity

@@ -27,8 +27,8 @@ from dataclasses import field
 from enum import Enum
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.types import BF16, F16, F32, F64, I8, I32, I64, U8, DType
-from tcc.record import record
 
 Register: TypeAlias = int
 Registers: TypeAlias = tuple[Register, ...]
@@ -100,21 +100,21 @@ COLLECTIVE_DTYPES = (F16, BF16, F32, F64, I8, U8, I32, I64)
 # ---- places: where a buffer's bytes are -----------------------------------------------------
 
 
-@record
+@frozen
 class Input:
     """The caller's array for input port `port`; read only."""
 
     port: int
 
 
-@record
+@frozen
 class Output:
     """The caller's array for output port `port`, or memory from the caller's allocator."""
 
     port: int
 
 
-@record
+@frozen
 class Weight:
     """`size` bytes at `offset` of the weight section; read only, shared by all instances."""
 
@@ -122,7 +122,7 @@ class Weight:
     size: int
 
 
-@record
+@frozen
 class Arena:
     """A range of the planned arena; both are registers, so the plan may depend on sizes."""
 
@@ -130,7 +130,7 @@ class Arena:
     size: Register
 
 
-@record
+@frozen
 class Symmetric:
     """A range of memory that lies at the same place on all ranks, for ranks to read and write each
     other's. Its ranges are planned separately, from offset 0 on; both fields are registers, as of
@@ -140,19 +140,19 @@ class Symmetric:
     size: Register
 
 
-@record
+@frozen
 class State:
     """Bytes that live as long as the instance; zero at creation."""
 
     size: int
 
 
-@record
+@frozen
 class Dynamic:
     """Memory from the pool allocator, by `Allocate`."""
 
 
-@record
+@frozen
 class Alias:
     """A part of another buffer, aimed by `View`; invalid before its `View`."""
 
@@ -160,7 +160,7 @@ class Alias:
 Place: TypeAlias = Input | Output | Weight | Arena | State | Dynamic | Alias | Symmetric
 
 
-@record
+@frozen
 class Buffer:
     """A byte range.  `label` is for people (`tcc inspect`), never for the machine."""
 
@@ -168,7 +168,7 @@ class Buffer:
     label: str = ""
 
 
-@record
+@frozen
 class Port:
     """An input or output as the caller sees it.
 
@@ -189,7 +189,7 @@ class Port:
 # ---- instructions -------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class Let:
     """`register[target] = op(a, b)`; CONST and DIM have immediates, RANK and SEED no operands."""
 
@@ -199,7 +199,7 @@ class Let:
     b: int = 0
 
 
-@record
+@frozen
 class ReadInt:
     """`register[target] = buffer[element]`, an integer or bool buffer of `dtype`."""
 
@@ -209,7 +209,7 @@ class ReadInt:
     element: int = 0
 
 
-@record
+@frozen
 class Check:
     """Ends the run with the user's error `message` (both values appended) unless a REL b."""
 
@@ -219,7 +219,7 @@ class Check:
     message: str
 
 
-@record
+@frozen
 class Allocate:
     """Gives a `Dynamic` or `Output` buffer at least `size` bytes.
 
@@ -233,7 +233,7 @@ class Allocate:
     keep: bool = False
 
 
-@record
+@frozen
 class View:
     """Aims an `Alias` buffer at `base + register[offset]` bytes."""
 
@@ -242,7 +242,7 @@ class View:
     offset: Register
 
 
-@record
+@frozen
 class Launch:
     """Runs the tiles `0 <= t < register[grid]` of kernel `kernel`, split over the threads.
 
@@ -259,7 +259,7 @@ class Launch:
     least: Register = -1
 
 
-@record
+@frozen
 class TensorRef:
     """A buffer as a contiguous row-major array, for `CallOp`."""
 
@@ -268,7 +268,7 @@ class TensorRef:
     dims: Registers
 
 
-@record
+@frozen
 class CallOp:
     """Calls the C function `op` of runtime/src/ops (sort, top-k, NMS, ...), which documents its
     operands.
@@ -285,7 +285,7 @@ class CallOp:
     results: Registers = ()
 
 
-@record
+@frozen
 class Copy:
     """Copies `size` bytes; ranges do not overlap, or are the same."""
 
@@ -294,7 +294,7 @@ class Copy:
     size: Register
 
 
-@record
+@frozen
 class Branch:
     """Runs `then` if the bool at the front of `condition` is true, else `otherwise`.
 
@@ -308,7 +308,7 @@ class Branch:
     when: Register = -1
 
 
-@record
+@frozen
 class Loop:
     """Runs `body` for `counter = 0, 1, ...` while `counter < register[trips]` and `condition`.
 
@@ -322,7 +322,7 @@ class Loop:
     body: Body
 
 
-@record
+@frozen
 class PlanArena:
     """Plans an arena for buffers whose sizes the inputs decide.
 
@@ -338,7 +338,7 @@ class PlanArena:
     lives: tuple[int, ...]
 
 
-@record
+@frozen
 class Collective:
     """Starts one collective operation of all ranks of the instance's comm, or of a group of ranks.
 
@@ -368,7 +368,7 @@ class Collective:
     group: int = -1
 
 
-@record
+@frozen
 class Wait:
     """Returns when the collective with this ticket, `send` and `receive` is complete.
 
@@ -387,7 +387,7 @@ Instr: TypeAlias = (
 Body: TypeAlias = tuple[Instr, ...]
 
 
-@record
+@frozen
 class RankGroup:
     """Ranks of the comm that have their own collectives.
 
@@ -400,7 +400,7 @@ class RankGroup:
     members: tuple[tuple[int, ...], ...]
 
 
-@record
+@frozen
 class Program:
     """A whole model for the host.  `kernels` names the symbols behind kernel numbers, in order."""
 

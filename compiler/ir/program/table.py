@@ -21,6 +21,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
+from tcc.frozen import frozen
 from tcc.ir.program import (
     Alias,
     Allocate,
@@ -50,7 +51,6 @@ from tcc.ir.program import (
     Wait,
     Weight,
 )
-from tcc.record import record
 
 
 class Kind(Enum):
@@ -108,7 +108,7 @@ class Form(Enum):
     TENSORS = "[]"
 
 
-@record
+@frozen
 class Field:
     """A field of an instruction's class; `lead` is the word before it in the text."""
 
@@ -118,7 +118,7 @@ class Field:
     lead: str = ""
 
 
-@record
+@frozen
 class Row:
     """One instruction or place: its C name, its text (literals and fields alternating), its fields
     in encoding order."""

@@ -43,10 +43,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import TypeAlias
 
+from tcc.frozen import entity, frozen
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, Indices, Substitution, Var, Vars, iterator, substitute
 from tcc.ir.types import DType
-from tcc.record import entity, record
 
 
 class MemorySpace(Enum):
@@ -77,7 +77,7 @@ class Block:
     shape: tuple[int, ...]
 
 
-@record
+@frozen
 class Guard:
     """Active where `0 <= index < extent`; both over sizes, loop, lane and indirect variables."""
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import lcm, prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.index import (
     Atom,
@@ -41,10 +42,9 @@ from tcc.ir.index import (
 )
 from tcc.ir.index.prove import at_most
 from tcc.ir.tile import Guard, If, Loop, guards_at
-from tcc.record import record
 
 
-@record
+@frozen
 class IndexFacts:
     """Facts at one place of a kernel.
 

@@ -21,14 +21,14 @@ from collections.abc import Mapping
 from itertools import chain
 from math import prod
 
+from tcc.frozen import entity, frozen
 from tcc.ir.expr.scalar import Read, Scalar, Scalars, StageRef
 from tcc.ir.index import Index, Var, Vars
 from tcc.ir.tile import Guard, MemorySpace
 from tcc.ir.types import DType
-from tcc.record import entity, record
 
 
-@record
+@frozen
 class GroupBuffer:
     """A flat buffer of `size` elements: an operand or a result of the kernel.
 
@@ -43,7 +43,7 @@ class GroupBuffer:
     place: int | None = None
 
 
-@record
+@frozen
 class Access:
     """The place of a read or a store in a buffer: an offset in elements, and its guards.
 
@@ -58,7 +58,7 @@ class Access:
     beyond: tuple[Guard, ...] = ()
 
 
-@record
+@frozen
 class Strip:
     """The rows of a stage that a tile computes for its rows of the common loop `loop`.
 
@@ -114,7 +114,7 @@ class GroupStage:
         return tuple(chain.from_iterable(self.stores))
 
 
-@record
+@frozen
 class Rescale:
     """Correction of a stage's running sums when the accumulator `state` changes.
 
@@ -133,7 +133,7 @@ class Rescale:
         return self.state.source
 
 
-@record
+@frozen
 class StreamLoop:
     """Stages that share the streaming loop `loop`, a block at a time.
 

@@ -5,36 +5,36 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.op import Array, NoAttrs, OnnxBinding, OpSpec, Tolerance
 from tcc.ops.formula import choose, fn
 from tcc.ops.pointwise import pointwise_op
 from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
-from tcc.record import record
 
 
-@record
+@frozen
 class LeakyReluAttrs:
     """`alpha`: the slope left of zero."""
 
     alpha: float = 0.01
 
 
-@record
+@frozen
 class EluAttrs:
     """`alpha`: minus the limit at minus infinity."""
 
     alpha: float = 1.0
 
 
-@record
+@frozen
 class CeluAttrs:
     """`alpha`: minus the limit at minus infinity, and the width of the bend."""
 
     alpha: float = 1.0
 
 
-@record
+@frozen
 class SeluAttrs:
     """The two constants of self-normalisation."""
 
@@ -42,14 +42,14 @@ class SeluAttrs:
     gamma: float = 1.0507010221481323
 
 
-@record
+@frozen
 class ThresholdedReluAttrs:
     """`alpha`: the result is zero up to `alpha`."""
 
     alpha: float = 1.0
 
 
-@record
+@frozen
 class HardSigmoidAttrs:
     """Slope and value at zero."""
 
@@ -57,14 +57,14 @@ class HardSigmoidAttrs:
     beta: float = 0.5
 
 
-@record
+@frozen
 class SiluAttrs:
     """x * sigmoid(alpha * x)."""
 
     alpha: float = 1.0
 
 
-@record
+@frozen
 class ShrinkAttrs:
     """Zero within `lambd` of zero; outside moved towards zero by `bias`."""
 
@@ -72,7 +72,7 @@ class ShrinkAttrs:
     lambd: float = 0.5
 
 
-@record
+@frozen
 class GeluAttrs:
     """`approximate` is none (with erf) or tanh."""
 

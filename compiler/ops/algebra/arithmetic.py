@@ -5,6 +5,7 @@ from functools import reduce
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.op import (
@@ -48,19 +49,18 @@ from tcc.ops.shapes import (
     required,
     same_dtype,
 )
-from tcc.record import record
 
 MANY = 1 << 16  # more operands than any model has
 
 
-@record
+@frozen
 class ModAttrs:
     """`fmod`: the remainder has the sign of the dividend (C's fmod), else of the divisor."""
 
     fmod: bool = False
 
 
-@record
+@frozen
 class BitShiftAttrs:
     """`direction` is LEFT or RIGHT."""
 

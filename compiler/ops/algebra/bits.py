@@ -1,13 +1,13 @@
 """Reinterprets the bits of a tensor as another element type."""
 
+from tcc.frozen import frozen
 from tcc.ir.op import Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import DType, TensorType
 from tcc.ops.operands import require
 from tcc.ops.shapes import COMMON, required
-from tcc.record import record
 
 
-@record
+@frozen
 class BitCastAttrs:
     """`to` is as wide as the operand's element type."""
 

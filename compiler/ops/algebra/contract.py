@@ -9,6 +9,7 @@ from operator import mul
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import Index, as_int, const
@@ -39,12 +40,11 @@ from tcc.ops.shapes import (
     required,
     same_dtype,
 )
-from tcc.record import record
 
 _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 
-@record
+@frozen
 class GemmAttrs:
     """`alpha * A' * B' + beta * C`, where a prime transposes if its flag is set."""
 
@@ -54,7 +54,7 @@ class GemmAttrs:
     trans_b: bool
 
 
-@record
+@frozen
 class EinsumAttrs:
     """`equation` like "bij,bjk->bik": one letter per axis, an arrow, no ellipsis or spaces."""
 

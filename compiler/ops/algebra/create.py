@@ -1,6 +1,7 @@
 """Ops that create tensors from sizes, not from elements."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, const
@@ -9,17 +10,16 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import by_element, chosen, wide
 from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
-from tcc.record import record
 
 
-@record
+@frozen
 class RangeAttrs:
     """`size` is the number of elements; it was computed from the operand `limit`."""
 
     size: Index
 
 
-@record
+@frozen
 class ShapeOfAttrs:
     """The dims of axes `start` to `end` (exclusive)."""
 
@@ -27,7 +27,7 @@ class ShapeOfAttrs:
     end: int
 
 
-@record
+@frozen
 class DimsAttrs:
     """`values` are the elements of the vector."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.index import as_int
 from tcc.ir.op import (
@@ -25,12 +26,11 @@ from tcc.ops.algebra.contract import rounded
 from tcc.ops.formula import wide
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, check_axis, check_dtype, present, replaced, required
-from tcc.record import record
 
 _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 
-@record
+@frozen
 class CumSumAttrs:
     """`exclusive` excludes the element itself; `reverse` runs from the last element back."""
 

@@ -1,6 +1,7 @@
 """Triangles of matrices, and identity matrices."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, as_int
@@ -8,10 +9,9 @@ from tcc.ir.op import Arrays, OutArrays, OutTypes, Trait, Types
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, present, required
-from tcc.record import record
 
 
-@record
+@frozen
 class TriluAttrs:
     """Keeps the elements on diagonal `k` and above (`upper`) or below it; 0 is the main
     diagonal."""
@@ -20,7 +20,7 @@ class TriluAttrs:
     k: Index
 
 
-@record
+@frozen
 class EyeLikeAttrs:
     """Ones of type `to` on diagonal `k`."""
 

@@ -1,6 +1,7 @@
 """Matmuls with a narrow right operand: levels scaled by blocks, or 8-bit floats."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
@@ -18,10 +19,9 @@ from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32, TensorType, tensor
 from tcc.ops.algebra.contract import matmul_sum
 from tcc.ops.formula import fn
 from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
-from tcc.record import record
 
 
-@record
+@frozen
 class LevelsAttrs:
     """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
     levels of 8 bits have one byte each.  `block` levels along the summed axis share a scale."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, IndexLike, as_int, const
@@ -24,26 +25,25 @@ from tcc.ir.types import I64, TensorType, element_count
 from tcc.ops.formula import aligned, by_element, choose, fn
 from tcc.ops.operands import differ, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, agree, present, replaced, required, same_dtype
-from tcc.record import record
 
 _MOVES = Trait.MOVEMENT
 
 
-@record
+@frozen
 class ReshapeAttrs:
     """`shape` is the whole output shape; no 0 or -1 placeholders."""
 
     shape: Shape
 
 
-@record
+@frozen
 class TransposeAttrs:
     """Output axis `a` is input axis `perm[a]`."""
 
     perm: tuple[int, ...]
 
 
-@record
+@frozen
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.
 
@@ -54,7 +54,7 @@ class ExpandAttrs:
     shape: Shape
 
 
-@record
+@frozen
 class SliceAttrs:
     """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
 
@@ -63,12 +63,12 @@ class SliceAttrs:
     sizes: Shape
 
 
-@record
+@frozen
 class ConcatAttrs:
     axis: int
 
 
-@record
+@frozen
 class SplitAttrs:
     """`sizes` of the parts along `axis`; they add up to its extent."""
 
@@ -76,7 +76,7 @@ class SplitAttrs:
     sizes: Shape
 
 
-@record
+@frozen
 class TileAttrs:
     repeats: Shape
 

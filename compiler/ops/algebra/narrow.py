@@ -3,6 +3,7 @@
 from functools import reduce
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast
 from tcc.ir.index import Index
@@ -48,7 +49,6 @@ from tcc.ir.types import (
 )
 from tcc.ops.formula import by_element, choose, fn
 from tcc.ops.shapes import Point, check_dtype, present, required
-from tcc.record import record
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
@@ -58,7 +58,7 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # the range of f8e8m0
 # ---- rounding -----------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class NarrowAttrs:
     """`to` is a narrow float type.
 
@@ -132,7 +132,7 @@ def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
 # ---- elements that share bytes ------------------------------------------------------------------
 
 
-@record
+@frozen
 class UnpackAttrs:
     """The bytes hold `count` elements of type `to`."""
 
@@ -140,7 +140,7 @@ class UnpackAttrs:
     count: Index
 
 
-@record
+@frozen
 class PackAttrs:
     """The lowest `bits` of each element are kept: 2 or 4."""
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value, literal
 from tcc.ir.index import Index, const, maximum, minimum, nonnegative
@@ -19,12 +20,11 @@ from tcc.ir.types import BOOL, I64, TensorType
 from tcc.ops.formula import by_element, choose
 from tcc.ops.operands import inside, none_negative, require, sizes
 from tcc.ops.shapes import MOVED, Point, Shape, optional, required
-from tcc.record import record
 
 _MODES = ("constant", "edge", "reflect", "wrap")
 
 
-@record
+@frozen
 class PadAttrs:
     """One entry per axis; a negative entry crops.  Cropping comes before padding."""
 

@@ -7,6 +7,7 @@ from operator import and_
 from typing import Any, Literal
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, as_index, ceildiv, const, maximum, minimum
@@ -28,10 +29,9 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, present, required
-from tcc.record import record
 
 
-@record
+@frozen
 class PoolAttrs(WindowAttrs):
     """`count_include_pad` belongs to average_pool, `p` to lp_pool, `storage_order` (0: row-major
     positions, 1: column-major ones) to max_pool_indices."""
@@ -43,7 +43,7 @@ class PoolAttrs(WindowAttrs):
     storage_order: int = 0
 
 
-@record
+@frozen
 class MaxUnpoolAttrs:
     """`shape` is the whole output shape; positions count through it in row-major order."""
 

@@ -1,6 +1,7 @@
 """Quantisation: floats to narrow integers and back, per tensor, per axis or per block."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.graph import carrier
@@ -50,7 +51,6 @@ from tcc.ops.shapes import (
     replaced,
     required,
 )
-from tcc.record import record
 
 _NARROW = (I8, U8, I16, U16)
 _PACKED = (I2, I4, U2, U4)
@@ -58,7 +58,7 @@ _LEVELS = (*_NARROW, *_PACKED, *FORMATS)  # the types of quantised values
 _SCALES = (F32, F16, BF16)
 
 
-@record
+@frozen
 class QuantizeAttrs:
     """`to` is the integer or narrow float type; floats beyond its range `saturate`.
 
@@ -74,7 +74,7 @@ class QuantizeAttrs:
     precision: DType = F32
 
 
-@record
+@frozen
 class DequantizeAttrs:
     """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, by default the
     scale's."""

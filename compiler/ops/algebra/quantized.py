@@ -6,6 +6,7 @@ The q-linear ops scale the sums in f32, round to nearest even, add the zero poin
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, const
@@ -33,7 +34,6 @@ from tcc.ops.algebra.window import (
 from tcc.ops.formula import fn
 from tcc.ops.operands import inside, require
 from tcc.ops.shapes import agree, check_broadcast, optional, present, required
-from tcc.record import record
 
 _BYTES = (U8, I8)
 
@@ -141,7 +141,7 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
 # ---- conv_integer --------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class ConvIntegerAttrs(ConvAttrs):
     """`border` is the value around an image without a zero point; with a zero point it is 0, and
     the border holds the zero point."""

@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike
@@ -51,10 +52,9 @@ from tcc.ops.shapes import (
     reduced_shape,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class ReduceAttrs:
     """`axes` are distinct; empty means no reduction.  `keepdims` keeps them with extent one."""
 
@@ -62,7 +62,7 @@ class ReduceAttrs:
     keepdims: bool
 
 
-@record
+@frozen
 class ArgAttrs:
     """Among equal extrema along `axis` the first one counts, with `select_last` the last one."""
 
@@ -77,7 +77,7 @@ ORDERED = (*SUMMABLE, I8, U8, BOOL)
 Finish = Callable[[Scalar, Index], Scalar]
 
 
-@record
+@frozen
 class _Reduction:
     """`finish` gets the accumulator and the number of combined elements; `real`: it needs f64 for
     integer operands."""

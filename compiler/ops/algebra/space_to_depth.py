@@ -1,6 +1,7 @@
 """Movement in blocks and in sequences: depth_to_space, space_to_depth, reverse_sequence."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import as_int
@@ -10,10 +11,9 @@ from tcc.ops.algebra.movement import move_row
 from tcc.ops.formula import choose
 from tcc.ops.operands import require
 from tcc.ops.shapes import Point, agree, present, replaced, required
-from tcc.record import record
 
 
-@record
+@frozen
 class DepthToSpaceAttrs:
     """`mode` is "DCR" (depth, column, row) or "CRD"."""
 
@@ -21,12 +21,12 @@ class DepthToSpaceAttrs:
     mode: str
 
 
-@record
+@frozen
 class SpaceToDepthAttrs:
     blocksize: int
 
 
-@record
+@frozen
 class ReverseSequenceAttrs:
     """The axes are 0 and 1 in either order."""
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.narrow import rounded
@@ -39,17 +40,16 @@ from tcc.ops.shapes import (
     present,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class CastAttrs:
     """`to` is the element type of the result."""
 
     to: DType
 
 
-@record
+@frozen
 class IsInfAttrs:
     """The infinities that count."""
 

@@ -13,6 +13,7 @@ from operator import and_
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value
 from tcc.ir.index import Index, IndexLike, as_index, as_int, ceildiv, const, minimum
@@ -33,10 +34,9 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import dims, inside, none_negative, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, required, same_dtype
-from tcc.record import record
 
 
-@record
+@frozen
 class WindowAttrs:
     """One entry per spatial axis; `before` and `after` are the padding of the image."""
 
@@ -56,14 +56,14 @@ class WindowAttrs:
         return 0 if any(as_index(p) is not const(0) for p in (*self.before, *self.after)) else None
 
 
-@record
+@frozen
 class ConvAttrs(WindowAttrs):
     """A convolution, with zeros around the image."""
 
     group: int
 
 
-@record
+@frozen
 class ConvTransposeAttrs(WindowAttrs):
     """`output_padding` adds rows at the far end of each axis."""
 
@@ -71,7 +71,7 @@ class ConvTransposeAttrs(WindowAttrs):
     group: int
 
 
-@record
+@frozen
 class Col2ImAttrs(WindowAttrs):
     """`image` and `block` are the spatial shapes of the output and of one column's patch."""
 

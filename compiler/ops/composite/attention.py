@@ -5,6 +5,7 @@ with the stages that the small ops would have.
 """
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.index import Index, as_int, const
@@ -16,10 +17,9 @@ from tcc.ops.formula import by_element, choose, fn, read_aligned, wide
 from tcc.ops.operands import guard, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, present, required
-from tcc.record import record
 
 
-@record
+@frozen
 class AttentionAttrs:
     """`softcap` 0 means none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
     come before the first query."""
@@ -30,7 +30,7 @@ class AttentionAttrs:
     offset: Index = const(0)
 
 
-@record
+@frozen
 class RotaryEmbeddingAttrs:
     """The first `rotary_dim` elements of each head are rotated; `interleaved` pairs neighbours,
     otherwise element `k` pairs with `k + rotary_dim // 2`."""

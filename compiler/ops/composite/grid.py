@@ -10,6 +10,7 @@ from itertools import product
 from operator import add
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value, literal
 from tcc.ir.index import Index, as_int
@@ -30,12 +31,11 @@ from tcc.ops.composite.resize import cubic_weight, cubic_weights
 from tcc.ops.formula import by_element, fn, number, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
-from tcc.record import record
 
 _ALPHA = -0.75  # the cubic kernel's coefficient
 
 
-@record
+@frozen
 class GridSampleAttrs:
     """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
 
@@ -44,7 +44,7 @@ class GridSampleAttrs:
     align_corners: bool
 
 
-@record
+@frozen
 class AffineGridAttrs:
     """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
 
@@ -52,7 +52,7 @@ class AffineGridAttrs:
     align_corners: bool
 
 
-@record
+@frozen
 class DeformConvAttrs:
     """A convolution; channels form `offset_group` groups that share offsets."""
 

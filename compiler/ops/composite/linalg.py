@@ -6,6 +6,7 @@ Importers compose solving, inverting, determinants and pseudo-inverses of these 
 from collections.abc import Iterator
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, minimum
 from tcc.ir.op import (
     Array,
@@ -23,10 +24,9 @@ from tcc.ir.op import (
 from tcc.ir.types import F32, F64, I32, I64, TensorType
 from tcc.ops.operands import require, sizes
 from tcc.ops.shapes import agree, agree_shapes, required
-from tcc.record import record
 
 
-@record
+@frozen
 class TriangleAttrs:
     """The triangle that holds the matrix; with `unit` its diagonal counts as one and is not
     read."""
@@ -35,7 +35,7 @@ class TriangleAttrs:
     unit: bool
 
 
-@record
+@frozen
 class RowsAttrs:
     """The number of rows."""
 

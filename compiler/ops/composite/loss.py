@@ -5,6 +5,7 @@ from the last class.
 """
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, literal
 from tcc.ir.op import (
@@ -33,10 +34,9 @@ from tcc.ops.shapes import (
     present,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class LossAttrs:
     """`reduction` is none, sum or mean (weighted by the labels' weights).
 

@@ -1,6 +1,7 @@
 """Normalisations by magnitude, without centring: root mean square, lp norms, local response."""
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, cast, index_value
 from tcc.ir.op import Arrays, OnnxBinding, OutArrays, OutTypes, Types
@@ -24,10 +25,9 @@ from tcc.ops.shapes import (
     present,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class LpNormAttrs:
     """The norm of order `p` (1 or 2) along `axis`."""
 
@@ -35,7 +35,7 @@ class LpNormAttrs:
     p: int = 2
 
 
-@record
+@frozen
 class LrnAttrs:
     """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
 

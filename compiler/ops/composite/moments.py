@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value
 from tcc.ir.op import Arity, Array, OnnxBinding, OpSpec, Tolerance, Trait, Types
@@ -16,10 +17,9 @@ from tcc.ops.shapes import (
     check_broadcast,
     optional,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
@@ -35,7 +35,7 @@ class NormAttrs:
 # ---- building blocks of the expressions ---------------------------------------------------------
 
 
-@record
+@frozen
 class Moments:
     """The stages of the sum and of the sum of centred squares, and the number of elements."""
 

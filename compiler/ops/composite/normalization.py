@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast
 from tcc.ir.index import as_int
@@ -45,10 +46,9 @@ from tcc.ops.shapes import (
     reduced_shape,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class GroupNormAttrs:
     """Axis 1 is divided into `num_groups` equal groups."""
 
@@ -56,14 +56,14 @@ class GroupNormAttrs:
     epsilon: float = 1e-5
 
 
-@record
+@frozen
 class EpsilonAttrs:
     """`epsilon` is added to a variance before the root."""
 
     epsilon: float = 1e-5
 
 
-@record
+@frozen
 class AxesAttrs:
     """Distinct axes, at least 0."""
 

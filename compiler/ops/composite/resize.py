@@ -17,6 +17,7 @@ from functools import reduce
 from operator import add
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, Source, cast, index_value, literal
 from tcc.ir.index import Index, as_int
@@ -35,7 +36,6 @@ from tcc.ops.formula import choose, fn, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.reference import in_f32
 from tcc.ops.shapes import COMMON, Point, Shape, optional, replaced, required
-from tcc.record import record
 
 COORDINATES = tuple(
     "half_pixel half_pixel_symmetric pytorch_half_pixel align_corners asymmetric "
@@ -45,7 +45,7 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 MODES = ("nearest", "linear", "cubic")
 
 
-@record
+@frozen
 class ResizeAttrs:
     """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from the
     sizes or is in operand 1 (f64, one per axis; rounded to f32).
@@ -78,7 +78,7 @@ class ResizeAttrs:
 Amount = float | Scalar  # a number, or one that an operand holds
 
 
-@record
+@frozen
 class _Axis:
     """One axis to interpolate: extents, scale, and the part of the input in `roi`."""
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import ceil, copysign, floor
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import const
 from tcc.ir.op import (
     Array,
@@ -22,10 +23,9 @@ from tcc.ir.op import (
 from tcc.ir.types import F32, F64, I64, TensorType
 from tcc.ops.operands import dims, require
 from tcc.ops.shapes import agree, present
-from tcc.record import record
 
 
-@record
+@frozen
 class RoiAlignAttrs:
     """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
     `half_pixel` shifts regions by half a pixel."""
@@ -38,7 +38,7 @@ class RoiAlignAttrs:
     half_pixel: bool
 
 
-@record
+@frozen
 class MaxRoiPoolAttrs:
     pooled_shape: tuple[int, ...]
     spatial_scale: float

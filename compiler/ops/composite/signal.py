@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from math import pi, prod
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, cast, index_value, literal
 from tcc.ir.index import Index, as_int, const, minimum
@@ -27,10 +28,9 @@ from tcc.ops.shapes import (
     replaced,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class WindowAttrs:
     """`size` elements of type `to`; a periodic window omits its last element."""
 
@@ -39,7 +39,7 @@ class WindowAttrs:
     to: DType
 
 
-@record
+@frozen
 class DftAttrs:
     """Transforms `length` elements of `axis`, cut or padded with zeros.
 
@@ -53,7 +53,7 @@ class DftAttrs:
     onesided: bool
 
 
-@record
+@frozen
 class StftAttrs:
     """Frames of `length` elements, `step` apart; `onesided` returns the first half of the
     spectra."""
@@ -63,7 +63,7 @@ class StftAttrs:
     onesided: bool
 
 
-@record
+@frozen
 class MelAttrs:
     """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
 

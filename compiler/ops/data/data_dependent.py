@@ -5,6 +5,7 @@ They have no tensor expression; each is a C function of the runtime.  For a data
 """
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.op import (
     Array,
@@ -28,10 +29,9 @@ from tcc.ops.shapes import (
     replaced,
     required,
 )
-from tcc.record import record
 
 
-@record
+@frozen
 class TopKAttrs:
     """The `k` largest (or smallest) elements along `axis`; equal elements keep their order."""
 
@@ -41,14 +41,14 @@ class TopKAttrs:
     sorted: bool
 
 
-@record
+@frozen
 class NonZeroAttrs:
     """`size` is the number of elements that are not zero."""
 
     size: Index
 
 
-@record
+@frozen
 class CompressAttrs:
     """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
 
@@ -56,7 +56,7 @@ class CompressAttrs:
     size: Index
 
 
-@record
+@frozen
 class UniqueAttrs:
     """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
 
@@ -65,7 +65,7 @@ class UniqueAttrs:
     size: Index
 
 
-@record
+@frozen
 class NonMaxSuppressionAttrs:
     """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
 
@@ -73,7 +73,7 @@ class NonMaxSuppressionAttrs:
     size: Index
 
 
-@record
+@frozen
 class BindSizeAttrs:
     """`symbol` gets the value of element `element` (row-major) of the operand, which must be in the
     symbol's range; if `signed`, numbers below zero are allowed too."""

@@ -7,6 +7,7 @@ unspecified element, never an access outside the tensor: reads are clamped, scat
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, index_value
 from tcc.ir.index import Index, IndexLike, Var, as_int, const
@@ -37,17 +38,16 @@ from tcc.ops.shapes import (
     replaced,
     required,
 )
-from tcc.record import record
 
 Binding = tuple[Var, Scalar]
 
 
-@record
+@frozen
 class GatherNdAttrs:
     batch_dims: int = 0
 
 
-@record
+@frozen
 class ScatterAttrs:
     """`reduction` is none, add, mul, max or min."""
 
@@ -55,14 +55,14 @@ class ScatterAttrs:
     reduction: str = "none"
 
 
-@record
+@frozen
 class ScatterNdAttrs:
     """`reduction` is none, add, mul, max or min."""
 
     reduction: str = "none"
 
 
-@record
+@frozen
 class UpdateSliceAttrs:
     """The update's rows replace those from `start` on along `axis`."""
 
@@ -70,7 +70,7 @@ class UpdateSliceAttrs:
     start: Index
 
 
-@record
+@frozen
 class OneHotAttrs:
     """`axis` is the position of the new axis of extent `depth` in the output."""
 
@@ -78,7 +78,7 @@ class OneHotAttrs:
     depth: Index
 
 
-@record
+@frozen
 class TensorScatterAttrs:
     """`mode` is linear, or circular, where writes past the end continue at the front."""
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import as_int
 from tcc.ir.lists import NOTHING, ListType, dims_of, fits, joined, optional_of, sequence_of
 from tcc.ir.op import (
@@ -28,10 +29,9 @@ from tcc.ir.op import (
 from tcc.ir.types import I64, DType, TensorType
 from tcc.ops.operands import require
 from tcc.ops.shapes import ALL, optional, present, required
-from tcc.record import record
 
 
-@record
+@frozen
 class ListMakeAttrs:
     """`item` is the element type of the entries."""
 
@@ -39,28 +39,28 @@ class ListMakeAttrs:
     optional: bool
 
 
-@record
+@frozen
 class ListItemAttrs:
     """`item` is the element type of the entries."""
 
     item: DType
 
 
-@record
+@frozen
 class ListAtAttrs:
     """`type` is the type of the entry."""
 
     type: TensorType
 
 
-@record
+@frozen
 class ListExpectAttrs:
     """`type` is the type that every entry must have."""
 
     type: DType
 
 
-@record
+@frozen
 class ListConcatAttrs:
     """Entries are joined along `axis` of the result; with `new_axis` they are stacked."""
 
@@ -69,7 +69,7 @@ class ListConcatAttrs:
     type: TensorType
 
 
-@record
+@frozen
 class ListSplitAttrs:
     """x is split along `axis` into pieces of the sizes in the second operand.  A scalar is the size
     of all pieces, and the last one may be smaller.  `keep` False drops the axis of pieces of size

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.op import Array
 from tcc.ops.data.regex_parse import (
     BEGIN,
@@ -29,7 +30,6 @@ from tcc.ops.data.regex_parse import (
     Repeat,
     parse_pattern,
 )
-from tcc.record import record
 
 _MOST_NODES = 20_000
 _MOST_STATES = 4096
@@ -37,7 +37,7 @@ _MOST_WORK = 4_000_000
 _BOUNDS = (BOUNDARY, INSIDE)
 
 
-@record
+@frozen
 class Automaton:
     """A deterministic automaton.  `classes` u8[256] groups bytes; `moves` i32[states, groups] has
     the next state, or -1; `accepts` is u8[states].  State 0 is the first."""
@@ -184,7 +184,7 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 # ---- automata that are in one place --------------------------------------------------------------
 
 
-@record
+@frozen
 class _State:
     """A set of places of the net; `word`: after a character of a word, `first`: at the text's
     start."""

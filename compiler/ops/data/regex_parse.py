@@ -13,7 +13,7 @@ from functools import cache
 from itertools import groupby
 from typing import TypeAlias
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 LAST_CODE = sys.maxunicode
 BEGIN, END, BOUNDARY, INSIDE = "begin", "end", "boundary", "inside"
@@ -24,14 +24,14 @@ _LONGEST = 10_000
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 
-@record
+@frozen
 class Chars:
     """One character of a set: ascending ranges of code points with gaps between them."""
 
     ranges: Ranges
 
 
-@record
+@frozen
 class Mark:
     """The empty text, only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE`,
     where no boundary is."""
@@ -39,17 +39,17 @@ class Mark:
     kind: str
 
 
-@record
+@frozen
 class Concatenation:
     parts: tuple[Node, ...]
 
 
-@record
+@frozen
 class Choice:
     parts: tuple[Node, ...]
 
 
-@record
+@frozen
 class Repeat:
     """Repeats `part` from `minimum` to `maximum` times; None is any number."""
 

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import Index
 from tcc.ir.op import (
     Array,
@@ -27,12 +28,11 @@ from tcc.ir.types import BOOL, F32, F64, I64, STRING, U8, DType, TensorType, ele
 from tcc.ops.data.regex import compile_pattern, matches
 from tcc.ops.operands import require
 from tcc.ops.shapes import INTEGERS, Shape, present, required
-from tcc.record import record
 
 _SPACES = " \t\n\r\v\f"
 
 
-@record
+@frozen
 class StringSplitAttrs:
     """Splits at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size`
     is the largest number of pieces of an element."""
@@ -42,33 +42,33 @@ class StringSplitAttrs:
     size: Index
 
 
-@record
+@frozen
 class StringCaseAttrs:
     upper: bool
 
 
-@record
+@frozen
 class StringRemoveAttrs:
     """`size` is the number of remaining strings, at least one: an empty string if none remain."""
 
     size: Index
 
 
-@record
+@frozen
 class StringMatchAttrs:
     """`pattern` is a regular expression of RE2's syntax."""
 
     pattern: str
 
 
-@record
+@frozen
 class StringParseAttrs:
     """`to` is the element type of the numbers."""
 
     to: DType
 
 
-@record
+@frozen
 class StringDecodeAttrs:
     """`shape` of the strings; the operands are their bytes and where each ends."""
 

@@ -4,17 +4,17 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.index import const
 from tcc.ir.op import Array, Arrays, OpSpec, OutArrays, OutTypes, Types
 from tcc.ir.types import F32, I32, I64, STRING, TensorType
 from tcc.ops.operands import require
 from tcc.ops.shapes import present, required
-from tcc.record import record
 
 MODES = ("TF", "IDF", "TFIDF")
 
 
-@record
+@frozen
 class TfIdfAttrs:
     """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
     the g-th n-gram, `weights[g]` the factor of IDF and TFIDF (absent: 1).  Tokens of one n-gram are

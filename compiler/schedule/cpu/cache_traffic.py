@@ -8,9 +8,9 @@ and Design Space Exploration for Optimization of CNNs", 2021.)
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tcc.frozen import entity
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
-from tcc.record import entity
 from tcc.schedule.cpu.machine import SHARE
 from tcc.schedule.footprint import Touch
 

@@ -15,9 +15,9 @@ prices, not all combinations. A setting has to save more than the prices' error 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
-from tcc.record import record
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -31,7 +31,7 @@ from tcc.schedule.open_sizes import Times, mean_share
 LEAST = 3e-6
 
 
-@record
+@frozen
 class Knob:
     """A field of `Knobs`, its `settings` to try, and the fraction of the price that a setting must
     save.
@@ -49,7 +49,7 @@ class Knob:
         return [replace(knobs, **{self.name: n}) for n in self.settings]
 
 
-@record
+@frozen
 class KnobChoice:
     """The chosen knobs, the price in seconds of their schedule and of the analytic one, and the
     number of different schedules that were priced."""

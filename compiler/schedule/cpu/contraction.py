@@ -13,11 +13,11 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil, inf, prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Var, Vars, as_int, const, free_vars, substitute
 from tcc.ir.tile.group import GroupStage
-from tcc.record import record
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.packing import packs, unpacking_operations
 from tcc.schedule.cpu.schedule import Nest
@@ -67,7 +67,7 @@ FEW = 8
 WORTH = 0.98
 
 
-@record
+@frozen
 class ContractionLoops:
     """A contraction and the loops that its factors vary with: those of the factor along the vector
     loop, and those of the other factor, which varies with the rows."""

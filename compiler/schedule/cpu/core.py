@@ -1,10 +1,10 @@
 """The numbers of a core from which schedules are chosen."""
 
-from tcc.record import record
+from tcc.frozen import frozen
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 
-@record
+@frozen
 class Knobs:
     """Settings that differ from the analytic choice; by default none does.
 
@@ -28,7 +28,7 @@ class Knobs:
     known: int = 0
 
 
-@record
+@frozen
 class CoreModel:
     """The resources of one core that a kernel may use.
 

@@ -13,12 +13,12 @@ from itertools import product as combinations
 from itertools import takewhile
 from math import ceil, exp, log2, prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
-from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.cache_traffic import (
     CacheTraffic,
@@ -68,7 +68,7 @@ _RESULT_PARTS = 4
 _PIECES = 16
 
 
-@record
+@frozen
 class Price:
     """`seconds` of a launch, and the seconds that each resource alone would take: `compute`
     (arithmetic), `ports` (loads and stores), `l2`, `l3` and `dram` (traffic from there).

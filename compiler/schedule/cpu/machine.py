@@ -35,7 +35,7 @@ from math import exp
 from types import MappingProxyType
 
 from tcc.errors import InternalError
-from tcc.record import record
+from tcc.frozen import frozen
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits, Rates
 from tcc.target import Profile
 
@@ -43,7 +43,7 @@ from tcc.target import Profile
 SHARE = 0.75
 
 
-@record
+@frozen
 class Cache:
     """A cache of `size` bytes; one core moves `read` and `write` bytes a cycle to and from it."""
 
@@ -68,7 +68,7 @@ class Cache:
         return round(8 * (1 - hit_rate)) / 8
 
 
-@record
+@frozen
 class Memory:
     """Streaming rates in bytes a second, of one core alone and of all `cores` together.
 
@@ -97,7 +97,7 @@ class Memory:
         return self.ahead >= self.in_order
 
 
-@record
+@frozen
 class Machine:
     """`cores` equal cores, the threads that a price counts on. Rates are per core and cycle.
 

@@ -32,13 +32,13 @@ _RECORDS: MappingProxyType[str, type[Cache] | type[Memory]] = MappingProxyType(
 
 def machine_text(machine: Machine) -> str:
     """Returns the file for a machine; equal machines give equal text."""
-    record: dict[str, Any] = {"tcc_machine": _VERSION}
+    table: dict[str, Any] = {"tcc_machine": _VERSION}
     for name, value in _items(machine):
         if isinstance(value, Cache | Memory):
-            record[name] = dict(_items(value))
+            table[name] = dict(_items(value))
         else:
-            record[name] = dict(sorted(value.items())) if name == "functions" else value
-    return json.dumps(record, indent=1) + "\n"
+            table[name] = dict(sorted(value.items())) if name == "functions" else value
+    return json.dumps(table, indent=1) + "\n"
 
 
 def machine_digest(machine: Machine) -> str:
@@ -73,35 +73,35 @@ def read_machine(path: Path) -> Machine:
         ) from error
 
 
-def _items(record: Any) -> list[tuple[str, Any]]:
-    return [(field.name, getattr(record, field.name)) for field in fields(record)]
+def _items(table: Any) -> list[tuple[str, Any]]:
+    return [(field.name, getattr(table, field.name)) for field in fields(table)]
 
 
 def _parse(data: bytes) -> Machine:
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES} bytes")
-    record = json.loads(data, parse_constant=_no_constant)
-    if not isinstance(record, dict) or record.pop("tcc_machine", None) != _VERSION:
+    table = json.loads(data, parse_constant=_no_constant)
+    if not isinstance(table, dict) or table.pop("tcc_machine", None) != _VERSION:
         raise ValueError(f'it has no "tcc_machine": {_VERSION}')
-    return Machine(**_fields(Machine, record, ""))
+    return Machine(**_fields(Machine, table, ""))
 
 
 def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no rate")
 
 
-def _fields(kind: type, record: Any, prefix: str) -> dict[str, Any]:
+def _fields(kind: type, table: Any, prefix: str) -> dict[str, Any]:
     """Returns keyword arguments for the dataclass `kind`, each checked."""
-    if not isinstance(record, dict):
+    if not isinstance(table, dict):
         raise ValueError(f"{prefix.rstrip('.')} is not an object")
     names = [field.name for field in fields(kind)]
-    missing = [name for name in names if name not in record]
+    missing = [name for name in names if name not in table]
     if missing:
         raise ValueError(f"{prefix}{missing[0]} is missing")
-    unknown = [name for name in record if name not in names]
+    unknown = [name for name in table if name not in names]
     if unknown:
         raise ValueError(f"{prefix}{unknown[0][:64]} is not known")
-    return {name: _value(name, record[name], prefix + name) for name in names}
+    return {name: _value(name, table[name], prefix + name) for name in names}
 
 
 def _value(name: str, value: Any, place: str) -> Any:

@@ -1,11 +1,11 @@
-"""Schedule: the decisions about a tile group, as a small frozen record that can be stored."""
+"""Schedule: the decisions about a tile group, as a small frozen object that can be stored."""
 
 from functools import lru_cache
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 
-@record
+@frozen
 class Vectors:
     """How the last blocks along a loop of symbolic size are cut.
 
@@ -18,7 +18,7 @@ class Vectors:
     rows: str | None = None
 
 
-@record
+@frozen
 class Nest:
     """The loops of consecutive stages inside a tile; values between these stages stay in registers.
 
@@ -70,7 +70,7 @@ class Nest:
         return self.vectors if name == self.vector else None
 
 
-@record
+@frozen
 class Schedule:
     """How a group's loops are cut.
 

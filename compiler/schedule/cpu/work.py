@@ -6,6 +6,7 @@ from itertools import takewhile
 from math import inf, prod
 from typing import Any, TypeAlias
 
+from tcc.frozen import entity
 from tcc.ir.expr import MONOIDS, extent, known_extent
 from tcc.ir.expr.scalar import Apply, Read, Scalar, StageRef, children, walk
 from tcc.ir.index import (
@@ -20,7 +21,6 @@ from tcc.ir.index import (
 )
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
-from tcc.record import entity
 from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.footprint import Stride, Touch, place_of, touch
 from tcc.schedule.nest import (

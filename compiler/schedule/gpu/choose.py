@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from math import inf
 
+from tcc.frozen import frozen
 from tcc.ir.tile.group import TileGroup
-from tcc.record import record
 from tcc.schedule.alternatives import Alternative, in_order
 from tcc.schedule.gpu.candidates import candidates, varied
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
@@ -15,7 +15,7 @@ from tcc.schedule.gpu.warpgroups import warpgroup_schedule
 _VARIED = 3
 
 
-@record
+@frozen
 class BlockChoice:
     """A schedule and its price."""
 

@@ -13,9 +13,9 @@ together; the tiles of a round share what they read.
 from collections.abc import Sequence
 from math import inf, prod, sqrt
 
+from tcc.frozen import frozen
 from tcc.ir.index import Var
 from tcc.ir.tile.group import TileGroup
-from tcc.record import record
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.schedule.gpu.work import LEAST_SIDE, SECTOR, Cut, GroupFacts, Matrix, StageRun
 from tcc.schedule.nest import trips
@@ -45,7 +45,7 @@ _BYTES = {"f32": 4, "i8": 1, FLOAT8_NAME: 1}
 _MOST_TILES, _OWN_SHARED, _OWN_REGISTERS = 32, 1024, 32
 
 
-@record
+@frozen
 class Usage:
     """The resources of a kernel: `registers` and `private` bytes of a lane, `shared` bytes of a
     tile."""
@@ -55,7 +55,7 @@ class Usage:
     shared: int
 
 
-@record
+@frozen
 class BlockPrice:
     """Seconds of one launch, and those that each resource alone would take.
 

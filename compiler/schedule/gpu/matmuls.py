@@ -2,10 +2,10 @@
 
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.types import BF16, F16, F32, I32
-from tcc.record import record
 from tcc.schedule.gpu.axes import (
     factors,
     most_positions,
@@ -30,7 +30,7 @@ _ELEMENTS = 1 << 12
 _LINEAR = 1024
 
 
-@record
+@frozen
 class _Roles:
     """The loops of a contraction's result: those of both factors, of the first only and of the
     second only."""

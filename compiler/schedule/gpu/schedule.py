@@ -5,7 +5,7 @@ one axis, named by the loops' names joined by `+`.
 """
 
 from tcc.errors import TccError
-from tcc.record import record
+from tcc.frozen import frozen
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 # The name under which matrix units list their rate for floats of one byte, whatever their format.
@@ -16,7 +16,7 @@ class NotBlocks(TccError):
     """A group that cannot be a block kernel; `what` says why."""
 
 
-@record
+@frozen
 class BlockSchedule:
     """How a group becomes a block kernel.
 
@@ -33,7 +33,7 @@ class BlockSchedule:
     stages: int
 
 
-@record
+@frozen
 class BlockProfile:
     """The resources of a device; by default those of a large one.
 

@@ -10,10 +10,10 @@ from functools import cached_property
 from math import prod
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import BF16, F16, F32, I8, I32
-from tcc.record import record
 from tcc.schedule.cpu.work import global_touches
 from tcc.schedule.footprint import Touch
 from tcc.schedule.gpu.axes import factors, of_bytes
@@ -28,7 +28,7 @@ LEAST_SIDE = 16
 LEAST_BYTES = 32
 
 
-@record
+@frozen
 class Cut:
     """Loops that run as one axis of `size` positions, in blocks of `block`."""
 
@@ -55,7 +55,7 @@ class Cut:
         return lengths
 
 
-@record
+@frozen
 class Matrix:
     """A matmul: rows x columns x steps of the sum, for each element of `batch`; `dtype` is the
     operands' type."""
@@ -67,7 +67,7 @@ class Matrix:
     dtype: str
 
 
-@record
+@frozen
 class TileTraffic:
     """A touch of memory by all tiles: `bytes` of whole sectors that one tile moves, `all_bytes`
     that all tiles move, and the `unique` bytes among them."""
@@ -78,7 +78,7 @@ class TileTraffic:
     unique: float
 
 
-@record
+@frozen
 class StageRun:
     """A stage in one tile: `steps` blocks of `elements`, one after the other, with `ops` operations
     on each element.

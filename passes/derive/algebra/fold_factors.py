@@ -23,6 +23,7 @@ from itertools import chain, combinations, islice
 from typing import Any
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Apply,
     Arg,
@@ -62,7 +63,6 @@ from tcc.passes.derive.record import Factor, Region, Stage, shape_of, widens
 from tcc.passes.derive.rules.neutral import folded
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit
-from tcc.record import record
 
 # The most sets of constant operands that are tried for the scale behind one node.
 _SETS = 16
@@ -131,7 +131,7 @@ def _slope(body: Scalar, degrees: Mapping[Scalar, frozenset[int]]) -> Scalar:
     return slopes[body]
 
 
-@record
+@frozen
 class _Map:
     """A stage whose every result is the element of `x` at its own place times `scale` plus `shift`,
     which are scalars of constant factors; None stands for scale 1 and for shift 0."""
@@ -183,7 +183,7 @@ def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
     return is_identity and shape_of(region, factor.source) == stage.iters
 
 
-@record
+@frozen
 class _NodeMap:
     """A map of operand `number` of a node, which reads the constants `arrays`."""
 

@@ -32,7 +32,7 @@ from functools import lru_cache
 from math import gcd, lcm
 from typing import TypeAlias
 
-from tcc.record import record
+from tcc.frozen import frozen
 
 Row: TypeAlias = tuple[Fraction, ...]
 Matrix: TypeAlias = tuple[Row, ...]
@@ -46,7 +46,7 @@ _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
 MOST_PRODUCTS = len(_POINTS) + 1
 
 
-@record
+@frozen
 class Bilinear:
     """y = results ((inputs x) * (weights w))."""
 

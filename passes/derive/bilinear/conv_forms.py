@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import product
 from math import prod
 
+from tcc.frozen import frozen
 from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS
 from tcc.passes.derive.bilinear.tiled_conv import (
@@ -25,7 +26,6 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     points,
 )
 from tcc.passes.fuse.unroll import MOST_RESULTS
-from tcc.record import record
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import typical
 
@@ -85,7 +85,7 @@ def _axis_forms(axis: Axis) -> list[AxisForm]:
 # ---- what forms do ------------------------------------------------------------------------------
 
 
-@record
+@frozen
 class FormWork:
     """The work of a form: multiply-adds of the products, additions and multiplications of the
     transforms, bytes of transformed weights, and bytes that transforms and products exchange."""

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import inf
 
 import numpy as np
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_int
 from tcc.ir.op import Trait
@@ -44,7 +45,6 @@ from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_f
 from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
-from tcc.record import record
 from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the
@@ -55,7 +55,7 @@ _PRICED, _NEAR, _SMALLER = 2, 1.3, 0.75
 _MOST = 8
 
 
-@record
+@frozen
 class Tiled(Candidate):
     """A convolution in a form."""
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, index_value, literal
 from tcc.ir.graph import GraphBuilder, Value
@@ -29,7 +30,6 @@ from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
 from tcc.passes.derive.bilinear.tiled_conv import Axis, AxisForm, Conv, Form
 from tcc.passes.graph.emit import express
-from tcc.record import record
 from tcc.schedule.nest import typical
 
 # The square of the largest ratio of an input to the root mean square of the other inputs.
@@ -67,7 +67,7 @@ def _failing_strips(
     return _failed(b, strip, sums, _of_tiles(b, strip, energy))
 
 
-@record
+@frozen
 class _Span:
     """The extent of a strip along axis `number`, for images of `size` places along it."""
 
@@ -160,7 +160,7 @@ class _Span:
         return fn("lt", index_value(result, I64), index_value(axis.results, I64))
 
 
-@record
+@frozen
 class _Strip:
     """The tiles of a strip: its spans along the axes of a convolution."""
 

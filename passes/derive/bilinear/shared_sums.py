@@ -18,8 +18,8 @@ from itertools import combinations
 from math import gcd
 from typing import Generic, TypeAlias, TypeVar
 
+from tcc.frozen import frozen
 from tcc.passes.derive.bilinear.algorithms import Matrix
-from tcc.record import record
 
 _T = TypeVar("_T")
 # Factors, by the number of the value that each multiplies.
@@ -28,7 +28,7 @@ Sum: TypeAlias = Mapping[int, int]
 _Pair: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 
-@record
+@frozen
 class Arithmetic(Generic[_T]):
     """Functions that add values, subtract them, and multiply them by an integer."""
 
@@ -37,7 +37,7 @@ class Arithmetic(Generic[_T]):
     mul: Callable[[int, _T], _T]
 
 
-@record
+@frozen
 class SharedSums:
     """A linear map: `shared` sums, numbered as values after the inputs, and the results."""
 

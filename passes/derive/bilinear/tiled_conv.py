@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node
@@ -40,13 +41,12 @@ from tcc.ops.formula import choose, chosen, fn
 from tcc.passes.derive.bilinear.algorithms import Bilinear, toom_cook
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, SharedSums, shared_sums
 from tcc.passes.graph.decompose import split_kernels
-from tcc.record import record
 from tcc.schedule.nest import typical
 
 _Grid: TypeAlias = NDArray[Any]
 
 
-@record
+@frozen
 class Axis:
     """A spatial axis of a convolution.
 
@@ -89,7 +89,7 @@ class Axis:
         return inside + start - self.before
 
 
-@record
+@frozen
 class AxisForm:
     """Tiles of `tile` results, from pieces of `taps` taps."""
 
@@ -148,7 +148,7 @@ Form: TypeAlias = tuple[AxisForm, ...]
 DIRECT = AxisForm(1, 1)
 
 
-@record
+@frozen
 class AxisFacts:
     """The work of a form along one axis.
 
@@ -181,7 +181,7 @@ def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
     )
 
 
-@record
+@frozen
 class Conv:
     """A convolution of images of `channels` channels; each of `groups` groups has equally many
     filters."""

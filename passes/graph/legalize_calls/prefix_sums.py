@@ -8,12 +8,12 @@ again: 64 times the work of one pass along the line, but no element waits for th
 
 from collections.abc import Callable, Sequence
 
+from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, index_value
 from tcc.ir.index import Index, Indices, as_int, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
-from tcc.record import record
 
 # Elements of a block, and the most elements of a line whose totals are computed by brute force.
 BLOCK, DIRECT = 64, 512
@@ -25,7 +25,7 @@ _TYPICAL = 1 << 20
 Term = Callable[[Indices, Index], Scalar]
 
 
-@record
+@frozen
 class Combination:
     """A monoid of one component, its function, and its identity in the type of the elements."""
 

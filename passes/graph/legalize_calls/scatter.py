@@ -11,6 +11,7 @@ one place wins.  An index outside its axis is the model's fault, and its update 
 
 from collections.abc import Callable, Sequence
 
+from tcc.frozen import frozen
 from tcc.ir.expr import MONOIDS, Expr, ExprBuilder
 from tcc.ir.expr.scalar import Const, Scalar, apply, cast, index_value, literal
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
@@ -23,7 +24,6 @@ from tcc.ops.operands import clamped, inside, wrapped
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
-from tcc.record import record
 
 # Returns the number of the cheapest of several graphs that compute the same.
 Cheapest = Callable[[Sequence[Graph]], int]
@@ -34,7 +34,7 @@ _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, 
 _FEW = steps(MOST)
 
 
-@record
+@frozen
 class Scatter:
     """Updates along `axis` of `x`; with `by_line`, each line along the axis has places of
     its own."""

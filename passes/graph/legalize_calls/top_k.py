@@ -10,6 +10,7 @@ NaN is larger than every number.
 
 from collections.abc import Callable, Sequence
 
+from tcc.frozen import frozen
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import Scalar, StageRef, apply, cast, index_value, literal
 from tcc.ir.graph import GraphBuilder, Node, Value
@@ -22,7 +23,6 @@ from tcc.ops.operands import clamped
 from tcc.ops.shapes import replaced
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
-from tcc.record import record
 
 # Elements of a block; blocks pay where they have at least _PAYS times the requested elements.
 _BLOCK, _PAYS = 1024, 8
@@ -45,7 +45,7 @@ Where = tuple[Index, ...]
 Field = Callable[[Where, Index], Scalar]
 
 
-@record
+@frozen
 class _Items:
     """The `count` elements of every line that are ranked.
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tcc.errors import InternalError
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -30,13 +31,12 @@ from tcc.passes.tile.bodies import ScalarBlocks, widened
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, limits, positions
 from tcc.passes.tile.cpu.scratch import Packed, Resident
 from tcc.passes.tile.emitter import Emitter
-from tcc.record import record
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import costly, depends, reads_here
 
 
-@record
+@frozen
 class Place:
     """The storage of a read's elements: `offset` varies with the iterators `varies`."""
 
@@ -45,7 +45,7 @@ class Place:
     varies: frozenset[Var]
 
 
-@record
+@frozen
 class Ready:
     """The block of an earlier stage, with an axis for each of `axes`."""
 
@@ -53,7 +53,7 @@ class Ready:
     axes: frozenset[Var]
 
 
-@record
+@frozen
 class Along:
     """A pointwise stage that is computed along a reduction; `nest` uses the stage's loop names, and
     `loops` maps the reduction's loops to the stage's."""
@@ -78,7 +78,7 @@ def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
     return tuple(Along(n, group.stages[n], pointwise_nest, names) for n in nest.along)
 
 
-@record
+@frozen
 class Surroundings:
     """The context in which a stage is computed.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from math import prod
 
+from tcc.frozen import entity
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.index import Index, Var, as_int, const, maximum, minimum
 from tcc.ir.tile import Block, Compute, Store, lanes
@@ -16,7 +17,6 @@ from tcc.ir.tile.group import Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import Emitter
-from tcc.record import entity
 
 # Elements of one store: four vectors of f32 on the widest machine.
 _BLOCK = 64

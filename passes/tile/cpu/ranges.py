@@ -5,15 +5,15 @@ from contextlib import nullcontext
 from functools import reduce
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.tile import Guard, If, lanes
 from tcc.passes.tile.emitter import Emitter
-from tcc.record import record
 from tcc.schedule.cpu.schedule import Vectors, even
 
 
-@record
+@frozen
 class TileRange:
     """The part of an iterator that a tile covers: `base + i` for `i < size`."""
 
@@ -22,7 +22,7 @@ class TileRange:
     size: Index
 
 
-@record
+@frozen
 class BlockRange:
     """The part of an iterator that a block covers: `base + lane` for `lane < size`.
 
@@ -37,7 +37,7 @@ class BlockRange:
     stop: Index | None = None
 
 
-@record
+@frozen
 class Rung:
     """A loop over blocks of `step` elements from `start` to `stop`; if `masked`, the last block may
     reach beyond the end."""

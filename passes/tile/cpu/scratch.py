@@ -6,13 +6,13 @@ from dataclasses import replace
 from math import prod
 
 from tcc.errors import InternalError
+from tcc.frozen import entity
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.expr.scalar import Scalar, StageRef, reads_of_stages
 from tcc.ir.index import Index, Var, as_int, const, substitute
 from tcc.ir.tile import MemorySpace, TileBuffer
 from tcc.ir.tile.group import GroupStage, Rescale, Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, positions, shape_of
-from tcc.record import entity
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import in_scratch, reads_here
 

@@ -9,6 +9,7 @@ A block is a power of two, so the last one may reach beyond the axis: a guard ma
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.expr.scalar import IndexValue, Scalar, index_value, transform
 from tcc.ir.index import (
@@ -27,10 +28,9 @@ from tcc.ir.index import (
 from tcc.ir.tile import Guard, lanes
 from tcc.ir.tile.group import Access
 from tcc.ir.types import element_count
-from tcc.record import record
 
 
-@record
+@frozen
 class Axis:
     """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
 
@@ -67,7 +67,7 @@ def axis(loops: Sequence[Var], block: int) -> Axis:
     return Axis("+".join(v.name for v in loops), tuple(loops), block)
 
 
-@record
+@frozen
 class AxisRange:
     """The positions `base .. base + block - 1` of an axis."""
 
@@ -83,7 +83,7 @@ class AxisRange:
 Parts: TypeAlias = tuple[AxisRange, ...]
 
 
-@record
+@frozen
 class BlockAxes:
     """The parts that a block covers; those with lanes are its axes, in order."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from math import prod
 
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -45,14 +46,13 @@ from tcc.passes.tile.bodies import ScalarBlocks, needed_by_several, widened
 from tcc.passes.tile.emitter import Emitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
-from tcc.record import record
 from tcc.schedule.gpu.schedule import NotBlocks
 
 # The most elements of a block.
 LARGEST = 1 << 20
 
 
-@record
+@frozen
 class EarlierBlock:
     """The block of an earlier stage, its frame, and the offset of its elements among those of the
     stage's own loops (None if it has none)."""

@@ -9,6 +9,7 @@ rows in one factor and columns in the other is a `Contract`.
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Cast, Read, Scalar, literal, walk
 from tcc.ir.index import Index, Var, as_int, const
 from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
@@ -17,7 +18,6 @@ from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
 from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
-from tcc.record import record
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.gpu.work import LEAST_BYTES, LEAST_SIDE
 from tcc.schedule.nest import depends
@@ -25,7 +25,7 @@ from tcc.schedule.nest import depends
 _NARROW = (BF16, F16, I8, *FLOAT8)
 
 
-@record
+@frozen
 class BlockContraction:
     """A contraction on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
 

@@ -12,9 +12,9 @@ import numpy as np
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.onnx.contrib.packed_weights import level_type, unpacked
 from tcc.frontends.scope import Operand
+from tcc.frozen import entity
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import F32
-from tcc.record import entity
 
 # The matmuls in the order of their operands: the first, the second, and the gate of the first.
 _UP, _DOWN, _GATE = range(3)

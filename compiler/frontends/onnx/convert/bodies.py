@@ -8,14 +8,14 @@ import onnx
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
 from tcc.frontends.scope import Operand, Scope, are_among
+from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int
 from tcc.ir.lists import joined
 from tcc.ir.types import DType, TensorType
-from tcc.record import record
 
 
-@record
+@frozen
 class Body:
     """An imported body: its graph, and its outputs as operands of the import."""
 

@@ -27,20 +27,20 @@ from tcc.frontends.onnx.convert.bodies import (
 )
 from tcc.frontends.onnx.convert.control import choose
 from tcc.frontends.scope import Operand, are_among
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const, maximum
 from tcc.ir.index.compare import is_less
 from tcc.ir.lists import joined
 from tcc.ir.types import BOOL, I64, TensorType, element_count
 from tcc.known import all_known
 from tcc.ops.shapes import Shape
-from tcc.record import record
 
 _MOST_WRITTEN = 8  # unrolled trips that always run
 _MOST_BRANCHES = 4  # unrolled trips where some may not run
 _MOST_CHANGES = 3  # changes of the rank of one element; then its rank is fixed
 
 
-@record
+@frozen
 class _LoopState:
     """The remainder of a Loop after its first trips.
 

@@ -20,9 +20,9 @@ from tcc.frontends.recurrent import (
     with_biases,
 )
 from tcc.frontends.scope import Operand
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import I64
-from tcc.record import record
 
 # ---- activations ---------------------------------------------------------------------------------
 
@@ -59,7 +59,7 @@ def _transposed(ctx: NodeContext, matrix: Operand) -> Operand:
     return ctx.transpose(matrix, (1, 0))
 
 
-@record
+@frozen
 class _Layer:
     """The node's operands with time first, and the values that its directions share."""
 

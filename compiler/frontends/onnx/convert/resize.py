@@ -10,9 +10,9 @@ from functools import reduce
 import numpy as np
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import LARGEST_SIZE, Operand
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
 from tcc.ir.types import F32, F64, I64, DType
-from tcc.record import record
 
 Scales = tuple["float | None", ...]
 
@@ -93,7 +93,7 @@ def _plain(ctx: NodeContext, target: _Target, x: Operand) -> Operand:
     )
 
 
-@record
+@frozen
 class _Target:
     """The output shape of a Resize and the scale of each axis.
 

@@ -19,12 +19,12 @@ from tcc.frontends.torch.convert.movement import swap_axes
 from tcc.frontends.torch.convert.scalar_functions import angle_of
 from tcc.frontends.torch.converters import CONVERTERS, converter_of, found_in
 from tcc.frontends.torch.tensors import PARTS, element_type
+from tcc.frozen import frozen
 from tcc.ir.index import Index, const
 from tcc.ir.types import F64, DType
-from tcc.record import record
 
 
-@record
+@frozen
 class Complex:
     """A complex tensor: its real and its imaginary part, of one dtype and shape.  `pairs` is the
     tensor with both parts on a last axis, if it exists already."""

@@ -7,9 +7,9 @@ from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted
 from tcc.frontends.torch.convert.movement import select
+from tcc.frozen import frozen
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import BOOL, I32, I64, U8
-from tcc.record import record
 
 
 def as_indices(ctx: CallContext, source: Operand | str) -> Operand:
@@ -45,7 +45,7 @@ def _take(ctx: CallContext) -> Operand:
 # ---- index tensors on several axes ---------------------------------------------------------------
 
 
-@record
+@frozen
 class Places:
     """Index tensors of `x[i, :, j]`, broadcast to one `shape`.
 

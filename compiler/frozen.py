@@ -1,4 +1,4 @@
-"""Immutable dataclasses: records are compared by their fields, entities by identity.
+"""Immutable dataclasses: frozen ones are compared by their fields, entities by identity.
 
 `dataclass` generates code that Python compiles when tcc starts.  Here the comparison and the hash
 of a class are generated at their first use, because one run uses few of them.
@@ -18,13 +18,13 @@ _METHODS = MappingProxyType({
 
 
 @dataclass_transform(frozen_default=True)
-def record(cls: type[_T]) -> type[_T]:
+def frozen(cls: type[_T]) -> type[_T]:
     """Returns `cls` as a frozen dataclass with slots, compared by its fields."""
-    frozen = _with_repr(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
+    result = _with_repr(dataclass(frozen=True, slots=True, eq=False, repr=False)(cls))
     for name in _METHODS:
         if cls.__dict__.get(name) is None:
-            setattr(frozen, name, _at_first_use(frozen, name))
-    return frozen
+            setattr(result, name, _at_first_use(result, name))
+    return result
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -39,7 +39,10 @@ def entity(cls: type[_T]) -> type[_T]:
 
 
 def field_names(item: object) -> tuple[str, ...]:
-    """Returns the names of a record's or an entity's fields, in order; () for other objects."""
+    """Returns the names of the fields of a frozen object or an entity, in order.
+
+    Other objects have none.
+    """
     names: tuple[str, ...] = getattr(type(item), "__match_args__", ())
     return names
 
