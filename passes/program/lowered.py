@@ -5,7 +5,7 @@ Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tcc.frozen import frozen
@@ -51,9 +51,8 @@ class Grouped:
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 
-    `kernels` and `table` are in the order of the program's numbers. `verify` raises InternalError
-    for a kernel that the target cannot run. `alignments` are those of the kernels' buffers in
-    bytes, if the target requests them.
+    `kernels` and `table` are in the order of the program's numbers. `planner` planned the kernels.
+    `alignments` are those of the kernels' buffers in bytes, if the target requests them.
     """
 
     placed: Placed
@@ -61,7 +60,7 @@ class Lowered:
     kernels: tuple[TileKernel, ...]
     table: KernelTable
     weights: WeightTable
-    verify: Callable[[TileKernel], None]
+    planner: KernelPlanner
     alignments: tuple[tuple[int, ...], ...] = ()
 
     def same_as(self, other: Lowered) -> bool:

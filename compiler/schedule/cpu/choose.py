@@ -1,6 +1,6 @@
 """Chooses a schedule for a tile group from its strides and the numbers of a core."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
@@ -22,6 +22,7 @@ from tcc.schedule.cpu.contraction import (
 from tcc.schedule.cpu.contraction_tiles import footprint, is_constant, panels_outer, row_tiles
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_tiles
+from tcc.schedule.cpu.reasons import Because, Reasons, unrecorded
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.shared_lines import whole_lines
@@ -52,12 +53,23 @@ def choose(group: TileGroup, core: CoreModel) -> Schedule:
     return schedule if nests == schedule.nests else replace(schedule, nests=nests)
 
 
+def explained(group: TileGroup, core: CoreModel) -> Iterator[str]:
+    """Yields a line for each field of the schedule that `choose` returns: its value and the name of
+    the rule that set it."""
+    reasons = Reasons()
+    schedule = choose(group, replace(core, because=reasons.record))
+    yield from reasons.lines(schedule)
+    for number, nest in enumerate(schedule.nests):
+        lines = reasons.lines(nest, _deciding_stage(group, nest.stages))
+        yield from (f"nest {number}  {line}" for line in lines)
+
+
 def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     """Returns a schedule for `group` without the vectors of symbolic remainders."""
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
-    vectors = _vectors(group, main, known_size=bool(core.knobs.known))
+    vectors = _vectors(group, main, core.because, known_size=bool(core.knobs.known))
     contraction = contraction_loops(main, vectors.get(main))
     rows = row_loop(group)
     blocks = {s: _blocks(group, s, vectors.get(s), core) for s in group.stages}
@@ -69,9 +81,14 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
         tiles = {
             v: min(n, copy_blocks.get(v, n)) for v, n in blocks[main].items() if v in group.common
         }
+        for stage, sizes in blocks.items():
+            cut_loops = [v for v, n in sizes.items() if n > tiles.get(v, n)]
+            core.because("sliding window: blocks of the tile", "blocks", stage, *cut_loops)
         blocks = {s: {v: min(n, tiles.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        core.because("sliding window: a block of every stage", "units", None, *tiles)
         tiles[rows] = strip_rows(group, rows, tiles, nest_stages, core)
         parallel = tuple(v.name for v in group.common)
+        core.because("sliding window: all common loops", "parallel")
     else:
         tiles = _tiles(group, main, contraction, nest_stages, blocks, vectors, core)
         resident = len(nest_stages) > 1 or _has_k_blocks(group, contraction, core)
@@ -83,9 +100,11 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
             continue
         decider = _deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)
+        core.because("nest: stages with equal loops", "stages", decider)
+        core.because("nest: stages that only its reduction reads", "along", decider)
         nests.append(replace(nest, along=along_of.get(stages, ())))
     named_tiles = tuple((v.name, n) for v, n in tiles.items() if v.name in parallel and n > 1)
-    return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core.l2)))
+    return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core)))
 
 
 def _loops_inside(
@@ -104,20 +123,25 @@ def _loops_inside(
 
 
 @lru_cache(maxsize=256)  # many schedules of a group are tried
-def _vectors(group: TileGroup, main: GroupStage, *, known_size: bool) -> Mapping[GroupStage, Var]:
+def _vectors(
+    group: TileGroup, main: GroupStage, because: Because, *, known_size: bool
+) -> Mapping[GroupStage, Var]:
     """Returns the vector loop of each stage that has one; with `known_size` that of `main` has a
     known size."""
     loops = vector_loops(group, main, known_size=known_size)
-    if len(group.stages) == 1:
-        transposing = (
-            None if loops else transposing_vector(group, main, group.common) or stored_vector(main)
-        )
-        return loops if transposing is None else {main: transposing}
+    alone = len(group.stages) == 1
     for stage in group.stages:
-        inner_loops = own_loops(group, stage)
-        transposing = None if stage in loops else transposing_vector(group, stage, inner_loops)
-        if transposing is not None:
-            loops[stage] = transposing
+        if stage in loops:
+            rule = "price: known" if known_size else "vector: smoothest in memory"
+            because(rule, "vector", stage)
+            continue
+        inner_loops = group.common if alone else own_loops(group, stage)
+        vector = transposing_vector(group, stage, inner_loops)
+        if alone and vector is None:
+            vector = stored_vector(stage)
+        if vector is not None:
+            because("vector: along the stores", "vector", stage)
+            loops[stage] = vector
     return loops
 
 
@@ -129,9 +153,8 @@ def _blocks(
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
         blocks = blocks_of(contraction, core)
-        return with_phases(
-            contraction, blocks, loop_between_lanes(group, stage, contraction.vector)
-        )
+        phases = loop_between_lanes(group, stage, contraction.vector)
+        return with_phases(contraction, blocks, phases, core)
     any_loop = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
     loops = stage.iters if any_loop else own_loops(group, stage)
     transposing = transposing_blocks(group, stage, vector, loops, core)
@@ -168,6 +191,7 @@ def _nest(
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     order: tuple[str, ...] = ()
+    core.because("nest: neighbours before the next point", "order", stage)
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
         # Elements side by side come before the next point.
         order = tuple(v.name for v in group.common if v in stage.iters)
@@ -245,6 +269,8 @@ def _computed_along(
 
 def _has_k_blocks(group: TileGroup, contraction: ContractionLoops | None, core: CoreModel) -> bool:
     """Returns True if the sums of the contraction wait from K-block to K-block."""
+    if core.because is not unrecorded:
+        core = replace(core, because=unrecorded)  # these blocks are not those of the schedule
     return contraction is not None and bool(
         k_blocks_of(group.common, contraction, blocks_of(contraction, core), core)
     )
@@ -273,15 +299,17 @@ def _tiles(
 ) -> dict[Var, int]:
     """Returns the elements of each common loop that a tile covers."""
     tiles = {v: n for v, n in blocks[main].items() if v in group.common}
+    core.because("tile: a register block", "units", None, *tiles)
     if contraction is None or contraction.along_both:
         if len(parts) > 1:
             tiles = {v: n for v, n in tiles.items() if v is vectors.get(main)}
         else:
             tiles.update(window_tiles(main, vectors.get(main), blocks[main], group.common, core))
-        return _coarser(group, tiles, vectors.get(main), core.knobs.grain)
+        return _coarser(group, tiles, vectors.get(main), core)
     rows = [v for v in contraction.rows if v in group.common]
     lines = whole_lines(group, [v for v in group.common if v not in rows and v not in tiles])
     tiles.update(lines)
+    core.because("tile: whole lines of a result", "units", None, *lines)
     if rows:
         bounded = spreads(group)
         row_limit = resident_rows(group, main, rows, tiles, core) if bounded else ROWS
@@ -295,13 +323,15 @@ def _tiles(
 
 
 def _coarser(
-    group: TileGroup, tiles: dict[Var, int], vector: Var | None, grain: int
+    group: TileGroup, tiles: dict[Var, int], vector: Var | None, core: CoreModel
 ) -> dict[Var, int]:
     """Returns tiles that cover `grain` times as much of the innermost loop other than the vector
     loop."""
+    grain = core.knobs.grain
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
         return tiles
+    core.because("price: grain", "units", None, rows[-1])
     return {**tiles, rows[-1]: min(trips(rows[-1]), grain * tiles.get(rows[-1], 1))}
 
 
@@ -322,8 +352,10 @@ def _parallel(
     size.
     """
     order = [v for v in group.common if v is not vector]
+    core.because("grid: storage order", "parallel")
     if vector is not None and vector in group.common:
         if contraction is not None and panels_outer(group, contraction, tiles, core):
+            core.because("grid: panels outside rows", "parallel")
             outer = [v for v in order if v in contraction.vector_factor]
             order = [*outer, vector, *(v for v in order if v not in contraction.vector_factor)]
         else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -36,10 +36,11 @@ from tcc.passes.tile.plan import (
     packed_layout,
 )
 from tcc.schedule.cpu.candidates import PANELS, cheapest
-from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.choose import choose, explained
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
+from tcc.schedule.cpu.limit import limit_lines
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
@@ -61,6 +62,8 @@ class CorePlanner(CpuKernels, KernelPlanner):
         CpuKernels.__init__(self, core, pricer)
         KernelPlanner.__init__(self)
         self._structures: dict[KernelKey, Structure] = {}
+        # The numbers and knobs that each kernel's schedule was chosen from.
+        self._cores: dict[Bound, CoreModel] = {}
         # Layouts of constants by their contents, as the first kernel of all programs has them.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
@@ -133,6 +136,13 @@ class CorePlanner(CpuKernels, KernelPlanner):
         tiles = least_units(bound.group, bound.schedule, self.limits)
         return None if tiles is const(1) else tiles
 
+    def explained(self, bound: Bound, constants: int) -> Iterator[str]:
+        assert isinstance(bound.schedule, Schedule)
+        pricer = self.holding(constants).pricer
+        if pricer is not None:
+            yield from limit_lines(pricer, bound.schedule, (bound.group, *bound.tabulated))
+        yield from explained(bound.group, self._cores[bound])
+
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
             self._structures[key] = self._cheapest_form(key)
@@ -171,10 +181,12 @@ class CorePlanner(CpuKernels, KernelPlanner):
         ):
             results = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(results))
-        if self.pricer is None:
-            return Bound(kernel, schedule, group)
-        resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
-        return Bound(kernel, schedule, group, resized, tabulated)
+        bound = Bound(kernel, schedule, group)
+        if self.pricer is not None:
+            resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
+            bound = Bound(kernel, schedule, group, resized, tabulated)
+        self._cores[bound] = structure.core(knobs)
+        return bound
 
 
 class Structure:
@@ -193,6 +205,10 @@ class Structure:
     def _loops(self) -> TileGroup:
         return build_group(*self._key, collapsed=False, limits=self._core.limits)
 
+    def core(self, knobs: Knobs) -> CoreModel:
+        """Returns the numbers of the core, with `knobs`."""
+        return replace(self._core, knobs=knobs)
+
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """Returns the operands, with the constants packed for the schedule under `knobs`."""
         operands = self._key[1]
@@ -200,7 +216,7 @@ class Structure:
             return operands
         key = (knobs.panel, knobs.wide, knobs.known)
         if key not in self._packed:
-            schedule = choose(self._plain, replace(self._core, knobs=knobs))
+            schedule = choose(self._plain, self.core(knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
@@ -212,7 +228,7 @@ class Structure:
             if packed not in self._groups:
                 self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
             group = self._groups[packed]
-            self._by_knobs[knobs] = group, choose(group, replace(self._core, knobs=knobs))
+            self._by_knobs[knobs] = group, choose(group, self.core(knobs))
         return self._by_knobs[knobs]
 
     @cached_property
