@@ -36,11 +36,11 @@ from tcc.passes.pipeline import (
 )
 from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.cpu.explain import predictions
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.limit import predictions
 from tcc.schedule.cpu.machine import Machine, machine_for
 from tcc.schedule.cpu.machine_file import machine_digest, read_machine
 from tcc.schedule.cpu.narrow_storage import most_uses
@@ -167,7 +167,7 @@ class CpuBackend(Backend):
                 "symbol": name,
                 "source": loc,
                 **work_facts(bound.group, bound.kernel.sizes),
-                **predictions(pricer, bound.schedule, (bound.group, *bound.tabulated), live),
+                **predictions(pricer, bound, live),
             }
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
         ]

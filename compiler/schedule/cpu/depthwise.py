@@ -49,9 +49,7 @@ def window_tiles(
         parts = _parts(vector, blocks, NEAR // (column * narrowest)) if is_open else 1
         column *= parts
         widest = (NEAR // column - wide + along) // along // block * block
-        core.because("window: its rows fit L1", "units", None, rows, row)
         if is_open:
-            core.because("window: its rows fit L1", "units", None, vector)
             return {rows: STRIP, row: max(widest, block), vector: parts * lanes}
         count = -(-trips(row) // max(widest, block))
         even = -(-trips(row) // count)

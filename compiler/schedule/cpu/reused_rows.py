@@ -66,6 +66,6 @@ def asking(
         return nests
     _, size, chosen_nest = max(candidates, key=itemgetter(0))
     for number in chosen_nest.stages:
-        core.because("rows: the next tile's are prefetched", "ahead", group.stages[number])
+        core.because("ahead: rows of the next tile", group.stages[number])
     level = (1 + (size > _NEAR)) * (2 * size <= core.l2 or not chosen_nest.along)
     return [replace(n, ahead=level) if n is chosen_nest else n for n in nests]

@@ -25,6 +25,7 @@ from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.fuse.cpu_legality import CpuKernels, is_cpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,
@@ -36,11 +37,10 @@ from tcc.passes.tile.plan import (
     packed_layout,
 )
 from tcc.schedule.cpu.candidates import PANELS, cheapest
-from tcc.schedule.cpu.choose import choose, explained
+from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.grain import least_units
-from tcc.schedule.cpu.limit import limit_lines
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import anchor, contraction_factors, depends, of_bytes, stride
@@ -137,11 +137,10 @@ class CorePlanner(CpuKernels, KernelPlanner):
         return None if tiles is const(1) else tiles
 
     def explained(self, bound: Bound, constants: int) -> Iterator[str]:
-        assert isinstance(bound.schedule, Schedule)
         pricer = self.holding(constants).pricer
         if pricer is not None:
-            yield from limit_lines(pricer, bound.schedule, (bound.group, *bound.tabulated))
-        yield from explained(bound.group, self._cores[bound])
+            yield from limit_lines(pricer, bound)
+        yield from rule_lines(bound.group, self._cores[bound])
 
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
