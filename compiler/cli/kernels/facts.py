@@ -78,11 +78,7 @@ class KernelFact:
             return None
         all_cores, one_core = (self._interpolated(flops, bytes_, column) for column in (2, 3))
         seconds = all_cores if threads is None else max(all_cores, one_core / threads)
-        limit, limit_share = self.limit, self.limit_share
-        if self.limits:
-            amounts = [row[self._work] for row in self.times]
-            distances = [abs(amount - (flops, bytes_)[self._work]) for amount in amounts]
-            limit, limit_share = self.limits[distances.index(min(distances))]
+        limit, limit_share = self._limit_at(flops, bytes_)
         return replace(
             self,
             flops=flops,
@@ -93,9 +89,17 @@ class KernelFact:
             limit_share=limit_share,
         )
 
+    def _limit_at(self, flops: int, bytes_: int) -> tuple[str | None, float | None]:
+        """Returns the limit at the nearest priced sizes, and its share."""
+        if not self.limits:
+            return self.limit, self.limit_share
+        amount = (flops, bytes_)[self._work]
+        distances = [abs(row[self._work] - amount) for row in self.times]
+        return self.limits[distances.index(min(distances))]
+
     @property
     def _work(self) -> int:
-        """Returns the column of `times` that tells its sets apart: flops, or bytes without flops."""
+        """Returns the column of `times` that tells its rows apart: flops, else bytes."""
         return 0 if any(row[0] for row in self.times) else 1
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
