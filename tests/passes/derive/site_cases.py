@@ -30,7 +30,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import MACHINES
 
-from tests.passes.bilinear_maps import computes, correlation
+from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 from tests.passes.fuse.models import Model
 
 SERVER = MACHINES["icelake-server"]

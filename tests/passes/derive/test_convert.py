@@ -14,8 +14,8 @@ from tcc.passes.derive.convert import from_expr, region_text, to_expr
 from tcc.passes.derive.record import constant_of, is_contraction, is_leaf
 from tcc.passes.fuse.compose import canonical
 
+from tests.lib.oracle.expr.parse import parse_expr
 from tests.ops.samples import samples_of
-from tests.oracle.expr.parse import parse_expr
 
 ROWS = [op for op in OPS.values() if op.expr is not None]
 

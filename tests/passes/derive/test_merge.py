@@ -30,7 +30,7 @@ from tcc.schedule.cpu.machine import MACHINES
 from tcc.target import parse_target
 
 from tests.draws import RNG, seeded
-from tests.oracle.calls import calls_of
+from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
 Agree = Callable[..., None]
