@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import read
 from tcc.ir.index import maximum, symbol
 from tcc.ir.op import OpSpec
@@ -12,7 +13,6 @@ from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.derive.convert import from_expr, region_text, to_expr
 from tcc.passes.derive.record import constant_of, is_contraction, is_leaf
-from tcc.passes.fuse.compose import canonical
 
 from tests.ops.samples import samples_of
 from tests.oracle.expr.parse import parse_expr
