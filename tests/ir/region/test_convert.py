@@ -8,11 +8,11 @@ from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import read
 from tcc.ir.index import maximum, symbol
 from tcc.ir.op import OpSpec
+from tcc.ir.region import constant_of, is_contraction, is_leaf
+from tcc.ir.region.convert import from_expr, region_text, to_expr
 from tcc.ir.types import F32, I64, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.passes.derive.convert import from_expr, region_text, to_expr
-from tcc.passes.derive.record import constant_of, is_contraction, is_leaf
 
 from tests.ops.samples import samples_of
 from tests.oracle.expr.parse import parse_expr

@@ -32,8 +32,8 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph.text import expr_text
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator
-from tcc.passes.derive.affine import Sizes, affine_of, index_of, plain
-from tcc.passes.derive.record import Factor, Factors, Region, Stage
+from tcc.ir.region import Factor, Factors, Region, Stage
+from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
 
 
 @lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph
