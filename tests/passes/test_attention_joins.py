@@ -15,9 +15,9 @@ from tcc.frontends import load_model
 from tcc.ir.graph import Graph, Node
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.program.lower_graph import place_graph
 
 from tests.e2e.agreement import assert_agree, expected, session
+from tests.passes.placing import place_graph
 
 from .test_choose_layouts import planner
 

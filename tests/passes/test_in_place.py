@@ -24,13 +24,14 @@ from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.oracle.program.evaluate import evaluate_program
+from tests.passes.placing import place_graph
 
 from .fuse.models import Model
 

@@ -13,9 +13,9 @@ from tcc.ops import OPS
 from tcc.ops.formula import fn
 from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, input_transform, products
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import place_graph
 from tcc.schedule.footprint import LINE, PAGE
 
+from tests.passes.placing import place_graph
 from tests.passes.products import F4
 
 

@@ -6,11 +6,11 @@ import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.program import Arena, CallOp, IntOp, Let, Program
 from tcc.passes.memory.compact_buffers import compacted
-from tcc.passes.program.lower_graph import place_graph
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import MODELS, Model, strided_shortcut
 from tests.passes.fuse.test_programs import lowered
+from tests.passes.placing import place_graph
 
 
 def program_of(graph: Graph) -> Program:

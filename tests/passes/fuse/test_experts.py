@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
-from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.partition import partition
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.backend import KernelModel
@@ -17,6 +16,7 @@ from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.blocks.test_programs import lowered as lowered_blocks
 from tests.passes.blocks.tiles import statements
+from tests.passes.placing import TYPICAL
 
 from .experts import GRAPHS, layer, rows_of_a_table
 from .test_programs import check, lowered

@@ -11,7 +11,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
 from tcc.passes.derive.derive import derive
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -20,6 +20,7 @@ from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.oracle.program.evaluate import evaluate_program
+from tests.passes.placing import place_graph
 from tests.passes.products import FREE
 from tests.passes.test_bilinear_convs import Conv
 

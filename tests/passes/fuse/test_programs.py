@@ -20,7 +20,7 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
@@ -28,6 +28,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tests.oracle.program.evaluate import evaluate_program
 from tests.oracle.program.parse import parse_program
 from tests.oracle.tile.parse import parse_kernel
+from tests.passes.placing import place_graph
 
 from .models import MODELS
 
