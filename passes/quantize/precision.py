@@ -117,15 +117,15 @@ class _Matmul:
 def narrowed(
     placed: Placed,
     precision: Precision,
-    constants: Mapping[Value, Graph],
+    outer: Mapping[Value, Graph] | None = None,
 ) -> Placed:
     """Returns `placed` with values stored in the types of `precision`; itself where these are f32.
 
-    `constants` are those of the graph and the graphs around it.
+    `outer` maps the constants of the graphs around a body to their graphs.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
-    return _Narrowing(placed, precision, constants).run()
+    return _Narrowing(placed, precision, placed.visible(outer)).run()
 
 
 class _Narrowing:

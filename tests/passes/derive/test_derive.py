@@ -437,6 +437,6 @@ def test_options_leave_the_pass_out() -> None:
         (Options(level=1), False),
     ):
         backend = CpuBackend(target, options, 0)
-        assert (backend.derivations is not None) == found
+        assert (backend.settings.derivations is not None) == found
         strict = options.numerics == "strict"
-        assert backend.derivations is None or backend.derivations.strict == strict
+        assert backend.settings.derivations is None or backend.settings.derivations.strict == strict

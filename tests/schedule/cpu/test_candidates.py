@@ -14,7 +14,6 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import kernel_key
 from tcc.schedule.cpu.candidates import KnobChoice, cheapest, knobs_of
@@ -26,6 +25,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor, trips
 
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 MACHINE = MACHINES["icelake-server"]
 CORE = CoreModel(16, 32, MACHINE.l2.size)

@@ -18,7 +18,6 @@ from tcc.ir.tile import Guard, Load, Store, TileKernel, lanes
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F16, F32, F64, U8
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -29,6 +28,7 @@ from tests.backends.cpu.conftest import Compiled, aligned
 from tests.backends.cpu.kernels import RNG, buffer, copy_kernel, output
 from tests.lib.oracle.tile.parse import parse_kernel
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 HINT = "!nontemporal"
 ARM = parse_target("cpu", "neoverse-n1", detect)
