@@ -28,12 +28,12 @@ from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 from tests.passes.fuse.models import Model
 
-SERVER = MACHINES["icelake-server"]
+SERVER = shipped_machine("icelake-server")
 
 
 def planner() -> CorePlanner:

@@ -30,7 +30,7 @@ from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.passes.fuse.models import Model
 from tests.passes.placing import TYPICAL
@@ -163,7 +163,7 @@ class Dear(CpuKernels):
 
 def test_prices_decide_for_values_alone() -> None:
     mask = np.where(np.tril(np.ones((1024, 1024), np.bool_)), np.float32(0), np.float32(-INF))
-    priced = CorePlanner(CoreModel(16, 32), Pricer(MACHINES["icelake-server"]))
+    priced = CorePlanner(CoreModel(16, 32), Pricer(shipped_machine("icelake-server")))
     assert not compute_constants(added(mask), priced).constants
     graph = added(mask[:8, :8])
     assert compute_constants(graph, Dear(CoreModel(16, 32))) is graph

@@ -32,14 +32,14 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.nest import of_pairs, trips
 
 from tests.passes.fuse.models import Model
 from tests.passes.placing import place_graph
 
 Run = Callable[[Graph], Module]
-MACHINE = MACHINES["icelake-server"]
+MACHINE = shipped_machine("icelake-server")
 
 
 def planner() -> CorePlanner:

@@ -30,7 +30,7 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.lib.oracle.graph.parse import parse_graph
 from tests.passes.derive.bilinear.products import (
@@ -411,7 +411,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 # ---- prices -------------------------------------------------------------------------------------
 
 
-SERVER = MACHINES["icelake-server"]
+SERVER = shipped_machine("icelake-server")
 PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 

@@ -18,8 +18,8 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import machine_for
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_work
 from tcc.target import parse_target
 
