@@ -28,8 +28,6 @@ from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.reasons import Reasons
 from tcc.schedule.cpu.schedule import Nest, Schedule
-
-from tests.passes.fuse.models import MODELS, Model
 from tests.passes.fuse.test_masked_loops import MASKS, attention, group_of
 from tests.schedule.test_choose import AVX2, AVX512, expanded, levels, only, planned
 from tests.schedule.test_choose import matmul as matmul_graph
@@ -43,6 +41,8 @@ from tests.schedule.test_cost import (
 )
 from tests.schedule.test_open_contractions import phases_of
 from tests.schedule.test_windows import depthwise
+
+from tests.passes.fuse.models import MODELS, Model
 
 FIELDS = {f.name for kind in (Schedule, Nest) for f in fields(kind)}
 BY_LOOP = ("units", "blocks")
