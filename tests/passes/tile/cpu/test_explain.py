@@ -18,7 +18,6 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, tensor
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.explain import limit_of, predictions, rule_lines
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
@@ -28,10 +27,14 @@ from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
 from tcc.schedule.cpu.reasons import Reasons
 from tcc.schedule.cpu.schedule import Nest, Schedule
-from tests.passes.fuse.test_masked_loops import MASKS, attention, group_of
-from tests.schedule.test_choose import AVX2, AVX512, expanded, levels, only, planned
-from tests.schedule.test_choose import matmul as matmul_graph
-from tests.schedule.test_cost import (
+
+from tests.passes.fuse.models import MODELS, Model
+from tests.passes.placing import place_graph
+from tests.passes.tile.cpu.test_masked_loops import MASKS, attention, group_of
+from tests.schedule.cpu.test_choose import AVX2, AVX512, expanded, levels, only, planned
+from tests.schedule.cpu.test_choose import matmul as matmul_graph
+from tests.schedule.cpu.test_contraction import phases_of
+from tests.schedule.cpu.test_cost import (
     MACHINE,
     gemm_schedule,
     map_schedule,
@@ -39,10 +42,7 @@ from tests.schedule.test_cost import (
     pointwise,
     priced,
 )
-from tests.schedule.test_open_contractions import phases_of
-from tests.schedule.test_windows import depthwise
-
-from tests.passes.fuse.models import MODELS, Model
+from tests.schedule.cpu.test_depthwise import depthwise
 
 FIELDS = {f.name for kind in (Schedule, Nest) for f in fields(kind)}
 BY_LOOP = ("units", "blocks")
