@@ -23,7 +23,7 @@ _PATTERN = re.compile(
 )
 
 
-class Names:
+class CNames:
     """Generates unique C identifiers, none of which is `reserved`."""
 
     def __init__(self, reserved: frozenset[str] = frozenset()) -> None:

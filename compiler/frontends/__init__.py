@@ -16,7 +16,7 @@ from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.archive import read_archive
-from tcc.frontends.torch.calls import Program
+from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.importer import import_program
 from tcc.frontends.torch.inputs import call_form
 from tcc.frontends.torch.support import check_calls, missing_calls
@@ -117,7 +117,7 @@ def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str,
     return replay
 
 
-def _with_rounded_weights(program: Program, rounding: Rounding) -> Program:
+def _with_rounded_weights(program: TorchProgram, rounding: Rounding) -> TorchProgram:
     """Returns the program with its weights rounded."""
 
     def contents(name: str) -> tuple[Array, DType]:

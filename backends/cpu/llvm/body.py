@@ -24,7 +24,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
@@ -32,6 +31,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileBuffer,
+    TileLoop,
 )
 from tcc.ir.types import BF16
 from tcc.schedule.nest import typical
@@ -92,7 +92,7 @@ class Statements:
                 values[node.out] = broadcast(code, node, values[node.block])
             case Relayout():
                 values[node.out] = relayout(code, node, values[node.block])
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 self._if(node)
@@ -120,7 +120,7 @@ class Statements:
 
     # ---- control ------------------------------------------------------------------------------
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         code, indices = self._indices.code, self._indices
         start, stop = indices.emit(node.start), indices.emit(node.stop)
         size = as_int(node.stop - node.start) or 0
@@ -175,14 +175,14 @@ class Statements:
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
-    def _one_by_one(self, node: Loop, trips: int) -> bool:
+    def _one_by_one(self, node: TileLoop, trips: int) -> bool:
         """True where the loop is unrolled: it has one trip, or few that decide a guard."""
         guards = (g for s in node.body if isinstance(s, Load) for g in s.guards)
         names = ({v.name for v in free_vars(g.index)} for g in guards)
         decided = (node.var.name in n and n.isdisjoint(self._indices.values) for n in names)
         return trips == 1 or (0 < trips <= _FEW and any(decided))
 
-    def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
+    def _bind_counter(self, node: TileLoop, counter: Reg, start: Reg) -> None:
         """Binds the loop variable, and the trip number in terms of which the simplifier sees it."""
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
@@ -192,7 +192,7 @@ class Statements:
         indices.values[f"{node.var.name}.trip"] = code.op("udiv exact", passed, node.step)
 
     @contextmanager
-    def _asking(self, node: Loop) -> Iterator[None]:
+    def _asking(self, node: TileLoop) -> Iterator[None]:
         """Emits a trip of the loop inside; some trips ask whether to go on.
 
         A loop asks if it takes long or has a data-dependent trip count, every few trips.  If one

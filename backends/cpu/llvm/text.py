@@ -41,7 +41,7 @@ class Reg:
 
 
 @frozen
-class Place:
+class ReservedLine:
     """An empty line of `lines` reserved for later code, and the `values` remembered there."""
 
     lines: list[str]
@@ -346,13 +346,13 @@ class Code:
             while len(self._known) > before:
                 self._known.popitem()
 
-    def keep_place(self) -> Place:
+    def keep_place(self) -> ReservedLine:
         """Reserves the current place for later code."""
         self.lines.append("")
-        return Place(self.lines, len(self.lines) - 1, dict(self._known))
+        return ReservedLine(self.lines, len(self.lines) - 1, dict(self._known))
 
     @contextmanager
-    def at_place(self, place: Place) -> Iterator[None]:
+    def at_place(self, place: ReservedLine) -> Iterator[None]:
         """Appends the code inside to `place`; it can use only values that are remembered there."""
         current = self.lines, self._known
         self.lines, self._known = [], place.values

@@ -5,7 +5,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.scope import Operand, Scope
-from tcc.frontends.torch.calls import Constant, Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import PARTS, element_type
@@ -16,7 +16,7 @@ Shapes = Mapping[str, Sequence[int | str]]
 
 
 def define_inputs(
-    scope: Scope, symbols: Symbols, program: Program, shapes: Shapes
+    scope: Scope, symbols: Symbols, program: TorchProgram, shapes: Shapes
 ) -> dict[str, Any]:
     """Returns the value of each input of the program's block, in order, by name.
 
@@ -55,7 +55,7 @@ def define_inputs(
     return values
 
 
-def call_form(program: Program) -> list[Any] | None:
+def call_form(program: TorchProgram) -> list[Any] | None:
     """Returns how the caller nests the program's inputs, in the form of an artifact's manifest.
 
     Returns None where each input is an argument of its own, or the nesting is not of lists, tuples,
@@ -86,7 +86,7 @@ def _pair(meta: Tensor) -> tuple[int, ...]:
     return (2,) if meta.dtype in PARTS else ()
 
 
-def _constant(scope: Scope, program: Program, owner: Constant, meta: Any) -> Any:
+def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -> Any:
     where = f"constant {owner.name}"
     array, dtype = program.contents(owner.name)
     if not isinstance(meta, Tensor):
