@@ -1,4 +1,4 @@
-"""What normalisations share: means and variances in two passes, checks, and the op-table row."""
+"""Shared parts of normalisations: means and variances in two passes, checks, the op-table row."""
 
 from collections.abc import Callable
 from math import prod
