@@ -1,4 +1,4 @@
-"""Prints a host program as one C function, with constants for registers of known value."""
+"""Prints a host program as a C function; registers with known values become constants."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,10 @@ _RELATIONS = {
 
 
 def known_registers(program: Program) -> dict[Register, int]:
-    """Returns the registers with the same value in all runs; all inputs have known sizes."""
+    """Returns the registers that have the same value in all runs, with their values.
+
+    All inputs have known sizes.
+    """
     constants = constant_registers(program)
     ports = enumerate(program.inputs)
     dims = {(n, axis): constants[dim] for n, port in ports for axis, dim in enumerate(port.dims)}
@@ -68,11 +71,11 @@ def known_registers(program: Program) -> dict[Register, int]:
 
 
 class ProgramPrinter(Lines):
-    """Prints the statements of a program.
+    """Prints the statements of a program as C.
 
-    `messages[n]` is the message of the check that makes the function return n + 1.  `room` is the
-    bytes of temporaries of called functions.  `draws`: the program draws random numbers, with the
-    variable `seed`.
+    `messages[n]` is the message of the check that makes the function return n + 1. `room` is the
+    number of bytes that called functions need as temporary memory. `draws`: the program draws
+    random numbers, from the variable `seed`.
     """
 
     def __init__(
@@ -113,7 +116,7 @@ class ProgramPrinter(Lines):
             case Check():
                 self._check(instr)
             case Allocate():
-                pass  # its memory is static
+                pass  # static memory needs no allocation
             case View():
                 self._view(instr)
             case Launch():
@@ -174,7 +177,7 @@ class ProgramPrinter(Lines):
     def _view(self, view: View) -> None:
         storage = self._storage
         if view.buffer not in storage.names:
-            return  # nothing uses it
+            return  # nothing reads it
         const = "const " if view.buffer in storage.constant else ""
         place = f"({const}char *)({storage.names[view.base]}) + {self._value(view.offset)}"
         kind = value_type(storage.types[view.buffer])
