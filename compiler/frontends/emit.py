@@ -59,7 +59,7 @@ class Emitter:
         output_reverse: Sequence[bool] = (),
     ) -> tuple[Operand, ...]:
         """Runs `body` for each row along the first axes of `rows`; returns the last states, then
-        the stacked rows that the body gives.  All axes run forwards by default."""
+        the stacked rows that the body gives.  No axis is walked backwards by default."""
         outputs = len(body.outputs) - len(states)
         return self.emit_all(
             "scan",

@@ -15,7 +15,7 @@ import pytest
 import tcc
 from onnx import TensorProto, helper
 
-from tests.backends.elf_symbols import dynamic, newest_glibc
+from tests.lib.elf_symbols import dynamic, newest_glibc
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")

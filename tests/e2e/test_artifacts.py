@@ -26,7 +26,7 @@ from tcc.schedule.cpu.machine_file import machine_digest, machine_text
 from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.target import isa_feature
 
-from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
 CLIENT = Path(__file__).with_name("client.c")
 node = helper.make_node

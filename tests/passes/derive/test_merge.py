@@ -22,7 +22,6 @@ from tcc.passes.derive.merge import Bundle, MergePrices, bundles, merge_contract
 from tcc.passes.derive.sites import scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
-from tcc.passes.pipeline import MERGE
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -30,7 +29,7 @@ from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.target import parse_target
 
 from tests.draws import RNG, seeded
-from tests.oracle.calls import calls_of
+from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
 Agree = Callable[..., None]
@@ -314,4 +313,4 @@ def test_options_leave_the_pass_out() -> None:
         (Options(level=1), False),
     ):
         backend = CpuBackend(parse_target("cpu", "host", detect), options, 0)
-        assert any(p.name == MERGE for p in backend.requested) == found
+        assert (backend.settings.merges is not None) == found
