@@ -28,7 +28,7 @@ from tcc.target import Target
 VECTORS, BLOCKS = 4, 8
 _PASSES = 1 << 30
 
-# Functions whose cost a machine's row lists, with their number of operands, and `gather`.
+# Functions whose cost a machine's file lists, with their number of operands, and `gather`.
 TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
