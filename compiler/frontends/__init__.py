@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
+from tcc.frontends.inputs import Shapes
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.rounding import Rounding
@@ -27,7 +28,6 @@ from tcc.ir.types import F32, DType
 __all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model", "replayed"]
 
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
-Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
 Called: TypeAlias = tuple[Graph, list[Any] | None]
 
 

@@ -1,10 +1,11 @@
 """Imports a program of torch as a graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
+from tcc.frontends.inputs import Shapes
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
 from tcc.frontends.torch.checks import check_results, require_condition
@@ -29,9 +30,7 @@ _UNSOUND = (
 )  # fmt: skip
 
 
-def import_program(
-    program: TorchProgram, shapes: Mapping[str, Sequence[int | str]] | None = None
-) -> Graph:
+def import_program(program: TorchProgram, shapes: Shapes | None = None) -> Graph:
     """Imports a program that passed `check_calls`.
 
     `shapes` fixes symbolic sizes, by input name.  Weights are the arrays that the program's
