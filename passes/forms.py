@@ -67,8 +67,9 @@ def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
 
 def tile_texts(form: Lowered) -> Iterator[str]:
     """Yields, for each kernel, its schedule and the tile program."""
-    for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
-        yield f"// {loc}\n// {bound.schedule}\n{kernel_text(bound.kernel)}"
+    rows = zip(form.table.locs, form.table.bounds, form.kernels, strict=True)
+    for loc, bound, kernel in rows:
+        yield f"// {loc}\n// {bound.schedule}\n{kernel_text(kernel)}"
 
 
 def schedule_texts(form: Lowered) -> Iterator[str]:

@@ -12,7 +12,7 @@ from tcc.ir.tile.text import kernel_text
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.weights import WeightTable
 from tcc.passes.program.lower_graph import KernelTable
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 
 
 @frozen
@@ -28,7 +28,7 @@ class Lowered:
     kernels: tuple[TileKernel, ...]
     table: KernelTable
     weights: WeightTable
-    planner: KernelPlanner
+    planner: KernelChooser
     alignments: tuple[tuple[int, ...], ...] = ()
 
     def same_as(self, other: Lowered) -> bool:

@@ -19,7 +19,7 @@ from tcc.ir.types import F32, tensor
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.explain import limit_of, predictions, rule_lines
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.candidates import knobs_of
 from tcc.schedule.cpu.choose import choose
@@ -100,7 +100,7 @@ def test_the_longest_term_binds(term: str) -> None:
     assert limit_of(price) == (names.get(term, term), pytest.approx(0.5))
 
 
-def bounds(graph: Graph, planner: CorePlanner) -> Iterator[Bound]:
+def bounds(graph: Graph, planner: CoreChooser) -> Iterator[Bound]:
     placed = place_graph(graph)
     for step in placed.steps:
         assert step.kernel is not None
@@ -113,7 +113,7 @@ def open_matmul() -> Graph:
 
 
 def test_symbolic_sizes_have_a_limit_at_each_priced_set() -> None:
-    planner = CorePlanner(CoreModel(16, 32, MACHINE.l2.size), Pricer(MACHINE))
+    planner = CoreChooser(CoreModel(16, 32, MACHINE.l2.size), Pricer(MACHINE))
     assert planner.pricer is not None
     (bound,) = bounds(open_matmul(), planner)
     sets = (bound.group, *bound.tabulated)
@@ -132,7 +132,7 @@ def test_symbolic_sizes_have_a_limit_at_each_priced_set() -> None:
 
 
 def test_known_sizes_have_one_limit() -> None:
-    planner = CorePlanner(CoreModel(16, 32, MACHINE.l2.size), Pricer(MACHINE))
+    planner = CoreChooser(CoreModel(16, 32, MACHINE.l2.size), Pricer(MACHINE))
     weights = 4 * 512 * 256
     pricer = planner.holding(weights).pricer
     assert pricer is not None
@@ -144,7 +144,7 @@ def test_known_sizes_have_one_limit() -> None:
     assert "times" not in facts
     head, *_ = planner.explained(bound, weights)
     assert head.startswith(f"limit: {facts['limit']}, {facts['limit_share']:.0%} of ")
-    plain = CorePlanner(AVX2)  # without prices
+    plain = CoreChooser(AVX2)  # without prices
     assert not any("limit" in line for b in bounds(graph, plain) for line in plain.explained(b, 0))
 
 
