@@ -22,7 +22,7 @@ from tcc.ir.graph import Graph
 from tcc.options import Options
 from tcc.passes.pipeline import GraphSettings
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.target import Target
 
 
@@ -39,7 +39,7 @@ class Backend(Protocol):
     needs: ClassVar[str] = ""
     target: Target
     options: Options
-    planner: KernelPlanner
+    planner: KernelChooser
     settings: GraphSettings
 
     @property

@@ -24,12 +24,12 @@ from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.pipeline import GraphSettings, lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lower_node import check_without_collectives
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound, KernelKey, Planned
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
@@ -39,7 +39,7 @@ from tcc.target import Target
 WEIGHTS_SUFFIX = ".weights"
 
 
-class ScalarPlanner(CorePlanner):
+class ScalarChooser(CoreChooser):
     """Plans scalar kernels: blocks have one element, and constants keep the model's layout."""
 
     gaps = False
@@ -76,7 +76,7 @@ class CBackend(Backend):
             l1=profile.l1,
             skips=options.numerics != "strict",
         )
-        self.planner = ScalarPlanner(core)
+        self.planner = ScalarChooser(core)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -128,7 +128,7 @@ class CBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
-        return lower(graph, Plan(self.planner, arena_planner(), precision), trace)
+        return lower(graph, LoweringContext(self.planner, arena_planner(), precision), trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Returns the C file and its header with a placeholder for the model's name.

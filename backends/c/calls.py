@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tcc.backends.c.storage import Storage
+from tcc.backends.c.storage import CStorage
 from tcc.backends.c.types import literal
 from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
@@ -18,7 +18,7 @@ _PER_ELEMENT, _FIXED = 40, 1 << 12
 
 
 def call_lines(
-    call: CallOp, storage: Storage, value: Callable[[Register], str]
+    call: CallOp, storage: CStorage, value: Callable[[Register], str]
 ) -> tuple[list[str], int]:
     """Returns the C lines that prepare a call, and the bytes of temporary memory that it may need.
 
@@ -53,7 +53,7 @@ def call_lines(
     return lines, room
 
 
-def _tensor(ref: TensorRef, name: str, dims: Sequence[str], storage: Storage) -> str:
+def _tensor(ref: TensorRef, name: str, dims: Sequence[str], storage: CStorage) -> str:
     dtype, place = ref.dtype, storage.names[ref.buffer]
     count = " * ".join(f"(int64_t){dim}" for dim in dims) or "1"
     if ref.buffer in storage.constant or " " in place:

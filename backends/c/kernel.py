@@ -13,7 +13,7 @@ from typing import assert_never
 
 from tcc.backends.c.indices import IndexText
 from tcc.backends.c.lines import Lines
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.scalars import scalar_text
 from tcc.backends.c.simplify import simplified
 from tcc.backends.c.types import from_memory, literal, memory_type, to_memory, value_type
@@ -30,7 +30,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Reduce,
@@ -40,6 +39,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
     TileKernel,
+    TileLoop,
     lanes,
 )
 
@@ -67,7 +67,7 @@ class KernelPrinter(Lines):
 
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__()
-        self._kernel, self._taken = kernel, Names()
+        self._kernel, self._taken = kernel, CNames()
         self._variables: dict[str, str] = {}
         self._buffers: dict[TileBuffer, str] = {}
         self._blocks: dict[Block, str] = {}
@@ -153,7 +153,7 @@ class KernelPrinter(Lines):
                     self._blocks[out] = self._value(block)
             case Broadcast() | Relayout():
                 self._blocks[node.out] = self._value(node.block)
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 condition = f"{self._index(node.lhs)} < {self._index(node.rhs)}"
@@ -204,7 +204,7 @@ class KernelPrinter(Lines):
         body = apply("add", acc, apply("mul", cast(a, dtype), cast(b, dtype)))
         self._compute(Compute(node.out, body, (node.acc, node.a, node.b)))
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         sums = []
         for carried, init, result in zip(node.carried, node.inits, node.results, strict=True):
             name = self._taken.fresh("sum" if carried.dtype.is_float else "s")

@@ -24,7 +24,7 @@ _PATTERN = re.compile(
 )
 
 
-class Names:
+class CNames:
     """Generates C identifiers that are unique and not `reserved`."""
 
     def __init__(self, reserved: frozenset[str] = frozenset()) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tcc.backends.artifact.header import comment_text
 from tcc.backends.c.header import declaration, header_text
 from tcc.backends.c.kernel import KernelPrinter
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.program import ProgramPrinter, known_registers
 from tcc.backends.c.sources import needed
 from tcc.backends.c.storage import Argument, element_types, place_buffers
@@ -59,7 +59,7 @@ def print_model(
         if port.state >= 0:
             raise UserError("C files keep no state", where=port.name, hint="leave out --state")
     suffixes = ("run", "weights", "seed")
-    names = Names(frozenset({*(f"{name}_{part}" for part in suffixes), "temporaries", "run_seed"}))
+    names = CNames(frozenset({*(f"{name}_{part}" for part in suffixes), "temporaries", "run_seed"}))
     function_names = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
         KernelPrinter(kernel).function(function_name, _comment(f"{function_name}: {nodes}"))

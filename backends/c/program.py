@@ -7,7 +7,7 @@ from typing import assert_never
 from tcc.backends.c.calls import call_lines
 from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.lines import Lines
-from tcc.backends.c.storage import Storage
+from tcc.backends.c.storage import CStorage
 from tcc.backends.c.types import stored_as, value_type
 from tcc.errors import InternalError
 from tcc.ir.program import (
@@ -81,7 +81,7 @@ class ProgramPrinter(Lines):
     def __init__(
         self,
         program: Program,
-        storage: Storage,
+        storage: CStorage,
         functions: Sequence[KernelFunction],
         registers: Mapping[Register, int],
         seed: str,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tcc.backends.c.kernel import KernelFunction
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.types import stored_as, value_type
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
@@ -52,7 +52,7 @@ class Argument:
 
 
 @dataclass(slots=True)
-class Storage:
+class CStorage:
     """The C form of each buffer.
 
     `types` maps a buffer to its element type, and `names` to the C text of its address. `constant`
@@ -108,15 +108,15 @@ def place_buffers(
     dtypes: Mapping[BufferId, DType],
     sizes: Mapping[int, int],
     arguments: Mapping[Place, Argument],
-    names: Names,
+    names: CNames,
     weights: str,
-) -> Storage:
+) -> CStorage:
     """Returns the storage of all used buffers.
 
     `sizes` has the values of known registers. `weights` is the pointer to all weights, or "" if
     each weight is an array in the C file. Raises UserError for buffers of data-dependent size.
     """
-    storage = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
+    storage = CStorage(dict(dtypes), {}, set(), [], [], {}, 0)
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
     written_buffers = _written(program)
@@ -193,7 +193,7 @@ def _written(program: Program) -> set[BufferId]:
 
 
 def _place_arena(
-    storage: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names
+    storage: CStorage, ranges: Mapping[BufferId, tuple[int, int]], names: CNames
 ) -> None:
     by_type: dict[DType, list[BufferId]] = {}
     for number in ranges:
@@ -210,7 +210,7 @@ def _place_arena(
         _declare(storage, dtype, arena, max(ends.values()))
 
 
-def _declare(storage: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
+def _declare(storage: CStorage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
     if size is None:
         raise refused_size(label)
     count = max(-(-size // dtype.bytes), 1)

@@ -24,10 +24,10 @@ from tcc.passes.derive.prices import Prices
 from tcc.passes.memory.plan_arena import live_bytes
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import GraphSettings, lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -129,7 +129,7 @@ class CpuBackend(Backend):
         pairs = self.target.profile.multiplies_pairs
         # The processes start while the first kernels are being planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        plan = Plan(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
+        plan = LoweringContext(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
         return lower(graph, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
@@ -211,13 +211,13 @@ def schedule_planner(
     pairs: bool = False,
     skips: bool = True,
     masked: bool = False,
-) -> CorePlanner:
+) -> CoreChooser:
     """Returns a planner that prices schedules for a model with `constants` bytes of constants.
 
     With `constants` None, the planner has no prices. `pairs`: the CPU multiplies pairs of bf16.
     `skips` and `masked` are as in `CoreModel`.
     """
-    return CorePlanner(
+    return CoreChooser(
         CoreModel(
             machine.lanes,
             machine.registers,

@@ -24,7 +24,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
@@ -32,6 +31,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileBuffer,
+    TileLoop,
 )
 from tcc.ir.types import BF16
 from tcc.schedule.nest import typical
@@ -93,7 +93,7 @@ class Statements:
                 values[node.out] = broadcast(code, node, values[node.block])
             case Relayout():
                 values[node.out] = relayout(code, node, values[node.block])
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 self._if(node)
@@ -121,7 +121,7 @@ class Statements:
 
     # ---- control flow ----------------------------------------------------------------------------
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         code, indices = self._indices.code, self._indices
         start, stop = indices.emit(node.start), indices.emit(node.stop)
         size = as_int(node.stop - node.start) or 0
@@ -176,7 +176,7 @@ class Statements:
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
-    def _one_by_one(self, node: Loop, trips: int) -> bool:
+    def _one_by_one(self, node: TileLoop, trips: int) -> bool:
         """True if the loop is unrolled.
 
         It is unrolled if it has one iteration, or few iterations that decide the guard of a load.
@@ -186,7 +186,7 @@ class Statements:
         decided = (node.var.name in n and n.isdisjoint(self._indices.values) for n in names)
         return trips == 1 or (0 < trips <= _FEW and any(decided))
 
-    def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
+    def _bind_counter(self, node: TileLoop, counter: Reg, start: Reg) -> None:
         """Binds the loop variable and the iteration number; the simplifier needs the latter."""
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
@@ -196,7 +196,7 @@ class Statements:
         indices.values[f"{node.var.name}.trip"] = code.op("udiv exact", passed, node.step)
 
     @contextmanager
-    def _asking(self, node: Loop) -> Iterator[None]:
+    def _asking(self, node: TileLoop) -> Iterator[None]:
         """Emits an iteration of the loop around the code inside; every few iterations check for
         cancellation.
 

@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from tcc.backends.cpu.llvm.blocks import Chunk
-from tcc.backends.cpu.llvm.text import Code, Place, Reg, int_const, lane_consts
+from tcc.backends.cpu.llvm.text import Code, Reg, ReservedLine, int_const, lane_consts
 from tcc.ir.index import (
     Atom,
     Extremum,
@@ -26,7 +26,7 @@ from tcc.ir.index import (
 )
 
 # A place in front of a loop, and the SSA values of variables that are visible there.
-_Front: TypeAlias = tuple[Place, dict[str, Reg]]
+_Front: TypeAlias = tuple[ReservedLine, dict[str, Reg]]
 _first = itemgetter(0)
 
 
@@ -82,7 +82,7 @@ class LlvmIndices:
         return atom.divisor if step is None else self.divisor(step)
 
     @contextmanager
-    def in_loop(self, front: Place) -> Iterator[None]:
+    def in_loop(self, front: ReservedLine) -> Iterator[None]:
         """While the context is open, loop-invariant indices are emitted to `front`, before the
         loop.
 

@@ -11,13 +11,13 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Stmt,
     Store,
     TileBuffer,
     TileKernel,
+    TileLoop,
     walk_statements,
 )
 
@@ -64,7 +64,7 @@ def _indices(node: Stmt) -> Iterator[Index]:
                 yield from (i for g in node.guards for i in (g.index, g.extent))
         case Compute():
             yield from index_values(node.body)
-        case Loop():
+        case TileLoop():
             yield from (node.start, node.stop)
         case If():
             yield from (node.lhs, node.rhs)

@@ -23,7 +23,7 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
-from tcc.ir.tile import Block, Guard, If, Loop, Stmt, defined_blocks, walk_statements
+from tcc.ir.tile import Block, Guard, If, Stmt, TileLoop, defined_blocks, walk_statements
 
 
 def merged(body: Sequence[Stmt], place: str = "d") -> tuple[Stmt, ...]:
@@ -36,7 +36,7 @@ def merged(body: Sequence[Stmt], place: str = "d") -> tuple[Stmt, ...]:
 
 
 def _merged(node: Stmt, place: str) -> Stmt:
-    if isinstance(node, Loop):
+    if isinstance(node, TileLoop):
         return replace(node, body=merged(node.body, place))
     if not isinstance(node, If):
         return node
@@ -48,7 +48,7 @@ def _merged(node: Stmt, place: str) -> Stmt:
         return replace(node, then=then, otherwise=other)
     (var,) = free_vars(which)
     start = minimum(maximum(node.lhs - node.rhs + 1, 0), 1)
-    return Loop(var, start, start + 1, 1, (), (), body, (), ())
+    return TileLoop(var, start, start + 1, 1, (), (), body, (), ())
 
 
 class _DifferError(Exception):

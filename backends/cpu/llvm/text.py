@@ -41,7 +41,7 @@ class Reg:
 
 
 @frozen
-class Place:
+class ReservedLine:
     """An empty line of `lines` that is reserved for later code, and the `values` remembered
     there."""
 
@@ -356,13 +356,13 @@ class Code:
             while len(self._known) > before:
                 self._known.popitem()
 
-    def keep_place(self) -> Place:
+    def keep_place(self) -> ReservedLine:
         """Reserves the current place for code that is emitted later."""
         self.lines.append("")
-        return Place(self.lines, len(self.lines) - 1, dict(self._known))
+        return ReservedLine(self.lines, len(self.lines) - 1, dict(self._known))
 
     @contextmanager
-    def at_place(self, place: Place) -> Iterator[None]:
+    def at_place(self, place: ReservedLine) -> Iterator[None]:
         """Emits the code inside to `place`; the code can use only values that are remembered
         there."""
         current = self.lines, self._known

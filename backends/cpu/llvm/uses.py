@@ -10,13 +10,13 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
     Stmt,
     Store,
     Sync,
+    TileLoop,
     walk_statements,
 )
 from tcc.target import Profile
@@ -57,7 +57,7 @@ def _operands(node: Stmt) -> tuple[Block, ...]:
     match node:
         case Contract():
             return node.acc, node.a, node.b
-        case Loop():
+        case TileLoop():
             return *node.inits, *node.yields
         case Compute():
             return node.args

@@ -28,7 +28,7 @@ from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import bounds, free_vars
-from tcc.ir.tile import Block, Contract, Loop, Reduce, Relayout, Stmt, TileBuffer
+from tcc.ir.tile import Block, Contract, Reduce, Relayout, Stmt, TileBuffer, TileLoop
 
 WARPS = 4  # warps in a warpgroup
 _STEPS = (4, 3, 2)
@@ -148,7 +148,7 @@ class _Attends(WarpPart[AttentionKernel]):
         else:
             super()._statement(node)
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         writer = self._writer
         names = [
             writer.define(block.name, self._blocks[init].text).text
@@ -165,7 +165,7 @@ class _Attends(WarpPart[AttentionKernel]):
         for block, name in zip(node.results, names, strict=True):
             self._blocks[block] = PyExpr(name, writer.depth)
 
-    def _steps(self, node: Loop, names: Sequence[str]) -> None:
+    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
         """Prints the iterations; a matmul with the values overlaps the next iteration.
 
         First come the first iteration's shares (the exponentials, which weigh the values). Then

@@ -14,7 +14,7 @@ from math import gcd, prod
 
 from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
-from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
 # Limits of the engine: strides and addresses are multiples of so many bytes, a box has so many
 # positions along an axis at most, and a tensor's sizes are below the last number.
@@ -38,7 +38,7 @@ class Box:
 
 
 @frozen
-class Operand:
+class BoxOperand:
     """An operand that the copy engine loads: the load, and its box."""
 
     load: Load
@@ -49,10 +49,10 @@ class Operand:
         return prod(self.box.shape) * self.load.out.dtype.bytes
 
 
-def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> Operand | None:
+def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> BoxOperand | None:
     """Returns the load as an operand if it is a box in one of the `aligned` buffers, else None."""
     box = box_of(load) if load is not None and load.buffer in aligned else None
-    return None if load is None or box is None else Operand(load, box)
+    return None if load is None or box is None else BoxOperand(load, box)
 
 
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
@@ -63,12 +63,12 @@ def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBu
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 
 
-def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], Loop, tuple[Stmt, ...]] | None:
+def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[Stmt, ...]] | None:
     """Returns (statements before the only loop of a kernel, the loop, statements after it).
 
     Returns None if the kernel has symbolic sizes or another number of loops.
     """
-    loops = [node for node in kernel.body if isinstance(node, Loop)]
+    loops = [node for node in kernel.body if isinstance(node, TileLoop)]
     if kernel.sizes or len(loops) != 1:
         return None
     at = kernel.body.index(loops[0])

@@ -31,7 +31,7 @@ from tcc.ops.shapes import (
 
 
 @frozen
-class WindowAttrs:
+class SignalWindowAttrs:
     """A window has `size` elements of type `to`; a periodic one omits the last element."""
 
     size: Index
@@ -79,7 +79,7 @@ class MelAttrs:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
+def _window_infer(types: Types, attrs: SignalWindowAttrs) -> OutTypes:
     require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
     return (tensor(attrs.to, attrs.size),)
 
@@ -90,7 +90,7 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
     The window of N elements is c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N).
     """
 
-    def element(_: ExprBuilder, at: Point, attrs: WindowAttrs) -> Scalar:
+    def element(_: ExprBuilder, at: Point, attrs: SignalWindowAttrs) -> Scalar:
         dtype = F64 if attrs.to is F64 else F32
         period = attrs.size if attrs.periodic else attrs.size - 1
         phase = index_value(at[0], dtype) / fn("max", index_value(period, dtype), 1.0)
@@ -99,14 +99,14 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
             value += fn("cos", phase * (2 * pi * harmonic)) * coefficient
         return value
 
-    def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
+    def reference(arrays: Arrays, attrs: SignalWindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
         return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
 
     return by_element(
-        name, WindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
+        name, SignalWindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
         doc, Tolerance.ACTIVATION, element=element,
     )  # fmt: skip
 
