@@ -14,6 +14,7 @@ from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.idle_pool import RESTING
 
+from tests import fast
 from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 (hooks)
 from tests.once import made_once
 
@@ -30,6 +31,10 @@ hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
 
 gc.disable()  # what is imported and collected lives to the end
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(fast, "fast")
 
 
 def pytest_collection_finish() -> None:
