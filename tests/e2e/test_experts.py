@@ -124,7 +124,7 @@ def test_experts_of_one_token_are_read_where_they_lie() -> None:
 
     def orders(tokens: int) -> int:
         graph = load_model(layer(tokens, 256, 320), {})
-        made = run_pipeline(graph, 2, Trace(None, None), requested=code.requested)
+        made = run_pipeline(graph, 2, Trace(None, None), settings=code.settings)
         return sum(n.op.name == "expression" for n in made.nodes)
 
     assert orders(1) == 0

@@ -12,7 +12,6 @@ from tcc.backends.cpu.backend import CpuBackend
 from tcc.backends.cpu.detect import detect
 from tcc.driver import CompileResult, compile_model
 from tcc.options import NUMERICS, read_options
-from tcc.passes.pipeline import REQUANTIZE
 from tcc.target import parse_target
 
 from tests.lib.agreement import FLOAT, Array, expected, model_of, session, value
@@ -52,8 +51,8 @@ def compiled(folder: Path, name: str, **options: object) -> tuple[CompileResult,
 
 def test_strict_numerics_divide_by_scales() -> None:
     target = parse_target("cpu", "icelake-server", detect)
-    asked = (CpuBackend(target, read_options({"numerics": n}), 0).requested for n in NUMERICS)
-    assert [REQUANTIZE in passes for passes in asked] == [True, False]
+    codes = (CpuBackend(target, read_options({"numerics": n}), 0) for n in NUMERICS)
+    assert [code.settings.requantize for code in codes] == [True, False]
 
 
 def test_strict_numerics_and_bounded_weights(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_other_updates_go_through_memory_of_their_own() -> None:
     )
     options = read_options({"target": "cuda:sm_90"})
     code = GpuBackend(resolve_targets(options)[0], options)
-    graph = run_pipeline(load_model(model, {}), options.level, Trace(), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)
     made = code.lower(graph, Trace())

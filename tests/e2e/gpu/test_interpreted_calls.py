@@ -71,7 +71,7 @@ def test_agrees(name: str) -> None:
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {body}')
     options = read_options({"target": "cuda:sm_90"})
     code = GpuBackend(resolve_targets(options)[0], options)
-    graph = run_pipeline(load_model(model, {}), options.level, Trace(), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     code.check(graph)
     made = code.lower(graph, Trace())
 

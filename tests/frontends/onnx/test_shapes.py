@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.onnx.tensors import TensorReader
 from tcc.frontends.scope import ImportSession
 from tcc.ir.graph.evaluate import evaluate_graph
 
@@ -274,6 +273,6 @@ def test_open_sizes_that_must_be_numbers_are_required_to(
 
 
 def test_symbols_of_long_names_differ() -> None:
-    session = ImportSession(TensorReader(None), {}, lambda _: None)
+    session = ImportSession()
     found = [session.fresh_symbol(hint) for hint in ("n", "n.1", "n", *("long" * 30,) * 3)]
     assert len({index.key for index in found}) == len(found)

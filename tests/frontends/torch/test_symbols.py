@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tcc.frontends.scope import LARGEST_SIZE, ImportSession, TensorReader
+from tcc.frontends.scope import LARGEST_SIZE, ImportSession
 from tcc.frontends.torch.symbols import Symbols
 from tcc.ir.index import Var
 
@@ -23,7 +23,7 @@ class Counted(int):
 def defined(upper: int | None, example: int | None) -> Var:
     """The symbol of a size from 2 to `upper` on, which was `example` in the example inputs."""
     examples = {} if example is None else {"s0": example}
-    session = ImportSession(TensorReader(None), {}, lambda _: None)
+    session = ImportSession()
     symbols = Symbols(session, {"s0": (2, upper)}, lambda *_: pytest.fail("no rounding"), examples)
     (((atom,), factor),) = symbols.fresh("s0", "n").terms
     assert factor == 1

@@ -228,11 +228,16 @@ typedef struct operation {
     const char *send;
     char *receive;
 } operation;
+typedef struct memory {
+    uint64_t address; /* as the caller names it */
+    size_t bytes;
+} memory;
 typedef struct group {
     ncclComm_t comm;
     void *stream;
     int n;
     operation operations[128];
+    memory sources[128], targets[128];
 } group;
 static _Thread_local group at_hand;
 static _Thread_local int depth;
@@ -345,11 +350,19 @@ static void exchange(group *of) {
     }
 }
 
+static bool is_there(const memory *of) {
+    return !of->bytes || driver_memory(of->address, of->bytes);
+}
+
 static int perform(void *what) {
     group *of = what, now = *of; /* a graph may do it again */
     INSIST(of->comm->magic == ALIVE || of->comm->aborted, "work of a destroyed communicator");
     atomic_fetch_add(&of->comm->running, 1);
     bool good = !atomic_load(&of->comm->aborted);
+    for (int i = 0; good && i < now.n; i++) {
+        INSIST(is_there(&now.sources[i]) && is_there(&now.targets[i]),
+               "a collective uses memory that was freed");
+    }
     for (int i = 0; good && i < now.n; i++)
         if (now.operations[i].kind < SEND) good = collect(now.comm, &now.operations[i]);
     if (good) exchange(&now);
@@ -383,6 +396,8 @@ static int start(const char *name, ncclComm_t comm, void *stream, operation of, 
     int failure = failure_of(name);
     if (failure) return failed = failure;
     size_t bytes = bytes_of(of.type);
+    at_hand.sources[at_hand.n] = (memory){(uint64_t)(uintptr_t)of.send, sent * bytes};
+    at_hand.targets[at_hand.n] = (memory){(uint64_t)(uintptr_t)of.receive, received * bytes};
     of.send = memory_of(of.send, sent * bytes, name);
     of.receive = (char *)(uintptr_t)memory_of(of.receive, received * bytes, name);
     at_hand.comm = comm, at_hand.stream = stream;

@@ -15,10 +15,10 @@ from tcc.frontends import load_model
 from tcc.ir.graph import Graph, Node
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import run_pipeline
-from tcc.passes.program.lower_graph import place_graph
 
 from tests.lib.agreement import assert_agree, expected, session
 from tests.passes.layout.test_choose import planner
+from tests.passes.placing import place_graph
 
 QUERY = re.compile(r"\bq\b")
 # RMS norm of the rows of NAME, as NAMEn.

@@ -16,12 +16,13 @@ from tcc.ops.algebra.movement import ConcatAttrs, SliceAttrs
 from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.layout import assign as layouts_module
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.program.lower_graph import halo_widths
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import MODELS, Model
+from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_programs import check, inputs_of, lowered
 
 Compiled = Callable[[Graph], Module]

@@ -6,11 +6,11 @@ from functools import cache
 
 import pytest
 from tcc.ir.expr import Expr
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.layout.test_choose import planner
+from tests.passes.placing import place_graph
 
 from .test_attention_joins import graph
 

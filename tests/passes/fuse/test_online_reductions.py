@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Scalar, apply, argument, index_value, literal, read, replaced
 from tcc.ir.index import IndexLike, as_int, iterator, symbol
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import F32, I64, tensor
-from tcc.passes.fuse.compose import canonical, costly, drop_unused, inline_pointwise
+from tcc.passes.fuse.compose import costly, drop_unused, inline_pointwise
 from tcc.passes.fuse.hoist import hoist_normalisers
 from tcc.passes.fuse.online_reductions import derive
 from tcc.passes.fuse.rescale import rescaling

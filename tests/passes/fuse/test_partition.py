@@ -17,11 +17,11 @@ from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, NodeKind, classify, partition
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 
 from tests.passes.fuse.models import MODELS, Model, shared_heads
 from tests.passes.layout.test_choose import planner
+from tests.passes.placing import TYPICAL, place_graph
 
 
 def names(graph: Graph) -> list[list[str]]:
@@ -75,7 +75,7 @@ def test_a_value_used_twice_in_the_epilogue_is_computed_once() -> None:
     bell = m.op("erf", m.op("mul", biased, m.scalar(0.7)))
     half = m.op("mul", m.op("add", bell, m.scalar(1)), m.scalar(0.5))
     graph = m.finish(m.op("mul", biased, half))
-    (group,) = partition(graph)
+    (group,) = partition(graph, TYPICAL)
     assert group.anchor is not None
     assert group.anchor.op.name == "matmul"
     assert len(group.members) == len(graph.nodes)
@@ -155,7 +155,7 @@ def test_reshapes_and_transposes_join_producers_and_readers() -> None:
 @pytest.mark.parametrize("rows", [1, 12, 40])
 def test_heads_that_share_keys_read_them_where_they_lie(rows: int) -> None:
     """The loop over heads is cut at what they share, in softmax and sums too: no key is copied."""
-    (group,) = partition(shared_heads(rows))
+    (group,) = partition(shared_heads(rows), TYPICAL)
     assert [a.op.name for a in group.anchors] == ["matmul", "softmax", "matmul"]
 
 
@@ -227,7 +227,7 @@ def test_outputs_are_stored_even_where_others_read_them() -> None:
     graph = m.finish(z, y)
     assert names(graph) == [["matmul", "add"], ["relu"]]
     users = graph.users()
-    assert [g.results(graph, users) for g in partition(graph)] == [(y,), (z,)]
+    assert [g.results(graph, users) for g in partition(graph, TYPICAL)] == [(y,), (z,)]
 
 
 def test_what_bodies_read_is_stored() -> None:
@@ -260,12 +260,12 @@ def test_unread_results_of_a_node_are_not_stored() -> None:
     x = m.input("x", 4, 6)
     graph = MODELS["split_concat"]()
     users = graph.users()
-    stored = [v for g in partition(graph) for v in g.results(graph, users)]
+    stored = [v for g in partition(graph, TYPICAL) for v in g.results(graph, users)]
     assert all(v in graph.outputs or users.get(v) for v in stored)
     mean = m.op("reduce_mean", x, attrs=ReduceAttrs((1,), True))
     spread = m.op("expand", mean, attrs=ExpandAttrs(x.type.shape))
     one = m.finish(m.op("sub", x, spread))
-    (result,) = partition(one)[-1].results(one, one.users())
+    (result,) = partition(one, TYPICAL)[-1].results(one, one.users())
     assert result is one.outputs[0]
 
 
@@ -276,7 +276,7 @@ def test_unread_results_of_a_node_are_not_stored() -> None:
 def test_groups_are_cones_that_can_run_in_order(name: str) -> None:
     graph = MODELS[name]()
     users = graph.users()
-    groups = partition(graph)
+    groups = partition(graph, TYPICAL)
     ready: set[Value] = {*graph.inputs, *graph.constants}
     for group in groups:
         assert group.members[-1] is group.sink

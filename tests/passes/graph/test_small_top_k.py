@@ -13,8 +13,8 @@ from tcc.ir.op import Array
 from tcc.ir.types import dtype_of
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.passes.graph.small_top_k import small_top_k
-from tcc.passes.pipeline import GPU, SMALL_TOP_K, lower, run_pipeline
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
+from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -56,8 +56,7 @@ def test_as_the_op_says(name: str, axis: int, count: int) -> None:
 def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
     made = lower(
-        run_pipeline(graph, 2, Trace(), requested=(SMALL_TOP_K,)),
-        GPU,
+        run_pipeline(graph, 2, Trace(), settings=GraphSettings(small_top_k=True)),
         Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),
     )

@@ -16,8 +16,9 @@ from tcc.ir.index import IndexLike, const, symbol
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
 from tcc.passes.graph.state import Appended, appended_rows, bind_states, updates_in_place
-from tcc.passes.program.lower_graph import place_graph
 from tcc.runtime.module import Module
+
+from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]

@@ -13,9 +13,10 @@ from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.program.lower_graph import halo_widths
 
 from tests.passes.fuse.models import MODELS, Model
+from tests.passes.placing import place_graph
 
 
 def stored(placed: Placed) -> dict[Value, Layout]:

@@ -24,21 +24,22 @@ from tcc.ops.composite.normalization import NormAttrs
 from tcc.passes.layout import choose as module
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.layout.choose import choose_layouts
-from tcc.passes.pipeline import CPU, lower
-from tcc.passes.program.lower_graph import halo_widths, place_graph
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import lower
+from tcc.passes.place import Plan
+from tcc.passes.program.lower_graph import halo_widths
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.nest import of_pairs, trips
 
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 Run = Callable[[Graph], Module]
-MACHINE = MACHINES["icelake-server"]
+MACHINE = shipped_machine("icelake-server")
 
 
 def planner() -> CorePlanner:
@@ -47,7 +48,7 @@ def planner() -> CorePlanner:
 
 
 def choose(placed: Placed, kernels: CorePlanner | None = None) -> Placed:
-    return choose_layouts(placed, kernels or planner(), placed.graph.constants)
+    return choose_layouts(placed, kernels or planner())
 
 
 def kernels_of(placed: Placed) -> list[Kernel]:
@@ -298,6 +299,6 @@ def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None
         arena_planner(),
         Precision(BF16, pairs=True),
     )
-    bounds = lower(graph, CPU, plan, Trace()).table.bounds
+    bounds = lower(graph, plan, Trace()).table.bounds
     depths = [prod(map(trips, s.reduce)) for b in bounds for s in b.group.stages if of_pairs(s)]
     assert sorted(depths) == [64, 256]

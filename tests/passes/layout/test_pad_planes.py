@@ -13,10 +13,10 @@ from tcc.ops import OPS
 from tcc.ops.formula import fn
 from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, input_transform, products
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import place_graph
 from tcc.schedule.footprint import LINE, PAGE
 
 from tests.passes.derive.bilinear.products import F4
+from tests.passes.placing import place_graph
 
 
 def planes(count: int, size: IndexLike, *, together: bool = True, seen: bool = False) -> Graph:

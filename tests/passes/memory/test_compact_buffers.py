@@ -6,10 +6,10 @@ import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.program import Arena, CallOp, IntOp, Let, Program
 from tcc.passes.memory.compact_buffers import compacted
-from tcc.passes.program.lower_graph import place_graph
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import MODELS, Model, strided_shortcut
+from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_programs import lowered
 
 

@@ -24,7 +24,7 @@ from tcc.ir.program.operands import buffers_of
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
@@ -32,6 +32,7 @@ from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 COUNT = 100
 

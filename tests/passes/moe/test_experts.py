@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tcc.ir.graph import Graph
 from tcc.ir.tile import Contract, Load, Loop
-from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.partition import partition
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.cpu.core import CoreModel
 
+from tests.passes.placing import TYPICAL
 from tests.passes.tile.cpu.test_programs import check, lowered
 from tests.passes.tile.gpu.test_programs import lowered as lowered_blocks
 from tests.passes.tile.gpu.tiles import statements

@@ -16,7 +16,7 @@ from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import machine_for
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.target import parse_target
 
 from tests.passes.fuse.models import Model

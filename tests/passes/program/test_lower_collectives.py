@@ -50,7 +50,7 @@ from tcc.ops.collective import CollectiveAttrs, collective_kind
 from tcc.ops.operands import sizes
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import check_runnable, lower_node
 from tcc.passes.program.overlap_collectives import overlap_collectives
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -60,6 +60,7 @@ from tests.lib.oracle.graph.parse import parse_graph
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.lib.oracle.program.parse import parse_program
 from tests.lib.oracle.ranks import Rank, Stuck, exchanged, in_lockstep
+from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Feeds = Mapping[str, Array]

@@ -21,7 +21,7 @@ from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.derive import derive
 from tcc.passes.layout.assign import Placed
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
@@ -35,6 +35,7 @@ from tests.closeness import assert_within
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.passes.derive.bilinear.products import FREE
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

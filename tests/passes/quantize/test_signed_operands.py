@@ -15,8 +15,9 @@ from tcc.ir.tile import Contract, TileKernel
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import I8
-from tcc.passes.pipeline import GPU, lower
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.pipeline import lower
+from tcc.passes.place import Plan
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -26,7 +27,7 @@ from tests.passes.tile.gpu.tiles import statements
 
 
 def lowered(graph: Graph) -> Lowered:
-    return lower(graph, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    return lower(graph, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
 
 
 def contracts(kernels: tuple[TileKernel, ...]) -> list[Contract]:

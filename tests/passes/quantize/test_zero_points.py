@@ -14,13 +14,7 @@ from tcc.ir.types import F32, I8, U8, DType, tensor
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.quantized import ConvIntegerAttrs
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.passes.pipeline import (
-    INT8_WEIGHT_MATMULS,
-    REQUANTIZE,
-    SPLIT_TO_SIGNED,
-    SPLIT_ZERO_POINTS,
-    run_pipeline,
-)
+from tcc.passes.pipeline import GraphSettings, run_pipeline
 from tcc.passes.quantize.requantize import requantize
 from tcc.passes.quantize.zero_points import split_zero_points
 
@@ -178,8 +172,13 @@ def quantised_layers(kind: str) -> Graph:
 )
 def test_layers_keep_bytes_between_them(kind: str, signed: bool) -> None:
     graph = quantised_layers(kind)
-    asked = (INT8_WEIGHT_MATMULS, SPLIT_TO_SIGNED if signed else SPLIT_ZERO_POINTS, REQUANTIZE)
-    changed = run_pipeline(graph, 2, Trace(verifying=True), requested=asked)
+    settings = GraphSettings(
+        int8_weight_matmuls=True,
+        split_zero_points=True,
+        factor_type=I8 if signed else U8,
+        requantize=True,
+    )
+    changed = run_pipeline(graph, 2, Trace(verifying=True), settings)
     x = RNG.standard_normal((1, 4, 6, 5)).astype(np.float32)
     x[0, 0, 0, 0] = np.nan
     (want,) = evaluate_graph(graph, {"x": x}).values()

@@ -14,20 +14,20 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import kernel_key
 from tcc.schedule.cpu.candidates import KnobChoice, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
 from tcc.schedule.cpu.cost import Price, Pricer
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.nest import anchor, trips
 
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
-MACHINE = MACHINES["icelake-server"]
+MACHINE = shipped_machine("icelake-server")
 CORE = CoreModel(16, 32, MACHINE.l2.size)
 
 
@@ -194,7 +194,7 @@ def test_an_operand_is_copied_where_its_rows_lie_in_few_sets(
 ) -> None:
     """Measured on Zen 5: of 512 columns the copy takes 0.86 of the time, of 1,024 0.73, of 4,096
     0.85; of sums of 1,024, which no first cache holds, 0.95."""
-    group, machine = group_of(computed(512, depth, columns)), MACHINES["znver5"]
+    group, machine = group_of(computed(512, depth, columns)), shipped_machine("znver5")
     core = CoreModel(16, 32, machine.l2.size)
 
     def scheduled(knobs: Knobs) -> tuple[TileGroup, Schedule]:

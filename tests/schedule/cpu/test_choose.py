@@ -21,7 +21,6 @@ from tcc.ops.algebra.levels import LevelsAttrs
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.choose import choose
@@ -30,6 +29,7 @@ from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.nest import anchor, contraction_factors
 
 from tests.passes.fuse.models import MODELS, Model
+from tests.passes.placing import place_graph
 
 AVX512, AVX2, SSE = CoreModel(16, 32), CoreModel(8, 16), CoreModel(4, 16)
 MACHINES = pytest.mark.parametrize("core", [AVX512, AVX2, SSE], ids=["avx512", "avx2", "sse"])

@@ -17,8 +17,8 @@ from tcc.ir.tile.group import Access, GroupBuffer, GroupStage, TileGroup
 from tcc.ir.types import BF16, F32
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Price, Pricer
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.cpu.work import contraction_flops, group_bytes, group_flops
 from tcc.schedule.footprint import Stride, touch
 from tcc.schedule.nest import contraction_factors, work
@@ -26,7 +26,7 @@ from tcc.schedule.nest import contraction_factors, work
 from tests.passes.fuse.models import MODELS
 from tests.schedule.cpu.test_choose import planned
 
-MACHINE = MACHINES["icelake-server"]
+MACHINE = shipped_machine("icelake-server")
 ONE_CORE = replace(MACHINE, cores=1)
 HERTZ = MACHINE.ghz * 1e9
 

@@ -12,8 +12,8 @@ from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.ir.types import F32
 from tcc.schedule.cpu import cost
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.schedule import Nest, Schedule
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.schedule.cpu.test_cost import (
     HERTZ,
@@ -86,7 +86,7 @@ def test_what_does_not_vary_along_a_row_is_computed_once_for_it() -> None:
 
 # ---- what a core hides --------------------------------------------------------------------------
 
-ZEN4 = replace(MACHINES["znver4"], cores=1)
+ZEN4 = replace(shipped_machine("znver4"), cores=1)
 
 
 def test_sums_that_wait_cost_what_the_machine_says() -> None:

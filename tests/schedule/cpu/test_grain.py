@@ -14,13 +14,13 @@ from tcc.ir.program import Instr, IntOp, Let
 from tcc.ir.program.arithmetic import let_values
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_plan import plans
 
 PLANNER = CorePlanner(CoreModel(16, 32))

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 from tcc.backends.cpu.backend import schedule_planner
 from tcc.errors import UserError
-from tcc.schedule.cpu.machine import MACHINES, SHARE, Cache, Machine, machine_for
+from tcc.schedule.cpu import shipped_machines
+from tcc.schedule.cpu.machine import SHARE, Cache, Machine
 from tcc.schedule.cpu.machine_file import machine_digest, machine_text, read_machine
+from tcc.schedule.cpu.shipped_machines import MACHINES, machine_for, machine_path, shipped_machine
 from tcc.target import CPUS, ISA, cpu_profile
 
 ALL = [f.name for f in ISA]
+NAMES = sorted(path.stem for path in MACHINES.glob("*.json"))
+ALL_MACHINES = [shipped_machine(name) for name in NAMES]
 
 
 @pytest.mark.parametrize("cpu", CPUS)
@@ -45,12 +49,12 @@ def test_other_processors_get_the_row_of_their_family_or_vectors(
 
 def test_the_last_cache_is_never_larger_than_the_row_promises() -> None:
     profile = cpu_profile("x86-64", "icelake-server", ALL, l1=49152, l2=1310720, l3=256 << 20)
-    assert machine_for(profile).l3.size == MACHINES["icelake-server"].l3.size
+    assert machine_for(profile).l3.size == shipped_machine("icelake-server").l3.size
 
 
 def test_peak_is_what_the_data_sheet_says() -> None:
     # Genoa: 2 cores x 3.69 GHz x 32 flop a cycle, as measured with hand-written code.
-    assert MACHINES["znver4"].peak == pytest.approx(236.2e9, rel=1e-3)
+    assert shipped_machine("znver4").peak == pytest.approx(236.2e9, rel=1e-3)
 
 
 def lost_by_chance(lines: int, places: int) -> float:
@@ -76,7 +80,34 @@ def test_a_cache_loses_what_others_take_the_place_of(share: float) -> None:
     assert cache.lost(lines) <= cache.lost(lines + places) <= cache.lost(None) == 1
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_file_is_one_that_the_calibration_could_have_written(name: str) -> None:
+    text = machine_path(name).read_text()
+    assert text == machine_text(shipped_machine(name))
+    assert shipped_machine(name).name == name
+
+
+def test_a_shipped_file_that_is_missing_or_damaged_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in {*NAMES} - {"x86-64-v2"}:
+        (tmp_path / f"{name}.json").write_bytes(machine_path(name).read_bytes())
+    (tmp_path / "sapphirerapids.json").write_text("{}")
+    monkeypatch.setattr(shipped_machines, "MACHINES", tmp_path)
+    shipped_machine.cache_clear()
+    try:
+        with pytest.raises(UserError, match="does not describe a machine") as damaged:
+            machine_for(CPUS["sapphirerapids"])
+        with pytest.raises(UserError, match="cannot be read") as missing:
+            machine_for(CPUS["x86-64-v2"])
+        assert machine_for(CPUS["znver4"]).name == "znver4"
+    finally:
+        shipped_machine.cache_clear()
+    assert damaged.value.where == str(tmp_path / "sapphirerapids.json")
+    assert missing.value.where == str(tmp_path / "x86-64-v2.json")
+
+
+@pytest.mark.parametrize("machine", ALL_MACHINES, ids=NAMES)
 def test_a_file_gives_the_machine_back(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "machine.json"
     path.write_text(machine_text(machine))
@@ -85,7 +116,7 @@ def test_a_file_gives_the_machine_back(machine: Machine, tmp_path: Path) -> None
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
-    record = json.loads(machine_text(MACHINES["znver4"]))
+    record = json.loads(machine_text(shipped_machine("znver4")))
     change(record)
     return json.dumps(record)
 
@@ -138,7 +169,7 @@ def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
         read_machine(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
+@pytest.mark.parametrize("machine", ALL_MACHINES, ids=NAMES)
 def test_bounds_of_kernels_follow_from_vectors_caches_and_launches(machine: Machine) -> None:
     """A core's operations are its lanes in each cycle; planners of the machine have its bounds."""
     cycles = 1 / machine.l2.read + 1 / machine.l2.write  # of a byte

@@ -7,10 +7,10 @@ from math import inf
 
 import pytest
 from tcc.ir.types import BF16, F16, F32, DType
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.narrow_storage import most_uses
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
-SERVER = MACHINES["icelake-server"]
+SERVER = shipped_machine("icelake-server")
 LARGE = 1 << 30
 
 

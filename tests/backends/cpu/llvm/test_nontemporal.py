@@ -18,17 +18,18 @@ from tcc.ir.tile import Guard, Load, Store, TileKernel, lanes
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F16, F32, F64, U8
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES, Machine, machine_for
+from tcc.schedule.cpu.machine import Machine
+from tcc.schedule.cpu.shipped_machines import machine_for, shipped_machine
 from tcc.target import Target, parse_target
 
 from tests.backends.cpu.conftest import Compiled, aligned
 from tests.backends.cpu.kernels import RNG, buffer, copy_kernel, output
 from tests.lib.oracle.tile.parse import parse_kernel
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 HINT = "!nontemporal"
 ARM = parse_target("cpu", "neoverse-n1", detect)
@@ -98,7 +99,7 @@ def test_results_are_equal_at_any_address(target: Target, shape: tuple[int, ...]
 
 
 def test_only_what_the_last_cache_does_not_hold_goes_past_it() -> None:
-    machine = MACHINES["znver5"]
+    machine = shipped_machine("znver5")
     assert planned(residual(64, 512, 512), machine).nontemporal == (2,)
     assert planned(residual(6, 512, 512), machine).nontemporal == ()
     large = machine.l3.size * (2 + machine.memory.reading(together=True) / machine.memory.write_all)
@@ -163,6 +164,6 @@ def test_a_read_back_is_found_wherever_it_stands(target: Target) -> None:
 
 
 def test_the_text_lists_them() -> None:
-    text = kernel_text(planned(residual(64, 512, 512), MACHINES["znver5"]))
+    text = kernel_text(planned(residual(64, 512, 512), shipped_machine("znver5")))
     assert "  nontemporal %b2\n" in text
     assert kernel_text(parse_kernel(text)) == text

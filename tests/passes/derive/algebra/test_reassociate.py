@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal
+from tcc.ir.region import Region
+from tcc.ir.region.check import equal_at
+from tcc.ir.region.convert import from_expr
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.algebra.cost import estimate
 from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.reassociate import Rewrite, reassociated
-from tcc.passes.derive.check import equal_at
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.record import Region
 from tcc.schedule.limits import Rates
 
 from tests.closeness import assert_within
-from tests.passes.derive.regions import chain, operands, values
+from tests.ir.region.regions import chain, operands, values
 
 # Products cost most, so that small sizes are as large ones.
 RATES = Rates(1.0, 1e3, 1e3)

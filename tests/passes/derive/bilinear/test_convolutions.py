@@ -24,13 +24,13 @@ from tcc.passes.derive.prices import Prices, Replacements
 from tcc.passes.derive.sites import Site, scopes
 from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
-from tcc.passes.pipeline import run_pipeline
-from tcc.passes.program.lower_graph import halo_widths, place_graph
+from tcc.passes.pipeline import GraphSettings, run_pipeline
+from tcc.passes.program.lower_graph import halo_widths
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.lib.oracle.graph.parse import parse_graph
 from tests.passes.derive.bilinear.products import (
@@ -44,6 +44,7 @@ from tests.passes.derive.bilinear.products import (
     products,
 )
 from tests.passes.layout.test_choose import planner
+from tests.passes.placing import TYPICAL, place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]
@@ -269,9 +270,13 @@ def test_weights_grow_within_bounds() -> None:
 
 def test_strict_numerics_leave_the_pass_out() -> None:
     graph = Conv().graph()
-    assert form_of(run_pipeline(graph, 2, Trace(verifying=True), derivations=FREE)) == nodes_of(F4)
+    assert form_of(
+        run_pipeline(graph, 2, Trace(verifying=True), settings=GraphSettings(derivations=FREE))
+    ) == nodes_of(F4)
     assert form_of(run_pipeline(graph, 2, Trace())) == ["conv"]
-    assert form_of(run_pipeline(graph, 1, Trace(), derivations=FREE)) == ["conv"]
+    assert form_of(run_pipeline(graph, 1, Trace(), settings=GraphSettings(derivations=FREE))) == [
+        "conv"
+    ]
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256])
@@ -355,7 +360,7 @@ def test_maxima_of_windows_side_by_side_go_with_the_image(
     after = derive(Pooled().graph(case), FREE)
     verify_graph(after)
     assert "max_pool" not in form_of(after)
-    last = partition(split_guards(after).graph)[-1].members
+    last = partition(split_guards(after).graph, TYPICAL)[-1].members
     assert [n.op.name for n in last][-2:] == ["relu", "expression"]
     weights, bias = case.arrays()
     exact = correlation(case, case.image(), weights) + bias[:, None, None]
@@ -406,7 +411,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 # ---- prices -------------------------------------------------------------------------------------
 
 
-SERVER = MACHINES["icelake-server"]
+SERVER = shipped_machine("icelake-server")
 PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 

@@ -18,12 +18,12 @@ from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Form, points
 from tcc.passes.derive.derive import Derivations, derive
-from tcc.passes.program.lower_graph import place_graph
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.passes.derive.bilinear.products import Only, form_nodes
+from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_programs import lowered
 
 Array = np.ndarray[Any, np.dtype[Any]]

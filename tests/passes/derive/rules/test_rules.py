@@ -11,17 +11,17 @@ import pytest
 from tcc.errors import UserError
 from tcc.ir.expr.scalar import argument, literal
 from tcc.ir.index import evaluate, symbol
+from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region.affine import Affine, Digit, Size, units
+from tcc.ir.region.check import equal_at
+from tcc.ir.region.edit import spliced
 from tcc.ir.types import BF16, F32, tensor
-from tcc.passes.derive.affine import Affine, Digit, Size, units
-from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.derivation import parse_step, replay
-from tcc.passes.derive.edit import spliced
-from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused, relaid, with_new_loops
 
+from tests.ir.region.regions import affine, convolution, matmul, operands, values
 from tests.passes.derive.derivations import CASES, conv
-from tests.passes.derive.regions import affine, convolution, matmul, operands, values
 
 
 def after(region: Region, *chain: str) -> Region:

@@ -24,8 +24,9 @@ from tcc.passes.graph.legalize_calls import EXPRESSED, SCATTERS, legalize_calls
 from tcc.passes.graph.legalize_calls import prefix_sums as prefix
 from tcc.passes.graph.legalize_calls import top_k as ranks
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
-from tcc.passes.pipeline import GPU, LEGALIZE_CALLS, lower, run_pipeline
-from tcc.passes.program.lowered import Plan
+from tcc.passes.graph.legalize_calls.scatter import first_form
+from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
+from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -71,8 +72,7 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     want = evaluate_graph(graph, given)
     got = evaluate_graph(changed, given)
     made = lower(
-        run_pipeline(graph, 2, Trace(), requested=(LEGALIZE_CALLS,)),
-        GPU,
+        run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form)),
         Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),
     )

@@ -19,8 +19,10 @@ from tcc.ir.types import F32, I64, TensorType, dtype_of
 from tcc.ops import OPS
 from tcc.ops.data.indexing import ScatterAttrs, ScatterNdAttrs
 from tcc.passes.graph.legalize_calls import legalize_calls
-from tcc.passes.pipeline import GPU, LEGALIZE_CALLS, lower, run_pipeline
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.graph.legalize_calls.scatter import first_form
+from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
+from tcc.passes.place import Plan
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
@@ -42,8 +44,8 @@ def scatter_graph(name: str, operands: Sequence[Array], reduction: str, axis: in
 
 
 def lowered(graph: Graph) -> Lowered:
-    made = run_pipeline(graph, 2, Trace(), requested=(LEGALIZE_CALLS,))
-    return lower(made, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    made = run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form))
+    return lower(made, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
 
 
 def results_of(graph: Graph, operands: Sequence[Array]) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int
 from tcc.passes.derive.derive import derive
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -22,6 +22,7 @@ from tcc.schedule.cpu.core import CoreModel
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.passes.derive.bilinear.products import FREE
 from tests.passes.derive.bilinear.test_convolutions import Conv
+from tests.passes.placing import place_graph
 
 from .test_programs import inputs_of, lowered
 

@@ -24,7 +24,7 @@ from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.schedule.limits import TYPICAL_LIMITS
 from tcc.schedule.masked_terms import covered
 
@@ -207,7 +207,7 @@ def test_what_prices_count_is_what_units_do() -> None:
 
 
 def test_skipping_is_priced() -> None:
-    machine = replace(MACHINES["icelake-server"], cores=1)
+    machine = replace(shipped_machine("icelake-server"), cores=1)
     for name, least, most in (("causal", 0.5, 0.75), ("window", 0.1, 0.3)):
         group = group_of(attention(MASKS[name], 8, 512, 512))
         schedule = replace(choose(group, CORE), stream_block=BLOCK)
@@ -220,7 +220,7 @@ def test_skipping_is_priced() -> None:
 
 def test_uneven_units_are_priced() -> None:
     """Two units of which the second does nearly all."""
-    machine = replace(MACHINES["icelake-server"], cores=2)
+    machine = replace(shipped_machine("icelake-server"), cores=2)
     group = group_of(attention(Mask(high=-16), 1, 32, 512))
     schedule = replace(choose(group, CORE), stream_block=BLOCK)
     on, off = (

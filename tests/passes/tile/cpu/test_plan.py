@@ -13,20 +13,20 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.passes.fuse.structure import build_group
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.tile.cpu import plan as plan_kernels
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import machine_for
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_work
 from tcc.target import parse_target
 
 from tests.passes.fuse.models import Model
 from tests.passes.layout.test_choose import planner
 from tests.passes.moe.experts import layer
+from tests.passes.placing import place_graph
 
 MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 

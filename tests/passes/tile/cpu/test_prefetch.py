@@ -13,8 +13,7 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, output_transform, points
-from tcc.passes.fuse.cpu_legality import CpuKernels
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -26,6 +25,7 @@ from tcc.schedule.nest import trips
 from tests.passes.derive.bilinear.products import F4
 from tests.passes.fuse.models import Model
 from tests.passes.layout.test_choose import planner
+from tests.passes.placing import place_graph
 
 LINE = 64
 NOTHING = ((const(0), const(0)), (const(0), const(0)))
@@ -75,7 +75,7 @@ def weighted(bits: int, depth: int) -> TileKernel:
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
     precision, core = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
-    placed = place_graph(graph, precision, model=CpuKernels(core))
+    placed = place_graph(graph, precision, model=CorePlanner(core))
     _, table, _ = lower_program(placed, CorePlanner(core), lower_node, precision)
     (bound,) = table.bounds
     return bound.kernel
@@ -88,7 +88,7 @@ def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) 
     m = Model(op)
     graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
     core = CoreModel(16, 32, l2=1 << 20)
-    placed = place_graph(graph, model=CpuKernels(core))
+    placed = place_graph(graph, model=CorePlanner(core))
     _, table, _ = lower_program(placed, CorePlanner(core), lower_node)
     (bound,) = table.bounds
     found = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))

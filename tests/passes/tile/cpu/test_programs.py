@@ -20,7 +20,7 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.memory.compact_buffers import compacted
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
@@ -29,6 +29,7 @@ from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.lib.oracle.program.parse import parse_program
 from tests.lib.oracle.tile.parse import parse_kernel
 from tests.passes.fuse.models import MODELS
+from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 SIZES = (1, 4, 5, 9)

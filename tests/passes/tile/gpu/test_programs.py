@@ -15,11 +15,12 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
 from tests.passes.fuse.models import MODELS
+from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_programs import SIZES, Array, check, symbols
 
 

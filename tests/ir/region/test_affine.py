@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 from tcc.ir.index import const, iterator, symbol
-from tcc.passes.derive.affine import (
+from tcc.ir.region.affine import (
     Affine,
     Digit,
     affine_of,

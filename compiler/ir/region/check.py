@@ -18,11 +18,11 @@ from tcc.errors import InternalError
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Scalar, children
 from tcc.ir.index import Index, Var, evaluate, free_vars
+from tcc.ir.region import Factor, Region, Stage, shape_of
+from tcc.ir.region.affine import Affine, Size
+from tcc.ir.region.canonical import stage_digests
+from tcc.ir.region.field import PRIMES, Field, Values, element, key_of, scattered
 from tcc.ir.types import BOOL, DType
-from tcc.passes.derive.affine import Affine, Size
-from tcc.passes.derive.canonical import stage_digests
-from tcc.passes.derive.field import PRIMES, Field, Values, element, key_of, scattered
-from tcc.passes.derive.record import Factor, Region, Stage, shape_of
 
 _CHUNK = 1 << 18  # elements of a grid that are evaluated at once
 _MOST_ELEMENTS = 1 << 27

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal, read
-from tcc.ir.types import F16, F32, I64, tensor
-from tcc.passes.derive.affine import Affine, unit
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import (
+from tcc.ir.region import Factor, Region, Stage, product, reads_inside
+from tcc.ir.region.affine import Affine, unit
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import (
     depends,
     drop_unused,
     inlined,
@@ -19,7 +19,7 @@ from tcc.passes.derive.edit import (
     with_loop_order,
     with_loops,
 )
-from tcc.passes.derive.record import Factor, Region, Stage, product, reads_inside
+from tcc.ir.types import F16, F32, I64, tensor
 
 from .regions import affine, chain, convolution, matmul, operands, values
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import literal
+from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region.affine import Affine, Size, unit
+from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F32, tensor
-from tcc.passes.derive.affine import Affine, Size, unit
-from tcc.passes.derive.convert import to_expr
-from tcc.passes.derive.record import Factor, Region, Stage, product
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,4 +1,4 @@
-"""The state of a derivation: a region of stages as a small immutable value.
+"""Region: an expression as a small value, which derivations rewrite.
 
     Region  = params, stages, outputs
     Stage   = iters, sums, monoid, factors, body      a tensor per component of the body
@@ -15,8 +15,8 @@ is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
         Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
 
 Loops are positions, the iterators of the result before those of the sum, so equal states have equal
-values whatever their loops were called.  Records are named tuples: made, compared and hashed as
-tuples are.  A rule makes new ones of the stages that it changes and shares the others.
+values whatever their loops were called.  The nodes are named tuples: made, compared and hashed as
+tuples are.  A rule makes new stages where it changes some, and shares all others.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tcc.ir.expr.scalar import (
     cast,
     literal,
 )
+from tcc.ir.region.affine import Affines, Sizes, is_inside, plain
 from tcc.ir.types import DType, DTypeKind, TensorType
-from tcc.passes.derive.affine import Affines, Sizes, is_inside, plain
 
 Literal: TypeAlias = bool | int | float
 
@@ -67,7 +67,7 @@ class Stage(NamedTuple):
     `body` over `sums`, or `body` itself where `monoid` is None.
 
     `body` has a scalar for each component, in which `Arg` n stands for the n-th factor.  A stage
-    that the record does not express (data-dependent indices, extrema of loops, divisions by
+    that these fields do not express (data-dependent indices, extrema of loops, divisions by
     symbols) is a leaf: its `body` is a stage of an expression, whose operand n is the n-th factor.
     """
 

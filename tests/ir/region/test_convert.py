@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import read
 from tcc.ir.index import maximum, symbol
 from tcc.ir.op import OpSpec
+from tcc.ir.region import constant_of, is_contraction, is_leaf
+from tcc.ir.region.convert import from_expr, region_text, to_expr
 from tcc.ir.types import F32, I64, dtype_of, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs
-from tcc.passes.derive.convert import from_expr, region_text, to_expr
-from tcc.passes.derive.record import constant_of, is_contraction, is_leaf
-from tcc.passes.fuse.compose import canonical
 
 from tests.lib.oracle.expr.parse import parse_expr
 from tests.ops.samples import samples_of

@@ -10,17 +10,18 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, minimum, symbol
 from tcc.ir.op import OpSpec
+from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region.affine import Affine, Size
+from tcc.ir.region.check import Unchecked, equal_at
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import inlined, spliced, with_loop_order, with_loops
+from tcc.ir.region.field import PRIMES, Field, element
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
-from tcc.passes.derive.affine import Affine, Size
-from tcc.passes.derive.check import Unchecked, equal_at
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import inlined, spliced, with_loop_order, with_loops
-from tcc.passes.derive.field import PRIMES, Field, element
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 from tcc.passes.derive.rules.digits import split
 
-from .mistakes import mistakes
+from tests.passes.derive.mistakes import mistakes
+
 from .regions import chain, convolution, matmul, operands, values
 from .test_convert import ROWS, expressions
 

@@ -19,8 +19,8 @@ import numpy as np
 from tcc.frozen import entity
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Apply, Arg, Cast, Const, Scalar, Scalars, walk
+from tcc.ir.region import Literal, widens
 from tcc.ir.types import BOOL, DType
-from tcc.passes.derive.record import Literal, widens
 
 PRIMES = (2147483647, 2147483629)  # the two largest below 2^31: products fit 64 bits
 INFINITY, MINUS_INFINITY = -1, -2

@@ -31,11 +31,11 @@ from tcc.ir.expr.scalar import (
     children,
     walk,
 )
+from tcc.ir.region import Factor, Region, Stage, constant_of
+from tcc.ir.region import product as product_body
+from tcc.ir.region.affine import Affine, Size, Sizes
+from tcc.ir.region.edit import renumbered, with_loop_order, with_sources
 from tcc.ir.types import TensorType
-from tcc.passes.derive.affine import Affine, Size, Sizes
-from tcc.passes.derive.edit import renumbered, with_loop_order, with_sources
-from tcc.passes.derive.record import Factor, Region, Stage, constant_of
-from tcc.passes.derive.record import product as product_body
 
 _Code: TypeAlias = tuple[Any, ...]
 _MOST_ORDERS = 120

@@ -10,12 +10,12 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply
 from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
+from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region.affine import Affine, Digit
+from tcc.ir.region.canonical import canonical, fingerprint
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.types import F32, tensor
-from tcc.passes.derive.affine import Affine, Digit
-from tcc.passes.derive.canonical import canonical, fingerprint
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import spliced, with_loop_order
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 
 from .regions import affine, chain, convolution, matmul
 from .test_convert import ROWS, expressions

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from tcc.ir import expr
 from tcc.ir.expr import Expr, extent, reads, with_sources
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     Apply,
     Arg,
@@ -31,9 +32,8 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph.text import expr_text
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator
-from tcc.passes.derive.affine import Sizes, affine_of, index_of, plain
-from tcc.passes.derive.record import Factor, Factors, Region, Stage
-from tcc.passes.fuse.compose import canonical
+from tcc.ir.region import Factor, Factors, Region, Stage
+from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
 
 
 @lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph

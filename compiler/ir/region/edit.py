@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
-from tcc.passes.derive.affine import (
+from tcc.ir.region import Factor, Region, Stage, constant_of, reads_inside
+from tcc.ir.region.affine import (
     Affine,
     Size,
     Sizes,
@@ -21,7 +22,6 @@ from tcc.passes.derive.affine import (
     unit,
     units,
 )
-from tcc.passes.derive.record import Factor, Region, Stage, constant_of, reads_inside
 
 # ---- loops --------------------------------------------------------------------------------------
 
