@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tcc.backends.artifact.comm_library import comm_sources
@@ -42,11 +43,22 @@ def build_program(folder: Path, name: str, library: Path) -> Path:
 
 
 def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -> Path:
-    """The program `name`.c of this folder with files of the library, all compiled with `flags`."""
+    """The program `name`.c of this folder with files of the library, all compiled with `flags`;
+    the files may be objects that `build_objects` compiled with these."""
     made = folder / name
     parts = [str(path) for path in sources]
     run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
     return made
+
+
+def build_objects(folder: Path, *flags: str) -> None:
+    """Compiles the files of the library to objects in `folder`, which are named after them."""
+
+    def compile_one(source: Path) -> None:
+        run(*_command(*flags), "-c", source, "-o", folder / f"{source.stem}.o")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, comm_sources()))
 
 
 def build_shared(folder: Path, name: str, *flags: str) -> Path:
