@@ -52,20 +52,21 @@ def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -
 
 
 def build_objects(folder: Path, *flags: str) -> None:
-    """Compiles the files of the library to objects in `folder`, which are named after them."""
+    """Compiles the files of the library to objects in `folder`, which are named after them; a
+    shared library can be made of them too."""
 
     def compile_one(source: Path) -> None:
-        run(*_command(*flags), "-c", source, "-o", folder / f"{source.stem}.o")
+        run(*_command(*flags, "-fPIC"), "-c", source, "-o", folder / f"{source.stem}.o")
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(compile_one, comm_sources()))
 
 
-def build_shared(folder: Path, name: str, *flags: str) -> Path:
-    """The communication library as the shared object `name`, compiled with `flags`."""
+def build_shared(folder: Path, name: str, parts: Sequence[Path], *flags: str) -> Path:
+    """The communication library as the shared object `name`, of its files, which are compiled with
+    `flags`, or of the objects that `build_objects` compiled with these."""
     made = folder / name
-    sources = map(str, comm_sources())
-    run(*_command(*flags, "-fPIC", "-shared"), *sources, "-o", made, *LIBRARIES)
+    run(*_command(*flags, "-fPIC", "-shared"), *map(str, parts), "-o", made, *LIBRARIES)
     return made
 
 
