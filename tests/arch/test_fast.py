@@ -40,10 +40,11 @@ def test_this_test_has_the_mark(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file in a folder that stands for that of models."""
-    monkeypatch.setattr(fast, "MODELS", (tmp_path,))
+    """A file in a folder that stands for that of models.  It is written before, as the set-up of a
+    fast test is watched too."""
     path = tmp_path / "m.onnx"
     path.write_bytes(b"m")
+    monkeypatch.setattr(fast, "MODELS", (tmp_path,))
     return path
 
 
