@@ -31,10 +31,11 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import Machine, machine_for
+from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.machine_file import machine_digest, read_machine
 from tcc.schedule.cpu.narrow_storage import most_uses
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_bytes, group_flops, work_facts
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes

@@ -27,12 +27,12 @@ from typing import TypeAlias
 
 from tcc.frozen import entity
 from tcc.ir.expr import Expr, Stage, inserted, reads, with_sources
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Read, StageRef, read_from
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.schedule.alternatives import Alternative

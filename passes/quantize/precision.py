@@ -27,6 +27,7 @@ from typing import TypeGuard
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -56,7 +57,6 @@ from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded

@@ -17,7 +17,7 @@ from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
 EXPERTS, TOP, DEPTH, WIDTH = 8, 2, 64, 96
 

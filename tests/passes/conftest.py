@@ -29,7 +29,7 @@ from tcc.runtime.module import Module, load
 from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
 
-from tests.oracle.graph.parse import parse_graph
+from tests.lib.oracle.graph.parse import parse_graph
 from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]

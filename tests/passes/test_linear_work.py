@@ -15,10 +15,10 @@ from tcc.passes.pipeline import GRAPH, LOWER, PLAIN
 from tcc.passes.place import Plan
 from tcc.passes.tile.plan import KernelPlanner
 
-from tests.oracle.calls import calls_of
+from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
-from .test_choose_layouts import planner
+from .layout.test_choose import planner
 
 _ROWS, _WIDTH, _HEADS = 16, 32, 2
 # Calls of a step below which what it does once shows.

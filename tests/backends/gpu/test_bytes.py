@@ -16,10 +16,9 @@ from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
-from tests.oracle.gpu.machine_code import machine_codes
-from tests.passes.blocks.bytes import GRAPHS, product
-
-from .running import NEEDS_TRITON, Job, compile_kernels, evaluated, interpreted
+from tests.lib.interpreter.running import NEEDS_TRITON, Job, compile_kernels, evaluated, interpreted
+from tests.lib.oracle.gpu.machine_code import machine_codes
+from tests.passes.tile.gpu.bytes import GRAPHS, product
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture, and its name in the assembly.

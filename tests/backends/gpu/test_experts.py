@@ -10,9 +10,8 @@ from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
-from tests.passes.fuse.experts import GRAPHS
-
-from .running import NEEDS_TRITON, assert_same, interpreted, job_of
+from tests.lib.interpreter.running import NEEDS_TRITON, assert_same, interpreted, job_of
+from tests.passes.moe.experts import GRAPHS
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 

@@ -29,9 +29,8 @@ from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
-from tests.oracle.gpu.machine_code import machine_codes
-
-from .running import NEEDS_TRITON, Job, interpreted
+from tests.lib.interpreter.running import NEEDS_TRITON, Job, interpreted
+from tests.lib.oracle.gpu.machine_code import machine_codes
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture and kind, and its name in the assembly.

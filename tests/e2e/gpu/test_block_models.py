@@ -20,8 +20,8 @@ from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.align import buffer_alignments
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
-from tests.e2e.agreement import Array, assert_agree, expected, session
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.agreement import Array, assert_agree, expected, session
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .small_models import MODELS, SHAPES
 

@@ -15,9 +15,9 @@ from tcc.options import read_options
 from tcc.passes.graph.state import bind_states
 from tcc.passes.pipeline import run_pipeline
 
-from tests.e2e.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
-from tests.e2e.test_state import STATES, WIDTH, decoder, normal
-from tests.oracle.program.evaluate import evaluate_program
+from tests.e2e.test_states import STATES, WIDTH, decoder, normal
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 

@@ -22,11 +22,11 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
 
-from tests.backends.gpu.running import Job, interpreter
-from tests.e2e.agreement import Array, assert_agree, expected, session
 from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
-from tests.oracle.gpu.machine_code import machine_code
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.agreement import Array, assert_agree, expected, session
+from tests.lib.interpreter.running import Job, interpreter
+from tests.lib.oracle.gpu.machine_code import machine_code
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 

@@ -12,12 +12,12 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import IndexLike, symbol
+from tcc.ir.region import Region
+from tcc.ir.region.convert import to_expr
 from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.passes.derive import rewritten
 from tcc.passes.derive.algebra.cost import products
-from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.derive import Decision, decisions, derive
-from tcc.passes.derive.record import Region
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import State

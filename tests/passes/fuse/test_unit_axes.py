@@ -19,7 +19,7 @@ from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 
 @pytest.mark.parametrize("device", [False, True])
