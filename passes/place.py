@@ -64,9 +64,19 @@ class Plan:
         return not self.priced and not self.is_body
 
     @property
+    def is_code(self) -> bool:
+        """Returns True for a model and for a body, which become code."""
+        return not self.priced
+
+    @property
     def has_gaps(self) -> bool:
         """Returns True for a whole model whose values may lie with gaps between their elements."""
         return self.is_model and self.planner.gaps
+
+    @property
+    def reads_tables(self) -> bool:
+        """Returns True for code of a processor, where loads take less time than arithmetic."""
+        return self.is_code and self.planner.gaps
 
     @property
     def on_gpu(self) -> bool:
@@ -108,7 +118,7 @@ PLACE: tuple[Step, ...] = (
     Step("partition", group, reads=("planner", "ends")),
     Step("merge-groups", merge_groups, when="is_body", reads=("outer", "planner")),
     Step("assign-layouts", assign, reads=("planner",)),
-    Step("tabulate", with_tables, when="has_gaps", reads=("planner.limits",)),
+    Step("tabulate", with_tables, when="reads_tables", reads=("planner.limits",)),
     Step("choose-layouts", choose_layouts, when="is_model", reads=("planner",)),
     # The chosen order decides which neighbours lie side by side and are multiplied at once.
     Step("narrow-storage", narrowed, reads=("precision", "outer")),
