@@ -119,12 +119,11 @@ PLACE: tuple[Step, ...] = (
     Step("merge-groups", merge_groups, when="is_body", reads=("outer", "planner")),
     Step("assign-layouts", assign, reads=("planner",)),
     Step("tabulate", with_tables, when="reads_tables", reads=("planner.limits",)),
-    Step("choose-layouts", choose_layouts, when="is_model", reads=("planner",)),
+    Step("choose-layouts", choose_layouts, when="is_code", reads=("planner", "outer")),
     # The chosen order decides which neighbours lie side by side and are multiplied at once.
     Step("narrow-storage", narrowed, reads=("precision", "outer")),
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
-    Step("choose-layouts-in-bodies", choose_layouts, when="is_body", reads=("planner", "outer")),
     Step("sign-operands", with_signed_operands, when="on_gpu", reads=("planner.makes",)),
 )
 

@@ -157,8 +157,7 @@ PLACED = {
     ),
     "body": (
         Plan(CORE, outer={}),
-        "partition merge-groups assign-layouts tabulate narrow-storage divide-sums "
-        "choose-layouts-in-bodies",
+        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage divide-sums",
     ),
     "price": (Plan(CORE, priced=True), "partition assign-layouts narrow-storage divide-sums"),
     "model on a GPU": (
