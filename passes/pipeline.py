@@ -115,7 +115,7 @@ GRAPH: tuple[Step, ...] = (
     Step("check-indices", check_indices, when="check_indices"),
     Step("drop-dead-nodes", drop_dead_nodes),
     Step("drop-unread-arrays", drop_unread_arrays),
-    Step("bind-states", bind_states, when="states", reads=("states",)),
+    Step("bind-states", bind_states, reads=("states",)),
 )
 
 
