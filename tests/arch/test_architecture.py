@@ -52,7 +52,7 @@ def test_every_file_and_name_of_the_page_exists() -> None:
     [
         ("passes/place.py:PLACE", "passes/places.py:PLACE"),
         ("passes/fuse/partition.py:partition", "passes/fuse/partition.py:part"),
-        ("CorePlanner.bind", "CorePlanner.bound"),
+        ("CoreChooser.bind", "CoreChooser.bound"),
         ("interpret.c:tcc_interpret_all", "interpret.c:tcc_interpret_some"),
     ],
 )
