@@ -136,21 +136,25 @@ def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings
 # ---- from a graph to a program ---------------------------------------------------------------
 
 
-def pack_io(graph: Graph, plan: LoweringContext) -> Graph:
-    plan.ports, plan.packed = packed_io(graph)
-    return plan.ports
+def pack_io(graph: Graph, context: LoweringContext) -> Graph:
+    """Returns `graph` with packed inputs and outputs; keeps what callers see in `context`."""
+    context.ports, context.packed = packed_io(graph)
+    return context.ports
 
 
 def align_buffers(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with the alignments of its kernels' buffers."""
     return replace(lowered, alignments=buffer_alignments(lowered.program, lowered.kernels))
 
 
 def replace_operands(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with results over operands that die there."""
     program, kernels = update_in_place(lowered.program, lowered.table.bounds)
     return replace(lowered, program=program, kernels=kernels)
 
 
 def order(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with its launches in an order that needs less memory."""
     results = [kernel.results for kernel in lowered.kernels]
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
@@ -158,18 +162,22 @@ def order(lowered: Lowered) -> Lowered:
 
 
 def reuse_halos(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with values of equal halos in one buffer."""
     return replace(lowered, program=share_halos(lowered.program))
 
 
 def overlap(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with collectives that start early and are waited for late."""
     return replace(lowered, program=overlap_collectives(lowered.program))
 
 
 def assign_offsets(lowered: Lowered, arena: ArenaPlanner, shared: bool) -> Lowered:
+    """Returns `lowered` with the offsets of its buffers in the arena."""
     return replace(lowered, program=plan_arena(lowered.program, arena, shared=shared))
 
 
 def describe_ports(lowered: Lowered, ports: Graph) -> Lowered:
+    """Returns `lowered` with ports that name strings and lists as callers see them."""
     return replace(lowered, program=with_ports(lowered.program, ports))
 
 
