@@ -73,7 +73,7 @@ def emit(placed: Placed, context: LoweringContext) -> Lowered:
     planner = context.planner
     program, table, weights = lower_program(placed, planner, lower_node, context.precision)
     kernels = tuple(b.kernel for b in table.bounds)
-    return Lowered(placed, program, kernels, table, weights, planner.verify)
+    return Lowered(placed, program, kernels, table, weights, planner)
 
 
 def check_runnable(graph: Graph) -> None:
