@@ -1,6 +1,6 @@
 """Models of one operator each, at sizes of real networks, which `scripts/operators` times.
 
-First operands are inputs. What is constant in a network is constant here too.
+First operands are inputs. A value that is constant in the network is constant here too.
 """
 
 from __future__ import annotations

@@ -75,8 +75,10 @@ class ScheduleCandidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelKernel:
-    """One kernel of a model, launched `launches` times in a run; a loop with a data-dependent
-    number of trips counts once."""
+    """A kernel of a model, with the number of its launches in a run.
+
+    A loop with a data-dependent number of iterations counts once.
+    """
 
     name: str
     launches: int

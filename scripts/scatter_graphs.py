@@ -32,11 +32,11 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 @dataclass(frozen=True, slots=True)
 class ScatterGraph:
-    """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
+    """A graph in which `updates` rows of `width` elements go to `rows` rows of the result.
 
-    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
-    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` names the
-    distribution of indices, as in `subgraph.writer.ValueDraw`.
+    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND),
+    "elements" (ScatterElements along axis 0) or "lines" (ScatterElements along axis 1). `draw`
+    names the distribution of indices, as in `subgraph.writer.ValueDraw`.
     """
 
     form: str
