@@ -1,7 +1,8 @@
 """Describes small graphs as data: nodes, literal constants, and tensors that are drawn on demand.
 
-A graph of gigabytes is listed and sized without an array: a `DrawnTensor` says how its values are
-drawn, and `drawn` draws them.  The time and the order of the draws do not change the values.
+Even a graph of gigabytes is listed and sized without an array: a `DrawnTensor` says how its values
+are drawn, and `drawn` draws them. The values do not depend on when and in which order they are
+drawn.
 """
 
 from __future__ import annotations
