@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-BOUNDS = (1e-3, 1e3)  # of the standard deviation of a layer's output
+BOUNDS = (1e-3, 1e3)  # least and greatest standard deviation of a layer's output
 TARGET = (0.1, 10.0)  # standard deviations that `rescale` leaves unchanged
 LEAST_MOVE = 1e-4  # root mean square over the output's range: ten times the effect of rounding
 # a batch norm does not take new statistics for a channel with a smaller variance
