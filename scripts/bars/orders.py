@@ -39,7 +39,7 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # of the compiler's arena; no order may need less
+SHARE = 0.97  # share of the compiler's arena; no order may need less
 MAX_SETS = 4 << 20  # how many sets of launches are remembered at most
 
 
