@@ -1,7 +1,9 @@
-"""Derivations as text: a chain of steps, each a rule, a stage and arguments, which replays.
+"""Writes derivations as text, and replays them.
 
-nest stage=0 loops=5,6
-skew stage=0 loop=2 by=4 step=1
+A derivation is a chain of steps.  Each step is a line with a rule, a stage and arguments:
+
+    nest stage=0 loops=5,6
+    skew stage=0 loop=2 by=4 step=1
 """
 
 from __future__ import annotations
@@ -17,7 +19,10 @@ from tcc.passes.derive.rules.rule import Arguments
 
 
 class DerivationStep(NamedTuple):
-    """A rule applied to a stage, which is numbered as it is before the step."""
+    """The application of a rule to a stage.
+
+    `stage` is the number that the stage has before the step.
+    """
 
     rule: str
     stage: int
@@ -33,7 +38,7 @@ class DerivationStep(NamedTuple):
 
 
 def parse_step(text: str) -> DerivationStep:
-    """Returns the step that `text` writes.  Raises ValueError for a text that is no step."""
+    """Returns the step that `text` describes.  Raises ValueError for a text that is not a step."""
     rule, numbers = text.partition(" ")[0], tuple(map(int, findall(r"-?\d+", text)))
     step = DerivationStep(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
     if step is None or str(step) != text:
@@ -42,13 +47,15 @@ def parse_step(text: str) -> DerivationStep:
 
 
 def applied(region: Region, step: DerivationStep) -> Region:
-    """Returns the region after a step.  Raises Refused where the rule does not hold."""
+    """Returns the region after a step.  Raises Refused where the rule's conditions do not hold."""
     return RULES[step.rule].apply(region, step.stage, *step.arguments)
 
 
 def replay(region: Region, chain: Iterable[str]) -> Region:
-    """Returns the region after the steps of a chain.  Raises UserError that names the
-    failing step."""
+    """Returns the region after all steps of a chain.
+
+    Raises UserError, with the number and text of the step, for a step that cannot be applied.
+    """
     for number, text in enumerate(chain):
         try:
             region = applied(region, parse_step(text))

@@ -1,16 +1,17 @@
-"""The obstacles that keep a sum of products from peak speed, and the steps that remove them.
+"""Finds the obstacles that keep a sum of products from peak speed, and the steps that remove them.
 
-A contraction runs at peak where every index of every operand is a loop, or a sum of loops as in a
-dense window.  One or two steps of rules remove each obstacle:
+A contraction runs at peak if every index of every operand is a loop, or a sum of loops as in a
+dense window.  An index of another kind is an obstacle.  One or two steps remove each:
 
-    a quotient or remainder          its loops are split by the divisor, and the condition solved
-    a step other than 1              the loop beside it is split by the step; the operand regrouped
-    a result and a sum loop          the sum is nested, or its window split into smaller ones
-    two result loops                 one is skewed by the other
-    loops of opposite signs          that of the sum is reversed
+    an index with                    steps
+    a quotient or remainder          split its loops by the divisor, and solve the condition
+    a coefficient other than 1       split another loop of the index by it, or regroup the operand
+    a result loop and a sum loop     nest the sum, or split its window into smaller windows
+    two result loops                 skew one loop by the other
+    loops of opposite signs          reverse the sum loop
 
-The steps of a state are offered in this order. A nested sum is split no further, and operands come
-last, so that steps that commute are tried in one order.
+Steps are offered in this order.  Two limits keep steps that commute from being tried in each order:
+a nested sum is not split again, and steps of operands come last.
 """
 
 from __future__ import annotations
@@ -29,12 +30,15 @@ from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused
 
 Steps: TypeAlias = tuple[DerivationStep, ...]
-_WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
+_WINDOWS = (3, 2)  # sizes, in taps, of the windows into which a larger window is split
 
 
 def apply_free_steps(region: Region, strict: bool = False) -> tuple[Region, Steps]:
-    """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
-    bounds tightened, and windows reversed to run along their results."""
+    """Returns the region after all steps that cost nothing, and these steps in order.
+
+    Such a step solves a condition, tightens bounds, or reverses a window so that it runs in the
+    direction of its results.  `strict` allows only the first kind, as the others reorder sums.
+    """
     steps: list[DerivationStep] = []
     while (result := _free_step(region, strict)) is not None:
         step, region = result
@@ -64,7 +68,11 @@ def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | 
 
 
 def _against(stage: RegionStage) -> list[int]:
-    """Returns the sum loops of windows that run against their results in every index."""
+    """Returns the sum loops to reverse.
+
+    In every index that such a loop shares with a result loop of equal step, the signs of the two
+    steps are opposite: the k of `A[h - k]`.
+    """
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
     for steps in map(_steps, _forms(stage)):
@@ -85,13 +93,16 @@ def moves(region: Region) -> Iterator[Steps]:
 
 
 def is_regular(region: Region) -> bool:
-    """True where every index of every sum of products is a sum of loops with steps 0 or 1."""
+    """True where every index of every contraction is a plain sum of loops.
+
+    No index has digits, and each step is 0 or 1.
+    """
     forms = (f for _, stage in _contractions(region) for f in _forms(stage))
     return all(not f.digits and set(f.steps) <= {0, 1} for f in forms)
 
 
 def repairs(region: Region) -> Iterator[Steps]:
-    """Yields the steps that remove an obstacle of some contraction."""
+    """Yields for each obstacle of each contraction the steps that remove it."""
     for number, stage in _contractions(region):
         if any(is_copy(region, f.source) for f in stage.factors):
             continue
@@ -120,7 +131,7 @@ def _adds(stage: RegionStage) -> bool:
 
 
 def _forms(stage: RegionStage) -> list[Affine]:
-    """Returns the indices of a stage, in which loops of one trip have step 0."""
+    """Returns the indices of a stage's accesses, with step 0 for loops of one iteration."""
     forms = [form for factor in stage.factors for form in factor.forms]
     if 1 not in stage.loops:
         return forms
@@ -135,13 +146,16 @@ def _forms(stage: RegionStage) -> list[Affine]:
 
 
 def _steps(form: Affine) -> list[tuple[int, int]]:
-    """Returns the loops of a form with their steps, where a step is a number."""
+    """Returns pairs of a loop and its step, for the numeric steps of a form other than 0."""
     return [(k, s) for k, s in enumerate(form.steps) if isinstance(s, int) and s]
 
 
 def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields splits of all loops of a digit by its divisor. Result loops are shifted so that the
-    digit's offset vanishes; a second alternative has no shift, as a shift adds points."""
+    """Yields for each digit the splits of all its loops by its divisor, in two alternatives.
+
+    The first alternative shifts result loops so that the digit's offset vanishes.  The second does
+    not, as a shift adds points.
+    """
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
     for digit, shifts in product(digits, (True, False)):
         by = digit.div if digit.div > 1 else digit.mod
@@ -156,8 +170,11 @@ def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
 
 
 def _of_splits(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields splits of a loop by the relative step of another loop, and of windows, whose loops
-    have one step, into smaller windows."""
+    """Yields splits of loops, each as the steps that it takes.
+
+    In an index with loops of different steps, a loop is split by the ratio of another step to its
+    own.  In a window, whose loops have equal steps, a sum loop is split into smaller windows.
+    """
     first, splits = len(stage.iters), dict[Steps, None]()
     for steps in map(_steps, _forms(stage)):
         for loop, step in steps:
@@ -172,8 +189,11 @@ def _of_splits(number: int, stage: RegionStage) -> Iterator[Steps]:
 
 
 def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 0) -> Steps:
-    """Returns the split of a loop longer than `inner`; a sum loop is first relaxed to a multiple of
-    `inner`. Returns no steps where the loop cannot be split."""
+    """Returns the steps that split a loop into an outer loop and one of `inner` iterations.
+
+    A sum loop is first relaxed to a multiple of `inner`.  Returns no steps for a loop of at most
+    `inner` iterations, and for a sum loop whose symbolic extent `inner` does not divide.
+    """
     size, step = stage.loops[loop], DerivationStep("split", number, (loop, inner, shift))
     if isinstance(size, int) and size <= inner:
         return ()
@@ -185,7 +205,7 @@ def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 
 
 
 def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields nests of sums whose loops share an index with a result loop."""
+    """Yields steps that nest sums whose loops all share an index with a result loop."""
     first = len(stage.iters)
     mixed = {
         k
@@ -199,8 +219,10 @@ def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]
 
 
 def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields skews that separate result loops from others in every index where they overlap, all at
-    once."""
+    """Yields one list of skews, for all pairs of result loops that overlap in an index.
+
+    Each skew takes the second loop of a pair out of all indices of the first.
+    """
     forms, steps = _forms(stage), list[DerivationStep]()
     skewed, skewed_by = set[int](), set[int]()
     for loop, by, step in RULES["skew"].moves(region, number):
@@ -216,7 +238,7 @@ def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Ste
 
 
 def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
-    """Yields regroupings of all operands that have steps other than 1, all at once."""
+    """Yields one list of regroupings, for all operands whose indices have a step other than 1."""
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):

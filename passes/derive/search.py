@@ -1,10 +1,12 @@
-"""The search of derivations: guided by the obstacles of a region first, then by every rule, within
-a budget of states.
+"""Searches derivations of a region, until a budget of states is used up.
 
-States are regions, identified by their fingerprints.  A queue orders the states to expand by their
-number of unguided steps, then by the length of their chains: so a state is expanded once, with the
-fewest of both (limited discrepancy search; Harvey and Ginsberg 1995).  The states of a budget are
-the first states of every larger budget, so a larger budget finds no less.
+A guided step removes an obstacle of a region (guide.py).  An unguided step is any step that a rule
+offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are one state.
+
+A queue holds the states to expand.  Those with the fewest unguided steps come first, and among them
+those with the fewest steps.  So each state is expanded once, at its fewest steps (limited
+discrepancy search; Harvey and Ginsberg 1995).  A larger budget visits the same states first, and
+then more; so it finds no less.
 """
 
 from __future__ import annotations
@@ -36,8 +38,11 @@ class DerivationState(NamedTuple):
 
 
 class Derivation(NamedTuple):
-    """The result of a search: `candidates` are all regions whose contractions run at peak, in the
-    order of discovery; `states` is the number of visited states."""
+    """The result of a search.
+
+    `candidates` are the states whose contractions run at peak, in the order of discovery.
+    `states` is the number of visited states.
+    """
 
     candidates: tuple[DerivationState, ...]
     states: int
@@ -48,8 +53,8 @@ def search(
 ) -> Derivation:
     """Derives regions from `region` until `budget` states are visited or no step is left.
 
-    `strict` allows only rules that keep the order of every sum, `guided` only steps that remove an
-    obstacle.  Each step proves its own conditions; nothing is evaluated here.
+    `strict` allows only rules that keep the order of every sum.  `guided` allows only steps that
+    remove an obstacle.  Each step proves its own conditions, so no region is evaluated here.
     """
     visited: set[bytes] = set()
     candidates: list[DerivationState] = []

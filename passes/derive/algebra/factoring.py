@@ -1,7 +1,10 @@
-"""Terms that share a factor, and the remainder of each term without it.
+"""Finds factors that two terms share, and what remains of each term without the factor.
 
-sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]     share x[i, k], p = k
-remainders over (k, j)           w[k, j]   and   sum(r) a[k, r] * b[r, j]
+    sum(k) x[i, k] * w[k, j]   and   sum(p, r) x[i, p] * a[p, r] * b[r, j]
+
+The terms share x[i, k], where k stands for p.  Their remainders, over k and j, are
+
+    w[k, j]                    and   sum(r) a[k, r] * b[r, j]
 """
 
 from __future__ import annotations
@@ -16,10 +19,11 @@ from tcc.passes.derive.algebra.terms import Term, loops_of_factors
 
 
 class Common(NamedTuple):
-    """Two `terms` over `outer` as `factor` times the sum of the `remainders`, which are over
-    `iters`.
+    """Two terms whose sum is the sum over `sums` of `factor` times the sum of their remainders.
 
-    `factor` is over `outer` and `sums`; `forms` are the indices there of the remainders' sum.
+    The loops of `factor` are the result loops of the terms, followed by `sums`.  `iters` are the
+    extents of the remainders' result loops.  `forms` are the indices at which the product reads the
+    sum of the remainders.
     """
 
     terms: tuple[Term, Term]
@@ -31,13 +35,18 @@ class Common(NamedTuple):
 
 
 def outer_term(shared: Common, remainder: Factor) -> Term:
-    """Returns the term that equals both terms; `rest` is the sum of their remainders."""
+    """Returns the term that equals the sum of both terms.
+
+    `remainder` is the access of the stage that holds the sum of their remainders.
+    """
     return Term((), shared.sums, (shared.factor, remainder))
 
 
 def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
-    """Yields the ways in which two terms over `iters` share a factor and neither is that factor
-    alone."""
+    """Yields the ways in which two terms with result loops `iters` share a factor.
+
+    A term of a single factor shares nothing, as no remainder would be left.
+    """
     if len(a.factors) < 2 or len(b.factors) < 2:
         return
     for n, f in enumerate(a.factors):
@@ -48,8 +57,11 @@ def shared_factors(a: Term, b: Term, iters: Sizes) -> Iterator[Common]:
 
 
 def _paired(f: Factor, g: Factor, a: Term, b: Term, first: int) -> dict[int, int] | None:
-    """Returns the sum loops of `f` by the loops of `g` that they replace, where the two are one
-    access; None where they are not."""
+    """Returns which sum loop of `f` stands for which sum loop of `g`, as {loop of g: loop of f}.
+
+    None where `f`, a factor of term `a`, and `g`, a factor of `b`, are not one access up to the
+    names of their sum loops.  Loops below `first` are result loops, which the terms have in common.
+    """
     if f._replace(forms=()) != g._replace(forms=()):
         return None
     pairs: dict[int, int] = {}

@@ -21,13 +21,17 @@ from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
 from tcc.passes.derive.algebra.cost import constant_stages, count
 
-# The most products, and the most evaluated points, of a constant stage: seconds of compile time.
+# The most points of a constant stage that is a plain sum of products, and of another constant
+# stage.  Either number takes seconds of compile time.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27
 
 
 def foldable(region: Region, constants: Sequence[bool]) -> bool:
-    """True where the constant stages have numeric sizes and take at most the work that is done
-    ahead of the run."""
+    """True where all constant stages have numeric sizes and are small enough to compute at compile
+    time.
+
+    `constants` says of each parameter whether it is a constant.
+    """
     fixed = constant_stages(region, constants)
     for stage, is_constant in zip(region.stages, fixed, strict=True):
         if not is_constant:
@@ -42,8 +46,10 @@ def foldable(region: Region, constants: Sequence[bool]) -> bool:
 def fold(
     region: Region, constants: Sequence[bool], operands: Sequence[Array | None]
 ) -> dict[int, tuple[Array, ...]]:
-    """Returns the components of each constant stage in f64; `operands` are the arrays of
-    constants."""
+    """Returns the components of each constant stage, by the stage's number; floats are f64.
+
+    `constants` says of each parameter whether it is a constant, and `operands` has its array.
+    """
     fixed = constant_stages(region, constants)
     components: dict[int, tuple[Array, ...]] = {}
 
@@ -63,7 +69,8 @@ def fold(
 
 
 def _is_plain(stage: RegionStage) -> bool:
-    """True where a stage is a sum of products of factors that are indexed by single loops."""
+    """True where a stage is a sum of products and each index of its factors is a loop or a
+    number."""
     reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
 

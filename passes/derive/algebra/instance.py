@@ -2,11 +2,15 @@
 
     y[i, e] = sum(c: 512) p[i, c // 64, c % 64] * w[c, e]     sizes 8, 64, 512 become 2, 3, 2 * 3
 
-A size is free if its loops are plain indices wherever they occur: the formula of a region holds for
-every value of a free size, so two regions that agree at some values of the free sizes agree at all.
-To free sizes, maps are inlined into their readers, sum loops are split into the digits that
-accesses read, and axes of parameters are split into the digits that all accesses of both regions
-compose.  Different sizes stay different, and a size of 1 stays 1.
+A size is free if each index that contains one of its loops is that loop alone.  The formula of a
+region then holds for every value of the size.  So two regions that agree at some values of the free
+sizes agree at all values.
+
+Three changes make more sizes free.  Stages without sums are inlined into their readers.  Sum loops
+are split into the digits that accesses read.  Axes of parameters are split into the digits from
+which all accesses of both regions compose their indices.
+
+Different sizes stay different, and a size of 1 stays 1.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ _MOST_TERMS = 1 << 22
 
 
 def agree(a: Region, b: Region) -> bool:
-    """True where two regions compute the same, checked at small sizes if these represent all sizes.
+    """True where two regions compute the same values.
 
-    Raises `Unchecked` for regions that have no small sizes, and whose sums are too long for a
-    check.
+    The regions are evaluated at small sizes if these represent all sizes, otherwise at their own.
+    Raises `Unchecked` where the sums of the regions are too long for both checks.
     """
     return equal_at(*_small(a, b), max_terms=_MOST_TERMS) or equal_at(
         a, b, points=2, max_terms=_MOST_TERMS
@@ -48,8 +52,11 @@ def _small(a: Region, b: Region) -> tuple[Region, Region]:
 
 
 def _free(region: Region) -> Region:
-    """Returns the region with maps inlined into their readers, and a loop for every digit of a sum
-    loop."""
+    """Returns the region with more free sizes.
+
+    Stages without sums are inlined into their readers, and every digit of a sum loop that an access
+    reads becomes a loop.
+    """
     for number in range(len(region.stages)):
         place = 0
         while place < len(region.stages[number].factors):
@@ -74,8 +81,10 @@ def _by_digits(stage: RegionStage) -> RegionStage:
 
 
 def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region]:
-    """Returns both regions with an axis of parameter `number` split into the digits that its
-    indices compose."""
+    """Returns both regions with `axis` of parameter `number` split into one axis for each digit.
+
+    Both are returned unchanged where some index of the axis is not composed of the same digits.
+    """
     param = a.params[number]
     size = None if param is None else plain(param.shape[axis])
     reads = [access for region in (a, b) for access in _reads(region, number)]
@@ -102,7 +111,10 @@ def _reads(region: Region, number: int) -> Iterator[tuple[RegionStage, Factor]]:
 def _has_digits(
     stage: RegionStage, form: Affine, radices: Sequence[int], axes: Sequence[int]
 ) -> bool:
-    """True where each digit of a form is one loop of at most its axis' size, or 0."""
+    """True where each digit of `form` is 0 or a single loop no longer than the digit's axis.
+
+    `axes` are the sizes of the axes, and `radices` the steps of `form` that belong to them.
+    """
     axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
     steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]
     fits = all(isinstance(size, int) and size <= axis_sizes[step] for step, size in steps)
@@ -142,7 +154,7 @@ def _is_loop(form: Affine) -> bool:
 
 
 def _sizes(*regions: Region) -> dict[int, int]:
-    """Returns a smaller value for every free size over 1, in the same order."""
+    """Returns a smaller value for each free size above 1; a larger size gets a larger value."""
     all_sizes: set[Size] = set()
     fixed: set[Size] = set()
     for region in regions:

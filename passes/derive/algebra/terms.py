@@ -3,9 +3,9 @@
     s[i, j] = sum(k) q[i, k] * t[j, k]             y[i, d] = sum(j, k) q[i, k] * t[j, k] * v[j, d]
     y[i, d] = sum(j) s[i, j] * v[j, d]        ->
 
-A producer is merged into its only reader with its sum loops, so that a term is a tensor network:
-factors over loops, whose sum loops may be summed in any order.  An opaque scalar (a square root, a
-comparison) is a factor of its own, over the loops that it depends on.
+A producer is merged into its only reader, together with its sum loops.  So a term is a tensor
+network: a product of factors, summed over loops in any order.  An opaque scalar, for example a
+square root or a comparison, is a factor of its own.  Its loops are those that it depends on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import F32, F64
 
-# Products and quotients by numbers, in order: ("mul", 0.125), ("div", 3.0).
+# Multiplications and divisions by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]
 
 # Types whose range leaves room for other orders of products.
@@ -43,25 +43,28 @@ _MOST_TERMS, _MOST_FACTORS = 8, 24
 
 
 class Term(NamedTuple):
-    """`scale` times the sum over `sums` of the product of `factors`, whose loops are the result
-    loops followed by `sums`."""
+    """`scale` times the sum over `sums` of the product of `factors`.
+
+    The loops of the factors are the result loops, followed by `sums`.
+    """
 
     scale: Scale
     sums: Sizes
     factors: Factors
 
 
-# A product of scalars: its scale, and its factors, each an operand or an opaque scalar.
+# The scale of a product, and its factors.  Each factor is an operand or an opaque scalar.
 _Product: TypeAlias = tuple[Scale, tuple[Scalar, ...]]
 
 
 @dataclass(slots=True)
 class Flattened:
-    """The stages of a region as terms, each computed on request.
+    """The stages of a region as sums of terms, each computed on request.
 
-    `spread` multiplies sums inside of products out, except for differences: cancellation before a
-    product would not happen behind it. Without `spread`, `has_nested_sums` tells whether there are
-    sums to multiply out.  Stages of opaque scalars are appended to `region`.
+    With `spread`, sums inside of products are multiplied out: (a + b) * c becomes a * c + b * c.
+    Differences are not: the cancellation in a - b would come too late, after two rounded products.
+    Without `spread`, `has_nested_sums` tells whether there are sums to multiply out.  Opaque
+    scalars become stages that are appended to `region`.
     """
 
     region: Region
@@ -82,15 +85,20 @@ class Flattened:
             self._reads[number] += 2
 
     def terms(self, number: int) -> tuple[Term, ...] | None:
-        """Returns the terms of a stage; None where it is no sum of products of wide floats, or has
-        too many terms."""
+        """Returns the terms of a stage.
+
+        None where the stage is not a sum of products of f32 or f64, or has too many terms.
+        """
         if number not in self._terms:
             self._terms[number] = self._computed(number)
         return self._terms[number]
 
     def is_settled(self, number: int) -> bool:
-        """True where a stage has only one order: no sum, or products of at most two factors which
-        all sum loops index, without a merged producer."""
+        """True where the sums of a stage can be computed in one order only.
+
+        The stage has no merged producers.  Each of its terms has at most two factors, and each
+        factor depends on all sum loops.  A stage that has no terms is settled too.
+        """
         terms = self.terms(number)
         if terms is None or number in self._grown:
             return terms is None
@@ -140,7 +148,7 @@ class Flattened:
         return self._added[stage]
 
     def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
-        """Returns the term with its factors replaced by their producers, where this is allowed."""
+        """Returns the terms that `term` becomes when producers replace factors, where allowed."""
         for place, factor in enumerate(term.factors):
             inner = self._inner(term, factor, reader)
             if inner is None:
@@ -180,8 +188,10 @@ def _sums_used(term: Term, iters: Sizes) -> bool:
 
 
 def _bare(term: Term) -> bool:
-    """True where a term is a single factor without a sum, so that a sum in its place is not
-    multiplied."""
+    """True where a term is a single factor without a sum loop.
+
+    A sum may then replace the factor, as nothing multiplies it.
+    """
     return len(term.factors) == 1 and not term.sums
 
 
@@ -190,8 +200,10 @@ def _renumbered(node: Scalar, numbers: Sequence[int]) -> Scalar:
 
 
 def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
-    """Returns the term with `inner`, a term of the producer of its factor `place`, in place of the
-    factor."""
+    """Returns the term with `inner` in place of its factor number `place`.
+
+    `inner` is a term of the factor's producer.
+    """
     loops = (*iters, *term.sums, *inner.sums)
     all_units = units(len(loops))
     outer = len(iters) + len(term.sums)
@@ -205,8 +217,10 @@ def _with_producer(term: Term, place: int, inner: Term, iters: Sizes) -> Term:
 
 
 def _without_idle(term: Term, iters: Sizes) -> Term:
-    """Returns the term without sum loops of numeric extent on which no factor depends; their
-    extents multiply the scale."""
+    """Returns the term without the sum loops on which no factor depends.
+
+    Their extents multiply the scale instead.  Loops of symbolic extent stay.
+    """
     first = len(iters)
     loops_used = loops_of_factors(term.factors)
     summed = [
@@ -258,8 +272,10 @@ def by_digits(term: Term, iters: Sizes) -> Term:
 
 
 def scaled(scale: Scale, more: Scale) -> Scale:
-    """Returns both scales, one after the other; powers of two and signs are combined, which rounds
-    nothing."""
+    """Returns the scale that applies `scale`, then `more`.
+
+    Powers of two and signs are combined into one number, as multiplying by them is exact.
+    """
     exact, inexact = 1.0, []
     for function, value in (*scale, *more):
         if abs(frexp(value)[0]) == 0.5:
@@ -274,8 +290,10 @@ def _positive(scales: Iterable[Scale]) -> bool:
 
 
 def is_near_one(value: object) -> bool:
-    """True where a factor may be moved: neither overflow nor underflow arises that was not there
-    before."""
+    """True where a multiplication by `value` may move within a product.
+
+    Such a number is too close to 1 to cause a new overflow or underflow.
+    """
     return isinstance(value, int | float) and 2.0**-10 <= abs(value) <= 2.0**10
 
 
@@ -283,8 +301,11 @@ def is_near_one(value: object) -> bool:
 
 
 def _products(stage: RegionStage, spread: bool) -> list[_Product] | None:
-    """Returns the body as a sum of products; None where the stage does not sum, or sums an opaque
-    scalar."""
+    """Returns the body of a stage as a sum of products.
+
+    None where the stage reduces by another monoid, or where its body is one opaque scalar without
+    a sum.
+    """
     if isinstance(stage.body, expr.Stage) or len(stage.body) != 1:
         return None
     if stage.monoid not in (None, "sum") or stage.dtypes[0] not in WIDE:
@@ -316,8 +337,11 @@ def _sum(scalar: Scalar, spread: bool) -> list[_Product]:
 
 
 def _times(args: Sequence[Scalar], spread: bool) -> list[_Product]:
-    """Returns a product of sums as a sum of products; a sum that is not multiplied out is one
-    operand. A product with a number that must not be moved is opaque."""
+    """Returns the product of `args`, which may be sums, as a sum of products.
+
+    A sum that is not multiplied out counts as one operand.  A product with a number that must not
+    be moved (`is_near_one`) is opaque.
+    """
     expanded: list[_Product] = [((), ())]
     for arg in args:
         products = _sum(arg, spread)

@@ -1,27 +1,29 @@
-"""Bilinear algorithms: products of two sums each, as three factors of exact rational numbers.
+"""Bilinear algorithms, each as three matrices of exact rational numbers.
+
+An algorithm multiplies sums of inputs by sums of weights, and its results are sums of the products.
 
     y = C ((A x) * (B w))     A: products x inputs, B: products x weights, C: results x products
 
     F(2, 3)   y0 = x0*w0 + x1*w1 + x2*w2     2 results of 3 taps in 4 products, not 6
               y1 = x1*w0 + x2*w1 + x3*w2
 
-An algorithm computes a map y[i] = sum(j, k) T[i, j, k] * x[j] * w[k] if sum(p) C[i, p] * A[p, j] *
-B[p, k] is T[i, j, k]: a finite identity of rational numbers, which `computes` checks.
+An algorithm computes the map y[i] = sum(j, k) T[i, j, k] * x[j] * w[k] if, for all i, j and k,
+sum(p) C[i, p] * A[p, j] * B[p, k] equals T[i, j, k].  This identity is finite and checked exactly.
 
-Toom and Cook's products of polynomials, transposed (Winograd, Arithmetic Complexity of
-Computations, 1980; Lavin and Gray 2016), give F(m, t): m results of a correlation with t taps in
-m + t - 1 products, one for each of as many points.  Algorithms of several axes are nested:
-their factors are Kronecker products.
+F(m, t) computes m results of a correlation with t taps in m + t - 1 products.  It is the transpose
+of Toom and Cook's multiplication of polynomials, with one product for each evaluation point
+(Winograd, Arithmetic Complexity of Computations, 1980; Lavin and Gray 2016).  For several axes,
+algorithms are nested: their matrices are Kronecker products.
 
-Rounding.  With n roundings at most between an operand and a result and unit roundoff u, a result
-of operands |x[j]| <= X and |w[k]| <= W is off by at most
+Rounding.  Let n be the most roundings between an operand and a result, and u the unit roundoff.
+The error of a result of operands |x[j]| <= X and |w[k]| <= W is at most
 
     g(n) * sum(p) |C[i, p]| * (sum(j) |A[p, j]|) * (sum(k) |B[p, k]|) * X * W
 
 with g(n) = n*u / (1 - n*u) (Higham, Accuracy and Stability of Numerical Algorithms, 2002, sections
-3.1 and 23.2; for convolutions Barabasz et al., ACM TOMS 46:37, 2020).  The largest of these sums,
-in units of that of the direct sums, is the amplification; that of nested algorithms is the product
-of theirs.
+3.1 and 23.2; for convolutions Barabasz et al., ACM TOMS 46:37, 2020).  The amplification of an
+algorithm is the largest of these sums over all results, divided by the same sum of the direct
+algorithm.  The amplification of nested algorithms is the product of their amplifications.
 """
 
 from __future__ import annotations
@@ -39,16 +41,19 @@ Matrix: TypeAlias = tuple[Row, ...]
 # A row of A, a row of B and a column of C.
 _Product: TypeAlias = tuple[Row, Row, Row]
 
-# Points at which polynomials are multiplied; the last point of each algorithm is infinity. Pairs
-# of opposite sign share sums, and products with powers of two are exact.
+# Points at which polynomials are evaluated.  The last point of each algorithm is infinity, which is
+# not in this list.  Points of opposite sign share sums, and products with powers of two are exact.
 _POINTS = tuple(map(Fraction, ("0", "1", "-1", "2", "-2", "1/2", "-1/2")))
-# The most products along an axis that there are points for.
+# The most products of an algorithm of one axis: each needs a point of its own.
 MOST_PRODUCTS = len(_POINTS) + 1
 
 
 @frozen
 class Bilinear:
-    """y = results ((inputs x) * (weights w))."""
+    """A bilinear algorithm of inputs x and weights w: y = results @ ((inputs @ x) * (weights @ w)).
+
+    Each row of `inputs` and `weights`, and each column of `results`, belongs to one product.
+    """
 
     inputs: Matrix
     weights: Matrix
@@ -59,8 +64,8 @@ class Bilinear:
         return len(self.inputs)
 
     def amplification(self, terms: int) -> Fraction:
-        """Returns the largest error of a result relative to that of a direct sum of `terms`
-        products, for equal numbers of roundings: see the module's text."""
+        """Returns the largest bound on a result's error, divided by that of a direct sum of `terms`
+        products with equally many roundings.  The module's text has the bound."""
         sizes = [_size(a) * _size(b) for a, b in zip(self.inputs, self.weights, strict=True)]
         sums = (sum(abs(c) * s for c, s in zip(row, sizes, strict=True)) for row in self.results)
         return max(map(Fraction, sums)) / terms
@@ -70,7 +75,7 @@ class Bilinear:
 def toom_cook(results: int, taps: int) -> Bilinear:
     """Returns F(results, taps).  Requires at most `MOST_PRODUCTS` products.
 
-    Inputs and results are sums with integer factors; fractions stand in the weights.
+    The matrices of inputs and results are integers; only that of the weights has fractions.
     """
     points = _POINTS[: results + taps - 2]
     rows = [_product_at(points, point, results, taps) for point in points]
@@ -82,8 +87,10 @@ def toom_cook(results: int, taps: int) -> Bilinear:
 
 
 def _product_at(points: Sequence[Fraction], at: Fraction, results: int, taps: int) -> _Product:
-    """Returns the rows of A and B and the column of C for a finite point, by Lagrange's
-    polynomials."""
+    """Returns the row of A, the row of B and the column of C that belong to a finite point.
+
+    They follow from Lagrange's polynomials for `points`.
+    """
     roots = [p for p in points if p != at]
     scale = Fraction(1)
     for point in roots:
@@ -102,7 +109,10 @@ def _polynomial(roots: Sequence[Fraction]) -> Row:
 
 
 def _integral(inputs: Row, weights: Row, results: Row) -> _Product:
-    """Returns the same product with integers without a common divisor in `inputs` and `results`."""
+    """Returns the same product with coprime integers in `inputs` and in `results`.
+
+    `weights` is divided by what the two are multiplied by.
+    """
     a, c = _denominator(inputs), _denominator(results)
     scaled = tuple(x * a for x in inputs), tuple(x * c for x in results)
     return scaled[0], tuple(x / (a * c) for x in weights), scaled[1]

@@ -1,18 +1,18 @@
-"""Guards of bilinear forms: a value so large that other results of its tile lose their digits.
+"""Guards bilinear forms against values so large that other results of the tile lose their digits.
 
-A bilinear form adds and subtracts all inputs of a tile, so the error of every result is relative to
-the largest input, and a NaN or an infinity reaches all results.  A tile passes where, for each
+A bilinear form adds and subtracts all inputs of a tile.  So the error of every result is relative
+to the largest input, and a NaN or an infinity reaches all results.  A tile passes if, for each
 result,
 
     N * peak <= 2**20 * energy      energy: the sum of the squares of the inputs that it reads
                                     peak: the largest such sum over the channels of one place
                                     N: how many inputs the tile has
 
-and the peak is far from the limit of f32.  A value above 1,024 times the root mean square of the
-tile's other inputs fails: some result does not read it, and reads only other inputs. The border of
-a region of large values fails too.  For results that read only zeros, as beside the black border of
-a photo, `energy` is the sum over all places of the tile except the peak's. Where one tile fails,
-direct sums replace the form for all tiles.
+and the peak is far from the limit of f32.  A tile with a value above 1,024 times the root mean
+square of its other inputs fails, because some result reads only other inputs.  A tile at the border
+of a region of large values fails too.  Some results read only zeros, as beside the black border of
+a photo.  Their `energy` is the sum over all places of the tile except that of the peak.  Where one
+tile fails, direct sums replace the form for all tiles.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tcc.schedule.nest import typical
 _LIMIT = 2.0**20
 # The largest square whose sums in a tile, times the factors of a form, stay in the range of f32.
 _FINITE = 2.0**100
-# The largest shares of a strip's inputs that the next strip reads too, along the first axis and
-# along other axes, where there are enough tiles.
+# The share of a strip's inputs that the next strip reads again: at most the first number along the
+# first axis, and the second along other axes, if the axis has enough tiles.
 _SHARED = (0.25, 0.125)
 
 
 def fails(
     b: GraphBuilder, conv: Conv, form: Form, image: Value, masks: Sequence[Value | None]
 ) -> Value:
-    """Adds the nodes that compute whether a tile of an image fails, and returns one bool."""
+    """Adds nodes that compute whether any tile of the images fails, and returns their bool."""
     types = [None if mask is None else mask.type for mask in masks]
     (strips,) = express(b, _failing_strips(conv, form, image.type, types), image, *masks)
     return express(b, _any(strips.type), strips)[0]
@@ -53,11 +53,11 @@ def fails(
 def _failing_strips(
     conv: Conv, form: Form, image: TensorType, masks: Sequence[TensorType | None]
 ) -> Expr:
-    """Returns failed[n, group, strips...], 1 where a tile of a strip fails.
+    """Returns failed[n, group, strips...], which is 1 where a tile of the strip fails, otherwise 0.
 
-    A strip has several tiles along the first axis and along axes of symbolic size, and all tiles
-    along the other axes.  Its sums have static sizes, and stay in the caches of the core that reads
-    its inputs.
+    A strip is a box of tiles.  It has some of the tiles along the first axis and along axes of
+    symbolic size, and all tiles along the other axes.  So its sums have static sizes, and stay in
+    the caches of the core that reads its inputs.
     """
     b = ExprBuilder(image, *masks)
     spans = tuple(map(_Span, form, conv.axes, image.shape[2:], range(len(form))))
@@ -69,7 +69,7 @@ def _failing_strips(
 
 @frozen
 class _Span:
-    """The extent of a strip along axis `number`, for images of `size` places along it."""
+    """The extent of a strip along spatial axis `number`, for images with `size` pixels along it."""
 
     form: AxisForm
     axis: ConvAxis
@@ -83,7 +83,7 @@ class _Span:
 
     @property
     def step(self) -> int:
-        """The inputs from one tile to the next."""
+        """The number of inputs between the beginnings of neighbouring tiles."""
         return self.form.tile * self.axis.classes
 
     @property
@@ -102,26 +102,32 @@ class _Span:
 
     @property
     def inputs(self) -> Index:
-        """The number of inputs of a strip from one start."""
+        """The number of inputs that a strip reads for turns with one start."""
         return (self.tiles - 1) * self.step + self.form.reads(self.axis)
 
     @property
     def input_extents(self) -> Indices:
-        """The extents of the inputs of a strip: starts and places, or all places of the image."""
+        """The extents by which a strip's inputs are indexed.
+
+        They are (starts, inputs) for an axis that is cut into strips, else (inputs of the image,).
+        """
         return (const(self.axis.starts), self.inputs) if self.is_cut else (self.size,)
 
     @property
     def result_extents(self) -> Indices:
-        """The extents of the results of a strip: turns and their results, or all results."""
+        """The extents by which a strip's results are indexed.
+
+        They are (turns, results of a turn) for an axis that is cut into strips, else (results,).
+        """
         axis = self.axis
         rows = self.tiles * self.form.tile
         return (const(axis.turns), rows) if self.is_cut else (axis.results,)
 
     def place(self, strip: Index, at: Indices) -> Index:
-        """Returns the input of an image at `at`, an index into `input_extents`, of a strip.
+        """Returns the input's position in the image, for strip number `strip`.
 
-        Places behind an image of symbolic size map to the first place behind it, which reads as
-        zero, so no wider halo is needed.
+        `at` is an index within `input_extents`.  Positions beyond an image of symbolic size map to
+        the first position beyond it.  That reads as zero, so no wider halo is needed.
         """
         if not self.is_cut:
             return at[0]
@@ -129,30 +135,33 @@ class _Span:
         return place if as_int(self.size) is not None else self.size + minimum(place - self.size, 0)
 
     def tap(self, at: Indices, tap: Index) -> Indices:
-        """Returns the index into `input_extents` from which a result at `at`, an index into
-        `result_extents`, reads a tap."""
+        """Returns the index within `input_extents` of the input that a result reads for a tap.
+
+        `at` is the result's index within `result_extents`.
+        """
         axis = self.axis
         if self.is_cut:
             return axis.start(at[0]), at[1] * axis.classes + tap
         return (axis.place(at[0] % axis.turns, at[0] // axis.turns, tap),)
 
     def turn(self, at: Indices) -> Index:
-        """Returns the turn of a result at `at`, an index into `result_extents`."""
+        """Returns the turn of a result; `at` is its index within `result_extents`."""
         return at[0] if self.is_cut else at[0] % self.axis.turns
 
     def of_start(self, start: Index, place: Index) -> Indices:
-        """Returns the index into `input_extents` that lies `place` inputs behind a start of the
-        strip."""
+        """Returns the index within `input_extents` of the input that lies `place` after a start."""
         return (start, place) if self.is_cut else (self.axis.place_from(start, const(0), place),)
 
     def result(self, turn: Index, tile: Index, place: Index) -> Indices:
-        """Returns the index into `result_extents` at `place` in a tile of a turn."""
+        """Returns the index within `result_extents` of result number `place` of a turn's tile."""
         row = tile * self.form.tile + place
         return (turn, row) if self.is_cut else (row * self.axis.turns + turn,)
 
     def within(self, strip: Index, turn: Index, tile: Index, place: Index) -> Scalar | None:
-        """Returns whether an image has a result; None where it has all of them, or `result_extents`
-        excludes the missing ones."""
+        """Returns a bool that tells whether the image has the result number `place` of a tile.
+
+        None where no check is needed: all tiles are full, or `result_extents` has no other results.
+        """
         axis, rows = self.axis, self.tiles * self.form.tile
         if not self.is_cut or self.count * (rows * axis.turns) is axis.results:
             return None
@@ -162,24 +171,24 @@ class _Span:
 
 @frozen
 class _Strip:
-    """The tiles of a strip: its spans along the axes of a convolution."""
+    """A box of tiles: its span along each spatial axis of the convolution."""
 
     conv: Conv
     spans: tuple[_Span, ...]
 
     def start(self, b: ExprBuilder) -> Indices:
-        """Returns iterators over images, groups and strips."""
+        """Returns iterators over images, groups, and the strips along each axis that is cut."""
         strips = (span.count for span in self.spans if span.is_cut)
         return b.iters(self.conv.images, self.conv.groups, *strips)
 
     def numbers(self, start: Indices) -> Indices:
-        """Returns the number of a strip along each axis, from iterators of `start`."""
+        """Returns the strip's number along each axis, from the iterators that `start` returned."""
         numbers = iter(start[2:])
         return tuple(next(numbers) if span.is_cut else const(0) for span in self.spans)
 
 
 def _iters(b: ExprBuilder, sizes: Sequence[Indices]) -> list[Indices]:
-    """Returns iterators over `sizes`, the extents along each axis."""
+    """Returns iterators for each axis; `sizes` has the extents of each axis."""
     every = iter(b.iters(*(n for part in sizes for n in part)))
     return [tuple(next(every) for _ in part) for part in sizes]
 
@@ -204,10 +213,10 @@ def _energy(b: ExprBuilder, strip: _Strip) -> StageRef:
 def _of_results(
     b: ExprBuilder, strip: _Strip, energy: StageRef, masks: Sequence[TensorType | None]
 ) -> StageRef:
-    """Returns sums[n, group, strips..., results...], over the inputs of each result, computed along
-    one axis after the other.
+    """Returns sums[n, group, strips..., results...]: the energy of the inputs that a result reads.
 
-    A mask of an axis is 0 for taps that a turn lacks.
+    It is summed along one axis after the other.  The mask of an axis is 0 for taps that a turn
+    lacks.
     """
     spans, source = strip.spans, energy
     for number, (span, mask) in enumerate(zip(spans, masks, strict=True)):
@@ -228,9 +237,11 @@ def _of_results(
 
 
 def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
-    """Returns peaks[n, group, strips..., starts and tiles...], the largest energy of a place that
-    each tile reads, and as second component the sum over all places, computed along one axis after
-    the other."""
+    """Returns peaks[n, group, strips..., starts and tiles...], a stage of two components.
+
+    The first is the largest energy of an input place that the tile reads.  The second is the sum of
+    the energies of all these places.  Both are computed along one axis after the other.
+    """
     spans, peaks = strip.spans, None
     for number, span in enumerate(spans):
         start = strip.start(b)
@@ -253,8 +264,10 @@ def _of_tiles(b: ExprBuilder, strip: _Strip, energy: StageRef) -> StageRef:
 
 
 def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> Expr:
-    """Returns the expression that tells whether a tile fails for a result; comparisons with NaN
-    count as failed."""
+    """Returns the expression failed[n, group, strips...] of `_failing_strips`.
+
+    A tile fails if it fails for one of its results.  A comparison with NaN counts as failed.
+    """
     conv, spans = strip.conv, strip.spans
     sizes = [(const(span.axis.turns), span.tiles) for span in spans]
     totals = StageRef(peaks.stage, 1)
@@ -286,13 +299,13 @@ def _failed(b: ExprBuilder, strip: _Strip, sums: StageRef, peaks: StageRef) -> E
 
 
 def _tile(strip: _Strip, start: Indices, parts: Sequence[Indices]) -> Indices:
-    """Returns the index of a tile's sums, for turns and tiles `parts`."""
+    """Returns the index of a tile in `peaks`; `parts` has its turn and its number for each axis."""
     spans = zip(strip.spans, parts, strict=True)
     return _indices(start, [(span.axis.start(turn), tile) for span, (turn, tile) in spans])
 
 
 def _any(strips: TensorType) -> Expr:
-    """Returns one bool: whether any strip fails."""
+    """Returns one bool, which is true if any strip fails."""
     b = ExprBuilder(strips)
     over = b.iters(*strips.shape)
     worst = b.stage((), b.read(0, *over), over=over, monoid="max")

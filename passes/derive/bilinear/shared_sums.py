@@ -1,12 +1,13 @@
-"""Linear maps as sums that share terms.
+"""Computes linear maps in fewer operations, as sums that share terms.
 
     y0 = x1 + x2 + 4*x3        s = x1 + x2      y0 = s + 4*x3
     y1 = 2*x1 + 2*x2 - x3                       y1 = 2*s - x3
 
-A pair of terms that several sums have, up to a factor, becomes a shared value, the most frequent
-pair first.  Then a shared value replaces a term where that leaves fewer distinct factors: 4*x0 -
-5*x2 + x4 is 4*(x0 - x2) + s with s = x4 - x2.  A factor is only split into parts of its own sign,
-so nothing cancels: errors are those of the plain sums, with `roundings` roundings.
+First, each pair of terms that several sums contain, up to a common factor, becomes a shared value,
+the most frequent pair first.  Then a shared value replaces a term where fewer distinct factors
+remain: with s = x4 - x2, the sum 4*x0 - 5*x2 + x4 becomes 4*(x0 - x2) + s.  A factor is only split
+into parts of its own sign, so no new cancellation arises.  The error bound is that of the plain
+sums, for `roundings` roundings.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from tcc.frozen import frozen
 from tcc.passes.derive.bilinear.algorithms import Matrix
 
 _T = TypeVar("_T")
-# Factors, by the number of the value that each multiplies.
+# A sum of values times factors: for the number of each value, its factor.
 Sum: TypeAlias = Mapping[int, int]
-# Two values with their factors, which have no common divisor, the first positive.
+# Two terms, each the number of a value and its factor.  The factors are coprime, and the first is
+# positive.
 _Pair: TypeAlias = tuple[tuple[int, int], tuple[int, int]]
 
 
@@ -39,14 +41,17 @@ class Arithmetic(Generic[_T]):
 
 @frozen
 class SharedSums:
-    """A linear map: `shared` sums, numbered as values after the inputs, and the results."""
+    """A linear map of `inputs` values.
+
+    Values are numbered: the inputs first, then the `shared` sums.  `results` are sums of values.
+    """
 
     inputs: int
     shared: tuple[Sum, ...]
     results: tuple[Sum, ...]
 
     def of(self, values: Sequence[_T], by: Arithmetic[_T]) -> list[_T]:
-        """Returns the results for `values`, which has a value for each input."""
+        """Returns the results for input values `values`, computed with the functions `by`."""
         terms = list(values)
         for row in self.shared:
             terms.append(_evaluated(row, terms, by))
@@ -54,7 +59,10 @@ class SharedSums:
 
     @property
     def roundings(self) -> int:
-        """The most roundings between an input and a result; factors of powers of two are exact."""
+        """The most roundings between an input and a result.
+
+        Multiplications by powers of two are exact and do not count.
+        """
 
         def deeper(a: int, b: int) -> int:
             return max(a, b) + 1
@@ -64,8 +72,10 @@ class SharedSums:
 
     @property
     def operations(self) -> Counter[str]:
-        """The number of additions and subtractions, "+", and of multiplications, "*"; equal
-        operations count once."""
+        """The number of additions and subtractions, under "+", and of multiplications, under "*".
+
+        Equal operations count once.
+        """
         kind_of: dict[Hashable, str] = {}
 
         def operation(sign: str, *operands: Hashable) -> Hashable:
@@ -78,7 +88,10 @@ class SharedSums:
 
 @lru_cache(maxsize=64)
 def shared_sums(matrix: Matrix) -> SharedSums:
-    """Returns the rows of a matrix of integers, none of them zero, as sums that share terms."""
+    """Returns the linear map of a matrix of integers, as sums that share terms.
+
+    No row of the matrix is all zero.
+    """
     rows: list[Sum] = [{n: int(c) for n, c in enumerate(row) if c} for row in matrix]
     inputs = len(matrix[0])
     shared: list[Sum] = []
@@ -95,8 +108,10 @@ def shared_sums(matrix: Matrix) -> SharedSums:
 
 
 def _most_frequent(rows: Sequence[Sum]) -> _Pair | None:
-    """Returns the pair that most rows have, the least of equally frequent pairs; None where each
-    pair is in one row only."""
+    """Returns the pair that the most rows contain; None where no pair is in two rows.
+
+    Among equally frequent pairs, it is the first in the order of tuples.
+    """
     counts = Counter(_pair(row, i, j) for row in rows for i, j in combinations(sorted(row), 2))
     highest = max(counts.values(), default=0)
     return min(p for p, count in counts.items() if count == highest) if highest > 1 else None
@@ -114,8 +129,10 @@ def _has(row: Sum, pair: _Pair) -> bool:
 
 
 def _fewer_factors(row: Sum, shared: Sequence[Sum], inputs: int) -> Sum:
-    """Returns `row` with a shared value in place of one term and a part of another, if distinct
-    factors get fewer."""
+    """Returns `row` with a shared value in place of one term and a part of another term.
+
+    Returns `row` itself where no shared value leaves fewer distinct factors.
+    """
     best = row
     for number, pair in enumerate(shared, inputs):
         for replaced_term, partial_term in (tuple(pair), tuple(pair)[::-1]):
@@ -144,7 +161,10 @@ def _factors(row: Sum) -> int:
 
 
 def _evaluated(row: Sum, values: Sequence[_T], by: Arithmetic[_T]) -> _T:
-    """Returns the value of a sum; terms of equal factors are added before they are multiplied."""
+    """Returns the value of a sum.
+
+    Values with equal factors are added before the multiplication by the factor.
+    """
     factors = sorted({abs(c) for c in row.values()})
     groups = [{n: c // factor for n, c in row.items() if abs(c) == factor} for factor in factors]
     parts = [_signed([(values[n], c) for n, c in group.items()], by) for group in groups]
@@ -157,7 +177,8 @@ def _evaluated(row: Sum, values: Sequence[_T], by: Arithmetic[_T]) -> _T:
 
 
 def _signed(terms: Sequence[tuple[_T, int]], by: Arithmetic[_T]) -> tuple[_T, int]:
-    """Returns the sum of signed terms, and its sign: negative where all terms are negative."""
+    """Returns the sum of signed values, and 1; or where all signs are -1, the negated sum, and
+    -1."""
     sign = max(s for _, s in terms)
     (result, _), *further = sorted(terms, key=lambda term: -sign * term[1])
     for value, term_sign in further:

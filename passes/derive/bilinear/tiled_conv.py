@@ -1,24 +1,31 @@
-"""Convolutions by bilinear algorithms, as tensor expressions.
+"""Builds the tensor expressions of convolutions by bilinear algorithms.
 
-Along each spatial axis a convolution is computed in tiles of results and pieces of taps, F(tile,
-taps) for each; the algorithms of all axes are nested, and `point` numbers their products:
+Along each spatial axis, the results are divided into tiles and the taps into pieces.  F(tile, taps)
+computes a tile's results for a piece (algorithms.py).  The algorithms of all axes are nested, and
+`point` numbers their products:
 
     V[point, tile, piece, c] = A x                                x: the inputs of a tile and piece
     M[point, tile, o] = sum(piece, c) V[point, tile, piece, c] * U[point, piece, c, o]
     y[o, tile, ...] = C M                                         U = B w, known when w is
 
-The inputs of a tile and piece begin tile * t + taps * p results in; several pairs may begin at one
-place. V stores the inputs of a place once: it has a place for each multiple of the greatest common
-divisor of `tile` and `taps`, unless these places are more than the pairs.  Long filters have many
-pairs: 8,000 of 128 taps and 500 results in F(2, 4), at 312 places.
+The inputs of tile t and piece p begin at place tile * t + taps * p.  Several pairs of a tile and a
+piece may begin at the same place, and V stores the inputs of a place once.  The places are the
+multiples of the greatest common divisor of `tile` and `taps`.  If there are more places than pairs,
+V stores the inputs of each pair instead.  Long filters have many pairs: 128 taps and 500 results in
+F(2, 4) have 8,000 pairs, at 312 places.
 
-A stride s divides taps k = s*k' + j, and the inputs they read, into s pieces of stride 1.  With
-dilation d, results whose places are equal modulo d form a turn: each turn is an image of its own,
-which begins one input later.  The outputs of a transposed convolution whose places are equal modulo
-its stride, its phases, are turns too: they have weights of their own, and begin an input later from
-the first phase on that `skip` carries beyond the last.  The filters of a grouped convolution sum
-over their own group's channels.  An axis in tiles of one result and pieces of one tap is computed
-directly.
+Stride: a stride s divides taps k = s*k' + j, and the inputs that they read, into s classes j.  The
+pieces of each class have stride 1.
+
+Dilation: with dilation d, results whose positions are equal modulo d form a turn.  Each turn is
+computed like an image of its own, which begins one input later than that of the turn before.
+
+Transposed convolutions: results whose positions are equal modulo the stride, called a phase, are a
+turn with weights of its own.  Phases are rotated by `skip`; those that pass the end by the rotation
+begin one input later.
+
+Groups: the filters of a group sum over the channels of that group only.  An axis in tiles of one
+result and pieces of one tap is computed directly.
 """
 
 from __future__ import annotations
@@ -50,9 +57,10 @@ _Grid: TypeAlias = NDArray[Any]
 class ConvAxis:
     """A spatial axis of a convolution.
 
-    Result `turns` * q + r reads inputs `step` * (q + k) + j - `before`, for taps `classes` * k + j,
-    counted from where turn r begins.  With `skip`, turns have weights of their own and begin (r +
-    skip) // turns inputs late; with None, they begin r inputs late.
+    Result `turns` * q + r is result q of turn r.  For tap `classes` * k + j, it reads the input
+    `step` * (q + k) + j - `before`, counted from the input where turn r begins.  Where `skip` is
+    None, turn r begins at input r.  Otherwise it begins at input (r + skip) // turns, and turns
+    have weights of their own.
     """
 
     taps: int
@@ -65,7 +73,7 @@ class ConvAxis:
 
     @property
     def starts(self) -> int:
-        """The number of places where turns begin."""
+        """The number of different inputs at which turns begin."""
         return self.turns if self.skip is None else (self.turns - 1 + self.skip) // self.turns + 1
 
     @property
@@ -74,7 +82,7 @@ class ConvAxis:
         return 1 if self.skip is None else self.turns
 
     def start(self, turn: Index) -> Index:
-        """Returns the place where a turn begins."""
+        """Returns the input at which a turn begins."""
         if self.skip is None or self.starts == self.turns:
             return turn
         return (turn + self.skip) // self.turns
@@ -84,14 +92,14 @@ class ConvAxis:
         return self.place_from(self.start(turn), result, tap)
 
     def place_from(self, start: Index, result: Index, tap: Index) -> Index:
-        """Returns the input that a result reads for a tap, in a turn that begins at `start`."""
+        """Returns the input that a result reads for a tap, if its turn begins at `start`."""
         inside = self.step * (result + tap // self.classes) + tap % self.classes
         return inside + start - self.before
 
 
 @frozen
 class AxisForm:
-    """Tiles of `tile` results, from pieces of `taps` taps."""
+    """The form F(tile, taps) of an axis: tiles of `tile` results, and pieces of `taps` taps."""
 
     tile: int
     taps: int
@@ -106,7 +114,7 @@ class AxisForm:
 
     @property
     def sums(self) -> tuple[SharedSums, SharedSums]:
-        """The transforms of the inputs of a tile, and of its products."""
+        """The transform of a tile's inputs, and that of its products."""
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
     def tiles(self, axis: ConvAxis) -> Index:
@@ -114,8 +122,10 @@ class AxisForm:
         return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
 
     def pieces(self, axis: ConvAxis) -> int:
-        """Returns the number of pieces that have a tap: equally many of each class, except for the
-        last."""
+        """Returns the number of pieces that have a tap.
+
+        Pieces alternate between the classes; trailing pieces without any tap do not count.
+        """
         span = axis.classes * self.taps
         full_rounds = (axis.taps - 1) // span
         return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
@@ -126,12 +136,12 @@ class AxisForm:
         return (self.tile + rows * self.taps - 1) * axis.classes
 
     def places(self, axis: ConvAxis) -> tuple[int, Index, int]:
-        """Returns the distance between V's places in results, their number, and the pieces of each.
+        """Returns the distance between V's places in results, their number, and V's pieces a place.
 
-        Tiles and pieces that read the same inputs share a place where this gives fewer places and
-        the number of results is known. Direct axes and phases share none: in F(2 x 4, 2 x 5) of
-        FSRCNN's 9 x 9 the products would take three times as long as their price, more than the
-        direct sums.
+        Tiles and pieces that read the same inputs share a place, if this gives fewer places and the
+        number of results is known.  Direct axes and phases share no places.  In F(2 x 4, 2 x 5) of
+        FSRCNN's 9 x 9 convolution, the products of phases would take three times as long as their
+        price, and longer than the direct sums.
         """
         rows, partial = divmod(self.pieces(axis), axis.classes)
         distance, tiles = gcd(self.tile, self.taps), as_int(self.tiles(axis))
@@ -143,18 +153,19 @@ class AxisForm:
         return distance, const(shared), axis.classes
 
 
-# The form of each spatial axis.
+# The forms of all spatial axes, in order.
 Form: TypeAlias = tuple[AxisForm, ...]
 DIRECT = AxisForm(1, 1)
 
 
 @frozen
 class AxisFacts:
-    """The work of a form along one axis.
+    """The work and the rounding errors of a form along one axis.
 
-    `tiles` are those of one turn, `lines` their lines in V, `inward` and `outward` the additions
-    and multiplications of a line of V and of a line of products; then the most roundings, and the
-    amplification.
+    `tiles`, `lines`: numbers of a turn's tiles, and of the axis' transformed tiles in V.
+    `inward`, `outward`: additions and multiplications of the transform of one tile's inputs, and of
+    one tile's products.
+    `roundings`, `amplification`: see algorithms.py.
     """
 
     pieces: int
@@ -183,8 +194,10 @@ def _facts(form: AxisForm, axis: ConvAxis) -> AxisFacts:
 
 @frozen
 class Conv:
-    """A convolution of images of `channels` channels; each of `groups` groups has equally many
-    filters."""
+    """A convolution of `images` images with `channels` channels.
+
+    The `filters` are divided evenly among `groups` groups.
+    """
 
     images: Index
     channels: int
@@ -202,8 +215,11 @@ class Conv:
 
 
 def conv_of(node: Node) -> Conv | None:
-    """Returns the convolution of a node; None for another node, and where stride and
-    dilation meet."""
+    """Returns the convolution of a node; None for other nodes.
+
+    Also None for convolutions with a stride and a dilation along one axis, transposed ones with a
+    dilation or symbolic padding, and symbolic numbers of channels or taps.
+    """
     name, attrs = node.op.name, node.attrs
     if name not in ("conv", "conv_transpose"):
         return None
@@ -234,7 +250,8 @@ def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) 
 def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> ConvAxis:
     """Returns the axis of a transposed convolution.
 
-    Turn r has the taps k with (r + before - k) % stride = 0, and zeros where it has fewer taps.
+    Turn r has the taps k with (r + before - k) % stride = 0.  Turns with fewer taps than others are
+    padded with zeros.
     """
     taps_per_turn = -(-taps // stride)
     first, skip = divmod(as_int(before) or 0, stride)
@@ -242,12 +259,12 @@ def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: i
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
-    """Returns the facts of each axis; symbolic sizes count as typical sizes."""
+    """Returns the facts of each axis, with typical values in place of symbolic sizes."""
     return list(map(_facts, form, conv.axes))
 
 
 def points(form: Form) -> int:
-    """Returns the number of products of a tile and piece, for each pair of channels."""
+    """Returns the number of products for a tile, a piece, a channel and a filter."""
     return prod(f.points for f in form)
 
 
@@ -255,7 +272,7 @@ def points(form: Form) -> int:
 
 
 def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
-    """Returns U for a node's weights, in f64."""
+    """Returns U, as `Conv.weights_type` describes it, for a node's `weights`; in f64."""
     rank = len(form)
     phases = any(axis.skip is not None for axis in conv.axes)
     array = _phases(conv, weights) if phases else weights
@@ -279,8 +296,11 @@ def transformed_weights(conv: Conv, form: Form, weights: Array) -> Array:
 
 
 def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
-    """Returns for each axis the taps that each turn has, [turns, taps], for a kernel of sizes
-    `kernel`; None where no turn lacks any tap."""
+    """Returns for each axis an array [turns, taps] of bools, true where the turn has the tap.
+
+    The item is None for an axis on which each turn has all taps.  `kernel` has the spatial sizes of
+    the kernel.
+    """
     axis_masks = (_mask(axis, size) for axis, size in zip(conv.axes, kernel, strict=True))
     return [None if mask.all() else mask for mask in axis_masks]
 
@@ -295,8 +315,10 @@ def _mask(axis: ConvAxis, size: int) -> NDArray[np.bool_]:
 
 
 def _phases(conv: Conv, weights: Array) -> Array:
-    """Returns filters [phases..., channel, inputs of a group, taps...] of a transposed
-    convolution."""
+    """Returns the filters of a transposed convolution, divided into phases.
+
+    Their shape is [phases..., filters, channels of a group, taps...].
+    """
     rank, axes = len(conv.axes), conv.axes
     split = split_kernels(weights, [a.taps for a in axes], [a.turns for a in axes], conv.groups)
     for at, axis in enumerate(axes, 1):  # phase r holds the outputs of residue r + skip
@@ -332,7 +354,10 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
 def _inputs(
     form: AxisForm, axis: ConvAxis, distance: int, start: Index, place: Index, piece: Index
 ) -> list[Index]:
-    """Returns the input along an axis of each point, for a start, a place of V and a piece."""
+    """Returns the positions of a tile's inputs along an axis, for a start, a place and a piece.
+
+    `distance` is the distance between places.
+    """
     first = distance * place
     taps_before = piece // axis.classes * form.taps
     return [
@@ -342,8 +367,10 @@ def _inputs(
 
 
 def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
-    """Returns M[point, image, turns..., tiles..., filter]: the sums over pieces and a group's
-    channels."""
+    """Returns M[point, image, turns..., tiles..., filter].
+
+    M is V * U, summed over the pieces and over the channels of the filter's group.
+    """
     b = ExprBuilder(v, u)
     rank = len(form)
     turns = [axis.turns for axis in conv.axes]
@@ -366,7 +393,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
 
 
 def output_transform(conv: Conv, form: Form, m: TensorType, bias: TensorType | None) -> Expr:
-    """Returns y[image, filter, results...] from the products, plus a bias."""
+    """Returns y[image, filter, results...], computed from the products M, plus an optional bias."""
     b = ExprBuilder(m, bias)
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
     turns = [i % axis.turns for i, axis in zip(y, conv.axes, strict=True)]
@@ -387,9 +414,10 @@ def direct_sums(
     bias: TensorType | None,
     masks: Sequence[TensorType | None],
 ) -> Expr:
-    """Returns y[image, filter, results...] with the weights of the direct form, plus a bias.
+    """Returns y[image, filter, results...] as direct sums, plus an optional bias.
 
-    A mask of an axis is 0 for taps that a turn lacks; the inputs of these taps do not count.
+    `u` has the type of U in the direct form.  The mask of an axis is 0 for taps that a turn lacks.
+    Inputs of these taps do not count, even where they are NaN.
     """
     b, size = ExprBuilder(image, u, bias, *masks), conv.channels // conv.groups
     n, o, *y = b.iters(conv.images, conv.filters, *(axis.results for axis in conv.axes))
@@ -434,7 +462,7 @@ _SCALARS: Arithmetic[Any] = Arithmetic(
 
 
 def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
-    """Returns the sums of a grid of scalars along one axis after the other."""
+    """Returns the grid after the linear maps `sums`, each applied along one axis."""
     for axis, axis_sums in enumerate(sums):
         lines = axis_sums.of(list(np.moveaxis(grid, axis, 0)[..., None]), _SCALARS)
         grid = np.moveaxis(np.stack(lines), 0, axis)[..., 0]
@@ -442,7 +470,7 @@ def _along(grid: _Grid, sums: Sequence[SharedSums]) -> _Grid:
 
 
 def _element_at(position: Sequence[Index], values: Any) -> Scalar:
-    """Returns the element of a grid that lies at the indices `position`."""
+    """Returns a scalar that selects the element of the grid `values` at `position`."""
     if not position:
         assert isinstance(values, Scalar)
         return values

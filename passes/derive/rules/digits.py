@@ -22,10 +22,11 @@ from tcc.passes.derive.rules.rule import (
 
 
 def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) -> Region:
-    """Splits a loop into two: `loop + shift = inner * outer + rest`.
+    """Splits a loop into an outer loop and one of `inner` iterations.
 
-    `inner` need not divide a result loop: nobody reads the points beyond its end.  The residues of
-    a stride or a dilation thus become a loop, with a `shift` that aligns them with an index.
+    `loop + shift` is `inner` times the outer loop plus the inner loop.  `inner` need not divide a
+    result loop, as nobody reads the points beyond its end.  Split by a stride or dilation, a loop
+    gets its residues as a loop; `shift` aligns them with the offset of an index.
     """
     stage = stage_of(region, number)
     size, first = size_of(stage, loop), len(stage.iters)
@@ -49,8 +50,10 @@ def split(region: Region, number: int, loop: int, inner: int, shift: int = 0) ->
 
 
 def splits(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields candidate split factors of each loop: coefficients of loops, the extents of loops, 2
-    and 3."""
+    """Yields arguments of `split`: a loop, `inner` and `shift`.
+
+    `inner` is 2, 3, the coefficient of a loop in an index, or the extent of a loop.
+    """
     stage = stage_of(region, number)
     steps = {s for f in stage.factors for form in f.forms for s in form.steps if isinstance(s, int)}
     factors = sorted({2, 3, *map(abs, steps), *(e for _, e in numeric_loops(stage))})
@@ -65,8 +68,10 @@ def splits(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def merge(region: Region, number: int, loop: int, other: int) -> Region:
-    """Merges two loops of the result, or two of the sum, into the loop `extent(other) * loop +
-    other`."""
+    """Merges two result loops, or two sum loops, into one loop.
+
+    The merged loop is `extent of other * loop + other`.
+    """
     stage = stage_of(region, number)
     first, extents = len(stage.iters), (size_of(stage, loop), extent_of(stage, other))
     if loop == other or (loop < first) != (other < first):

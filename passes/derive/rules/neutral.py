@@ -1,4 +1,7 @@
-"""The value of a stage where a factor is at its fill, which every change of bounds relies on."""
+"""Computes the value of a stage at the points where a factor reads its fill value.
+
+Rules that change the bounds of a loop need it: there the stage must have a known value.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,11 @@ from tcc.ir.types import BOOL
 def folded(
     body: Scalars, values: Mapping[Scalar, Const], *, absorbs: bool = False, computes: bool = False
 ) -> Scalars:
-    """Returns the body with constants for `values`, and with the conditions that they decide.
+    """Returns the body with each scalar of `values` replaced by its constant, and simplified.
 
-    `absorbs`: a factor 0 makes a product 0 for all values of the other factors, infinities and NaNs
-    too. `computes`: functions of numbers are computed too.
+    Selections are simplified where their conditions become constants.  `absorbs` makes a product
+    with a factor 0 equal to 0, although another factor may be an infinity or a NaN.  `computes`
+    also computes all functions whose arguments are constants.
     """
 
     def leaf(node: Scalar) -> Scalar:
@@ -66,7 +70,7 @@ def _folded(node: Apply, absorbs: bool) -> Scalar:
 
 
 def _computed(scalar: Scalar) -> Const:
-    """Returns the value of a scalar of literals."""
+    """Returns the value of a scalar whose arguments are all constants."""
     with np.errstate(all="ignore"):
         (value,) = evaluate_scalars([scalar], {}, ())
     return literal(value.item(), scalar.dtype)
@@ -75,8 +79,11 @@ def _computed(scalar: Scalar) -> Const:
 def value_at(
     body: Scalars | expr.Stage, monoid: str | None, values: Mapping[Scalar, Const]
 ) -> Const | None:
-    """Returns the value of a stage of this body all of whose terms have the constants `values` in
-    them; None where it is no constant, or where the terms are not neutral to the monoid."""
+    """Returns the value of a stage with this body and monoid, where `values` replace scalars.
+
+    None where the body is then not a constant.  Also None where a monoid combines it, and it is not
+    the monoid's identity.
+    """
     if isinstance(body, expr.Stage) or len(body) != 1:
         return None
     value = folded(body, values, absorbs=True)[0]
@@ -87,8 +94,10 @@ def value_at(
 
 
 def filled_value(stage: RegionStage, place: int) -> Const | None:
-    """Returns the value of the stage where factor `place` reads outside; a factor without a fill
-    counts as 0."""
+    """Returns the value of the stage where factor `place` reads outside its source.
+
+    A factor without a fill value reads 0 there.  None where the value is not a known constant.
+    """
     factor = stage.factors[place]
     return _filled(stage.body, stage.monoid, place, factor.fill or literal(0, factor.dtype))
 
@@ -103,8 +112,10 @@ def _filled(
 def inner_range(
     form: Affine, size: object, stage: RegionStage, loop: int
 ) -> tuple[int, int] | None:
-    """Returns the first and the last value of a loop for which `form` may lie within 0..size; None
-    where they are not known."""
+    """Returns the first and the last value of a loop at which `form` may lie in 0 <= form < size.
+
+    None where the two values are not known.
+    """
     step = form.steps[loop]
     if not isinstance(step, int) or step == 0 or any(loop in loops_of(d.of) for d in form.digits):
         return None
@@ -119,8 +130,11 @@ def inner_range(
 
 
 def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
-    """Returns the range of a loop, first to behind last, outside of which the stage or its terms
-    have a known value, and that value; None where no factor determines a range."""
+    """Returns the range of a loop that must be computed, and the value of the stage outside of it.
+
+    The result is (first, end, value), where `end` is not part of the range.  For a sum loop, the
+    value is that of each term.  None where no factor determines a range.
+    """
     low, high, value = 0, stage.loops[loop], None
     for place, factor in enumerate(stage.factors):
         if factor.fill is None or factor.source is None:

@@ -1,4 +1,4 @@
-"""Rules of operands: an operand copied in another order, and a producer inlined into its reader."""
+"""Rules that change an operand: copy it in another order, or inline the stage that computes it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 def regroup(region: Region, number: int, place: int) -> Region:
     """Copies an operand so that every index of factor `place` is a sum of loops with steps 1.
 
-    `A[2*h + 2*p + q - 1 else 0]` is `B[h + p, q]` of `B[u, q] = A[2*u + q - 1 else 0]`: the terms
-    of one step become an axis.
+    Each step of an index becomes an axis of the copy.  `A[2*h + 2*p + q - 1 else 0]` becomes
+    `B[h + p, q]`, with the copy `B[u, q] = A[2*u + q - 1 else 0]`.
     """
     stage = stage_of(region, number)
     if not 0 <= place < len(stage.factors):
@@ -49,8 +49,10 @@ def regroupings(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def inline(region: Region, number: int, place: int) -> Region:
-    """Replaces factor `place` by the body of the stage that it reads; sums of that stage join the
-    reader's."""
+    """Replaces factor `place` by the body of the stage that it reads.
+
+    Sum loops of that stage become sum loops of the reader.
+    """
     stage = stage_of(region, number)
     new = inlined(region, number, place) if 0 <= place < len(stage.factors) else None
     if new is None:
@@ -61,8 +63,11 @@ def inline(region: Region, number: int, place: int) -> Region:
 def _axes(
     form: Affine, extents: Sizes, axes: dict[Affine, Size]
 ) -> tuple[list[tuple[int, Affine]], Size]:
-    """Returns the steps of an index, each with its sum of loops from 0, and the index' offset; adds
-    the sums to `axes`."""
+    """Returns the index `form` as pairs of a step and a sum of loops, and its offset.
+
+    The loops of a pair have equal steps, and their sum begins at 0.  Each sum is added to `axes`,
+    with its extent.
+    """
     offset, groups = form.offset, []
     for step in sorted({abs(s) for s in form.steps if isinstance(s, int) and s}, reverse=True):
         signs = tuple((s == step) - (s == -step) for s in form.steps)

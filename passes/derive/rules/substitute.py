@@ -1,4 +1,4 @@
-"""Rules of substitution: new loops for a stage's loops, one to one or into a larger box."""
+"""Rules that replace a loop of a stage by another: skew and reverse."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tcc.passes.derive.rules.rule import (
 def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
     """Replaces a result loop `loop` by `loop + step * by`, shifted to begin at 0.
 
-    `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`: nobody reads the added
-    points, and the loop no longer shares an index.
+    `y[h, r] = A[h + r]` becomes `x[t, r] = A[t]`, read at `[h + r, r]`.  So the index has one loop
+    instead of two.  The new stage has more points than the old; nobody reads the added points.
     """
     stage = stage_of(region, number)
     first = len(stage.iters)
@@ -37,8 +37,10 @@ def skew(region: Region, number: int, loop: int, by: int, step: int) -> Region:
 
 
 def skews(region: Region, number: int) -> Iterator[Arguments]:
-    """Yields arguments of `skew`: each pair of loops in one index, and the step that takes `by` out
-    of the index."""
+    """Yields arguments of `skew`: `loop`, `by` and `step`.
+
+    The two loops stand in one index, and the step takes `by` out of that index.
+    """
     stage = stage_of(region, number)
     result_loops = {k for k, _ in long_loops(stage) if k < len(stage.iters)}
     numeric = {k for k, _ in numeric_loops(stage)}
@@ -56,7 +58,7 @@ def skews(region: Region, number: int) -> Iterator[Arguments]:
 
 
 def reverse(region: Region, number: int, loop: int) -> Region:
-    """Reverses a loop."""
+    """Replaces a loop i of n iterations by n - 1 - i."""
     stage = stage_of(region, number)
     last = plain(size_of(stage, loop) - 1)
     back, forward = (linear(len(s), {loop: -1}, last) for s in (stage.loops, stage.iters))
