@@ -1,7 +1,8 @@
 """Searches derivations of a region, until a budget of states is used up.
 
 A guided step removes an obstacle of a region (guide.py).  An unguided step is any step that a rule
-offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are one state.
+offers.  A state is a region with the steps that lead to it.  Regions of equal fingerprints are one
+state.
 
 A queue holds the states to expand.  Those with the fewest unguided steps come first, and among them
 those with the fewest steps.  So each state is expanded once, at its fewest steps (limited

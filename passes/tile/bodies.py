@@ -1,5 +1,7 @@
-"""Computes the scalars of a stage as blocks, each once; shared by kernels for cores and for
-GPUs."""
+"""Computes the scalars of a stage as blocks, each once.
+
+The lowerings for CPU cores and for GPUs share this code.
+"""
 
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -11,7 +13,7 @@ from tcc.ir.tile import Block, Blocks
 
 
 class ScalarBlocks(ABC):
-    """Blocks that hold scalars; `known` has those computed already."""
+    """Computes blocks that hold scalars; `known` has the blocks that are computed already."""
 
     def __init__(self) -> None:
         self.known: dict[Scalar, Block] = {}
@@ -22,7 +24,7 @@ class ScalarBlocks(ABC):
 
     @abstractmethod
     def computed(self, raw: Scalar, args: Blocks) -> Block:
-        """Returns the block of `raw`, which reads nothing and whose arguments are `args`."""
+        """Returns the block of `raw`, a scalar without reads, for argument blocks `args`."""
 
     def shares(self, node: Scalar) -> bool:
         """Returns True if a node that is needed several times is worth a block of its own."""
@@ -33,7 +35,7 @@ class ScalarBlocks(ABC):
         return ()
 
     def share(self, bodies: Sequence[Scalar]) -> None:
-        """Computes once what several of `bodies` need."""
+        """Computes the blocks of all scalars that two or more of `bodies` contain."""
         counts = Counter(node for body in bodies for node in walk(body))
         for node, count in counts.items():
             if count > 1 and self.shares(node):
@@ -63,8 +65,11 @@ class ScalarBlocks(ABC):
 
 
 def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:
-    """Returns the scalars that two or more of `bodies`, or of their reads' indices, use directly,
-    operands before users."""
+    """Returns the scalars that two or more roots use, operands before their users.
+
+    Roots are the `bodies`, and the data-dependent indices of their reads.  A scalar that is used
+    only inside a shared scalar is not returned.
+    """
     owners: dict[Scalar, set[Scalar]] = {body: {body} for body in bodies}
     shared = []
     for node in reversed(walk(*bodies)):
@@ -80,7 +85,7 @@ def needed_by_several(bodies: Sequence[Scalar]) -> list[Scalar]:
 
 
 def widened(shape: Iterable[int], blocks: Iterable[Block]) -> tuple[int, ...]:
-    """Returns `shape` with the extents of blocks that broadcast to it."""
+    """Returns the shape to which a block of `shape` and all `blocks` broadcast."""
     for block in blocks:
         shape = [max(a, b) for a, b in zip(shape, block.shape, strict=True)]
     return tuple(shape)

@@ -9,14 +9,14 @@ from tcc.ir.types import DType
 
 
 class StatementEmitter:
-    """Adds statements to the open body; at first the kernel's."""
+    """Adds statements to the open body, which at first is the kernel's."""
 
     def __init__(self) -> None:
         self.stmts: Stmts = []
         self._count = 0
 
     def fresh(self, dtype: DType, shape: tuple[int, ...]) -> Block:
-        """Returns a new block."""
+        """Returns a block with a new name."""
         self._count += 1
         return Block(f"v{self._count - 1}", dtype, shape)
 
@@ -35,7 +35,7 @@ class StatementEmitter:
 
     @contextmanager
     def body(self) -> Iterator[Stmts]:
-        """Opens a body for the statements added meanwhile."""
+        """Opens a body that receives the statements that are added inside the `with` block."""
         outer, self.stmts = self.stmts, []
         try:
             yield self.stmts
@@ -44,7 +44,10 @@ class StatementEmitter:
 
     @contextmanager
     def loop(self, counter: Index, start: Index, stop: Index, step: int = 1) -> Iterator[None]:
-        """Puts a loop around the statements added meanwhile; no loop if there are none."""
+        """Puts a loop around the statements that are added inside the `with` block.
+
+        Adds no loop if there are none.
+        """
         with self.body() as body:
             yield
         if body:
@@ -60,10 +63,10 @@ class StatementEmitter:
         inits: Blocks,
         trip: Callable[[Blocks], Blocks],
     ) -> Blocks:
-        """Adds a loop that carries blocks from `inits` on, and returns them as the last trip leaves
-        them.
+        """Adds a loop that carries blocks, and returns the blocks after the last iteration.
 
-        `trip` builds one trip: it maps the carried blocks to the next ones.
+        `inits` are the blocks before the first iteration.  `trip` adds the statements of one
+        iteration, and returns the next blocks for the carried ones.
         """
         (var,) = free_vars(counter)
         carried = self.like(inits)

@@ -1,4 +1,5 @@
-"""Identities and combinations of a stage's monoid, and the factors of streaming reductions."""
+"""Writes the identity and the combination of a stage's monoid, and the factors that rescale the
+accumulators of a streaming loop."""
 
 from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar, Scalars, apply, argument, literal
@@ -23,17 +24,19 @@ def identity_blocks(emitter: StatementEmitter, stage: GroupStage, shape: tuple[i
 
 
 def combinations(stage: GroupStage) -> Scalars:
-    """Returns the combination of two values, one scalar for each component; arguments are the
-    components of the first value, then those of the second."""
+    """Returns the combination of two values by the monoid, one scalar for each component.
+
+    The scalars' arguments are the components of the first value, then those of the second.
+    """
     assert stage.monoid is not None
     return MONOIDS[stage.monoid].combine(tuple(s.dtype for s in stage.body))
 
 
 def change(rescale: Rescale, dtype: DType) -> Scalar:
-    """Returns the factor by which a state's change from argument 0 to argument 1 rescales what
-    depends on it.
+    """Returns the factor that rescales an accumulator when the maximum that it depends on changes.
 
-    It is 1 if the state does not change, infinities included.
+    Argument 0 of the scalar is the maximum before, and argument 1 the maximum after.  The factor is
+    1 if the two are equal, even if they are infinite.
     """
     unchanged = apply("eq", *(argument(n, dtype) for n in range(2)))
     return apply("select", unchanged, literal(1, dtype), rescale.factor)

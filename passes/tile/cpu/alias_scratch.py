@@ -1,11 +1,11 @@
-"""Stores a contraction's results over its operand: both then share one part of a tile's scratch.
+"""Stores a contraction's results over its operand, so that both share one part of a tile's scratch.
 
     for p: m[p] = v[p] * w[p]          v at 1 + p, m at p: the result of p overwrites the operand of
                                        p - 1
 
-Requires the scratch of `scratch.py`. Establishes that nothing is overwritten before it was read:
-the loop comes first in its nest, one step at a time, and each step reads and stores only the step's
-own part.
+Requires the scratch of `scratch.py`. Establishes that nothing is overwritten before it was read.
+For this, the shared loop must be the outermost loop of its nest, with blocks of one element.  Each
+of its steps must read and store only its own part.
 """
 
 from collections.abc import Collection, Mapping
@@ -26,9 +26,9 @@ def overlaid(
     resident: Mapping[StageRef, Resident],
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
-    """Returns `resident` with contractions stored over their operands where that is proved.
+    """Returns `resident` with contractions stored over their operands, where that is proved.
 
-    Stages of `shared` are computed once for several tiles, so they keep their place.
+    The stages `shared` are computed once for several tiles, so they keep their place.
     """
     overlaid_values = dict(resident)
     for number in range(len(group.stages)):
@@ -53,8 +53,10 @@ def overlaid(
 
 
 def _operand(group: TileGroup, schedule: Schedule, number: int) -> int | None:
-    """Returns the producer, held in scratch, whose only reader is this nest's only stage; else
-    None."""
+    """Returns the stage that only stage `number` reads, and which its results may overwrite.
+
+    None if there is no such stage, or more than one, or if stage `number` is not alone in its nest.
+    """
     stage, nest = group.stages[number], schedule.nest(number)
     if (
         len(stage.body) != 1
@@ -81,8 +83,10 @@ def _sources(group: TileGroup, number: int) -> set[int]:
 
 
 def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int | None:
-    """Returns the elements that one step of the contraction's first loop reads and stores; None if
-    steps are not disjoint parts of equal size."""
+    """Returns how many elements one step of the contraction's first loop reads and stores.
+
+    None if the steps do not read and store disjoint parts of equal size.
+    """
     stage, nest = group.stages[number], schedule.nest(number)
     first = [v for v in stage.iters if nest.order and v.name == nest.order[0]]
     if not first or first[0] in group.common or nest.block(first[0].name) != 1:
@@ -100,8 +104,8 @@ def _step(group: TileGroup, schedule: Schedule, source: int, number: int) -> int
 
 
 def _width(offset: Index, var: Var) -> int | None:
-    """Returns the distance between the steps of a loop, if no step reaches into the next; else
-    None."""
+    """Returns the distance between the parts of neighbouring steps of a loop; None if parts
+    overlap."""
     linear = step_in(offset, var)
     if linear is None:
         return None
@@ -114,8 +118,10 @@ def _width(offset: Index, var: Var) -> int | None:
 def _overlaid_pair(
     group: TileGroup, source: int, operand: Resident, result: Resident, width: int
 ) -> tuple[Resident, Resident] | None:
-    """Returns both values in one buffer with room for one more step, the operand one step behind
-    the result; None if their storage differs."""
+    """Returns the operand and the result in one buffer that has room for one more step.
+
+    The operand begins one step after the result.  None if the storage of the two differs.
+    """
     dtype, shift = operand.buffer.dtype, width * operand.inner
     size, count = as_int(operand.buffer.sizes[0]), _count(group, source)
     if (

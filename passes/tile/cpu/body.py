@@ -1,5 +1,7 @@
-"""The scalars of a stage as blocks: its loads and arithmetic, and the context that it is computed
-in."""
+"""Computes the scalars of a stage as blocks, by loads and arithmetic.
+
+`Surroundings` is the context in which a stage is computed.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +40,11 @@ from tcc.schedule.nest import costly, depends, reads_here
 
 @frozen
 class ReadPlace:
-    """The storage of a read's elements: `offset` varies with the iterators `varies`."""
+    """The place in memory of a read's elements.
+
+    `offset` maps the values of iterators to an element's place in `buffer`.  It depends on the
+    iterators `varies` only.
+    """
 
     buffer: TileBuffer
     offset: Callable[[Mapping[Var, Index]], Index]
@@ -47,7 +53,7 @@ class ReadPlace:
 
 @frozen
 class Ready:
-    """The block of an earlier stage, with an axis for each of `axes`."""
+    """The block that holds the result of an earlier stage, and the iterators of its axes."""
 
     block: Block
     axes: frozenset[Var]
@@ -55,8 +61,11 @@ class Ready:
 
 @frozen
 class Along:
-    """A pointwise stage that is computed along a reduction; `nest` uses the stage's loop names, and
-    `loops` maps the reduction's loops to the stage's."""
+    """A pointwise stage that is computed inside the loops of the reduction that reads it.
+
+    `nest` is the nest of the reduction, with the stage's loop names.  `loops` maps the reduction's
+    loops to the stage's loops.
+    """
 
     number: int
     stage: GroupStage
@@ -64,12 +73,12 @@ class Along:
     loops: Mapping[Var, Var]
 
     def spans(self, spans: Sequence[BlockRange]) -> tuple[BlockRange, ...]:
-        """Returns the stage's spans for `spans` of the reduction."""
+        """Returns the spans of the stage's loops for `spans` of the reduction's loops."""
         return tuple(replace(s, var=self.loops.get(s.var, s.var)) for s in spans)
 
 
 def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
-    """Returns the stages along the reduction of `nest`."""
+    """Returns the pointwise stages that `nest` computes inside the loops of its reduction."""
     loops = loops_along(group, nest.along, group.stages[nest.stages[0]]) if nest.along else {}
     if loops is None:
         raise InternalError("a nest makes stages along a reduction that does not read them")
@@ -82,10 +91,13 @@ def stages_along(group: TileGroup, nest: Nest) -> tuple[Along, ...]:
 class Surroundings:
     """The context in which a stage is computed.
 
-    `outer` is its block of the nest's loops, `regions` the parts of loops that the tile covers,
-    `k_blocks` the current parts of split reductions, `ready` the blocks that earlier stages of the
-    nest just computed. `packed` is the stage's factor that waits in scratch, `along` the stages
-    computed along its reduction.
+    `outer`: the current block of the nest's loops.
+    `regions`: the part of each loop that the tile covers.
+    `k_blocks`: the current K-block of each reduction that is split.
+    `resident`: the scratch of components that are stored for later nests.
+    `ready`: the blocks that earlier stages of the nest have just computed.
+    `packed`: the factor of the stage that lies in scratch.
+    `along`: the stages that are computed inside the loops of this reduction.
     """
 
     group: TileGroup
@@ -108,7 +120,7 @@ class Surroundings:
         return {s.var: s.base for s in self.outer} | k_blocks
 
     def place(self, node: Read) -> ReadPlace | None:
-        """Returns the memory of a read; None for a block in `ready`."""
+        """Returns the place in memory of a read; None if the read takes a block of `ready`."""
         access = self.stage.accesses.get(node)
         source = node.source
         if isinstance(source, int):
@@ -134,17 +146,18 @@ class Surroundings:
 
 
 class CoreStageScalars(ScalarBlocks):
-    """The scalars of a stage as blocks with one axis for each span that has one.
+    """Computes scalars of a stage as blocks, with an axis for each of `spans` that has an axis.
 
-    A block only has extent along the axes that its value varies with (its other axes have size 1),
-    so loads of per-channel operands are short and arithmetic broadcasts.
+    A block has size 1 along axes that its value does not vary with.  So loads of per-channel
+    operands are short, and arithmetic broadcasts.
     """
 
     def __init__(self, context: Surroundings, spans: Sequence[BlockRange]) -> None:
         super().__init__()
         self.context, self.spans, self.emitter = context, spans, context.emitter
         self.axes = [s for s in spans if s.axis]
-        self.fills: dict[Read, bool | int | float] = {}  # beyond the ends of spans, where not 0
+        # Values other than 0 that a read has beyond the ends of spans.
+        self.fills: dict[Read, bool | int | float] = {}
 
     def value(self, scalar: Scalar, shape: tuple[int, ...]) -> Block:
         """Returns a block of exactly `shape` that holds `scalar`."""
@@ -156,8 +169,10 @@ class CoreStageScalars(ScalarBlocks):
         return out
 
     def separate_parts(self, root: Scalar) -> Sequence[Scalar]:
-        """Returns costly values that vary with fewer loops than `root`, so that loops around `root`
-        do not recompute them."""
+        """Returns the costly parts of `root` that vary with fewer loops than `root`.
+
+        As blocks of their own, they are not computed again for each point of `root`.
+        """
         stage = self.context.stage
         costly_parts = [s for s in walk(root) if s is not root and costly(s)]
         loops = depends(stage, root) if costly_parts else frozenset()
@@ -174,7 +189,8 @@ class CoreStageScalars(ScalarBlocks):
         return widened((s.size if s.var in varies else 1 for s in self.axes), blocks)
 
     def chosen(self, node: Read) -> Indirect:
-        """Returns the indirect variables of a read, with the blocks that choose them."""
+        """Returns the variables of a read's data-dependent indices, with the blocks of their
+        values."""
         return tuple((v, self.block(s)) for v, s in node.indirect)
 
     def read(self, node: Read) -> Block:

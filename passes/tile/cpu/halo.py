@@ -1,8 +1,10 @@
-"""Strips of rows: the rows of a stage that a tile computes, and the fills around them in scratch.
+"""Computes the rows of a stage that a tile needs (a strip), and stores the fill value around them.
 
-fills  # # # # #        rows before the first of the loop, and after its last
-       # a a a #        rows of the stage, with what later windows see beside them
-       # a a a #
+    # # # # #        rows before the loop's first row, or after its last, hold the fill value
+    # a a a #        rows of the stage: the fill value lies before and after their elements
+    # a a a #
+
+Later stages read the strip through a sliding window, which reaches beyond its ends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,14 +20,14 @@ from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Resident
 from tcc.passes.tile.emitter import StatementEmitter
 
-# Elements of one store: four vectors of f32 on the widest machine.
+# The number of elements of one store: four vectors of f32 on the widest machine.
 _BLOCK = 64
 
 
 def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
-    """Returns the rows of each strip that a tile covering `regions` of the common loops computes.
+    """Returns the rows of each strip that a tile computes; `regions` are its common loops' parts.
 
-    They may begin before the loop's first row and end after its last.
+    The rows may begin before the loop's first row and end after its last.
     """
     row_regions: dict[Var, TileRange] = {}
     for stage in group.stages:
@@ -42,7 +44,7 @@ def strip_regions(group: TileGroup, regions: Regions) -> dict[Var, TileRange]:
 
 @entity
 class Edges:
-    """Stores the fill of one component of a stage wherever later stages read beyond its rows."""
+    """Stores the fill value of a stage's component wherever later stages read beyond its rows."""
 
     resident: Resident
     strip: Strip
@@ -62,7 +64,8 @@ class Edges:
         self.emitter.add(*(Compute(b, value, ()) for b in self.fills.values()), *stores)
 
     def _fill_common(self, loops: list[Var], mapping: Mapping[Var, Index]) -> None:
-        """Fills for each element of the common loops along which the scratch has an axis."""
+        """Fills around the rows of each point of `loops`, the common loops with an axis in
+        scratch."""
         if not loops:
             self._rows(mapping)
             return
@@ -84,7 +87,10 @@ class Edges:
             self._segment(start + row * line, line)
 
     def _gaps(self, axes: tuple[tuple[int, int, int], ...], place: Index) -> None:
-        """Fills before and after the elements of a row, axis by axis."""
+        """Fills before and after the elements of a row.
+
+        Each axis of a row has three sizes: padding before, elements, padding after.
+        """
         if not any(before or after for before, _, after in axes):
             return
         (before, size, after), *inner_axes = axes

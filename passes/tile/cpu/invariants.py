@@ -1,8 +1,8 @@
-"""Moves costly values that are equal in every trip of a loop in front of the loop.
+"""Moves costly values that are equal in every iteration of a loop to a place before the loop.
 
     for j: y[j] = x[j] - log(s)        ->        l = log(s) ; for j: y[j] = x[j] - l
 
-LLVM moves single instructions, but not the expansion of a function.
+LLVM moves single instructions, but not a function such as log, which is many instructions.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ from tcc.schedule.nest import costly
 
 
 def hoisted(body: Sequence[Stmt]) -> Stmts:
-    """Returns `body` with the costly values of its loops in front of them."""
+    """Returns `body` with costly invariant values moved before their loops."""
     stmts: Stmts = []
     for node in body:
         match node:
@@ -44,7 +44,7 @@ def hoisted(body: Sequence[Stmt]) -> Stmts:
 
 
 def _split(loop: TileLoop) -> tuple[Stmts, TileLoop]:
-    """Returns the statements that go in front of a loop, and the loop without them."""
+    """Returns the statements that move before a loop, and the loop without them."""
     stored_buffers = {n.buffer for n in walk_statements(loop.body) if isinstance(n, Store)}
     varies = {*loop.carried}
     fixed: dict[Block, Stmt] = {}
@@ -68,8 +68,7 @@ def _is_costly(node: Stmt) -> bool:
 
 
 def _is_fixed(node: Stmt, var: Var, stored_buffers: set[TileBuffer]) -> bool:
-    """Returns True if a statement gives equal results in every trip, provided that its operands
-    do."""
+    """Returns True if a statement has equal results in every iteration whenever its operands do."""
     match node:
         case Compute():
             return var not in free_vars(*index_values(node.body))

@@ -1,4 +1,4 @@
-"""Binds a schedule to a tile group: the tile kernel.
+"""Builds the tile kernel of a tile group under a schedule.
 
     y[i, j] = max(sum(k) a[i, k] * b[k, j], 0)        parallel(j: 12, i: 2)  tiles j 64, i 60
     nests: sum (order k, i; K-blocks 256;      ->       for k by 256: for i by 6:
@@ -6,8 +6,9 @@
            max (blocks i 6, j 64)                       for i by 6: store max(scratch, 0)
 
 Requires a group whose stages read each other at the common iterators or through local buffers.
-Establishes static block shapes: the remainder of a loop that its block does not divide becomes
-blocks of smaller sizes, two kinds for static extents and a ladder for symbolic ones.
+Establishes static block shapes.  If a block does not divide its loop, the remainder is computed in
+smaller blocks.  A static extent has blocks of two sizes; a symbolic extent has a ladder of sizes
+(`ranges.ladder`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -73,7 +74,7 @@ from tcc.schedule.cpu.schedule import Nest, Schedule, even
 from tcc.schedule.masked_terms import limits_of, needed
 from tcc.schedule.zero_terms import needed_terms
 
-# Emits code for one block of a nest's loops, in a part of its reductions.
+# Emits the code of one block of a nest's loops, for the current K-blocks of its reductions.
 _AtBlock: TypeAlias = Callable[[Spans, Regions], None]
 
 
@@ -83,7 +84,7 @@ def lower(group: TileGroup, schedule: Schedule) -> TileKernel:
 
 
 class _Lowering:
-    """The lowering of one group: nests of a tile, tiles of the grid."""
+    """Lowers one group: a tile for each point of the grid, and in each tile the nests."""
 
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
@@ -121,8 +122,11 @@ class _Lowering:
         return TileKernel(arguments, tuple(local), self.group.sizes, axes, body)
 
     def _shared(self, loops: list[Var]) -> tuple[Nest, ...]:
-        """Returns the first nests, up to the first stage with a loop that is cut into tiles: a
-        kernel begins with what is the same in every tile."""
+        """Returns the first nests, up to the first that has a loop which is cut into tiles.
+
+        Their results are the same for every tile, so the kernel computes them once, before the
+        tiles.
+        """
         cut_loops = {v for v in loops if known_extent(v) is None or self._cut(v)}
         if self.group.stream is not None:
             return ()
@@ -139,7 +143,7 @@ class _Lowering:
     # ---- tiles ----------------------------------------------------------------------------
 
     def _grid(self, loops: list[Var], regions: Regions) -> None:
-        """Lowers the tiles of `loops`, inside `regions` of the loops before them."""
+        """Lowers the tiles along `loops`, within the `regions` of the loops outside of them."""
         if not loops:
             uncut = {v: everything(v) for v in self.group.common if v not in regions}
             self._tile({**regions, **uncut})
@@ -148,7 +152,11 @@ class _Lowering:
             self._grid(loops[1:], {**regions, region.var: region})
 
     def _parallel(self, var: Var) -> Iterator[TileRange]:
-        """Yields the range of a loop that a tile covers; two alternatives if tiles differ."""
+        """Yields the range of a loop that a tile covers.
+
+        Where the last tiles are smaller, yields the range of a full tile first, then that of a
+        smaller tile.  What is emitted meanwhile becomes the two branches of an `If`.
+        """
         tile_size, size = self.schedule.unit(var.name), extent(var)
         static_size = as_int(size)
         if static_size == 0:
@@ -164,7 +172,7 @@ class _Lowering:
             full_blocks = any(n.vector == var.name for n in self.schedule.nests)
             (main, split), *smaller = even(static_size, tile_size, full_blocks)
             full = TileRange(var, tile * main, const(main))
-            # The place of a single smaller tile is known.
+            # A single smaller tile lies at a known place, which does not depend on its number.
             seconds = [
                 TileRange(var, (tile - split) * (n if count > 1 else 0) + split * main, const(n))
                 for n, count in smaller
@@ -191,8 +199,10 @@ class _Lowering:
         self.emitter.add(If(*until, tuple(then), tuple(otherwise)))
 
     def _whole_blocks(self, var: Var, tile_size: int) -> bool:
-        """Returns True if several blocks fill a tile along a loop in each nest, so that the last
-        tile of a symbolic size only has fewer blocks."""
+        """Returns True if in each nest several whole blocks fill a tile along the loop.
+
+        The last tile of a symbolic size then differs only in its number of blocks.
+        """
         return all(
             n.vector != var.name
             and tile_size > (block := n.block(var.name))
@@ -226,8 +236,8 @@ class _Lowering:
         self._nests(after_nests, regions, passed)
 
     def _needed(self, regions: Regions) -> tuple[Sequence[Index], Sequence[Index]]:
-        """Returns bounds of the part of the streaming loop that a tile needs, as `in_blocks` takes
-        them."""
+        """Returns (firsts, stops) for `in_blocks`: the part of the streaming loop that a tile
+        needs."""
         if not self.schedule.skips:
             return (), ()
         ends = {v: (r.base, r.base + r.size - 1) for v, r in regions.items()}
@@ -248,8 +258,8 @@ def _after(group: TileGroup, stream: StreamLoop) -> tuple[int, ...]:
 class _NestLowering:
     """The loops of one nest over the region of a tile.
 
-    `passed` are results that are one block for the whole tile: those of earlier nests, and those
-    that this nest adds.
+    `passed` holds the results that are one block for the whole tile.  It has those of earlier
+    nests, and this nest adds its own.
     """
 
     def __init__(
@@ -276,8 +286,8 @@ class _NestLowering:
         self.passes = [v for v in self.loops if v in self.iters]
         stream = parent.group.stream
         accumulators = stream is not None and any(stream.loop in s.reduce for _, s in self.stages)
-        # Sums wait in scratch from K-block to K-block of the nest's loops, or of the streaming
-        # loop.
+        # Sums stay in scratch between K-blocks of the nest's loops, or between blocks of the
+        # streaming loop.
         self.waits = accumulators or bool(nest.k_blocks)
 
     def run(self) -> None:
@@ -331,7 +341,8 @@ class _NestLowering:
         return tiles(self.emitter, region, block, vector, vector and self._has_border(var), vectors)
 
     def _has_border(self, var: Var) -> bool:
-        """Returns True if elements are no neighbours in memory only at the ends of a loop."""
+        """Returns True if some access is contiguous along the inner part of a loop, but not at its
+        ends."""
         block = self.nest.block(var.name)
         middle = iterator("middle", maximum(extent(var) - 2 * block, 1))
         offsets = (a.offset for _, s in self.stages for a in s.accesses.values())
@@ -342,8 +353,11 @@ class _NestLowering:
         )
 
     def _all(self) -> None:
-        """Emits the stages on all blocks; the packed operand that rows share is filled before
-        them."""
+        """Emits the stages on all blocks.
+
+        If rows share a packed operand, the code that fills it comes before theirs.  For a symbolic
+        number of rows, the kernel packs only where there are enough rows.
+        """
         along = {v for n, _ in self.stages for v in self._packed_along(n)}
         count = max((n for n, v in enumerate(self.loops, 1) if v in along), default=0)
         rows = self.loops[count:]
@@ -368,8 +382,11 @@ class _NestLowering:
         self._loops(self.loops[:count], {}, {}, around_rows)
 
     def _packed_along(self, number: int) -> frozenset[Var]:
-        """Returns the loops that select the current part of a packed operand: those that it varies
-        with, and those along which its scratch has an axis, as it has for K-blocks."""
+        """Returns the loops that select the current part of a stage's packed operand.
+
+        They are the loops that the operand varies with, and the loops along which its scratch has
+        an axis, for example those of K-blocks.
+        """
         packed = self.parent.packed.get(number)
         if packed is None:
             return frozenset()
@@ -433,7 +450,10 @@ class _NestLowering:
         )
 
     def _rescaled(self, number: int, sums: Blocks, outer: tuple[BlockRange, ...]) -> Blocks:
-        """Returns the sums so far, times the factor by which their state changed in this block."""
+        """Returns the sums so far, times the factor that this block of the streaming loop gives.
+
+        The factor follows from the change of the maximum on which the sums depend.
+        """
         resident = next((h for r, h in self.parent.factors.items() if r.stage == number), None)
         if resident is None:
             return sums
@@ -453,10 +473,10 @@ class _NestLowering:
     def _store_factors(
         self, number: int, old_state: Blocks, new_state: Blocks, outer: tuple[BlockRange, ...]
     ) -> None:
-        """Stores the factors by which a change of this stage's accumulator rescales the sums that
-        depend on it.
+        """Stores the factors that rescale the sums which depend on this stage's accumulator.
 
-        The factor is 1 if the accumulator does not change, infinities included.
+        They follow from the accumulator before this block and after it.  A factor is 1 if the
+        accumulator does not change, even if it is infinite.
         """
         stored_buffers: list[TileBuffer] = []
         for rescale, resident in self.parent.factors.items():
@@ -471,12 +491,12 @@ class _NestLowering:
             self.emitter.add(Store(resident.buffer, (at,), block, limits(outer, mapping)))
 
     def _identity(self, spans: Spans, _: Regions) -> None:
-        """Stores the identity to sums that wait in scratch."""
+        """Stores the monoid's identity where sums are kept in scratch."""
         for number, _outer, lowering in self._lowerings(spans):
             lowering.hold(number, lowering.identities())
 
     def _flush(self, spans: Spans, _: Regions) -> None:
-        """Moves sums that are results from scratch to their place."""
+        """Copies sums that are results of the kernel from scratch to the results' buffers."""
         for number, outer, lowering in self._lowerings(spans):
             lowering.store(self._load(number, outer))
 

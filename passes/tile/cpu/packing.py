@@ -1,5 +1,5 @@
-"""Computed operands of contractions: a K-block of one is computed in scratch for all rows of a
-tile.
+"""Packs computed operands of contractions: computes a K-block of the operand in scratch, once for
+all rows of a tile.
 
     for i by 6: sums += x[i, k] * (level[k, j] * scale[k, j])
       ->  for k: p[k, j] = level[k, j] * scale[k, j];  for i by 6: sums += x[i, k] * p[k, j]
@@ -17,7 +17,7 @@ from tcc.schedule.nest import contraction_factors, depends
 
 
 def packed_factors(group: TileGroup, schedule: Schedule) -> dict[int, Packed]:
-    """Returns scratch for the operands that `schedule` packs, by the stage that multiplies them."""
+    """Returns the scratch of each operand that `schedule` packs, under the number of its stage."""
     factors: dict[int, Packed] = {}
     for nest in schedule.nests:
         for number in nest.stages if nest.packed else ():
@@ -55,8 +55,10 @@ def _packed(name: str, group: TileGroup, nest: Nest, number: int) -> Packed | No
 
 
 def fill(packed: Packed, context: Surroundings) -> None:
-    """Computes the current K-block; `context` has a block of each loop that the factor varies with,
-    apart from the summed loops."""
+    """Emits the code that computes the current K-block of a packed operand.
+
+    `context` has a block of each loop that the operand varies with, except for the summed loops.
+    """
     packed_loops = {v for v, _ in packed.steps}
     axes = [s for s in context.outer if s.var in packed_loops and s.axis]
     axes.sort(key=lambda s: s.var.name == context.nest.vector)

@@ -1,18 +1,19 @@
-"""Prefetches the K-block of a weight panel that follows the current one.
+"""Prefetches data that a kernel will need soon: weights, rows, and lines of results.
 
-Panels lie one after the other, and so do their K-blocks: the next one begins where the current
-K-block ends. The rows of a tile share the prefetching: a block of rows uses the current K-block and
-prefetches its part of the next one, a few cache lines with every step of the sum.
+Weights.  K-blocks of a weight panel lie one after the other in memory.  While a kernel uses one
+K-block, it prefetches the next.  The blocks of rows of a tile share this work: each prefetches its
+part of the next K-block, a few cache lines with every step of the sum.
 
-A long part is prefetched at several places, some pages apart, a line of each in turn. One core then
-keeps more of memory's banks busy, and the cache's own prefetcher follows each of the streams.
-Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8 streams, 33.5 with 16,
-33 where a step prefetches neighbouring lines; 28 with 8 streams that begin amid pages
-(layout/weights.py).
+A long part is divided into streams, which begin some pages apart, and a line of each stream is
+prefetched in turn.  One core then keeps more of memory's banks busy, and the hardware prefetcher
+follows each stream.  Measured with one row of results on two cores: 24 GB/s in order, 31.5 with 8
+streams, 33.5 with 16 streams, and 33 where a step prefetches neighbouring lines.  Streams that do
+not begin at pages are slower: 28 GB/s with 8 streams (layout/weights.py).
 
-Likewise one of a tile's passes over its row prefetches the row of the next tile. A point that has
-several results, as a tile of a transformed convolution has, prefetches the lines of its
-neighbour's.
+Rows.  One of a tile's passes over its row prefetches the row of the next tile.
+
+Results.  A point may have several results, for example a tile of a transformed convolution.  It
+prefetches the lines of its neighbour's results.
 """
 
 from collections.abc import Sequence
@@ -30,28 +31,31 @@ from tcc.schedule.nest import stride, trips
 
 # Bytes of a cache line.
 _LINE = 64
-# Streams into which a part is divided, and the fewest bytes of each: a page, at whose end the
-# cache's own prefetcher stops.
+# The most streams into which a part is divided, and the fewest bytes of a stream.  It is a page,
+# because the hardware prefetcher stops at the end of a page.
 _STREAMS = 16
 _PAGE = 4096
-# Rows that prefetch the whole next K-block in a last tile, which may have fewer rows than the tile
-# before it: prefetches need rows to run in.
+# The number of rows that prefetch the next K-block, where the last tile may have few rows.  Only
+# computed rows prefetch, so a share for each row of a full tile would leave gaps.
 _FEW_ROWS = 16
-# Fewest results of a point, lying apart, for which prefetching the next point's pays.
+# The fewest separate results of a point that make prefetching the next point's results worthwhile.
 _SEPARATE_RESULTS = 4
-# Blocks of the vector loop between a prefetch and its use.
+# The number of blocks of the vector loop between a prefetch and its use.
 _LATER = 4
 
 
 def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
-    """Emits the prefetches of one step of a sum; none if the size of a K-block is symbolic."""
+    """Emits the prefetches of the next K-block that belong to one step of a sum.
+
+    Emits none if the size of a K-block is symbolic.
+    """
     node = _streamed(context)
     if node is None:
         return
     access, outer = context.stage.accesses[node], context.outer
     index = access.offset
     spans = [flat(s) for s in (*outer, *steps)]
-    # One element may hold several steps of the sum.
+    # Steps along loops that the index does not contain read the same elements again.
     steps = [s for s in steps if s.var in free_vars(index)]
     ranges = [context.k_blocks.get(s.var) or everything(s.var) for s in steps]
     rows = [s for s in outer if s.var not in free_vars(index)]
@@ -84,7 +88,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
         turns = _turns(index // step, ceil(length / step), lines, streams)
         places = [turn * line for turn in turns]
     with context.emitter.body() as hints:
-        # Data may choose the element.
+        # The index of the prefetch may depend on data.
         indirect = CoreStageScalars(context, spans).chosen(node)
         for place in places:
             context.emitter.add(
@@ -94,18 +98,21 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
 
 
 def next_row(context: Surroundings, vector: BlockRange) -> None:
-    """Emits the prefetches of one step of a pass over rows, at the same place in the next row."""
+    """Emits the prefetches that belong to one step of a pass over a row.
+
+    They are at the same place in the next row.
+    """
     at = {s.var: s.base for s in (*context.outer, vector)}
     for access in next_rows(context.group, context.stage, vector.var):
         _prefetch(context, access, substitute(access.offset, at) + trips(vector.var), vector.size)
 
 
 def next_results(context: Surroundings) -> None:
-    """Emits prefetches for a point whose results lie apart: of the results of a later block along
-    the vector loop or, if that is short, of the next point.
+    """Emits prefetches of the lines to which a later point writes several separate results.
 
-    They are lines of several rows of an image, which the cache's own prefetcher does not predict;
-    and a line has to be loaded before it is written.
+    The later point is some blocks further along the vector loop.  If that loop is short, it is the
+    next point of another loop.  The lines belong to several rows of an image, which the hardware
+    prefetcher does not predict.  They are prefetched because a line is loaded before it is written.
     """
     outer = context.outer
     rows = [s for s in outer if s.var.name != context.nest.vector]
@@ -124,7 +131,7 @@ def next_results(context: Surroundings) -> None:
 def _prefetch(
     context: Surroundings, access: Access, first: Index, size: int, *, write: bool = False
 ) -> None:
-    """Emits prefetches of the lines of `size` elements."""
+    """Emits prefetches of the cache lines of `size` elements, from the element `first` on."""
     buffer, level = context.buffers[access.buffer], context.nest.ahead or 1
     line = _LINE // buffer.dtype.bytes
     for n in range(ceil(size / line)):
@@ -134,16 +141,18 @@ def _prefetch(
 def _streams(lines: int, size: int) -> int:
     """Returns the number of streams into which a part of `size` bytes is divided.
 
-    Every step of the sum prefetches `lines` lines: the same number of each stream, or one of some
-    streams in turn.
+    Every step of the sum prefetches `lines` lines.  These are equally many lines of each stream, or
+    one line each of some of the streams, which then take turns.
     """
     limit = min(_STREAMS, size // _PAGE)
     return max((n for n in range(1, limit + 1) if n % lines == 0 or lines % n == 0), default=1)
 
 
 def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
-    """Returns the lines of a part that step `number` of `steps` prefetches: the next ones of each
-    stream."""
+    """Returns the line numbers, within a part, that step `number` of `steps` prefetches.
+
+    They are the next lines of each stream, or of the streams whose turn it is.
+    """
     if streams <= lines:
         lines_of_stream = lines // streams
         start = number * lines_of_stream
@@ -157,8 +166,11 @@ def _turns(number: Index, steps: int, lines: int, streams: int) -> list[Index]:
 
 
 def _streamed(context: Surroundings) -> Read | None:
-    """Returns the read that varies with the vector loop; of several the one that moves most often,
-    because many steps share a scale."""
+    """Returns the read to prefetch: one whose place depends on the vector loop.
+
+    Among several it is the read that moves at most steps of the sum.  Weights do, whereas many
+    steps share one scale.  None if there is no read to prefetch.
+    """
     accesses = context.stage.accesses
     reads = [
         n
@@ -170,14 +182,13 @@ def _streamed(context: Surroundings) -> Read | None:
 
 
 def _steps(stage: GroupStage, access: Access) -> int:
-    """Returns the steps of the sum along which an access moves."""
+    """Returns the number of steps of the sum at which an access moves."""
     moves = free_vars(access.offset)
     return prod(known_extent(v) or 1 for v in stage.reduce if v in moves)
 
 
 def _position(spans: Sequence[BlockRange], regions: Sequence[TileRange]) -> Index:
-    """Returns how many elements of `regions` come before a block, in the order of the loops over
-    blocks."""
+    """Returns the number of elements of `regions` that are computed before the block `spans`."""
     position, together = const(0), 1
     for span, region in zip(spans, regions, strict=True):
         position = position * region.size + (span.base - region.base) * together

@@ -1,4 +1,4 @@
-"""Regions and spans: the part of each loop that a tile or a block covers."""
+"""Describes which part of each loop a tile (a region) or a block (a span) covers."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -26,8 +26,9 @@ class TileRange:
 class BlockRange:
     """The part of an iterator that a block covers: `base + lane` for `lane < size`.
 
-    `axis`: blocks have an axis for it (of `size`, possibly 1). Lanes at or beyond `stop` are no
-    elements of the iterator: nothing is loaded, stored or summed there.
+    With `axis`, blocks have an axis of length `size` for the iterator, even if `size` is 1.  With
+    `stop`, positions from `stop` on lie beyond the iterator's end: nothing is loaded, stored or
+    summed there.
     """
 
     var: Var
@@ -39,8 +40,10 @@ class BlockRange:
 
 @frozen
 class Rung:
-    """A loop over blocks of `step` elements from `start` to `stop`; if `masked`, the last block may
-    reach beyond the end."""
+    """A loop over blocks of `step` elements, from `start` to `stop`.
+
+    If `masked`, the last block may reach beyond the end of the range.
+    """
 
     start: Index
     stop: Index
@@ -68,13 +71,15 @@ def shape_of(spans: Sequence[BlockRange]) -> tuple[int, ...]:
 
 
 def limits(spans: Sequence[BlockRange], mapping: Mapping[Var, Index]) -> tuple[Guard, ...]:
-    """Returns guards that mask the lanes beyond the ends of `spans`, at positions as in
-    `mapping`."""
+    """Returns guards that mask the lanes beyond the ends of `spans`.
+
+    `mapping` has the position of each lane along each iterator.
+    """
     return tuple(Guard(mapping[s.var], s.stop) for s in spans if s.axis and s.stop is not None)
 
 
 def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, Index]:
-    """Returns each iterator as an expression over loop and lane variables of a block of `shape`."""
+    """Returns the position along each iterator, over the lane variables of a block of `shape`."""
     lane = iter(lanes(shape))
     return {s.var: s.base + next(lane) if s.axis else s.base for s in spans}
 
@@ -83,16 +88,20 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
 
 
 def ladder(size: Index, block: int, vectors: TailVectors | None = None) -> tuple[Rung, ...]:
-    """Returns the rungs into which a symbolic `size` is cut. Each rung is code of its own,
-    including all loops inside.
+    """Returns the rungs into which a symbolic `size` is cut.
 
-    Without `vectors`: full blocks, parts of a block, and single elements. A part is a divisor near
-    the block's root: few trips of either kind, and more of parts, because a single element takes as
-    long as a pair. 23 by 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
+    The code inside a loop is emitted once for each rung.  There are three kinds of ladders:
 
-    With masks: full blocks, then four vectors at a time, two and one; the last two and the last one
-    may reach beyond the end. 155 by 64 in vectors of 16 gives 0..128 by 64, 128..160 by 32. Without
-    masks: full blocks, then vectors, halves of a vector, and so on down to single elements.
+    Without `vectors`: full blocks, then parts of a block, then single elements.  The size of a part
+    is the largest divisor of `block` up to its square root, which leaves few iterations of both
+    kinds.  A size of 23 with blocks of 12 gives 0..12 by 12, 12..21 by 3, 21..23 by 1.
+
+    With vectors that can be masked: full blocks, then four vectors at a time, then two, then one.
+    The last rungs of two and of one vector may reach beyond the end.  A size of 155 with blocks of
+    64 and vectors of 16 gives 0..128 by 64, 128..160 by 32.
+
+    With vectors that cannot be masked: full blocks, then vectors, then halves of a vector, and so
+    on down to single elements.
     """
     if vectors is None:
         part = max(n for n in range(1, block + 1) if block % n == 0 and n * n <= block)
@@ -109,7 +118,7 @@ def _halves(largest: int, smallest: int) -> Iterator[int]:
 
 
 def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
-    """Returns full blocks and then `parts` of one, without those that are never reached."""
+    """Returns a rung of full blocks and one for each size in `parts`, without empty rungs."""
     rungs: list[Rung] = []
     start = const(0)
     for step in (block, *(n for n in parts if n < block)):
@@ -121,8 +130,10 @@ def _rungs(size: Index, block: int, parts: Iterable[int]) -> tuple[Rung, ...]:
 
 
 def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
-    """Returns full blocks and groups of four vectors, then a pair of vectors and a single one,
-    which may reach beyond the end: no more vectors than hold the elements."""
+    """Returns rungs of full blocks, of four vectors, of two vectors, and of one vector.
+
+    The last two rungs may reach beyond the end, but use no more vectors than the elements need.
+    """
     four = min(4 * width, block)
     rungs = list(_rungs(size, block, (four,)))
     start = size - size % four
@@ -139,13 +150,13 @@ def _masked_rungs(size: Index, block: int, width: int) -> tuple[Rung, ...]:
 
 
 def last_part(var: Var, tile_size: int) -> TileRange:
-    """Returns the remainder of a symbolic loop behind its full tiles."""
+    """Returns the part of a symbolic loop after its full tiles."""
     size = extent(var)
     return TileRange(var, size - size % tile_size, size % tile_size)
 
 
-# Statements added to `emitter` while one of these ranges is yielded run for all ranges of that
-# kind.
+# The generators below yield a range for each loop that they add to `emitter`.  Statements that are
+# added before the next range is yielded become the body of that loop.
 
 
 def in_blocks(
@@ -155,10 +166,10 @@ def in_blocks(
     firsts: Sequence[Index] = (),
     stops: Sequence[Index] = (),
 ) -> Iterator[TileRange]:
-    """Yields, in serial loops, all of an iterator: `block` elements at a time, and then the
-    remainder.
+    """Adds a loop over the blocks of an iterator, and yields its range; then yields the remainder.
 
-    Blocks that end before one of `firsts`, or begin at or after one of `stops`, are left out.
+    Blocks have `block` elements.  Blocks that end before one of `firsts`, or begin at or after one
+    of `stops`, are left out.
     """
     size = extent(var)
     static_size = as_int(size)
@@ -185,10 +196,10 @@ def tiles(
     ends: bool = False,
     vectors: TailVectors | None = None,
 ) -> Iterator[BlockRange]:
-    """Yields, in serial loops, the blocks of a region; the remainder of a symbolic size goes down a
-    ladder.
+    """Adds loops over the blocks of a region, and yields the block of each loop.
 
-    `ends`: the first and the last full block of a static size are code of their own.
+    A symbolic size is cut into the rungs of a ladder.  With `ends`, the first and the last full
+    block of a static size have code of their own.
     """
     static_size = as_int(region.size)
     parts = even(static_size or 0, block, full_blocks)
@@ -223,8 +234,11 @@ def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
 
 
 def inside(emitter: StatementEmitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
-    """Yields, one by one, those elements of a region that the iterator has: the region may begin
-    before zero and end beyond the extent. The loop variable is the position itself."""
+    """Adds a loop over the elements of a region that the iterator has, and yields a single element.
+
+    The region may begin before zero and end beyond the iterator's extent.  The loop variable is the
+    position itself.
+    """
     position = emitter.counter(extent(region.var))
     start = maximum(0, region.base)
     with emitter.loop(position, start, minimum(extent(region.var), region.base + region.size)):

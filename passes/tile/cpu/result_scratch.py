@@ -1,10 +1,11 @@
-"""Stores values that wait for later nests where a result of the kernel goes.
+"""Stores values for later nests in the memory of a result of the kernel, in place of scratch.
 
-    for j: e[j] = exp(x[j]) ; s += e[j]          e in the places of y: nothing lies in scratch, and
-    for j: y[j] = e[j] / s                       the lines of y are near when y is written
+    for j: e[j] = exp(x[j]) ; s += e[j]          e in the places of y: it needs no scratch, and the
+    for j: y[j] = e[j] / s                       cache has the lines of y when y is written
 
-A value lies in a result that its stage stores anyway, or in the result of the last stage that reads
-it, if that stage replaces each element only where it was read.
+There are two cases.  The value's own stage may store it as a result anyway.  Or the value lies in
+the result of the last stage that reads it, if that stage overwrites each element only after it has
+read that element.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,10 +29,10 @@ def in_results(
     buffers: Sequence[TileBuffer],
     shared: Collection[int],
 ) -> dict[StageRef, Resident]:
-    """Returns `resident` with values in results where that is proved.
+    """Returns `resident` with values placed in results, where this is proved to be correct.
 
-    Stages of `shared` are computed once for several tiles, so they keep their place. Raises
-    InternalError for a value of symbolic size if it is not proved.
+    The stages `shared` are computed once for several tiles, so their values stay in scratch.
+    Raises InternalError for a value of symbolic size that cannot lie in a result.
     """
     placed = {ref: place for ref in resident if (place := _place(group, ref)) is not None}
     if not lie_in_results(group, schedule, placed, shared):
@@ -40,7 +41,7 @@ def in_results(
         ref: replace(value, buffer=buffers[placed[ref]]) if ref in placed else value
         for ref, value in resident.items()
     }
-    # Results in which another value lies before they are computed.
+    # The results whose memory already holds another value until they are computed.
     used_results = {*placed.values()}
     for ref in resident:
         if ref in placed or ref.stage in shared or not _is_plain(group, schedule, ref.stage):
@@ -63,7 +64,7 @@ def lie_in_results(
     shared: Collection[int] = (),
 ) -> bool:
     """Returns True if the values of symbolic size among `refs` can lie in the results that the
-    group chose."""
+    group chose for them."""
     return all(
         ref.stage not in shared
         and _is_plain(group, schedule, ref.stage)
@@ -82,8 +83,10 @@ def _place(group: TileGroup, ref: StageRef) -> int | None:
 
 
 def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own: bool) -> bool:
-    """Returns True if a store goes to the elements of a value that lies in `place`; `is_own`: it is
-    the value's own store, else that of its last reader."""
+    """Returns True if the store `target` writes the elements of a value that lies in `place`.
+
+    With `is_own`, the store is that of the value's own stage, otherwise that of its last reader.
+    """
     same_buffer = target.buffer == place or (
         not is_own and group.buffers[target.buffer].place == place
     )
@@ -91,15 +94,19 @@ def _lies_in(group: TileGroup, ref: StageRef, place: int, target: Access, is_own
 
 
 def _places(group: TileGroup, schedule: Schedule, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores where a value may lie, each with True if the value is stored there
-    anyway."""
+    """Yields the stores in whose place a value may lie, and for each a bool.
+
+    The bool is true for a store of the value's own stage, and false for one of its last reader.
+    """
     yield from _own_stores(group, ref)
     yield from _reader_stores(group, schedule, ref)
 
 
 def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if each element of a stage is computed once, by the tile that reads it, and
-    stored whole."""
+    """Returns True if each element of a stage is computed once and in one piece.
+
+    It is then computed by the tile that reads it, and has no partial sums.
+    """
     stage, nest = group.stages[number], schedule.nest(number)
     return (
         group.stream is None
@@ -111,7 +118,7 @@ def _is_plain(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores of the value itself."""
+    """Yields the stores of the value's own stage, each with True."""
     for target in group.stages[ref.stage].stores[ref.component]:
         yield target, True
 
@@ -119,7 +126,10 @@ def _own_stores(group: TileGroup, ref: StageRef) -> Iterator[tuple[Access, bool]
 def _reader_stores(
     group: TileGroup, schedule: Schedule, ref: StageRef
 ) -> Iterator[tuple[Access, bool]]:
-    """Yields the stores of the last stage that reads the value, with the loops of the value."""
+    """Yields the stores of the last stage that reads the value, each with False.
+
+    Their offsets use the loops of the value's stage.
+    """
     stage, local = group.stages[ref.stage], _local(group, ref)
     readers = [
         (number, node)
@@ -160,8 +170,10 @@ def _local(group: TileGroup, ref: StageRef) -> list[Access]:
 
 
 def _base(group: TileGroup, ref: StageRef, target: Access) -> Index | None:
-    """Returns where a tile's part of a value begins in the result `target`, whose elements have the
-    order of the scratch; None if their order differs."""
+    """Returns the place in the result `target` where a tile's part of a value begins.
+
+    None if the elements of the result are not in the order of the scratch.
+    """
     buffer, local = group.buffers[target.buffer], _local(group, ref)
     dtype = group.stages[ref.stage].body[ref.component].dtype
     if not local or buffer.scope is MemorySpace.LOCAL or buffer.dtype is not dtype or target.guards:

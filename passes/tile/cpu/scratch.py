@@ -1,5 +1,8 @@
-"""The scratch memory of a tile: values that stages of different nests exchange, sums between
-K-blocks, and operands of contractions that are computed before they are multiplied."""
+"""Lays out the scratch memory of a tile.
+
+It holds values that stages of different nests exchange, sums between K-blocks, and operands of
+contractions that are computed before they are multiplied.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,12 +22,14 @@ from tcc.schedule.nest import in_scratch, reads_here
 
 @entity
 class Resident:
-    """One component of a stage in scratch, for the region of a tile.
+    """The scratch of one component of a stage, for the region of a tile.
 
-    `steps` are elements between neighbours along each common loop, `inner` between neighbours of
-    the stage's other iterators, taken together. With a `strip` these start at the tile's first row.
-    `start` is the number of elements of other values before the first. With a `base` the value lies
-    in a result of the kernel, from there on; `is_result`: the stage stores it there anyway.
+    `steps`: the distance in elements between neighbours along each common loop.
+    `inner`: the distance between neighbours along the stage's other iterators, merged into one.
+    `strip`: if it has one, these iterators begin at the tile's first row.
+    `start`: the number of elements of other values that lie before the first element.
+    `base`: if it has one, the value lies in a result of the kernel, and begins there.
+    `is_result`: the value lies where the stage stores it as a result anyway.
     """
 
     buffer: TileBuffer
@@ -36,7 +41,11 @@ class Resident:
     is_result: bool = False
 
     def offset(self, mapping: Mapping[Var, Index], within: Index, regions: Regions) -> Index:
-        """Returns the place of the element for iterators as in `mapping`."""
+        """Returns the place of an element in `buffer`.
+
+        `mapping` has the values of the common loops, and `within` the place among the other
+        iterators.
+        """
         if self.base is not None:
             return substitute(self.base, mapping) + within
         first = const(0)
@@ -50,10 +59,10 @@ class Resident:
 
 @entity
 class Packed:
-    """A `factor` of a contraction in scratch, for one block of the results' loops and a K-block of
-    the sum.
+    """The scratch of a contraction's `factor`, for one block of the result loops and one K-block.
 
-    `steps` are elements between neighbours along each loop for which it has an axis.
+    `steps` has the loops along which the scratch has an axis, with the distance in elements between
+    neighbours.
     """
 
     factor: Scalar
@@ -61,8 +70,10 @@ class Packed:
     steps: tuple[tuple[Var, int], ...]
 
     def offset(self, mapping: Mapping[Var, Index], starts: Mapping[Var, Index]) -> Index:
-        """Returns the place of the element at `mapping`, in a block and K-block that begin at
-        `starts`."""
+        """Returns the place of the element at `mapping`.
+
+        `starts` has the loops' values where the current block and K-block begin.
+        """
         place = const(0)
         for var, step in self.steps:
             place = place + (mapping[var] - starts.get(var, const(0))) * step
@@ -70,8 +81,11 @@ class Packed:
 
 
 def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resident]:
-    """Returns scratch for each component that a later nest reads, and for sums that wait between
-    K-blocks."""
+    """Returns the scratch of each component that needs it.
+
+    These are the components that a later nest reads, and sums that are kept between K-blocks or
+    between blocks of the streaming loop.
+    """
     values: dict[StageRef, Resident] = {}
     for number, stage in enumerate(group.stages):
         nest = schedule.nest(number)
@@ -94,15 +108,16 @@ def resident_values(group: TileGroup, schedule: Schedule) -> dict[StageRef, Resi
 
 
 def _waits(group: TileGroup, number: int) -> bool:
-    """Returns True if a stage's sums wait from one block of the group's streaming loop to the
-    next."""
+    """Returns True if a stage's sums are kept between blocks of the group's streaming loop."""
     stream = group.stream
     return stream is not None and stream.loop in group.stages[number].reduce
 
 
 def factors_of(group: TileGroup, resident: Mapping[StageRef, Resident]) -> dict[Rescale, Resident]:
-    """Returns scratch for the factors that rescale sums in a block of the streaming loop; equal
-    factors share theirs."""
+    """Returns scratch for the factors that rescale sums after a block of the streaming loop.
+
+    Equal factors share their scratch.
+    """
     factors: dict[Rescale, Resident] = {}
     by_factor: dict[tuple[StageRef, Scalar], Resident] = {}
     for rescale in () if group.stream is None else group.stream.rescales:
@@ -121,8 +136,11 @@ def home(
     ref: StageRef,
     spans: Sequence[BlockRange],
 ) -> tuple[TileBuffer, tuple[Index]] | None:
-    """Returns where the block of a component over `spans` is stored for later nests; None if it is
-    not stored, or lies there as a result."""
+    """Returns the buffer and the index where a component's block is stored for later nests.
+
+    The block covers `spans`.  None if no later nest needs the component, or if the stage stores it
+    there as a result anyway.
+    """
     value = resident.get(ref)
     if value is None or value.is_result:
         return None
@@ -147,7 +165,7 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
     nests = [nest, *(schedule.nest(n) for n, _ in reads)]
     common = {v.name for v in group.common}
     if len({n.vector if n.vector in common else None for n in nests}) > 1:
-        return False  # the vector loop is the last axis: blocks would differ in the order of theirs
+        return False  # the vector loop is the last axis: the order of the blocks' axes would differ
     return all(
         known_extent(v) is not None
         and all(unit_size(group, schedule, v) <= n.block(v.name) for n in nests)
@@ -157,8 +175,11 @@ def in_registers(group: TileGroup, schedule: Schedule, number: int) -> bool:
 
 
 def _read_elsewhere(group: TileGroup, schedule: Schedule, number: int) -> bool:
-    """Returns True if a stage of another nest reads the stage, or one of its own nest away from the
-    current point."""
+    """Returns True if some stage reads this stage from scratch.
+
+    That is a stage of another nest, or a stage of the same nest that reads it away from the current
+    point.
+    """
     nest = schedule.nest(number)
     point_readers = nest.stages[:1] if number in nest.along else ()  # read point by point
     return any(
@@ -200,7 +221,7 @@ def _resident(
 def _in_result(
     name: str, group: TileGroup, stage: GroupStage, component: int, local: int
 ) -> Resident:
-    """Returns a value of symbolic size, with the offsets of the result that it lies in."""
+    """Returns the storage of a value of symbolic size in the result that the group chose for it."""
     buffer_ = group.buffers[local]
     buffer = TileBuffer(name, buffer_.dtype, (buffer_.size,), MemorySpace.LOCAL)
     is_result = any(a.buffer == buffer_.place for a in stage.stores[component])
@@ -208,8 +229,10 @@ def _in_result(
 
 
 def unit_size(group: TileGroup, schedule: Schedule, var: Var) -> int:
-    """Returns the elements of a common loop that a tile covers, or of the streaming loop that it
-    holds."""
+    """Returns how many elements of a common loop a tile covers.
+
+    For the streaming loop, returns the size of its blocks.
+    """
     size = known_extent(var)
     if group.stream is not None and var is group.stream.loop:
         return schedule.stream_block if size is None else min(size, schedule.stream_block)
@@ -235,8 +258,10 @@ def _static(size: Index) -> int:
 def within(
     group: TileGroup, stage: GroupStage, component: int, mapping: Mapping[Var, Index]
 ) -> Index:
-    """Returns the place of a stage's element among its inner iterators, as `structure` numbers
-    them."""
+    """Returns the place of a stage's element among the iterators that are not common loops.
+
+    A component with a local buffer has the place that the group gave it there.
+    """
     for target in in_scratch(group, stage.stores[component]):
         return substitute(target.offset, mapping)
     place = const(0)

@@ -1,4 +1,4 @@
-"""Lowers one stage on one set of spans: its statements and its result blocks."""
+"""Lowers one stage on one block: emits its statements, and returns the blocks of its results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,10 +63,10 @@ from tcc.schedule.cpu.schedule import TailVectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
 from tcc.schedule.zero_terms import needed_terms
 
-# Terms of a contraction of floats that share an accumulator: the rounding error of a sum in blocks
-# grows with the root of the block's size and of the number of blocks (Higham, "The accuracy of
-# floating point summation", 1993). That of one accumulator grows with the root of all terms, and
-# faster if the terms have one sign.
+# The number of terms of a float contraction that one accumulator sums. The rounding error of a
+# single accumulator grows with the root of the number of terms, and faster if all terms have one
+# sign. With an accumulator for each block of terms, it grows with the root of a block's size and
+# with that of the number of blocks (Higham, "The accuracy of floating point summation", 1993).
 TERMS = 384
 # Reductions of at most this many steps are unrolled.
 SHORT = 3
@@ -76,7 +76,7 @@ class StageLowering:
     """Computes one stage on one block of the nest's loops."""
 
     def __init__(self, context: Surroundings, blocks: Regions | None = None) -> None:
-        """`blocks` are the parts of reductions that one accumulator sums."""
+        """Stores the context; `blocks` has the part of a reduced loop that one accumulator sums."""
         self.context, self.stage, self.nest = context, context.stage, context.nest
         self.emitter, self.outer = context.emitter, context.outer
         self.blocks = blocks or {}
@@ -103,7 +103,7 @@ class StageLowering:
                     self.emitter.add(Store(buffer, (offset,), block, guards))
 
     def hold(self, number: int, blocks: Blocks) -> None:
-        """Stores in scratch what later nests read of the stage `number`."""
+        """Stores the components of stage `number` that later nests read in scratch."""
         context = self.context
         for component, block in enumerate(blocks):
             ref = StageRef(number, component)
@@ -118,7 +118,7 @@ class StageLowering:
         return go_on(self._reduce_order(), [], start)
 
     def _reduce_order(self) -> list[Var]:
-        """Returns the reduced loops, the vector loop innermost."""
+        """Returns the reduced loops, outermost first; the vector loop is the last."""
         return sorted(self.stage.reduce, key=lambda v: v.name == self.nest.vector)
 
     def _region(self, var: Var) -> TileRange:
@@ -127,19 +127,22 @@ class StageLowering:
     # ---- reductions ---------------------------------------------------------------------------
 
     def _sums(self, loops: list[Var], spans: list[BlockRange]) -> Blocks:
-        """Returns accumulators that start at the identity and are carried through `loops`."""
+        """Returns the reduction over `loops`, with accumulators that start at the identity.
+
+        `spans` are the current blocks of the reduced loops outside of `loops`.
+        """
         return self._reduce_loops(loops, spans, self.identities())
 
     def _added(self, loops: list[Var], spans: list[BlockRange], carried: Blocks) -> Blocks:
-        """Returns separate sums over `loops`, combined with the carried ones."""
+        """Returns `carried` combined with the reduction over `loops` in new accumulators."""
         return self._combine(carried, self._sums(loops, spans))
 
     def _rounds(self) -> bool:
-        """Returns True for a contraction of floats: both factors vary along the sum, and
-        differently across results.
+        """Returns True if the sum may be divided among accumulators, which rounds differently.
 
-        Other sums keep the order of memory, as ONNX Runtime's do: models that subtract two such
-        sums amplify any other rounding.
+        That holds for contractions of floats: both factors vary along the sum, and with different
+        loops of the results.  Other sums add their terms in the order of memory, as ONNX Runtime
+        does.  Some models subtract two sums of that kind, which amplifies differences of rounding.
         """
         if self.factors is None or not self.stage.body[0].dtype.is_float:
             return False
@@ -148,8 +151,7 @@ class StageLowering:
         return bool(a & summed and b & summed) and a - summed != b - summed
 
     def _part(self, loops: Sequence[Var]) -> int:
-        """Returns the elements of the first loop whose terms one accumulator sums; 0 if it sums
-        all."""
+        """Returns the number of elements of the first loop that one accumulator sums; 0 for all."""
         sizes = [as_int(self._region(v).size) for v in loops]
         if loops[0] in self.blocks or not self._rounds() or None in sizes:
             return 0
@@ -222,7 +224,7 @@ class StageLowering:
     def _needed(
         self, region: TileRange, spans: Sequence[BlockRange], start: Index, stop: Index, step: int
     ) -> tuple[Index, Index]:
-        """Returns the ends of a loop in steps, over the terms of a region that are not all zero."""
+        """Returns the start and the stop of a loop without the steps whose terms are all zero."""
         ends = {s.var: (s.base, s.base + s.size - 1) for s in (*self.outer, *spans)}
         firsts, stops = needed_terms(self.stage, region.var, ends)
         start = reduce(maximum, ((f - region.base) // step * step for f in firsts), start)
@@ -238,11 +240,16 @@ class StageLowering:
         region: TileRange,
         block: int,
     ) -> Blocks:
-        """Returns a reduction along the lanes of a symbolic loop: the accumulators of each rung
-        continue those of the rung before it, so that lanes are added to one another only once."""
+        """Returns a reduction along a symbolic vector loop, rung by rung of a ladder.
+
+        The accumulators have a lane for each element of a block.  Each rung continues the
+        accumulators of the rung before it.  So the lanes are combined with each other only once, at
+        the end.
+        """
         sums, width = self.identities(block), block
         for rung in ladder(region.size, block, vectors):
-            # Blocks of a reduction are 1, 2, 4 or more vectors: each step divides the one before.
+            # The sizes of blocks are powers of two of vectors, so each smaller size divides the
+            # larger size before it.
             sums, width = self._narrowed(sums, width // rung.step), rung.step
             counter = counter_of(self.emitter, region, rung)
             trip = partial(
@@ -252,7 +259,7 @@ class StageLowering:
         return self._combine(carried, self._folded(sums, 1))
 
     def _narrowed(self, values: Blocks, parts: int) -> Blocks:
-        """Returns blocks whose last axis is cut into `parts` and combined."""
+        """Returns blocks with the last axis divided into `parts` that are combined into one."""
         if parts == 1:
             return values
         *outer, width = values[0].shape
@@ -263,11 +270,11 @@ class StageLowering:
         return self._folded(separate, 1)
 
     def _is_short(self, size: Index) -> bool:
-        """Returns True if a window's loop is no longer than its own branches."""
+        """Returns True if a loop of a window is so short that it is unrolled."""
         return self.factors is None and (as_int(size) or SHORT + 1) <= SHORT
 
     def identities(self, *lanes: int) -> Blocks:
-        """Returns accumulators, with an axis for the given number of lanes of the vector loop."""
+        """Returns accumulators that hold the identity; `lanes` are sizes of further last axes."""
         return identity_blocks(self.emitter, self.stage, (*shape_of(self.outer), *lanes))
 
     def _combine(self, old: Blocks, new: Blocks) -> Blocks:
@@ -283,8 +290,10 @@ class StageLowering:
         return self._added_up(reduce, carried)
 
     def _context_along(self, reduce: list[BlockRange]) -> Surroundings:
-        """Returns the context of the reduction after the stages along it are computed at its
-        point."""
+        """Computes the stages along the reduction at its current point.
+
+        Returns the reduction's context, in which the results of these stages are ready.
+        """
         context, spans = self.context, (*self.outer, *reduce)
         stage_ready, ready = dict(context.ready), dict(context.ready)
         for pointwise in context.along:
@@ -314,7 +323,8 @@ class StageLowering:
             return self._contract(self.factors, reduce, carried[0])
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
         extra = [s for s in reduce if s.axis and s not in vector]
-        # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
+        # The block's axes: those of the results, then reduced axes, then the lanes of the vector
+        # loop.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
         scalars = CoreStageScalars(self.context, spans)
         scalars.fills = self._fills() if any(s.stop is not None for s in vector) else {}
@@ -332,8 +342,7 @@ class StageLowering:
         return self._combine(carried, values)
 
     def _folded(self, values: Blocks, count: int) -> Blocks:
-        """Returns blocks without the `count` axes behind those of the results, reduced along
-        them."""
+        """Returns blocks reduced along the `count` axes that follow those of the results."""
         assert self.stage.monoid is not None
         first = len(shape_of(self.outer))
         axes = tuple(range(first, first + count))
@@ -355,8 +364,10 @@ class StageLowering:
         spans: Sequence[BlockRange],
         summed: Sequence[BlockRange],
     ) -> Blocks:
-        """Returns blocks over `spans` that are `neutral` in lanes beyond the end of a `summed`
-        loop; None: those lanes are neutral already."""
+        """Returns blocks over `spans` with neutral values in lanes beyond the ends of `summed`.
+
+        `neutral` has a scalar for each block, or None if its lanes there are neutral already.
+        """
         for span in summed:
             if span.stop is not None:
                 behind = positions(spans, values[0].shape)[span.var] - span.stop
@@ -372,8 +383,11 @@ class StageLowering:
         return values
 
     def _fills(self) -> dict[Read, bool | int | float]:
-        """Returns the fills of loads beyond the end of a reduced loop: the identity, if only the
-        reduction reads them and they have no other fill."""
+        """Returns the reads that load the identity beyond the end of a reduced loop.
+
+        Each has the identity's value.  A read is one of these if it is a whole component, if nothing
+        else uses it, and if it has no guards.
+        """
         body = self.stage.body
         return {
             scalar: neutral.value
@@ -388,25 +402,30 @@ class StageLowering:
     # ---- contractions -------------------------------------------------------------------------
 
     def varies_with(self, scalar: Scalar) -> frozenset[Var]:
-        """Returns the loops that a factor varies with, including those of a tile's scratch."""
+        """Returns the loops that a factor varies with.
+
+        A read from scratch also varies with the loops along which the scratch has an axis.
+        """
         places = [self.context.place(s) for s in walk(scalar) if isinstance(s, Read)]
         return depends(self.stage, scalar).union(*(p.varies for p in places if p))
 
     def _contract(self, factors: Factors, reduce: list[BlockRange], acc: Block) -> Blocks:
-        """Emits one step of a contraction as a `Contract`; the vector loop's lanes stay in
-        `out`."""
+        """Emits one step of a contraction as a `Contract`, and returns the new accumulator.
+
+        The lanes of a summed vector loop stay separate in the accumulator.
+        """
         vector = [s for s in reduce if s.axis and s.var.name == self.nest.vector]
         summed = [s for s in reduce if s.axis and s not in vector]
         fixed = [s for s in reduce if not s.axis]
         out_spans = [*(s for s in self.outer if s.axis), *vector]
-        # Prefetches come before the loads: values loaded before would stay in registers until their
-        # use.
+        # Prefetches come before the loads. Otherwise loaded values would occupy registers
+        # throughout the prefetches.
         if self.nest.ahead:
             next_k_block(self.context, reduce)
         operands = []
         factor_loops = self.varies_with(factors.a) | self.varies_with(factors.b)
         idle = {s.var for s in out_spans} - factor_loops
-        # Beyond the end both factors must be zero: an infinity times zero is not zero.
+        # Beyond the end both factors must be zero, because an infinity times zero is not zero.
         ended = {s.var for s in vector if s.stop is not None}
         for number, factor in enumerate(_contract_operands(factors)):
             varies = self.varies_with(factor) | ended | (idle if number == 0 else set())
@@ -431,8 +450,7 @@ class StageLowering:
         return (out,)
 
     def _is_zero_behind(self, factor: Scalar) -> bool:
-        """Returns True if lanes of a factor beyond the end of a loop are zero because loads fill
-        them."""
+        """Returns True if the factor is a load, which reads zeros beyond the end of a loop."""
         if not isinstance(factor, Read) or factor.fill:
             return False
         return self.context.place(factor) is not None
@@ -440,7 +458,8 @@ class StageLowering:
     def _factor(
         self, factor: Scalar, axes: list[BlockRange], fixed_spans: list[BlockRange]
     ) -> Block:
-        """Returns a factor on `axes`, at the first place of each of `fixed_spans`."""
+        """Returns the block of a factor over `axes`, at the first element of each of
+        `fixed_spans`."""
         spans, shape = [*axes, *map(flat, fixed_spans)], shape_of(axes)
         packed = self.context.packed
         if packed is None or packed.factor is not factor:
@@ -452,8 +471,10 @@ class StageLowering:
 
 
 def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
-    """Returns the blocks into which a reduction of `size` is cut: start, stop, step, and True for a
-    loop."""
+    """Returns the ranges into which a reduction of `size` elements is cut.
+
+    Each is (start, stop, step, looped), where `looped` is true if the range has several steps.
+    """
     static_size = as_int(size)
     if static_size is None:
         return [(r.start, r.stop, r.step, True) for r in ladder(size, block)]
@@ -466,9 +487,11 @@ def _cuts(size: Index, block: int) -> list[tuple[Index, Index, int, bool]]:
 
 
 def _contract_operands(factors: Factors) -> tuple[Scalar, Scalar]:
-    """Returns the operands of a Contract: without their casts, if both are cast from bf16 or
-    from bytes. Products of these are exact in f32 and i32, and a processor may multiply them
-    directly."""
+    """Returns the operands of a `Contract`, without casts that the instruction makes unnecessary.
+
+    These are the casts of both factors from bf16, or from bytes.  Their products are exact in f32
+    and i32, and a processor may multiply them directly.
+    """
     a, b = factors.a, factors.b
     if not isinstance(a, Cast) or not isinstance(b, Cast):
         return a, b

@@ -1,11 +1,11 @@
-"""The alignment of buffers that block kernels may assume.
+"""Finds the alignment of buffers that block kernels may assume.
 
     launch k(arena, weight), launch k(arena, arena)     ->  both buffers of k: 16 bytes
     launch k(arena, view)                               ->  the view: its elements' size
 
-Wide loads need it. The runtime places buffers at multiples of 64 bytes, and copies callers' arrays
-that do not lie at multiples of 16; a view into another buffer may lie anywhere. Requires a program
-and its kernels, in order. Establishes the alignment of each kernel's buffers.
+Wide loads need aligned buffers.  The runtime places buffers at multiples of 64 bytes, and copies
+callers' arrays that do not lie at multiples of 16.  A view into another buffer may lie anywhere.
+Requires a program and its kernels, in order.  Establishes the alignment of each kernel's buffers.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,10 @@ _WIDE = 16
 def buffer_alignments(
     program: Program, kernels: Sequence[TileKernel]
 ) -> tuple[tuple[int, ...], ...]:
-    """Returns, for each buffer of each kernel, the alignment in bytes that all launches in
-    `program` keep."""
+    """Returns an alignment in bytes for each buffer of each kernel.
+
+    All launches in `program` pass buffers with this alignment.
+    """
     placed = [not isinstance(b.place, Alias) for b in program.buffers]
     is_wide = [[True] * len(kernel.buffers) for kernel in kernels]
     for instr in walk_instructions(program.body):

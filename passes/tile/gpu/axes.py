@@ -1,9 +1,10 @@
-"""Axes of block kernels: loops that run as one, and the place of a block along them.
+"""Merges loops of a block kernel into axes, and finds the place of a block along them.
 
     loops n, y, x of extents 2, 7, 7 as one axis of 98 positions in blocks of 64
       p = 64*tile + l0 ;  n = p // 49 ;  y = p // 7 % 7 ;  x = p % 7 ;  lanes with p < 98 are active
 
-A block is a power of two, so the last one may reach beyond the axis: a guard masks its tail.
+The size of a block is a power of two.  So the last block may reach beyond the end of the axis,
+where a guard masks its lanes.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,10 @@ from tcc.ir.types import element_count
 
 @frozen
 class Axis:
-    """`loops`, outermost first, as one axis cut into blocks; `name` joins their names."""
+    """Several loops, outermost first, as one axis that is cut into blocks.
+
+    `name` joins the loops' names with "+".  `block` is the number of positions of a block.
+    """
 
     name: str
     loops: Vars
@@ -40,30 +44,30 @@ class Axis:
 
     @property
     def total(self) -> Index:
-        """Returns the positions of the axis."""
+        """The number of positions of the axis."""
         return element_count(tuple(map(extent, self.loops)))
 
     @property
     def steps(self) -> Index:
-        """Returns the blocks that cover the axis; 1 if one is known to."""
+        """The number of blocks that cover the axis."""
         return const(1) if self.whole else ceildiv(self.total, self.block)
 
     @property
     def whole(self) -> bool:
-        """Returns True if one block covers the axis at any size."""
+        """True if one block covers the axis, whatever the values of symbolic sizes."""
         top = bounds(self.total)[1]
         return top is not None and top <= self.block and as_int(self.total) != 0
 
     @property
     def ragged(self) -> bool:
-        """Returns True if a block may reach beyond the end."""
+        """True if the last block may reach beyond the end of the axis."""
         return self.block > 1 and (
             as_int(self.total) == 0 or divisor_of(self.total) % self.block != 0
         )
 
 
 def axis(loops: Sequence[Var], block: int) -> Axis:
-    """Returns the axis of `loops`."""
+    """Returns the axis that runs over `loops`, merged, in blocks of `block` positions."""
     return Axis("+".join(v.name for v in loops), tuple(loops), block)
 
 
@@ -76,7 +80,7 @@ class AxisRange:
 
     @property
     def lanes(self) -> bool:
-        """Returns True if blocks have an axis for it."""
+        """True if the range has more than one position, so that blocks have an axis for it."""
         return self.axis.block > 1
 
 
@@ -85,34 +89,34 @@ Parts: TypeAlias = tuple[AxisRange, ...]
 
 @frozen
 class BlockAxes:
-    """The parts that a block covers; those with lanes are its axes, in order."""
+    """The ranges that a block covers; the ranges with more than one position are its axes."""
 
     parts: Parts
 
     @property
     def axes(self) -> Parts:
-        """Returns the parts with lanes."""
+        """The ranges with more than one position."""
         return tuple(p for p in self.parts if p.lanes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Returns the shape of a block that varies along all axes."""
+        """The shape of a block that varies along all axes."""
         return tuple(p.axis.block for p in self.axes)
 
     def positions(self, shape: tuple[int, ...]) -> Indices:
-        """Returns the position along each part, over lanes of a block of `shape`."""
+        """Returns the position along each range, over the lane variables of a block of `shape`."""
         lane = iter(lanes(shape))
         return tuple(p.base + next(lane) if p.lanes else p.base for p in self.parts)
 
     def place(self, index: Index, shape: tuple[int, ...]) -> Index:
-        """Returns `index`, over the loops of the axes, at the lanes of a block of `shape`."""
+        """Returns `index`, an index over loops, in terms of the lane variables of a block."""
         mapping: dict[Var, Index] = {}
         for part, position in zip(self.parts, self.positions(shape), strict=True):
             mapping.update(_digits(part.axis.loops, position, index))
         return substitute(index, mapping)
 
     def scalar(self, root: Scalar, shape: tuple[int, ...]) -> Scalar:
-        """Returns `root` with its index values at the lanes of a block of `shape`."""
+        """Returns `root` with its index values in terms of the lane variables of a block."""
 
         def leaf(node: Scalar) -> Scalar:
             if isinstance(node, IndexValue):
@@ -122,14 +126,16 @@ class BlockAxes:
         return transform(root, leaf)
 
     def varying(self, loops: Sequence[Var]) -> tuple[int, ...]:
-        """Returns the shape of a block that varies with `loops`."""
+        """Returns the shape of a block that varies with `loops` only; other axes have size 1."""
         return tuple(
             p.axis.block if any(v in loops for v in p.axis.loops) else 1 for p in self.axes
         )
 
     def guards(self, access: Access, shape: tuple[int, ...]) -> tuple[Guard, ...]:
-        """Returns the guards of an access by a block of `shape`, and of ragged axes along which it
-        varies."""
+        """Returns the guards that a load or store of a block of `shape` needs.
+
+        They are the guards of the access, and those that mask lanes beyond the end of an axis.
+        """
         access_guards = access.guards
         result = [
             Guard(self.place(g.index, shape), self.place(g.extent, shape)) for g in access_guards
@@ -142,8 +148,11 @@ class BlockAxes:
 
 
 def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, Index]:
-    """Returns the loops at a position. Neighbouring loops that `index` sees as one stay one, so
-    that consecutive positions stay consecutive in storage."""
+    """Returns the value of each loop at a position of their axis.
+
+    Neighbouring loops that `index` treats like one loop get a single value, in the last of them.
+    So consecutive positions stay consecutive in memory.
+    """
     mapping: dict[Var, Index] = {}
     inner = const(1)
     end = len(loops)
@@ -158,7 +167,8 @@ def _digits(loops: Sequence[Var], position: Index, index: Index) -> dict[Var, In
 
 
 def _first_merged(loops: Sequence[Var], stop: int, index: Index) -> int:
-    """Returns the first of the loops that end before `stop` and that `index` sees as one."""
+    """Returns the number of the first loop that `index` treats like one loop with loop `stop` -
+    1."""
     first = stop - 1
     while first > 0:
         outer, inner = linear_in(index, loops[first - 1]), linear_in(index, loops[first])

@@ -1,7 +1,7 @@
-"""The scalars of a stage as blocks of a block kernel: loads, arithmetic, values computed earlier.
+"""Computes the scalars of a stage as blocks of a block kernel, by loads and arithmetic.
 
-A block only has extent along the axes that its value varies with. A value computed in a scope that
-is still open is not computed again.
+A block has size 1 along axes that its value does not vary with.  A value that was computed in a
+body which is still open is not computed again.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,8 +54,11 @@ LARGEST = 1 << 20
 
 @frozen
 class EarlierBlock:
-    """The block of an earlier stage, its frame, and the offset of its elements among those of the
-    stage's own loops (None if it has none)."""
+    """The block of an earlier stage, and the frame that it covers.
+
+    `inner` is the offset of an element among those of the stage's own loops; None if the stage has
+    no loops of its own.
+    """
 
     block: Block
     frame: BlockAxes
@@ -63,7 +66,7 @@ class EarlierBlock:
 
 
 class BlockEmitter(StatementEmitter):
-    """Statements of the open body, and the blocks that they computed."""
+    """Adds statements to the open body, and remembers the blocks that they compute."""
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
         super().__init__()
@@ -86,7 +89,7 @@ class BlockEmitter(StatementEmitter):
     # ---- arithmetic on blocks -------------------------------------------------------------------
 
     def compute(self, body: Scalar, args: Blocks, shape: tuple[int, ...]) -> Block:
-        """Returns `body` over `args`, element by element."""
+        """Returns a block of `shape` with `body` computed from `args`, element by element."""
         key = ("compute", body, args, shape)
         if key not in self._known:
             out = self._known[key] = self.fresh(body.dtype, shape)
@@ -94,7 +97,7 @@ class BlockEmitter(StatementEmitter):
         return self._known[key]
 
     def function(self, name: str, *args: Block) -> Block:
-        """Returns a function of blocks that broadcast to each other."""
+        """Returns the function `name` of blocks, which broadcast to each other."""
         body = apply(name, *(argument(n, b.dtype) for n, b in enumerate(args)))
         shape = tuple(max(sizes) for sizes in zip(*(b.shape for b in args), strict=True))
         return self.compute(body, args, shape)
@@ -117,7 +120,7 @@ class BlockEmitter(StatementEmitter):
         return self._known[key]
 
     def spread(self, block: Block, shape: tuple[int, ...]) -> Block:
-        """Returns `block` repeated up to `shape`."""
+        """Returns `block` broadcast to `shape`."""
         if block.shape == shape:
             return block
         out = self.fresh(block.dtype, shape)
@@ -132,7 +135,7 @@ class BlockEmitter(StatementEmitter):
         return self.compute(apply("select", condition, value, neutral), args, shape)
 
     def reshaped(self, block: Block, shape: tuple[int, ...], order: tuple[int, ...]) -> Block:
-        """Returns `block` with its axes in `order`, as a block of `shape`."""
+        """Returns `block` with its axes permuted to `order`, then reshaped to `shape`."""
         if shape == block.shape and order == tuple(range(len(block.shape))):
             return block
         key = ("reshaped", block, order, shape)
@@ -142,8 +145,10 @@ class BlockEmitter(StatementEmitter):
         return self._known[key]
 
     def with_axes(self, block: Block, axes: Sequence[str], new_axes: Sequence[str]) -> Block:
-        """Returns `block`, whose axes are `axes`, with the axes `new_axes`; axes that it lacks get
-        size 1."""
+        """Returns `block`, whose axes are named `axes`, with the axes `new_axes`.
+
+        Axes that it lacks get size 1.
+        """
         order = tuple(sorted(range(len(axes)), key=lambda n: new_axes.index(axes[n])))
         sizes = dict(zip(axes, block.shape, strict=True))
         shape = tuple(sizes.get(name, 1) for name in new_axes)
@@ -151,7 +156,7 @@ class BlockEmitter(StatementEmitter):
 
 
 class GpuStageScalars(ScalarBlocks):
-    """The scalars of one stage in one frame."""
+    """Computes scalars of one stage as blocks over the ranges of `frame`."""
 
     def __init__(self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes) -> None:
         super().__init__()
@@ -165,16 +170,21 @@ class GpuStageScalars(ScalarBlocks):
         return bool(children(node))
 
     def share(self, bodies: Sequence[Scalar]) -> None:
-        """Computes once what several of `bodies` need, and what several data-dependent indices
-        need: each index is a block, and a bisection would repeat its earlier steps in every later
-        one."""
+        """Computes the scalars that several of `bodies` or several data-dependent indices contain.
+
+        Each data-dependent index becomes a block.  Without this, each step of a bisection would
+        compute all steps before it again.
+        """
         super().share(bodies)
         for node in needed_by_several(bodies):
             if self.shares(node):
                 self.block(node)
 
     def active(self, parts: Sequence[AxisRange]) -> Block | None:
-        """Returns which lanes lie before the ends of ragged `parts`; None if all do."""
+        """Returns a block of bools that is true for lanes before the ends of all `parts`.
+
+        None if all lanes are.
+        """
         mask: Block | None = None
         for part in parts:
             if not part.axis.ragged:
@@ -235,8 +245,10 @@ def names(frame: BlockAxes) -> tuple[str, ...]:
 def matched(
     earlier: EarlierBlock, access: Access | None, frame: BlockAxes
 ) -> tuple[str, ...] | None:
-    """Returns, for each axis of an earlier block, the axis of `frame` along which a read runs
-    through it; None unless the read is of the same lanes."""
+    """Returns for each axis of an earlier block the name of the axis of `frame` that matches it.
+
+    A read of the block at `access` then finds each element in its own lane.  None if it does not.
+    """
     steps: Mapping[int, AxisRange] = {}
     if access is not None:
         access_steps = (
@@ -265,8 +277,10 @@ def matched(
 
 
 def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
-    """Returns the whole axes that an offset runs along, by their constant steps; None for other
-    offsets."""
+    """Returns the axes that an offset runs along, under their steps.
+
+    None if the offset is not a sum of constant steps along axes that one block covers.
+    """
     remainder = _recombined(frame.place(offset, frame.shape))
     axes_by_step: dict[int, AxisRange] = {}
     for part, lane in zip(frame.axes, lanes(frame.shape), strict=True):
@@ -282,7 +296,7 @@ def _steps(offset: Index, frame: BlockAxes) -> dict[int, AxisRange] | None:
 
 
 def _recombined(index: Index) -> Index:
-    """Rewrites `x % d + d*(x // d)` as x."""
+    """Returns an index with x in place of `x % d + d*(x // d)`."""
     for monomial, coeff in index.terms:
         if len(monomial) == 1 and isinstance(monomial[0], Remainder):
             num, den = monomial[0].num, monomial[0].den

@@ -1,12 +1,15 @@
-"""Comparisons of indices in the fewest instructions of a device.
+"""Rewrites comparisons of indices to the fewest instructions of a GPU.
 
     i64(64*k + l1) <= i64(l0 + 64*p)      ->      i32(64*k - 64*p + l1) <= i32(l0)
 
-Masks compare indices for every element of a block. In 32 bits an integer takes one register, if
-ranges prove that it holds both sides and their difference. A term that varies only with loops is
-one number for all lanes if it stands on one side; compilers would widen a counter on each of two
-sides. Lanes beyond the end of a loop compare too: a block has at most 2**20 elements, and the
-ranges leave room for them.
+Masks compare indices for every element of a block.  Two rewrites make this cheaper.
+
+32 bits: an i32 takes one register, an i64 two.  i32 is used if the ranges prove that it holds both
+sides and their difference.  Lanes beyond the end of a loop compare too.  A block has at most 2**20
+elements, and the ranges leave room for these lanes.
+
+One side: a term that varies only with loops is moved to the left side, where it is one number for
+all lanes.  On two sides, compilers would compute it twice as a block.
 """
 
 from collections.abc import Callable, Collection
@@ -30,8 +33,7 @@ _MOST = 1 << 30
 
 
 def in_few_bits(scalar: Scalar) -> Scalar:
-    """Returns `scalar` with its comparisons of indices in i32, where that gives the result of
-    i64."""
+    """Returns `scalar` with comparisons of indices in i32, where the result is that of i64."""
 
     def few(node: Apply, a: Index, b: Index) -> Scalar:
         if not (_fits(a) and _fits(b)):
@@ -42,8 +44,10 @@ def in_few_bits(scalar: Scalar) -> Scalar:
 
 
 def on_one_side(scalar: Scalar, lanes: Collection[Var]) -> Scalar:
-    """Returns `scalar` with every term that is equal for all `lanes` on the left of comparisons in
-    i32, if both sides differ between lanes."""
+    """Returns `scalar` with the terms of i32 comparisons that are equal for all `lanes` moved left.
+
+    A comparison is changed only if both of its sides differ between lanes.
+    """
     first = {v: const(0) for v in lanes}
 
     def one_sided(node: Apply, a: Index, b: Index) -> Scalar:

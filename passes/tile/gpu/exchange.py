@@ -1,8 +1,8 @@
-"""The values that stages of a block kernel exchange, and the axes of their loops.
+"""Decides which values stages of a block kernel pass to each other as blocks.
 
 e[i, j] = exp(x[i, j] - m[i]) ;  s[i] = sum(k) e[i, k] ;  y[i, j] = e[i, j] / s[i]
-  j in one block:   s and y read the block of e
-  j in several:     each of s and y computes exp(x - m) again
+  one block covers j:         s and y read the block of e
+  several blocks cover j:     s and y each compute exp(x - m) again
 """
 
 from collections.abc import Collection, Sequence
@@ -41,7 +41,7 @@ from tcc.passes.tile.gpu.body import EarlierBlock, matched
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.nest import in_scratch
 
-# The most formulas that replace reads: more mean that stages nest endlessly.
+# The most reads that formulas replace.  The limit stops substitution that would not come to an end.
 _MOST = 64
 
 
@@ -62,7 +62,7 @@ class Axes:
         )
 
     def block(self, name: str) -> int:
-        """Returns the positions of a block along an axis."""
+        """Returns the number of positions of a block along the axis `name`."""
         return self._blocks.get(name, 1)
 
     def own(self, stage: GroupStage) -> tuple[Axis, ...]:
@@ -70,14 +70,18 @@ class Axes:
         return self._cover([v for v in stage.iters if v not in self.group.cut])
 
     def reduce(self, stage: GroupStage) -> tuple[Axis, ...]:
-        """Returns the axes along which a stage reduces; those of one element at a time come
-        first."""
+        """Returns the axes along which a stage reduces.
+
+        Axes with blocks of one element come first.
+        """
         axes = self._cover(list(stage.reduce))
         return tuple(sorted(axes, key=lambda a: a.block > 1))
 
     def _cover(self, loops: list[Var]) -> tuple[Axis, ...]:
-        """Returns the axes that the schedule's blocks make of `loops`; other loops are axes of one
-        element at a time."""
+        """Returns the axes into which the schedule divides `loops`.
+
+        A loop without a block in the schedule is an axis of its own, with blocks of one element.
+        """
         by_name = {v.name: v for v in loops}
         axes: list[Axis] = []
         for name, block in self._blocks.items():
@@ -94,8 +98,10 @@ class Axes:
         return stores[0].offset if stores else None
 
     def outer(self, loops: Collection[Var]) -> list[AxisRange]:
-        """Returns parts, at any place, of the parallel axes and the streaming loop that have some
-        of `loops`."""
+        """Returns a range, at a symbolic place, of each axis that contains some of `loops`.
+
+        The axes are the parallel axes and that of the streaming loop.
+        """
         tile_axes = [a for a in self.parallel if set(a.loops) & set(loops)]
         stream = self.group.stream
         if stream is not None and stream.loop in loops:
@@ -103,7 +109,7 @@ class Axes:
         return [AxisRange(a, iterator(f"p.{a.name}", a.steps) * a.block) for a in tile_axes]
 
     def exchanges(self, source: GroupStage, stage: GroupStage, node: Read) -> bool:
-        """Returns True if `stage` reads elements that are in the block of `source`."""
+        """Returns True if the read `node` of `stage` finds its elements in `source`'s block."""
         assert isinstance(node.source, StageRef)
         inner = self.inner(source, node.source.component)
         reader = [a for a in self.reduce(stage) if a.loops != self._streamed()]
@@ -123,14 +129,15 @@ class Axes:
 
 
 def _first(axis_: Axis) -> AxisRange:
-    """Returns the first block of an axis if one covers it, else any block."""
+    """Returns the only block of an axis, or a block at a symbolic place if there are several."""
     return AxisRange(axis_, const(0) if axis_.whole else iterator(f"k.{axis_.name}", axis_.steps))
 
 
 def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
-    """Returns `group` with pointwise stages substituted into readers that cannot read their blocks.
+    """Returns `group` with all reads of stages answered by blocks.
 
-    Raises `NotBlocks` if a reader cannot read the block of a reduction.
+    A reader that cannot read the block of a pointwise stage gets the stage's formula in place of
+    the read.  Raises `NotBlocks` if a reader cannot read the block of a reduction.
     """
     if any(s.strip is not None for s in group.stages):
         raise NotBlocks("rows of a stage follow a loop through a window")
@@ -150,7 +157,8 @@ def exchanged(group: TileGroup, axes: Axes) -> TileGroup:
 
 
 def _unanswered_read(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
-    """Returns a read, with its stage, that no block can answer; None if there is none."""
+    """Returns the number of a stage and a read of it that no block can answer; None if there is
+    none."""
     for number, stage in enumerate(group.stages):
         for node, ref in reads_of_stages(*stage.body):
             source = group.stages[ref.stage]
@@ -165,7 +173,7 @@ def _unanswered_read(group: TileGroup, axes: Axes) -> tuple[int, Read] | None:
 
 
 def _substituted(group: TileGroup, number: int, node: Read) -> GroupStage:
-    """Returns a stage with the formula of an earlier one in place of a read of it."""
+    """Returns stage `number` with the formula of the stage that `node` reads in place of `node`."""
     stage = group.stages[number]
     accesses = dict(stage.accesses)
     rewritten: dict[Scalar, Scalar] = {}
@@ -184,7 +192,10 @@ def _substituted(group: TileGroup, number: int, node: Read) -> GroupStage:
 
 
 class _Formula:
-    """The formula of an earlier stage at a read of it; `accesses` collects its reads."""
+    """The formula of an earlier stage, at the place where `node` reads it.
+
+    The reads of the formula are added to `accesses`.
+    """
 
     def __init__(
         self, group: TileGroup, node: Read, access: Access | None, accesses: dict[Read, Access]
@@ -196,7 +207,7 @@ class _Formula:
         self.mapping = _loops_at(group, self.source, self.component, access)
 
     def value(self) -> Scalar:
-        """Returns the formula, or the read's fill where the read is beyond the earlier stage."""
+        """Returns the formula as a scalar; it selects the fill value where the read is outside."""
         rewritten: dict[Scalar, Scalar] = {}
         root = self.source.body[self.component]
         for scalar in walk(root):
@@ -224,8 +235,11 @@ class _Formula:
         return shifted
 
     def _placed(self, node: Read, access: Access) -> Read:
-        """Returns a read at its new place. The place is that in storage, because the logical
-        indices still contain loops that were merged since."""
+        """Returns a read of the formula at the place that the reader needs.
+
+        Its indices are those in storage, because the logical indices still contain loops that were
+        merged since.
+        """
         if self.access is None:
             self.accesses[node] = access
             return node
@@ -245,7 +259,7 @@ class _Formula:
         return literal(self.node.fill, self.node.dtype)
 
     def _inside(self, guard: Guard) -> Scalar:
-        """Returns the condition that a guard holds."""
+        """Returns a scalar bool that is true where a guard holds."""
         bound = {of_atom(v): s for v, s in self.node.indirect}
         position = bound.get(guard.index)
         if position is None:
@@ -260,7 +274,7 @@ class _Formula:
 def _loops_at(
     group: TileGroup, source: GroupStage, component: int, access: Access | None
 ) -> dict[Var, Index]:
-    """Returns the source's own loops at a read of it: the digits of the offset."""
+    """Returns the values of the source's own loops at a read of it: the digits of the offset."""
     if access is None:
         return {}
     stores = in_scratch(group, source.stores[component])
@@ -276,7 +290,10 @@ def _loops_at(
 
 
 def _radix(offset: Index, loops: Sequence[Var]) -> list[tuple[Var, int]]:
-    """Returns the loops of a dense offset with their steps, outermost first."""
+    """Returns pairs of a loop and its step in a dense offset, outermost first.
+
+    Raises `NotBlocks` if the offset is not a sum of steps of these loops.
+    """
     steps: list[tuple[Var, int]] = []
     remainder = offset
     for var in loops:

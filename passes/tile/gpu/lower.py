@@ -1,14 +1,14 @@
-"""Binds a block schedule to a tile group: the block kernel of a GPU.
+"""Builds the block kernel of a tile group under a block schedule, for GPUs.
 
     y[i, j] = max(sum(k) a[i, k] * b[k, j], 0)     blocks i 64, j 128, k 32   parallel i, j
       ->  parallel(i: 0..tiles, j: 0..tiles)  acc[64, 128]
           for k: acc += a[64, 32] * b[32, 128]
           store max(acc, 0) where both are inside
 
-One tile computes one block of the parallel axes. Stages exchange blocks. A pointwise stage that is
-read away from the current point is computed again there (`exchange`); otherwise the group is
-refused with `NotBlocks`. A streaming loop is a loop that carries the accumulators and rescales
-them.
+One tile computes one block of the parallel axes, and its stages pass blocks to each other.  A stage
+may read an earlier stage away from the current point.  Then a pointwise stage is computed again
+where it is read (`exchange`), and for other stages the group is refused with `NotBlocks`.  A
+streaming loop carries its accumulators, and rescales them.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ __all__ = ["NotBlocks", "blocks_fit", "lower_blocks"]
 def lower_blocks(group: TileGroup, schedule: BlockSchedule, skips: bool = True) -> TileKernel:
     """Returns the block kernel of `group` under `schedule`.
 
-    `skips`: streaming loops skip masked blocks whatever these hold, including NaN and infinities.
+    With `skips`, streaming loops skip masked blocks, even if these contain NaN or infinities.
     Raises `NotBlocks` if stages exchange values that blocks cannot hold.
     """
     return _Lowering(group, schedule, skips).kernel()
@@ -100,8 +100,11 @@ class _Lowering:
             self._stage(number, ())
 
     def _stage(self, number: int, streamed: Parts) -> None:
-        """Lowers a stage for the tile, in blocks along those of its own loops that one block does
-        not cover; no other stage reads such a stage."""
+        """Lowers a stage for the tile.
+
+        A loop steps through those of the stage's own axes that one block does not cover.  No other
+        stage reads a stage with a loop like this.
+        """
         stage = self.group.stages[number]
         own_axes = self.axes.own(stage)
         if any(as_int(a.total) == 0 for a in own_axes):
@@ -142,17 +145,18 @@ class _Lowering:
     def _frame(
         self, stage: GroupStage, streamed: Sequence[AxisRange], inner: Sequence[AxisRange]
     ) -> BlockAxes:
-        """Returns the parts of a tile and of a streaming loop that a stage has loops of, then
-        `inner`."""
+        """Returns the ranges that a block of a stage covers.
+
+        They are the tile's and the streaming loop's ranges that contain loops of the stage, then
+        `inner`.
+        """
         parts = [p for p in (*self.tile_parts, *streamed) if set(p.axis.loops) & set(stage.iters)]
         return BlockAxes((*parts, *inner))
 
-    # ---- streaming loops
-    # --------------------------------------------------------------------------
+    # ---- streaming loops ------------------------------------------------------------------------
 
     def _stream(self, stream: StreamLoop) -> None:
-        """Lowers the stages along a streaming loop, block by block; the loop carries the
-        accumulators."""
+        """Lowers the stages of a streaming loop; the loop carries their accumulators."""
         along = axis((stream.loop,), self.axes.block(stream.loop.name))
         accumulators = [n for n in stream.stages if stream.loop in self.group.stages[n].reduce]
         lowered = {n: self._accumulator(n, along) for n in accumulators}
@@ -189,7 +193,7 @@ class _Lowering:
         return BlockStage(self.emitter, stage, frame, (along,))
 
     def _continued(self, stage: BlockStage, parts: Parts, old: Blocks) -> Blocks:
-        """Returns the accumulators combined with one block of the streaming loop."""
+        """Returns the accumulators `old` combined with the block `parts` of the streaming loop."""
         if stage.contraction is not None:
             return (stage.contract(parts, old[0]),)
         new = stage.across(stage.values(parts), parts)
@@ -203,7 +207,11 @@ class _Lowering:
         new: dict[int, Blocks],
         lowered: dict[int, BlockStage],
     ) -> Blocks:
-        """Returns the accumulators times the factor by which their state changed."""
+        """Returns the accumulators of stage `number`, rescaled for this block of the loop.
+
+        `old` has the accumulators of all stages before the block, and `new` those after it, as far
+        as they are computed.  The change of the maximum that a stage depends on gives the factor.
+        """
         rescale = next((r for r in stream.rescales if r.stage == number), None)
         if rescale is None:
             return old[number]

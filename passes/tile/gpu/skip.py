@@ -1,11 +1,10 @@
-"""The blocks of a streaming loop that a tile needs: those in which some lane may change an
-accumulator.
+"""Finds the blocks of a streaming loop that a tile needs, so that masked blocks are skipped.
 
     s[i, j] = select(j <= i + off, x[i, j], -inf) ;  m[i] = max(j) s ;  l[i] = sum(j) exp(s - m)
-      rows i of a tile: b .. b + 63      ->      the streaming loop ends at min(keys, b + 63 + off +
-      1)
+      a tile has rows i from b to b + 63  ->  its streaming loop ends at min(keys, b + off + 64)
 
-`tcc.schedule.masked_terms` derives the terms that may change one.
+A tile needs a block if an element of the block may change an accumulator.
+`tcc.schedule.masked_terms` derives these elements.
 """
 
 from collections.abc import Sequence
@@ -21,10 +20,11 @@ from tcc.schedule.masked_terms import limits_of, needed
 def needed_steps(
     group: TileGroup, along: Axis, tile_parts: Sequence[AxisRange]
 ) -> tuple[Index, Index]:
-    """Returns the first step of the streaming loop that a tile needs, and the one after the last.
+    """Returns (first, stop): the numbers of the first block that a tile needs, and of the block
+    after its last.
 
-    `along` is the axis of the streaming loop, `tile_parts` the parts of the parallel axes that the
-    tile covers. The second step may be before the first: then no step is needed.
+    `along` is the axis of the streaming loop.  `tile_parts` are the parts of the parallel axes that
+    the tile covers.  If `stop` is not greater than `first`, the tile needs no block.
     """
     start, stop = const(0), along.steps
     ends = {var: _range(var, tile_parts) for part in tile_parts for var in part.axis.loops}

@@ -1,9 +1,8 @@
-"""Lowers one stage of a block kernel: pointwise work, sums and contractions on the block of one
-tile.
+"""Lowers one stage of a block kernel: pointwise work, a reduction, or a contraction.
 
-A reduction steps through its loops in blocks. Its accumulators keep the lanes of those blocks until
-the end, so that lanes are combined only once; masked lanes hold the identity. A contraction with
-rows in one factor and columns in the other is a `Contract`.
+A reduction steps through its loops in blocks.  Its accumulators have a lane for each element of a
+block, and the lanes are combined only once, at the end.  Masked lanes hold the identity.  A
+contraction with rows in one factor and columns in the other is a `Contract`.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +26,10 @@ _NARROW = (BF16, F16, I8, *FLOAT8)
 
 @frozen
 class BlockContraction:
-    """A contraction on blocks: `a` over (batch, m, k), `b` over (batch, k, n), axes by name."""
+    """A contraction of blocks, with the names of its axes.
+
+    `a` has the axes (*batch, m, k), and `b` the axes (*batch, k, n).
+    """
 
     a: Scalar
     b: Scalar
@@ -38,14 +40,14 @@ class BlockContraction:
 
     @property
     def labels(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Returns the axes of both factors, in order."""
+        """The names of the axes of `a`, and those of `b`."""
         return (*self.batch, self.m, self.k), (*self.batch, self.k, self.n)
 
 
 def matmul_of(
     stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]
 ) -> BlockContraction | None:
-    """Returns the matmul that the stage is over `frame`; None if it is none."""
+    """Returns the matmul that the stage computes over `frame`; None if it is not a matmul."""
     pair = factors(stage)
     wide = [r for r in reduce if r.block > 1]
     if pair is None or stage.body[0].dtype not in (F32, I32) or len(wide) != 1:
@@ -79,15 +81,21 @@ def _meets(axis: Axis, loops: frozenset[Var]) -> bool:
 
 
 def _contract_operands(a: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
-    """Returns the operands of a matmul: without their casts, if both are cast from halves or from
-    bytes. Products of these are exact in f32 or i32."""
+    """Returns the operands of a matmul, without casts that matrix units make unnecessary.
+
+    These are casts of both factors from one type of 16 or 8 bits.  Their products are exact in f32
+    or i32.
+    """
     if isinstance(a, Cast) and isinstance(b, Cast) and a.arg.dtype is b.arg.dtype in _NARROW:
         return a.arg, b.arg
     return a, b
 
 
 class BlockStage:
-    """A stage over the parts `frame` of its iterators, reducing along the axes `reduce`."""
+    """Lowers a stage over the ranges `frame` of its iterators.
+
+    `reduce` are the axes along which it reduces.
+    """
 
     def __init__(
         self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes, reduce: Sequence[Axis]
@@ -98,7 +106,8 @@ class BlockStage:
         self.contraction = matmul_of(stage, frame, reduce)
 
     def run(self) -> Blocks:
-        """Returns the blocks of the components, with extent along the axes they vary with."""
+        """Returns the blocks of the components; a block has size 1 along axes it does not vary
+        with."""
         if self.stage.monoid is None:
             body = GpuStageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
@@ -147,8 +156,10 @@ class BlockStage:
         return self.across(accumulators, self.origin)
 
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
-        """Loads data-dependent positions that no step changes before the first step: else each step
-        would wait for them before it can load anything."""
+        """Loads data-dependent positions before the first step, if no step changes them.
+
+        Otherwise each step would wait for them before it could load anything.
+        """
         body = GpuStageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
             for _, position in node.indirect if isinstance(node, Read) else ():
@@ -156,7 +167,7 @@ class BlockStage:
                     body.block(position)
 
     def values(self, parts: Sequence[AxisRange]) -> Blocks:
-        """Returns the body along `parts` of the reduction, with the identity in lanes beyond their
+        """Returns the terms of the reduction over `parts`, with the identity in lanes beyond the
         ends."""
         frame = BlockAxes((*self.frame.parts, *parts))
         body = GpuStageScalars(self.emitter, self.stage, frame)
@@ -171,7 +182,10 @@ class BlockStage:
         return tuple(blocks)
 
     def across(self, blocks: Sequence[Block], parts: Sequence[AxisRange]) -> Blocks:
-        """Returns blocks over the frame and `parts`, combined along `parts`."""
+        """Returns blocks over the frame, from blocks over the frame and `parts`.
+
+        They are combined along `parts` by the monoid.
+        """
         assert self.stage.monoid is not None
         rank = len(self.frame.axes)
         frame = BlockAxes((*self.frame.parts, *parts))
@@ -215,7 +229,8 @@ class BlockStage:
         return out
 
     def _factor(self, factor: Scalar, frame: BlockAxes, parts: Sequence[AxisRange]) -> Block:
-        """Returns a factor on a block, zero in lanes beyond the end of the sum."""
+        """Returns the block of a factor over `frame`, with zeros in lanes beyond the end of the
+        sum."""
         body = GpuStageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
         if not _loads_zero(factor):
@@ -233,8 +248,11 @@ def in_steps(
     step: Callable[[Parts, Blocks], Blocks],
     span: tuple[Index, Index] | None = None,
 ) -> Blocks:
-    """Adds a loop over the blocks of all `axes`, the last one fastest, and returns the carried
-    blocks; with a `span` the loop runs from its first number to its second."""
+    """Adds a loop over the blocks of all `axes`, and returns the carried blocks at its end.
+
+    The last axis changes fastest.  `step` returns the next blocks for a block's ranges and the
+    blocks so far.  A `span` is the first block of the loop, and the block after its last.
+    """
     count = const(1)
     for axis in axes:
         count = count * axis.steps
@@ -244,7 +262,7 @@ def in_steps(
 
 
 def parts_at(axes: Sequence[Axis], number: Index) -> Parts:
-    """Returns the parts of `axes` that block number `number` of all of them covers."""
+    """Returns the ranges of `axes` that block `number` covers; the last axis changes fastest."""
     parts: list[AxisRange] = []
     inner = const(1)
     for n, axis in reversed(list(enumerate(axes))):
@@ -261,8 +279,10 @@ def _is_one(axes: Sequence[Axis]) -> bool:
 
 
 def _reordered(parts: Sequence[AxisRange], order: Sequence[str]) -> BlockAxes:
-    """Returns all of `parts`, those in `order` as axes in that order and the others without
-    lanes."""
+    """Returns all of `parts`: first those named in `order`, in that order, then the others.
+
+    The others become single positions.
+    """
     by_name = {p.axis.name: p for p in parts}
     unlisted = (p for p in parts if p.axis.name not in order)
     flat = (AxisRange(Axis(p.axis.name, p.axis.loops, 1), p.base) for p in unlisted)

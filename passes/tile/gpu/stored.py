@@ -1,9 +1,10 @@
-"""An expression as it will read its operands and store its results once these are rounded.
+"""Rewrites an expression so that its f32 operands and results are stored in a narrower type.
 
     sum(k) x[i, k] * w[k, j]  with bf16   ->   bf16(sum(k) f32(x[i, k]) * f32(w[k, j]))
 
-The values stored as halves are chosen when kernels are known; until then this expression stands for
-the final one. Establishes operands and results of the given type where they were f32.
+A later pass decides which values are stored as bf16 or f16, when the kernels are known.  Until then
+prices use this expression in place of the final one.  Establishes that operands and results that
+were f32 have the given type.
 """
 
 from tcc.ir.expr import Expr, with_reads
