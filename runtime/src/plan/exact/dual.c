@@ -173,7 +173,7 @@ void tcc_dual_reprice(tcc_dual *d, double rate, double least) {
         sum += d->usage[t];
         double over = (double)(sum - m->limit) / ((double)m->limit + 1);
         if (over > 1) over = 1;
-        d->prices[t] *= exp(rate * over);
+        d->prices[t] *= exp(over < 0 ? -rate * sqrt(-over) : rate * sqrt(over));
         if (over > 0 && d->prices[t] < least) d->prices[t] = least;
     }
 }

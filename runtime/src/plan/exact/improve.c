@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { FIRST_PASSES = 16, TURN_PASSES = 8, POLISHES = 3, REPAIRS = 40, REHEAT = 400, SMALLEST = 48 };
+enum { FIRST_PASSES = 50, TURN_PASSES = 8, POLISHES = 3, REPAIRS = 40, REHEAT = 400, SMALLEST = 48 };
 static const double first_rate = 0.3, cooling = 0.02;
 
 int64_t tcc_improvement_steps(const tcc_improvement *i) {
@@ -98,7 +98,7 @@ static void turn_dual(tcc_improvement *i) {
     }
     raise_bound(i);
     if (!i->turns)
-        i->least_price = fabs(i->bound) * 1e-2 / ((double)i->network->limit + 1) /
+        i->least_price = fabs(i->bound) * 1e-1 / ((double)i->network->limit + 1) /
                          (i->network->sections + 1);
     if (i->passes_since > REHEAT) i->passes_since = REHEAT / 8;
 }
@@ -154,7 +154,10 @@ void tcc_improve(tcc_improvement *i) {
         turn_trial(i);
         turn_join(i);
         i->turns++;
-        turn_regions(i, tcc_improvement_steps(i) - steps);
+#ifdef TRACE
+        printf("turn %d bound %.0f trial %.0f %ld best %.0f %ld steps dual %.3g el %.3g st %.3g since %ld\n",i->turns,i->bound,i->trial.cost,i->trial.excess,i->best.cost,i->best.excess,(double)i->dual.steps,(double)i->elimination.steps,(double)i->best.steps+i->trial.steps,i->passes_since);
+#endif
+        if (!i->best.excess) turn_regions(i, tcc_improvement_steps(i) - steps);
     }
 }
 

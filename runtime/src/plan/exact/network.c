@@ -96,6 +96,43 @@ static bool merge_edges(const tcc_partition_problem *p, tcc_network *m, grouped 
     return true;
 }
 
+static const double forbidding = 0x1p50; /* costs from here on forbid a strategy or a pair */
+enum { ABOVE = 1 << 10 };
+
+static void most_below(const double *costs, int64_t count, double *most) {
+    for (int64_t k = 0; k < count; k++)
+        if (costs[k] < forbidding && costs[k] > *most) *most = costs[k];
+}
+
+/* Lowers costs that forbid to a large multiple of the largest other cost, so that sums with them keep
+ * their small parts.  No plan costs more by that, so bounds stay bounds. */
+static bool lower_forbidding(tcc_network *m) {
+    tcc_network old = *m;
+    double most = 0;
+    most_below(m->costs, m->start[m->nodes], &most);
+    for (int32_t t = 0; t < m->tables; t++)
+        most_below(m->table[t].cells, (int64_t)m->table[t].rows * m->table[t].cols, &most);
+    double cap = most * ABOVE;
+    if (most == 0) return true;
+    for (int64_t s = 0; s < m->start[m->nodes]; s++)
+        if (m->costs[s] >= forbidding && m->costs[s] > cap) m->costs[s] = cap;
+    m->table = NULL;
+    m->slots = NULL;
+    m->tables = 0;
+    m->room = m->n_slots = 0;
+    bool made = true;
+    for (int32_t e = 0; made && e < m->edges; e++) {
+        const tcc_table *table = &old.table[m->table_of[e]];
+        for (int64_t k = 0; k < (int64_t)table->rows * table->cols; k++)
+            if (table->cells[k] >= forbidding && table->cells[k] > cap) table->cells[k] = cap;
+        int32_t number = tcc_network_table(m, table->rows, table->cols, table->cells);
+        made = number >= 0;
+        m->table_of[e] = number;
+    }
+    tcc_network_free_tables(&old);
+    return made;
+}
+
 static bool set_edges(const tcc_partition_problem *p, tcc_network *m) {
     size_t count = (size_t)p->edges;
     grouped *edges = tcc_allocate(count * sizeof *edges);
@@ -131,7 +168,7 @@ tcc_status tcc_network_make(const tcc_partition_problem *problem, tcc_network *o
     *m = (tcc_network){0};
     if (!allocate(problem, m)) return TCC_OUT_OF_MEMORY;
     set_strategies(problem, m);
-    if (!set_edges(problem, m)) return TCC_OUT_OF_MEMORY;
+    if (!set_edges(problem, m) || !lower_forbidding(m)) return TCC_OUT_OF_MEMORY;
     set_halves(m);
     for (int64_t dropped = 1; dropped;) {
         TCC_RETURN_IF_ERROR(tcc_network_sections(problem, m));
