@@ -7,7 +7,6 @@
  * equal part of all that it has to each edge to later nodes.  That never lowers the bound. */
 #include "dual.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "vectors.h"
@@ -18,7 +17,7 @@ static void pull(tcc_dual *d, int32_t half) {
     int32_t width = tcc_width(m, m->ends[half]), count = tcc_width(m, m->ends[half ^ 1]);
     const double *cells = tcc_cells(m, half ^ 1), *other = d->messages + d->message_start[half ^ 1];
     double *row = d->messages + d->message_start[half];
-    tcc_fill(row, HUGE_VAL, width);
+    tcc_fill(row, TCC_INFINITY, width);
     for (int32_t t = 0; t < count; t++)
         tcc_least_row(row, cells + (int64_t)t * width, -other[t], width);
     d->steps += (int64_t)width * count;
@@ -98,7 +97,7 @@ void tcc_dual_pass(tcc_dual *d, bool backward, int32_t *strategies) {
 
 /* A lower bound of the least of a row of sums, each of terms whose sizes sum to `sizes`. */
 static double least_of(const double *row, const double *sizes, int64_t count) {
-    double least = HUGE_VAL;
+    double least = TCC_INFINITY;
     for (int64_t k = 0; k < count; k++) {
         double low = row[k] - sizes[k] * 0x1p-44;
         if (low < least) least = low;
@@ -119,7 +118,7 @@ static double bound_node(tcc_dual *d, int32_t node) {
         const double *message = d->messages + d->message_start[m->halves[k]];
         for (int32_t s = 0; s < width; s++) {
             row[s] += message[s];
-            sizes[s] += fabs(message[s]);
+            sizes[s] += tcc_size(message[s]);
         }
     }
     return least_of(row, sizes, width);
@@ -130,12 +129,12 @@ static double bound_edge(const tcc_dual *d, int32_t edge) {
     int32_t rows = tcc_width(m, m->ends[2 * edge]), cols = tcc_width(m, m->ends[2 * edge + 1]);
     const double *cells = tcc_cells(m, 2 * edge), *left = d->messages + d->message_start[2 * edge];
     const double *right = d->messages + d->message_start[2 * edge + 1];
-    double least = HUGE_VAL;
+    double least = TCC_INFINITY;
     for (int32_t r = 0; r < rows; r++)
         for (int32_t c = 0; c < cols; c++) {
             double cell = cells[(int64_t)r * cols + c];
             double low = cell - left[r] - right[c] -
-                         (cell + fabs(left[r]) + fabs(right[c])) * 0x1p-48;
+                         (cell + tcc_size(left[r]) + tcc_size(right[c])) * 0x1p-48;
             if (low < least) least = low;
         }
     return least;
@@ -149,15 +148,22 @@ double tcc_dual_bound(tcc_dual *d) {
     for (int32_t i = 0; i < m->nodes; i++) {
         double part = bound_node(d, i);
         bound += part;
-        sizes += fabs(part);
+        sizes += tcc_size(part);
     }
     for (int32_t e = 0; e < m->edges; e++) {
         double part = bound_edge(d, e);
         bound += part;
-        sizes += fabs(part);
+        sizes += tcc_size(part);
         d->steps += m->table[m->table_of[e]].rows * m->table[m->table_of[e]].cols;
     }
     return bound - sizes * 0x1p-36;
+}
+
+/* The root of a number from 0 to 1, near enough; equal on all machines. */
+static double root(double square) {
+    double root = (1 + square) / 2;
+    for (int k = 0; k < 4; k++) root = (root + square / root) / 2;
+    return root;
 }
 
 void tcc_dual_reprice(tcc_dual *d, double rate, double least) {
@@ -173,7 +179,10 @@ void tcc_dual_reprice(tcc_dual *d, double rate, double least) {
         sum += d->usage[t];
         double over = (double)(sum - m->limit) / ((double)m->limit + 1);
         if (over > 1) over = 1;
-        d->prices[t] *= exp(over < 0 ? -rate * sqrt(-over) : rate * sqrt(over));
+        if (over >= 0)
+            d->prices[t] *= 1 + rate * root(over);
+        else
+            d->prices[t] /= 1 + rate * root(-over);
         if (over > 0 && d->prices[t] < least) d->prices[t] = least;
     }
 }

@@ -5,7 +5,6 @@
  * of its neighbours.  At the end the nodes choose in reverse order. */
 #include "eliminate.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "vectors.h"
@@ -70,7 +69,7 @@ static void eliminate_one(tcc_elimination *e, int32_t node) {
     int32_t other = e->links[k].other, width = tcc_width(e->network, other);
     int32_t count = tcc_width(e->network, node);
     const double *costs = costs_of(e, node), *cells = e->links[k].cells;
-    tcc_fill(e->row, HUGE_VAL, width);
+    tcc_fill(e->row, TCC_INFINITY, width);
     for (int32_t s = 0; s < count; s++)
         tcc_least_row(e->row, cells + (int64_t)s * width, costs[s], width);
     tcc_add_row(costs_of(e, other), e->row, width);
@@ -103,7 +102,7 @@ static bool eliminate_two(tcc_elimination *e, int32_t node) {
     const double *costs = costs_of(e, node);
     const double *left = e->links[k ^ 1].cells, *right = e->links[l].cells; /* a x s, s x b */
     int32_t joined = find_link(e, a, b);
-    tcc_fill(cells, HUGE_VAL, size);
+    tcc_fill(cells, TCC_INFINITY, size);
     for (int32_t r = 0; r < rows; r++)
         for (int32_t s = 0; s < count; s++)
             tcc_least_row(cells + (int64_t)r * cols, right + (int64_t)s * cols,
@@ -183,7 +182,7 @@ static int32_t choose(tcc_elimination *e, int32_t node, const int32_t *strategie
         const double *cells = e->links[k].cells + strategies[e->links[k].other];
         for (int32_t s = 0; s < width; s++) costs[s] += cells[(int64_t)s * cols];
     }
-    double least = costs[best] - fabs(costs[best]) * 1e-12;
+    double least = costs[best] - tcc_size(costs[best]) * 1e-12;
     for (int32_t s = 0; s < width; s++) {
         if (costs[s] >= least) continue;
         least = costs[s];

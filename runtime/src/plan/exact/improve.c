@@ -6,8 +6,9 @@
  * best plan are solved in full at prices that vary, which lets some nodes take what others leave. */
 #include "improve.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "vectors.h"
 
 enum { FIRST_PASSES = 50, TURN_PASSES = 8, POLISHES = 3, REPAIRS = 40, REHEAT = 400, SMALLEST = 48 };
 static const double first_rate = 0.3, cooling = 0.02;
@@ -78,18 +79,20 @@ static void solve_region(tcc_improvement *i, tcc_state *state, double scale) {
 /* ---- turns ---------------------------------------------------------------------------------------------- */
 
 static void raise_bound(tcc_improvement *i) {
+    if (i->network->shift && i->turns) return; /* usages are rounded up: only prices of 0 are right */
     double bound = tcc_dual_bound(&i->dual);
     if (bound > i->bound) i->bound = bound;
 }
 
 /* Leaves a plan that follows the messages in `trial`. */
 static void turn_dual(tcc_improvement *i) {
-    bool has_prices = i->network->sections && !i->network->shift && i->turns;
+    bool has_prices = i->network->sections && i->turns;
     int32_t passes = i->turns ? TURN_PASSES : FIRST_PASSES;
     for (int32_t k = 0; k < passes; k++) {
-        bool last = k == passes - 1;
+        bool last = k == passes - 1 || is_over(i);
         tcc_dual_pass(&i->dual, false, NULL);
         tcc_dual_pass(&i->dual, true, last ? i->trial.proposed : NULL);
+        if (last) break;
         if (!has_prices) continue;
         tcc_dual_reprice(&i->dual, first_rate / (1 + cooling * (double)i->passes_since), 
                          i->least_price);
@@ -98,7 +101,7 @@ static void turn_dual(tcc_improvement *i) {
     }
     raise_bound(i);
     if (!i->turns)
-        i->least_price = fabs(i->bound) * 1e-1 / ((double)i->network->limit + 1) /
+        i->least_price = tcc_size(i->bound) * 1e-1 / ((double)i->network->limit + 1) /
                          (i->network->sections + 1);
     if (i->passes_since > REHEAT) i->passes_since = REHEAT / 8;
 }
@@ -112,7 +115,7 @@ static void turn_trial(tcc_improvement *i) {
     }
     tcc_state_set(&i->trial, i->trial.proposed);
     double scale = 1;
-    for (int32_t k = 0; k < REPAIRS && i->trial.excess; k++) {
+    for (int32_t k = 0; k < REPAIRS && i->trial.excess && !is_over(i); k++) {
         int64_t before = i->trial.excess;
         scale *= 1.1;
         solve(i, &i->trial, i->all, m->nodes, scale);
@@ -141,7 +144,7 @@ static void turn_join(tcc_improvement *i) {
 static void turn_regions(tcc_improvement *i, int64_t steps) {
     int64_t end = tcc_improvement_steps(i) + steps;
     do {
-        double scale = i->best.excess ? 1 + fraction(i) : exp2(2 * fraction(i) - 1);
+        double scale = i->best.excess ? 1 + fraction(i) : 0.5 + 1.5 * fraction(i);
         solve_region(i, &i->best, scale);
     } while (tcc_improvement_steps(i) < end && !is_over(i));
 }
@@ -168,7 +171,7 @@ tcc_status tcc_improvement_make(const tcc_network *m, const tcc_effort *effort,
     tcc_improvement *i = out_improvement;
     size_t n = (size_t)m->nodes;
     *i = (tcc_improvement){
-        .network = m, .effort = *effort, .random = 1, .bound = -HUGE_VAL};
+        .network = m, .effort = *effort, .random = 1, .bound = -TCC_INFINITY};
     TCC_RETURN_IF_ERROR(tcc_dual_make(m, &i->dual));
     TCC_RETURN_IF_ERROR(tcc_elimination_make(m, &i->elimination));
     TCC_RETURN_IF_ERROR(tcc_state_make(m, &i->best));

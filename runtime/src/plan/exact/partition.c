@@ -1,7 +1,6 @@
 /* The planner: small problems in full, all others by the dual problem and by regions. */
 #include "partition.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "branch.h"
@@ -15,7 +14,9 @@ static tcc_halves halves(tcc_wide value) {
 
 /* The least whole number that is not below a bound; costs are none below 0. */
 static tcc_halves whole_bound(double bound) {
-    return halves(bound > 0 && bound < 0x1p126 ? (tcc_wide)ceil(bound) : 0);
+    if (!(bound > 0) || bound > 0x1p126) return halves(0);
+    tcc_wide below = (tcc_wide)bound;
+    return halves(below + ((double)below < bound));
 }
 
 static tcc_wide wide(tcc_halves value) {

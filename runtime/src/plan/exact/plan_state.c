@@ -5,8 +5,9 @@
  * first kind are taken back where their memory is not needed after all. */
 #include "plan_state.h"
 
-#include <math.h>
 #include <string.h>
+
+#include "vectors.h"
 
 static const double most_exact = 0x1p50; /* sums of larger changes are rounded */
 
@@ -126,7 +127,7 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
     bool exact = true;
     for (int32_t k = 0; k < st->n_moves; k++) {
         changed |= st->moves[k].applied;
-        exact &= fabs(st->moves[k].change) < most_exact;
+        exact &= tcc_size(st->moves[k].change) < most_exact;
     }
     if (!exact) st->cost = tcc_network_cost(st->network, st->strategies);
     return changed;

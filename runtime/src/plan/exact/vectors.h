@@ -8,6 +8,14 @@
 #pragma GCC optimize("O3") /* for all functions of the file; clang does it at every level */
 #endif
 
+#if defined(__clang__)
+#pragma STDC FP_CONTRACT OFF /* GCC keeps to the standard by itself: equal sums on all machines */
+#endif
+
+#define TCC_INFINITY __builtin_inf()
+
+static inline double tcc_size(double value) { return value < 0 ? -value : value; }
+
 static inline void tcc_fill(double *row, double value, int64_t count) {
     for (int64_t k = 0; k < count; k++) row[k] = value;
 }
