@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { MOST_NODES = 40, MOST_STRATEGIES = 1024 };
+enum { MOST_NODES = 256, MOST_CHOICES = 40, MOST_STRATEGIES = 1024 };
 
 typedef struct branching {
     const tcc_partition_problem *problem;
@@ -144,10 +144,13 @@ static tcc_status run(branching *b) {
 tcc_status tcc_partition_branch(const tcc_partition_problem *problem, int64_t steps,
                                 int32_t *out_strategies, tcc_branch *out_branch) {
     *out_branch = (tcc_branch){0};
-    int64_t count = 0;
-    for (int64_t i = 0; i < problem->nodes && count <= MOST_STRATEGIES; i++)
+    int64_t count = 0, choices = 0;
+    for (int64_t i = 0; i < problem->nodes && count <= MOST_STRATEGIES; i++) {
         count += problem->strategies[i];
-    if (problem->nodes > MOST_NODES || count > MOST_STRATEGIES) return TCC_OK;
+        choices += problem->strategies[i] > 1;
+    }
+    if (problem->nodes > MOST_NODES || choices > MOST_CHOICES || count > MOST_STRATEGIES)
+        return TCC_OK;
     branching b = {
         .problem = problem, .out = out_strategies, .steps_end = steps, .result = out_branch};
     tcc_status status = run(&b);

@@ -7,11 +7,15 @@
 #include "improve.h"
 
 #include <string.h>
+#ifdef TRACE
+#include <time.h>
+#endif
 
 #include "vectors.h"
 
-enum { FIRST_PASSES = 50, TURN_PASSES = 8, POLISHES = 3, REPAIRS = 40, REHEAT = 400, SMALLEST = 48 };
+enum { FIRST_PASSES = 50, TURN_PASSES = 8, MOST_PASSES = 100, POLISHES = 3, REPAIRS = 40, REHEAT = 400, FAR_TURNS = 16, SMALLEST = 48 };
 static const double first_rate = 0.3, cooling = 0.02;
+static const double near = 0.02; /* the excess of a plan that may be made to fit, of the limit */
 
 int64_t tcc_improvement_steps(const tcc_improvement *i) {
     return i->network->steps + i->dual.steps + i->elimination.steps + i->best.steps +
@@ -84,12 +88,13 @@ static void raise_bound(tcc_improvement *i) {
     if (bound > i->bound) i->bound = bound;
 }
 
-/* Leaves a plan that follows the messages in `trial`. */
-static void turn_dual(tcc_improvement *i) {
+/* Leaves a plan that follows the messages in `trial`, after passes that take about `steps` steps. */
+static void turn_dual(tcc_improvement *i, int64_t steps) {
     bool has_prices = i->network->sections && i->turns;
     int32_t passes = i->turns ? TURN_PASSES : FIRST_PASSES;
-    for (int32_t k = 0; k < passes; k++) {
-        bool last = k == passes - 1 || is_over(i);
+    int64_t end = i->dual.steps + steps;
+    for (int32_t k = 1;; k++) {
+        bool last = (k >= passes && i->dual.steps >= end) || k == MOST_PASSES || is_over(i);
         tcc_dual_pass(&i->dual, false, NULL);
         tcc_dual_pass(&i->dual, true, last ? i->trial.proposed : NULL);
         if (last) break;
@@ -114,7 +119,8 @@ static void turn_trial(tcc_improvement *i) {
         tcc_eliminate(&i->elimination, i->all, m->nodes, i->trial.proposed);
     }
     tcc_state_set(&i->trial, i->trial.proposed);
-    double scale = 1;
+    double scale = 1, share = (double)i->trial.excess / ((double)m->limit + 1) / (m->sections + 1);
+    if (share > near && i->turns % FAR_TURNS) return;
     for (int32_t k = 0; k < REPAIRS && i->trial.excess && !is_over(i); k++) {
         int64_t before = i->trial.excess;
         scale *= 1.1;
@@ -151,16 +157,19 @@ static void turn_regions(tcc_improvement *i, int64_t steps) {
 
 void tcc_improve(tcc_improvement *i) {
     if (!i->network->nodes) return;
+    int64_t steps = 0; /* of the plans of the turn before */
     while (!is_over(i)) {
-        int64_t steps = tcc_improvement_steps(i);
-        turn_dual(i);
+        int64_t start = tcc_improvement_steps(i);
+        turn_dual(i, steps / 4);
+        int64_t middle = tcc_improvement_steps(i);
         turn_trial(i);
         turn_join(i);
         i->turns++;
-#ifdef TRACE
-        printf("turn %d bound %.0f trial %.0f %ld best %.0f %ld steps dual %.3g el %.3g st %.3g since %ld\n",i->turns,i->bound,i->trial.cost,i->trial.excess,i->best.cost,i->best.excess,(double)i->dual.steps,(double)i->elimination.steps,(double)i->best.steps+i->trial.steps,i->passes_since);
+        steps = tcc_improvement_steps(i) - middle;
+#ifdef TRACE //
+        printf("%.1fs turn %d bound %.0f trial %.0f %ld best %.0f %ld steps dual %.3g el %.3g st %.3g since %ld\n",clock()/1e6,i->turns,i->bound,i->trial.cost,i->trial.excess,i->best.cost,i->best.excess,(double)i->dual.steps,(double)i->elimination.steps,(double)i->best.steps+i->trial.steps,i->passes_since);
 #endif
-        if (!i->best.excess) turn_regions(i, tcc_improvement_steps(i) - steps);
+        if (!i->best.excess) turn_regions(i, tcc_improvement_steps(i) - start);
     }
 }
 

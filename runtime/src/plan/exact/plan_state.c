@@ -147,11 +147,17 @@ double tcc_network_cost(const tcc_network *m, const int32_t *strategies) {
 
 void tcc_state_set(tcc_state *st, const int32_t *strategies) {
     const tcc_network *m = st->network;
-    memset(st->usage, 0, (size_t)m->sections * sizeof *st->usage);
-    st->excess = 0;
+    memset(st->usage, 0, ((size_t)m->sections + 1) * sizeof *st->usage);
     for (int32_t i = 0; i < m->nodes; i++) {
+        int64_t usage = m->usages[m->start[i] + strategies[i]];
         st->strategies[i] = strategies[i];
-        change_usage(st, i, m->usages[m->start[i] + strategies[i]]);
+        st->usage[m->first[i]] += usage;
+        st->usage[m->last[i]] -= usage;
+    }
+    st->excess = 0;
+    for (int32_t t = 0; t < m->sections; t++) {
+        if (t) st->usage[t] += st->usage[t - 1];
+        if (st->usage[t] > m->limit) st->excess += st->usage[t] - m->limit;
     }
     st->cost = tcc_network_cost(m, strategies);
 }
@@ -160,7 +166,7 @@ tcc_status tcc_state_make(const tcc_network *m, tcc_state *out_state) {
     size_t n = (size_t)m->nodes;
     *out_state = (tcc_state){.network = m};
     out_state->strategies = tcc_allocate_zero(4 * n, sizeof(int32_t));
-    out_state->usage = tcc_allocate_zero((size_t)m->sections, sizeof *out_state->usage);
+    out_state->usage = tcc_allocate_zero((size_t)m->sections + 1, sizeof *out_state->usage);
     out_state->moves = tcc_allocate(n * sizeof *out_state->moves);
     if (!out_state->strategies || !out_state->usage || !out_state->moves) return TCC_OUT_OF_MEMORY;
     out_state->proposed = out_state->strategies + n;
