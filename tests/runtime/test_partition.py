@@ -84,13 +84,13 @@ def drawn(seed: int) -> Problem:
 
 
 def widened(problem: Problem, seed: int) -> Problem:
-    """The problem with nodes of one strategy around it: too large for the search in full."""
+    """The problem with nodes whose second strategy no plan needs: too large for a search in full."""
     rng = random.Random(seed)
     nodes, edges = list(problem.nodes), list(problem.edges)
-    for _ in range(40):
-        node = rng.randrange(len(nodes))
-        edges.append(Edge((node, len(nodes)), [0] * len(nodes[node].costs)))
-        nodes.append(Node([rng.randint(0, 9)], [0], (0, 9)))
+    for _ in range(41):
+        node = rng.randrange(len(problem.nodes))
+        edges.append(Edge((node, len(nodes)), [0] * 2 * len(nodes[node].costs)))
+        nodes.append(Node([0, 1], [0, 0], (0, 9)))
     return replace(problem, nodes=nodes, edges=edges)
 
 
@@ -116,8 +116,8 @@ def test_no_bound_is_above_a_best_plan(planner: Partitioner) -> None:
     missed = compared = 0
     for seed in range(200):
         problem = widened(drawn(seed), seed)
-        best = least(problem)
-        plan = planner.partition(problem, steps=1 << 18)
+        best = least(drawn(seed))
+        plan = planner.partition(problem, steps=1 << 20)
         assert evaluate(problem, plan.strategies) == (plan.cost, plan.valid), seed
         if best is None:
             assert not plan.valid, seed
@@ -125,11 +125,11 @@ def test_no_bound_is_above_a_best_plan(planner: Partitioner) -> None:
         assert plan.bound <= best, seed
         compared += 1
         missed += not plan.valid or plan.cost > best
-    assert missed <= compared // 20
+    assert missed <= compared // 50
 
 
 def test_edges_may_be_turned_and_merged(planner: Partitioner) -> None:
-    problem = widened(drawn(3), 3)
+    problem = drawn(3)
     nodes = problem.nodes
     reversed_ = [
         Edge(
@@ -284,7 +284,7 @@ NODES = example()["nodes"]
         (b"\xff\xfe", "it is no JSON"),
         (b"[" * 100_000, "nested deeper than 64"),
         (b'{"a":' + b"[" * 70 + b"]" * 70 + b"}", "nested deeper than 64"),
-        (b"[" * (1 << 23), "it has more than 4194304 of the character ["),
+        (b"[" * ((1 << 22) + 1), "it has more than 4194304 of the character ["),
         (text([]), "the problem is no object"),
         (text({"problem": 1}), "the file has no object 'problem'"),
         (text({"nodes": {}}), "the problem has no object 'edges'"),
@@ -305,8 +305,8 @@ NODES = example()["nodes"]
         (b'{"nodes": ' + b"1" * 9999 + b"}", "it is no JSON"),
         (gzip.compress(text(example()))[:-9], "it is no whole gzip file"),
         (b"\x1f\x8b" + b"\0" * 40, "it is no whole gzip file"),
-        (gzip.compress(bytes(200 << 20), 1), "its text has more than 128 MiB"),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_wrong_file_is_told_in_a_sentence(
     command: Command, content: bytes, message: str
@@ -321,7 +321,9 @@ def test_a_file_that_is_too_large_is_not_read(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partition_file, "MOST_FILE_BYTES", 1 << 20)
-    assert "has more than 1 MiB" in command(b" " * (2 << 20))[2]
+    monkeypatch.setattr(partition_file, "MOST_TEXT_BYTES", 2 << 20)
+    assert "problem.json: it has more than 1 MiB" in command(b" " * (2 << 20))[2]
+    assert "its text has more than 2 MiB" in command(gzip.compress(bytes(3 << 20)))[2]
 
 
 def test_a_missing_file_and_a_missing_library(

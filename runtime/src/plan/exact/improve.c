@@ -7,9 +7,6 @@
 #include "improve.h"
 
 #include <string.h>
-#ifdef TRACE
-#include <time.h>
-#endif
 
 #include "vectors.h"
 
@@ -166,9 +163,6 @@ void tcc_improve(tcc_improvement *i) {
         turn_join(i);
         i->turns++;
         steps = tcc_improvement_steps(i) - middle;
-#ifdef TRACE //
-        printf("%.1fs turn %d bound %.0f trial %.0f %ld best %.0f %ld steps dual %.3g el %.3g st %.3g since %ld\n",clock()/1e6,i->turns,i->bound,i->trial.cost,i->trial.excess,i->best.cost,i->best.excess,(double)i->dual.steps,(double)i->elimination.steps,(double)i->best.steps+i->trial.steps,i->passes_since);
-#endif
         if (!i->best.excess) turn_regions(i, tcc_improvement_steps(i) - start);
     }
 }

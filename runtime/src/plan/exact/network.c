@@ -96,26 +96,40 @@ static bool merge_edges(const tcc_partition_problem *p, tcc_network *m, grouped 
     return true;
 }
 
-static const double forbidding = 0x1p50; /* costs from here on forbid a strategy or a pair */
+static const int64_t forbidding = INT64_C(1) << 50;
 enum { ABOVE = 1 << 10 };
 
-static void most_below(const double *costs, int64_t count, double *most) {
-    for (int64_t k = 0; k < count; k++)
-        if (costs[k] < forbidding && costs[k] > *most) *most = costs[k];
+/* The one cost from `forbidding` on, which forbids strategies and pairs, and the most below. */
+typedef struct range {
+    int64_t forbidden, below;
+    bool mixed; /* several costs are so large: they mean what they say */
+} range;
+
+static void widen(range *r, const int64_t *costs, int64_t count) {
+    for (int64_t k = 0; k < count; k++) {
+        if (costs[k] < forbidding && costs[k] > r->below) r->below = costs[k];
+        if (costs[k] < forbidding) continue;
+        r->mixed |= r->forbidden && r->forbidden != costs[k];
+        r->forbidden = costs[k];
+    }
 }
 
 /* Lowers costs that forbid to a large multiple of the largest other cost, so that sums with them keep
  * their small parts.  No plan costs more by that, so bounds stay bounds. */
-static bool lower_forbidding(tcc_network *m) {
+static bool lower_forbidding(const tcc_partition_problem *p, tcc_network *m) {
     tcc_network old = *m;
-    double most = 0;
-    most_below(m->costs, m->start[m->nodes], &most);
-    for (int32_t t = 0; t < m->tables; t++)
-        most_below(m->table[t].cells, (int64_t)m->table[t].rows * m->table[t].cols, &most);
-    double cap = most * ABOVE;
-    if (most == 0) return true;
+    range r = {0};
+    const int64_t *cells = p->edge_costs;
+    widen(&r, p->costs, m->start[m->nodes]);
+    for (int64_t e = 0; e < p->edges; e++) {
+        int64_t size = p->strategies[p->ends[2 * e]] * p->strategies[p->ends[2 * e + 1]];
+        widen(&r, cells, size);
+        cells += size;
+    }
+    double forbidden = (double)r.forbidden, cap = (double)r.below * ABOVE;
+    if (r.mixed || !r.below || cap >= forbidden) return true;
     for (int64_t s = 0; s < m->start[m->nodes]; s++)
-        if (m->costs[s] >= forbidding && m->costs[s] > cap) m->costs[s] = cap;
+        if (m->costs[s] >= forbidden) m->costs[s] = cap;
     m->table = NULL;
     m->slots = NULL;
     m->tables = 0;
@@ -124,7 +138,7 @@ static bool lower_forbidding(tcc_network *m) {
     for (int32_t e = 0; made && e < m->edges; e++) {
         const tcc_table *table = &old.table[m->table_of[e]];
         for (int64_t k = 0; k < (int64_t)table->rows * table->cols; k++)
-            if (table->cells[k] >= forbidding && table->cells[k] > cap) table->cells[k] = cap;
+            if (table->cells[k] >= forbidden) table->cells[k] = cap;
         int32_t number = tcc_network_table(m, table->rows, table->cols, table->cells);
         made = number >= 0;
         m->table_of[e] = number;
@@ -168,7 +182,7 @@ tcc_status tcc_network_make(const tcc_partition_problem *problem, tcc_network *o
     *m = (tcc_network){0};
     if (!allocate(problem, m)) return TCC_OUT_OF_MEMORY;
     set_strategies(problem, m);
-    if (!set_edges(problem, m) || !lower_forbidding(m)) return TCC_OUT_OF_MEMORY;
+    if (!set_edges(problem, m) || !lower_forbidding(problem, m)) return TCC_OUT_OF_MEMORY;
     set_halves(m);
     for (int64_t dropped = 1; dropped;) {
         TCC_RETURN_IF_ERROR(tcc_network_sections(problem, m));
