@@ -10,7 +10,18 @@
 
 #include "vectors.h"
 
-enum { FIRST_PASSES = 50, TURN_PASSES = 8, MOST_PASSES = 100, POLISHES = 3, REPAIRS = 40, REHEAT = 400, FAR_TURNS = 16, SMALLEST = 48 };
+/* Passes before memory has prices, the fewest and most of a turn, and those until prices change fast
+ * again; sweeps that polish a plan and that make it fit; turns after which far plans are tried too. */
+enum {
+    FIRST_PASSES = 50,
+    TURN_PASSES = 8,
+    MOST_PASSES = 100,
+    REHEAT = 400,
+    POLISHES = 3,
+    REPAIRS = 40,
+    FAR_TURNS = 16,
+    SMALLEST = 48 /* nodes of a region */
+};
 static const double first_rate = 0.3, cooling = 0.02;
 static const double near = 0.02; /* the excess of a plan that may be made to fit, of the limit */
 
@@ -116,14 +127,17 @@ static void turn_trial(tcc_improvement *i) {
         tcc_eliminate(&i->elimination, i->all, m->nodes, i->trial.proposed);
     }
     tcc_state_set(&i->trial, i->trial.proposed);
-    double scale = 1, share = (double)i->trial.excess / ((double)m->limit + 1) / (m->sections + 1);
-    if (share > near && i->turns % FAR_TURNS) return;
+    int64_t excess = i->trial.excess;
+    double share = (double)excess / ((double)m->limit + 1) / (m->sections + 1), scale = 1;
+    bool is_far = share > near || excess > i->hopeless - i->hopeless / 4;
+    if (is_far && i->turns % FAR_TURNS) return;
     for (int32_t k = 0; k < REPAIRS && i->trial.excess && !is_over(i); k++) {
         int64_t before = i->trial.excess;
         scale *= 1.1;
         solve(i, &i->trial, i->all, m->nodes, scale);
         if (k > 4 && i->trial.excess > before - before / 64) break;
     }
+    i->hopeless = i->trial.excess ? excess : INT64_MAX;
 }
 
 static bool is_better(const tcc_state *state, const tcc_state *than) {
@@ -157,7 +171,7 @@ void tcc_improve(tcc_improvement *i) {
     int64_t steps = 0; /* of the plans of the turn before */
     while (!is_over(i)) {
         int64_t start = tcc_improvement_steps(i);
-        turn_dual(i, steps / 4);
+        turn_dual(i, i->hopeless < INT64_MAX ? steps : steps / 4);
         int64_t middle = tcc_improvement_steps(i);
         turn_trial(i);
         turn_join(i);
@@ -174,7 +188,7 @@ tcc_status tcc_improvement_make(const tcc_network *m, const tcc_effort *effort,
     tcc_improvement *i = out_improvement;
     size_t n = (size_t)m->nodes;
     *i = (tcc_improvement){
-        .network = m, .effort = *effort, .random = 1, .bound = -TCC_INFINITY};
+        .network = m, .effort = *effort, .random = 1, .bound = -TCC_INFINITY, .hopeless = INT64_MAX};
     TCC_RETURN_IF_ERROR(tcc_dual_make(m, &i->dual));
     TCC_RETURN_IF_ERROR(tcc_elimination_make(m, &i->elimination));
     TCC_RETURN_IF_ERROR(tcc_state_make(m, &i->best));

@@ -24,6 +24,7 @@ typedef struct tcc_improvement {
     int32_t turns;
     int64_t passes_since; /* since prices changed fast */
     double least_price, bound;
+    int64_t hopeless; /* the excess of a plan that could not be made to fit */
     tcc_effort effort;
     bool ended;
 } tcc_improvement;
