@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Sequence
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.place import Plan, place_graph
-from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.passes.place import LoweringContext, place_graph
+from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.open_sizes import Times
 
 
 def priced_kernels(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+    graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, float]]:
     """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
     own."""
@@ -22,7 +22,7 @@ def priced_kernels(
 
 
 def timed_kernels(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+    graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Times]]:
     """Yields the kernels of a graph as `priced_kernels` does, each with its seconds at each set of
     sizes."""
@@ -31,15 +31,15 @@ def timed_kernels(
 
 
 def _keys(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node]
+    graph: Graph, planner: KernelChooser, ends: Collection[Node]
 ) -> Iterator[tuple[Kernel, KernelKey]]:
-    placed = place_graph(graph, Plan(planner, ends=ends, priced=True))
+    placed = place_graph(graph, LoweringContext(planner, ends=ends, priced=True))
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, kernel_key(kernel, placed.layouts, constants)
 
 
-def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
+def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
     """Returns the number of the graph whose kernels take the least time together."""
     prices = [sum(seconds for _, seconds in priced_kernels(g, planner)) for g in graphs]
     return prices.index(min(prices))

@@ -43,7 +43,7 @@ from tcc.passes.derive.candidate import MARGIN, Candidate, SearchResult, price_f
 from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
-from tcc.passes.derive.sites import Scope, Site, scopes
+from tcc.passes.derive.sites import Site, SiteScope, scopes
 from tcc.schedule.alternatives import Alternative
 
 # Options over this multiple of the best price are not priced together with neighbours' options.
@@ -141,7 +141,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     """Returns the candidates of every site, and the choice for all sites together."""
     decided: dict[Any, Decision] = {}
     ordered: list[Decision] = []
-    scope_of: list[Scope] = []
+    scope_of: list[SiteScope] = []
     for scope in scopes(graph):
         for site in _sites(scope):
             key = site.key
@@ -162,7 +162,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
     ]
 
 
-def _sites(scope: Scope) -> Iterator[Site]:
+def _sites(scope: SiteScope) -> Iterator[Site]:
     """Yields all sums of products except single convolutions that may take bilinear forms, then
     these convolutions. A convolution may also be a node of a larger site."""
     convs = list(convolutions(scope))
@@ -224,7 +224,7 @@ _Place: TypeAlias = Sequence[Alternative[Site, Option | None]]
 
 
 def _links(
-    prices: Prices, scope_of: Sequence[Scope], places: Sequence[_Place]
+    prices: Prices, scope_of: Sequence[SiteScope], places: Sequence[_Place]
 ) -> Iterator[tuple[tuple[int, int], Link]]:
     """Yields pairs of places with the seconds that their choices add when they are taken together.
 
@@ -256,7 +256,7 @@ def _hopeful(place: _Place) -> list[bool]:
     return [alternative.price <= _HOPELESS * best for alternative in place]
 
 
-def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
+def _link(prices: Prices, scope: SiteScope, first: _Place, second: _Place) -> Link:
     """Returns a function from two choices to the seconds that both convolutions take together
     beyond the sum of their own prices; 0 where a choice is no form near the best price."""
     sites = first[0].region, second[0].region

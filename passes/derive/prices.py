@@ -26,7 +26,7 @@ from tcc.passes.derive.bilinear.conv_forms import form_work
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.open_sizes import Times, mean_share, together
 
 # Elements along an axis of the windows of stand-ins for readers; images are stored for windows.
@@ -45,7 +45,7 @@ class Prices:
     were placed and scheduled.
     """
 
-    def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
+    def __init__(self, planner: KernelChooser, direct: float = 1.0) -> None:
         self.planner = planner
         self.priced = 0
         self._direct = direct

@@ -34,7 +34,7 @@ from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
-from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.alternatives import Alternative
 from tcc.schedule.open_sizes import Times, mean_share, together
 
@@ -63,7 +63,7 @@ class _Class:
 
 
 def choose_layouts(
-    placed: Placed, planner: KernelPlanner, outer: Mapping[Value, Graph] | None = None
+    placed: Placed, planner: KernelChooser, outer: Mapping[Value, Graph] | None = None
 ) -> Placed:
     """Returns `placed` with the orders of its kernels' lowest price, and with copies merged into
     their readers; without prices, `placed` itself.
@@ -98,7 +98,7 @@ class _Prices:
     """Prices of kernels under the rule's layouts and with some classes in other orders."""
 
     def __init__(
-        self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
+        self, placed: Placed, planner: KernelChooser, constants: Collection[Value]
     ) -> None:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)

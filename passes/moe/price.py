@@ -23,7 +23,7 @@ from tcc.passes.moe.grouped_gemm import (
     rows_to_tiles,
     tiled_matmul,
 )
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Alternative, preferred
 from tcc.schedule.nest import typical
 
@@ -35,7 +35,7 @@ _MARGIN = 0.2
 class GroupedGemmPrices:
     """The cheapest tile size of a matmul among `tiles`; equal matmuls are priced once."""
 
-    planner: KernelPlanner
+    planner: KernelChooser
     tiles: tuple[int, ...]
     _tile_of: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 

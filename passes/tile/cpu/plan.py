@@ -28,8 +28,8 @@ from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,
+    KernelChooser,
     KernelKey,
-    KernelPlanner,
     Planned,
     Words,
     packable,
@@ -52,14 +52,14 @@ _SHARED = 1.08
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 
 
-class CorePlanner(CpuKernels, KernelPlanner):
+class CoreChooser(CpuKernels, KernelChooser):
     """Plans kernels for cores of one kind."""
 
     def __init__(self, core: CoreModel, pricer: Pricer | None = None) -> None:
         """With a `pricer`, schedules near the analytic one are priced and the cheapest is used;
         `priced` counts them. Without one the analytic schedule is used."""
         CpuKernels.__init__(self, core, pricer)
-        KernelPlanner.__init__(self)
+        KernelChooser.__init__(self)
         self._structures: dict[KernelKey, Structure] = {}
         # Layouts of constants by their contents, as the first kernel of all programs has them.
         self._layout_of: dict[str, Layout] = {}
@@ -69,7 +69,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def prices_layouts(self) -> bool:
         return self.pricer is not None
 
-    def prices_as(self, other: CorePlanner) -> bool:
+    def prices_as(self, other: CoreChooser) -> bool:
         """Returns True if both planners have prices, equal ones for every kernel."""
         if self.pricer is None or other.pricer is None:
             return False
@@ -126,7 +126,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         return (self.price_of(key), *further_prices)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
-        return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
+        return None if self.pricer is None else KernelChooser.alone(self, expr, constants)
 
     def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)

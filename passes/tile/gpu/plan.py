@@ -27,8 +27,8 @@ from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.passes.tile.plan import (
     Bound,
+    KernelChooser,
     KernelKey,
-    KernelPlanner,
     Planned,
     packable,
     permuted_constant,
@@ -43,7 +43,7 @@ from tcc.schedule.limits import FusionLimits, Rates
 from tcc.schedule.nest import depends, stride
 
 
-class BlockPlanner(KernelPlanner):
+class BlockChooser(KernelChooser):
     """Plans block kernels for one device and caches them by structure."""
 
     gaps = False  # reads outside are masked, and the host fills halos
@@ -171,7 +171,7 @@ def _channels_last(storage: Storage) -> Storage:
 
 
 def block_schedule(bound: Bound) -> BlockSchedule:
-    """Returns the schedule of a kernel that a `BlockPlanner` planned."""
+    """Returns the schedule of a kernel that a `BlockChooser` planned."""
     assert isinstance(bound.schedule, BlockSchedule)
     return bound.schedule
 
