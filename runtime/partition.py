@@ -7,8 +7,8 @@ costs and usages of nodes, nodes and costs of edges, and a limit of usage.  It p
 strategies, and last `cost C bound B verdict valid|invalid`: the cost of the plan, a lower bound for
 any valid plan, and the verdict of an evaluator that shares no code with the planner.
 
-Exit codes: 0: a valid plan; 1: none was found; 2: a wrong file or argument; 3: the planner's library
-is missing; 130: interrupted.
+Exit codes: 0: a valid plan; 1: no valid plan was found; 2: a wrong file or argument; 3: the
+planner's library is missing; 130: interrupted.
 """
 
 from __future__ import annotations
