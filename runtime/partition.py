@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-from tcc.runtime.partition_file import Edge, Node, Problem, ProblemError, read_problem
+from tcc.runtime.partition_file import PlanEdge, PlanNode, PlanProblem, ProblemError, read_problem
 from tcc.runtime.planner import LIBRARY, check_status
 
-__all__ = ["Edge", "Node", "Partition", "Partitioner", "Problem", "evaluate"]
+__all__ = ["Partition", "Partitioner", "PlanEdge", "PlanNode", "PlanProblem", "evaluate"]
 
 _ENDLESS = (1 << 63) - 1
 _GoOn = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64)
@@ -82,7 +82,7 @@ class Partitioner:
 
     def partition(
         self,
-        problem: Problem,
+        problem: PlanProblem,
         *,
         steps: int | None = None,
         go_on: Callable[[int], bool] | None = None,
@@ -127,7 +127,7 @@ class Partitioner:
         )
 
 
-def _arrays(problem: Problem) -> tuple[array[int], ...]:
+def _arrays(problem: PlanProblem) -> tuple[array[int], ...]:
     nodes, edges = problem.nodes, problem.edges
     for number, edge in enumerate(edges):
         if not all(0 <= n < len(nodes) for n in edge.nodes):
@@ -155,14 +155,14 @@ def _numbers(values: Iterable[int]) -> array[int]:
         raise ValueError("a number of the problem does not fit into 64 bits") from error
 
 
-def _pointers(problem: Problem, arrays: Sequence[array[int]]) -> _Problem:
+def _pointers(problem: PlanProblem, arrays: Sequence[array[int]]) -> _Problem:
     """Returns the problem in C, which the arrays must outlive."""
     pointers = (ctypes.cast(values.buffer_info()[0], _Numbers) for values in arrays)
     limit = -1 if problem.limit is None else problem.limit
     return _Problem(len(problem.nodes), len(problem.edges), *pointers, limit)
 
 
-def evaluate(problem: Problem, strategies: Sequence[int]) -> tuple[int, bool]:
+def evaluate(problem: PlanProblem, strategies: Sequence[int]) -> tuple[int, bool]:
     """Returns the cost of a plan, and whether memory stays within the limit at all times."""
     nodes, limit = problem.nodes, problem.limit
     cost = sum(node.costs[s] for node, s in zip(nodes, strategies, strict=True))

@@ -24,7 +24,7 @@ class ProblemError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PlanNode:
     """A node with a cost and a usage of memory for each of its strategies.
 
     It uses memory at the times life[0] <= t < life[1], at none where these are empty.
@@ -36,7 +36,7 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Edge:
+class PlanEdge:
     """Two nodes with a cost for each pair of their strategies, the first node's in rows."""
 
     nodes: tuple[int, int]
@@ -44,15 +44,15 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class PlanProblem:
     """Nodes, edges, and the most memory in use at any time; None: as much as any plan uses."""
 
-    nodes: Sequence[Node]
-    edges: Sequence[Edge]
+    nodes: Sequence[PlanNode]
+    edges: Sequence[PlanEdge]
     limit: int | None = None
 
 
-def read_problem(path: Path) -> Problem:
+def read_problem(path: Path) -> PlanProblem:
     """Returns the problem in a file, which may be compressed by gzip.
 
     Raises OSError, and ProblemError where the file is none or exceeds a limit.
@@ -94,7 +94,7 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word[:40]} is no whole number")
 
 
-def _problem(value: object) -> Problem:
+def _problem(value: object) -> PlanProblem:
     _check_depth(value)
     problem = _member(value, "problem", dict, "the file") if _has(value, "problem") else value
     nodes = _member(problem, "nodes", dict, "the problem")
@@ -102,10 +102,10 @@ def _problem(value: object) -> Problem:
     limit = problem.get("usage_limit") if isinstance(problem, dict) else None
     if limit is not None:
         _check_numbers([limit], "usage_limit", MOST_COST)
-    return Problem(_nodes(nodes), _edges(edges, nodes), limit)
+    return PlanProblem(_nodes(nodes), _edges(edges, nodes), limit)
 
 
-def _nodes(members: dict[str, Any]) -> list[Node]:
+def _nodes(members: dict[str, Any]) -> list[PlanNode]:
     names = ("intervals", "costs", "usages")
     columns = [_member(members, name, list, "nodes") for name in names]
     if len({len(column) for column in columns}) != 1:
@@ -117,11 +117,11 @@ def _nodes(members: dict[str, Any]) -> list[Node]:
         _check_numbers(usages, f"the usages of node {number}", MOST_COST, len(costs))
         if not costs:
             raise ProblemError(f"node {number} has no strategy")
-        nodes.append(Node(costs, usages, (life[0], life[1])))
+        nodes.append(PlanNode(costs, usages, (life[0], life[1])))
     return nodes
 
 
-def _edges(members: dict[str, Any], nodes: dict[str, Any]) -> list[Edge]:
+def _edges(members: dict[str, Any], nodes: dict[str, Any]) -> list[PlanEdge]:
     ends = _member(members, "nodes", list, "edges")
     costs = _member(members, "costs", list, "edges")
     if len(ends) != len(costs):
@@ -132,7 +132,7 @@ def _edges(members: dict[str, Any], nodes: dict[str, Any]) -> list[Edge]:
         _check_numbers(pair, f"the nodes of edge {number}", len(widths) - 1, 2)
         rows, cols = (widths[node] for node in pair)
         _check_numbers(values, f"the costs of edge {number}", MOST_COST, rows * cols)
-        edges.append(Edge((pair[0], pair[1]), values))
+        edges.append(PlanEdge((pair[0], pair[1]), values))
     return edges
 
 

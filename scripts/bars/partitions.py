@@ -24,7 +24,7 @@ MOST_MEMORY = 2 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class CostBar:
     """The most that a plan of the contest's problem `name` may cost after `seconds`.
 
     `best` is the cost of the best plan that was published.
@@ -37,19 +37,19 @@ class Bar:
 
 
 BARS = (
-    Bar("B", 30, 532_843, 532_843),
-    Bar("G", 30, 217_039, 217_039),
-    Bar("V", 120, 2_213_404, 1_617_084),
-    Bar("A", 300, 6_876_000_000, 6_548_641_531),
-    Bar("M", 300, 52_425_000_000, 49_928_460_991),
-    Bar("S", 300, 1_688_100_000, 1_534_613_444),
-    Bar("K", 300, 2_501_700_000, 2_257_227_094),
-    Bar("P", 300, 717_000_000_000, 651_833_115_436),
+    CostBar("B", 30, 532_843, 532_843),
+    CostBar("G", 30, 217_039, 217_039),
+    CostBar("V", 120, 2_213_404, 1_617_084),
+    CostBar("A", 300, 6_876_000_000, 6_548_641_531),
+    CostBar("M", 300, 52_425_000_000, 49_928_460_991),
+    CostBar("S", 300, 1_688_100_000, 1_534_613_444),
+    CostBar("K", 300, 2_501_700_000, 2_257_227_094),
+    CostBar("P", 300, 717_000_000_000, 651_833_115_436),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SolverOutcome:
     """A run of the command: its plan's figures, its wall and processor seconds, its memory."""
 
     cost: int
@@ -60,7 +60,7 @@ class Outcome:
     memory_bytes: int
 
 
-def run_bar(bar: Bar) -> Outcome:
+def run_bar(bar: CostBar) -> SolverOutcome:
     """Returns the outcome of the command on a bar's problem."""
     start = time.monotonic()
     path = DATA / f"iopddl_{bar.name}.json.gz"
@@ -73,7 +73,7 @@ def run_bar(bar: Bar) -> Outcome:
     if process.returncode not in (0, 1):
         raise RuntimeError(f"the planner ended with exit code {process.returncode} on {path}")
     words_of = text.splitlines()[-1].split()
-    return Outcome(
+    return SolverOutcome(
         int(words_of[1]),
         int(words_of[3]),
         words_of[5] == "valid" and process.returncode == 0,
@@ -83,7 +83,7 @@ def run_bar(bar: Bar) -> Outcome:
     )
 
 
-def _row(bar: Bar, outcome: Outcome, figure: Figure) -> str:
+def _row(bar: CostBar, outcome: SolverOutcome, figure: Figure) -> str:
     return (
         f"{bar.name:<4} {outcome.cost:>17,} {outcome.bound:>16,} {outcome.wall:>5.0f}"
         f" {outcome.processor:>6.0f} {outcome.memory_bytes >> 20:>6} {bar.most_cost:>17,}"
@@ -91,7 +91,7 @@ def _row(bar: Bar, outcome: Outcome, figure: Figure) -> str:
     )
 
 
-def _figure(bar: Bar, outcome: Outcome) -> Figure:
+def _figure(bar: CostBar, outcome: SolverOutcome) -> Figure:
     met = (
         outcome.valid
         and outcome.bound <= outcome.cost <= bar.most_cost

@@ -18,7 +18,7 @@ import pytest
 from sanitized import FLAGS, run_sanitized
 from tcc.backends.artifact.toolchain import planner_library, planner_sources
 from tcc.runtime import partition, partition_file
-from tcc.runtime.partition import Edge, Node, Partitioner, Problem, evaluate
+from tcc.runtime.partition import Partitioner, PlanEdge, PlanNode, PlanProblem, evaluate
 from trials import HERE, RUNTIME, compile_c, includes
 
 DATA = Path(__file__).parents[2] / "../shared/data"
@@ -34,13 +34,13 @@ def planner() -> Partitioner:
 # ---- oracles ------------------------------------------------------------------------------------
 
 
-def least(problem: Problem) -> int | None:
+def least(problem: PlanProblem) -> int | None:
     """The cost of the best valid plan, by trying all; None where no plan is valid."""
     every = product(*(range(len(node.costs)) for node in problem.nodes))
     return min((cost for cost, valid in (priced(problem, p) for p in every) if valid), default=None)
 
 
-def priced(problem: Problem, plan: tuple[int, ...]) -> tuple[int, bool]:
+def priced(problem: PlanProblem, plan: tuple[int, ...]) -> tuple[int, bool]:
     """The cost of a plan, and whether its memory fits at each time that a node begins."""
     cost = sum(node.costs[s] for node, s in zip(problem.nodes, plan, strict=True))
     for edge in problem.edges:
@@ -63,7 +63,7 @@ def drawn_cost(rng: random.Random, scale: int) -> int:
     return FORBIDDEN if rng.random() < 0.1 else rng.randint(0, scale)
 
 
-def drawn(seed: int) -> Problem:
+def drawn(seed: int) -> PlanProblem:
     """A problem of a few nodes: empty lives, parallel and reversed edges, loops, and all sizes."""
     rng = random.Random(seed)
     scale = rng.choice((3, 100, 10**6, FORBIDDEN))
@@ -73,24 +73,24 @@ def drawn(seed: int) -> Problem:
         width, lower = rng.randint(1, 4), rng.randint(0, 6)
         costs = [drawn_cost(rng, scale) for _ in range(width)]
         usages = [rng.randint(0, bytes_) for _ in range(width)]
-        nodes.append(Node(costs, usages, (lower, lower + rng.randint(-1, 4))))
+        nodes.append(PlanNode(costs, usages, (lower, lower + rng.randint(-1, 4))))
     edges = []
     for _ in range(rng.randint(0, 2 * len(nodes))):
         a, b = rng.randrange(len(nodes)), rng.randrange(len(nodes))
         size = len(nodes[a].costs) * len(nodes[b].costs)
-        edges.append(Edge((a, b), [drawn_cost(rng, scale) for _ in range(size)]))
+        edges.append(PlanEdge((a, b), [drawn_cost(rng, scale) for _ in range(size)]))
     limit = None if rng.random() < 0.2 else min(rng.randint(0, 2 * bytes_), 1 << 62)
-    return Problem(nodes, edges, limit)
+    return PlanProblem(nodes, edges, limit)
 
 
-def widened(problem: Problem, seed: int) -> Problem:
+def widened(problem: PlanProblem, seed: int) -> PlanProblem:
     """The problem with nodes whose second strategy no plan needs: too large for branches."""
     rng = random.Random(seed)
     nodes, edges = list(problem.nodes), list(problem.edges)
     for _ in range(41):
         node = rng.randrange(len(problem.nodes))
-        edges.append(Edge((node, len(nodes)), [0] * 2 * len(nodes[node].costs)))
-        nodes.append(Node([0, 1], [0, 0], (0, 9)))
+        edges.append(PlanEdge((node, len(nodes)), [0] * 2 * len(nodes[node].costs)))
+        nodes.append(PlanNode([0, 1], [0, 0], (0, 9)))
     return replace(problem, nodes=nodes, edges=edges)
 
 
@@ -132,7 +132,7 @@ def test_edges_may_be_turned_and_merged(planner: Partitioner) -> None:
     problem = drawn(3)
     nodes = problem.nodes
     reversed_ = [
-        Edge(
+        PlanEdge(
             (b, a), [edge.costs[r * len(nodes[b].costs) + c] for c in range(len(nodes[b].costs))
                      for r in range(len(nodes[a].costs))]
         )
@@ -146,35 +146,37 @@ def test_edges_may_be_turned_and_merged(planner: Partitioner) -> None:
 
 
 def test_sums_have_more_than_64_bits(planner: Partitioner) -> None:
-    nodes = [Node([1 << 62], [1 << 62], (0, 1)) for _ in range(100)]
-    plan = planner.partition(Problem(nodes, [], 1 << 62))
+    nodes = [PlanNode([1 << 62], [1 << 62], (0, 1)) for _ in range(100)]
+    plan = planner.partition(PlanProblem(nodes, [], 1 << 62))
     assert (plan.cost, plan.valid) == (100 << 62, False)
-    plan = planner.partition(Problem(nodes, []))
+    plan = planner.partition(PlanProblem(nodes, []))
     assert (plan.cost, plan.bound, plan.valid) == (100 << 62, plan.bound, True)
     assert plan.bound <= plan.cost
-    two = Problem(nodes[:2], [Edge((0, 1), [1 << 62])])
+    two = PlanProblem(nodes[:2], [PlanEdge((0, 1), [1 << 62])])
     assert planner.partition(two).bound == 3 << 62
 
 
 def test_a_problem_without_nodes(planner: Partitioner) -> None:
-    assert planner.partition(Problem([], [])).strategies == ()
+    assert planner.partition(PlanProblem([], [])).strategies == ()
 
 
 @pytest.mark.parametrize(
-    ("problem", "message"),
+    ("costs", "usages", "edges", "message"),
     [
-        (Problem([Node([], [], (0, 1))], []), "node 0 has no strategy"),
-        (Problem([Node([1], [], (0, 1))], []), "node 0 has not as many usages as costs"),
-        (Problem([Node([-1], [1], (0, 1))], []), "node 0 has a cost or usage that is not from 0"),
-        (Problem([Node([1 << 63], [1], (0, 1))], []), "does not fit into 64 bits"),
-        (Problem([Node([1], [1], (0, 1))], [Edge((0, 1), [1])]), "edge 0 has a node that is none"),
-        (Problem([Node([1], [1], (0, 1))], [Edge((0, 0), [])]), "edge 0 has 0 costs, not 1 x 1"),
-        (Problem([Node([1], [1], (0, 1))], [Edge((0, 0), [-1])]), "edge 0 has a cost that is not"),
+        ([], [], [], "node 0 has no strategy"),
+        ([1], [], [], "node 0 has not as many usages as costs"),
+        ([-1], [1], [], "node 0 has a cost or usage that is not from 0"),
+        ([1 << 63], [1], [], "does not fit into 64 bits"),
+        ([1], [1], [PlanEdge((0, 1), [1])], "edge 0 has a node that is none"),
+        ([1], [1], [PlanEdge((0, 0), [])], "edge 0 has 0 costs, not 1 x 1"),
+        ([1], [1], [PlanEdge((0, 0), [-1])], "edge 0 has a cost that is not"),
     ],
 )
-def test_problems_that_are_none(planner: Partitioner, problem: Problem, message: str) -> None:
+def test_problems_that_are_none(
+    planner: Partitioner, costs: list[int], usages: list[int], edges: list[PlanEdge], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
-        planner.partition(problem)
+        planner.partition(PlanProblem([PlanNode(costs, usages, (0, 1))], edges))
 
 
 def test_sanitizers_find_nothing_where_allocations_fail(tmp_path: Path) -> None:

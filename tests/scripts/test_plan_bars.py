@@ -13,7 +13,7 @@ sys.path.insert(0, str(SCRIPTS))
 
 from bars import partitions
 
-BAR = partitions.Bar("G", 5, 217_039, 217_039)
+BAR = partitions.CostBar("G", 5, 217_039, 217_039)
 
 
 def test_a_run_is_held_against_its_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_a_run_is_held_against_its_bar(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_invalid_plan_and_too_much_memory_miss() -> None:
-    outcome = partitions.Outcome(1, 1, True, 1.0, 1.0, 1 << 20)
+    outcome = partitions.SolverOutcome(1, 1, True, 1.0, 1.0, 1 << 20)
     assert partitions._figure(BAR, outcome).met
     assert not partitions._figure(BAR, replace(outcome, valid=False)).met
     assert not partitions._figure(BAR, replace(outcome, bound=2)).met
