@@ -138,9 +138,10 @@ def test_no_bound_is_above_a_best_plan(planner: Partitioner) -> None:
             continue
         assert plan.bound <= best, seed
         compared += 1
-        missed += not plan.valid or plan.cost > best
+        assert plan.valid, seed
+        missed += plan.cost > best
     assert compared > 100
-    assert missed <= compared // 20
+    assert missed <= compared // 10
 
 
 def test_edges_may_be_turned_and_merged(planner: Partitioner) -> None:

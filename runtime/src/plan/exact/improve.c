@@ -22,6 +22,7 @@ enum {
     FAR_TURNS = 16,
     SMALLEST = 48 /* nodes of a region */
 };
+static const int64_t most_fit_steps = INT64_C(1) << 28; /* less than a second */
 static const double first_rate = 0.3, cooling = 0.02;
 static const double near = 0.02; /* the excess of a plan that may be made to fit, of the limit */
 
@@ -166,6 +167,13 @@ static void turn_regions(tcc_improvement *i, int64_t steps) {
     } while (tcc_improvement_steps(i) < end && !is_over(i));
 }
 
+/* Makes the best plan fit at any cost, where no turn did, and polishes that. */
+static void fit(tcc_improvement *i) {
+    tcc_state_fit(&i->best, most_fit_steps);
+    for (int32_t k = 0; k < POLISHES && !i->best.excess; k++)
+        solve(i, &i->best, i->all, i->network->nodes, 1);
+}
+
 void tcc_improve(tcc_improvement *i) {
     if (!i->network->nodes) return;
     int64_t steps = 0; /* of the plans of the turn before */
@@ -179,6 +187,7 @@ void tcc_improve(tcc_improvement *i) {
         steps = tcc_improvement_steps(i) - middle;
         if (!i->best.excess) turn_regions(i, tcc_improvement_steps(i) - start);
     }
+    if (i->best.excess) fit(i);
 }
 
 /* ---- the state --------------------------------------------------------------------------------------- */

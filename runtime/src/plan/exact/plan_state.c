@@ -133,6 +133,48 @@ bool tcc_state_accept(tcc_state *st, const int32_t *among, int32_t count) {
     return changed;
 }
 
+/* ---- plans that must fit ------------------------------------------------------------------------------- */
+
+/* The change of one node that costs the least for the memory that it gives free in a section. */
+static tcc_move cheapest(tcc_state *st, int32_t section) {
+    const tcc_network *m = st->network;
+    tcc_move best = {.first = -1};
+    double least = 0;
+    for (int32_t i = 0; i < m->nodes; i++) {
+        if (section < m->first[i] || section >= m->last[i]) continue;
+        const int64_t *usages = m->usages + m->start[i];
+        int64_t usage = usages[st->strategies[i]], over = st->usage[section] - m->limit;
+        for (int32_t s = 0; s < tcc_width(m, i); s++) {
+            if (usages[s] >= usage) continue;
+            int64_t freed = usage - usages[s] < over ? usage - usages[s] : over;
+            st->proposed[i] = s;
+            double change = change_of(st, i), worth = change / (double)freed;
+            st->steps += 1 + m->half_start[i + 1] - m->half_start[i];
+            if (best.first >= 0 && worth >= least) continue;
+            least = worth;
+            best = (tcc_move){.change = change, .first = i, .last = s};
+        }
+    }
+    st->steps += m->nodes + m->sections;
+    return best;
+}
+
+void tcc_state_fit(tcc_state *st, int64_t steps) {
+    const tcc_network *m = st->network;
+    int64_t end = st->steps + steps;
+    while (st->excess && st->steps < end) {
+        int32_t fullest = 0;
+        for (int32_t t = 1; t < m->sections; t++)
+            if (st->usage[t] > st->usage[fullest]) fullest = t;
+        tcc_move move = cheapest(st, fullest);
+        if (move.first < 0) break;
+        const int64_t *usages = m->usages + m->start[move.first];
+        change_usage(st, move.first, usages[move.last] - usages[st->strategies[move.first]]);
+        st->strategies[move.first] = move.last;
+    }
+    st->cost = tcc_network_cost(m, st->strategies);
+}
+
 /* ---- the state --------------------------------------------------------------------------------------- */
 
 double tcc_network_cost(const tcc_network *m, const int32_t *strategies) {

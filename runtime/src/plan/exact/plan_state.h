@@ -32,5 +32,8 @@ double tcc_network_cost(const tcc_network *network, const int32_t *strategies);
 /* Takes what is worth it of the differences of `proposed` to the plan: the excess of memory never
  * grows, and where it does not shrink the cost does not grow.  Says whether the plan changed. */
 bool tcc_state_accept(tcc_state *state, const int32_t *among, int32_t count);
+/* Exchanges strategies for others of less memory, whatever they cost, until the plan fits or none is
+ * left where memory is short, in about `steps` steps at most. */
+void tcc_state_fit(tcc_state *state, int64_t steps);
 
 #endif
