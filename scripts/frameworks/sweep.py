@@ -61,7 +61,7 @@ class Sweep:
         counts = Counter(outcome for outcome, _ in outcomes.values())
         summary = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
         share = counts["pass"] / max(cases, 1)
-        lines = [f"{cases} {self._what}: {summary}; {share:.1%} pass (goal: {goal})", ""]
+        lines = [f"{cases} {self._case_kind}: {summary}; {share:.1%} pass (goal: {goal})", ""]
         width = max(map(len, outcomes), default=0)
         rows = sorted(outcomes.items(), key=lambda row: (row[1][0], row[0]))
         lines += [
