@@ -24,6 +24,7 @@ from tcc.passes.derive.derive import Derivations
 from tcc.passes.manager import Pass
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target
 
 
@@ -70,9 +71,14 @@ class Backend(Protocol):
     @classmethod
     @abstractmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        """Returns a backend for each variant of `target`.
+        """Returns a backend for each variant of `target`, whose decisions `ledger` sees.
 
         `constants` is the size of the model's constants in bytes; `tools` is the value of the
         context `tools`, or None.  Raises UserError for options that do not fit the target.

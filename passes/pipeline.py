@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import I8, U8
-from tcc.passes.choose.small_sizes import direct_where_small
 from tcc.passes.derive.algebra.fold_factors import fold_factors
 from tcc.passes.derive.derive import Derivations, derive
 from tcc.passes.derive.merge import MergePrices, merge_contractions
@@ -50,6 +49,7 @@ from tcc.passes.program.handles import erase_handles, with_ports
 from tcc.passes.program.lower_node import emit
 from tcc.passes.program.lowered import Grouped, Lowered, Plan
 from tcc.passes.program.overlap_collectives import overlap_collectives
+from tcc.passes.program.small_sizes import direct_where_small
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.precision import narrowed
 from tcc.passes.quantize.requantize import requantize

@@ -39,6 +39,7 @@ from tcc.passes.program.lowered import Lowered, Plan
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine, machine_for
@@ -64,7 +65,9 @@ class CpuBackend(Backend):
 
     kinds = ("cpu",)
 
-    def __init__(self, target: Target, options: Options, constants: int) -> None:
+    def __init__(
+        self, target: Target, options: Options, constants: int, ledger: Ledger = SILENT
+    ) -> None:
         """Raises UserError for a machine file that is damaged or of another kind of processor."""
         self.target, self.options, self.constants = target, options, constants
         self.machine = resolve_machine(options, target)
@@ -75,6 +78,7 @@ class CpuBackend(Backend):
             pairs=target.profile.multiplies_pairs,
             skips=options.numerics != "strict",
             masked=masked,
+            ledger=ledger,
         )
         # scatter_rows is a function of the host.
         self.requested = (SCATTER_ROWS, CHECK_INDICES)
@@ -91,7 +95,7 @@ class CpuBackend(Backend):
                 self.requested += (merging(MergePrices(self.planner)),)
                 # Derivations are priced for constants of the largest allowed size.
                 grown = round(constants * options.weight_growth)
-                grown_planner = schedule_planner(self.machine, grown, masked=masked)
+                grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
                 if grown_planner.prices_as(self.planner):
                     grown_planner = self.planner  # shares its memory of priced kernels
                 elif grown_planner.pricer is not None:
@@ -114,9 +118,14 @@ class CpuBackend(Backend):
 
     @classmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
-        return (cls(target, options, constants),)
+        return (cls(target, options, constants, ledger),)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         bits = self.options.weight_bits
@@ -207,6 +216,7 @@ def schedule_planner(
     pairs: bool = False,
     skips: bool = True,
     masked: bool = False,
+    ledger: Ledger = SILENT,
 ) -> CorePlanner:
     """Returns a planner that prices schedules for a model with `constants` bytes of constants.
 
@@ -229,6 +239,7 @@ def schedule_planner(
             masked=masked,
         ),
         None if constants is None else Pricer(machine, constants, pairs=pairs),
+        ledger,
     )
 
 

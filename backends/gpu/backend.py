@@ -18,7 +18,6 @@ from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.ir.types import DTYPES, F32, DType
 from tcc.options import Options
-from tcc.passes.choose.price import cheapest
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
@@ -37,9 +36,11 @@ from tcc.passes.pipeline import (
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
 from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.program.price import cheapest
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
 from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
@@ -62,20 +63,23 @@ class GpuBackend(Backend):
         requested: Sequence[Pass] | None = None,
         compilers: Compilers | None = None,
         derivations: Derivations | None = None,
+        ledger: Ledger = SILENT,
     ) -> None:
         """`requested` and `derivations` are those of the whole target, of which this may be a part;
         None: this is the whole target.  `compilers` compile all code of an artifact; None: each
         step starts its own processes."""
         self.target, self.options, self.compilers = target, options, compilers
-        self.requested = gpu_passes(target.gpus, options) if requested is None else tuple(requested)
-        self.derivations = derivations or gpu_derivations(target.gpus, options)
+        if requested is None:
+            requested = gpu_passes(target.gpus, options, ledger)
+        self.requested = tuple(requested)
+        self.derivations = derivations or gpu_derivations(target.gpus, options, ledger)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
             profile = replace(profile, warpgroups=True)
-        self.planner = BlockPlanner(profile, floats, skips=not strict)
+        self.planner = BlockPlanner(profile, floats, skips=not strict, ledger=ledger)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -96,13 +100,19 @@ class GpuBackend(Backend):
 
     @classmethod
     def variants(
-        cls, target: Target, options: Options, constants: int, tools: Any
+        cls,
+        target: Target,
+        options: Options,
+        constants: int,
+        tools: Any,
+        ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         """Returns a backend for each group of similar GPUs."""
-        requested = gpu_passes(target.gpus, options)
-        derivations = gpu_derivations(target.gpus, options)
+        requested = gpu_passes(target.gpus, options, ledger)
+        derivations = gpu_derivations(target.gpus, options, ledger)
         return tuple(
-            cls(part, options, requested, tools, derivations) for part in similar_parts(target)
+            cls(part, options, requested, tools, derivations, ledger)
+            for part in similar_parts(target)
         )
 
     def joined(self, other: Backend) -> Self | None:
@@ -227,13 +237,15 @@ def stored_floats(options: Options) -> DType:
     return DTYPES.get(options.precision, F32)
 
 
-def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]:
+def gpu_passes(
+    gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
+) -> tuple[Pass, ...]:
     """Returns the passes that all `gpus` need.
 
     Integer matmuls round once, where matmuls of dequantised values round at every step; strict
     numerics excludes them.
     """
-    planner = _planner(gpus, options)
+    planner = _planner(gpus, options, ledger)
     grouped = grouped_gemms(GroupedGemmPrices(planner, _ROW_TILES).tile_of)
     loose = () if options.numerics == "strict" else (INT8_MATMULS,)
     merges = (merging(MergePrices(planner)),) if options.derive else ()
@@ -241,19 +253,22 @@ def gpu_passes(gpus: Sequence[GpuProfile], options: Options) -> tuple[Pass, ...]
     return SMALL_TOP_K, calls, *loose, grouped, *merges
 
 
-def gpu_derivations(gpus: Sequence[GpuProfile], options: Options) -> Derivations | None:
+def gpu_derivations(
+    gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
+) -> Derivations | None:
     """Returns the prices of derivations for all `gpus`, None where none are wanted.
 
     Bilinear forms of convolutions are left out, because they were measured on CPUs alone.
     """
     if options.level < 2 or options.numerics == "strict" or not options.derive:
         return None
-    prices = Prices(_planner(gpus, options))
+    prices = Prices(_planner(gpus, options, ledger))
     return Derivations(prices, options.weight_growth, bilinear=False)
 
 
-def _planner(gpus: Sequence[GpuProfile], options: Options) -> BlockPlanner:
-    return BlockPlanner(block_profile(gpus, options.precision), stored_floats(options))
+def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockPlanner:
+    profile = block_profile(gpus, options.precision)
+    return BlockPlanner(profile, stored_floats(options), ledger=ledger)
 
 
 # GPUs share schedules if the largest has less than this many times the multiprocessors, and the

@@ -11,9 +11,11 @@ from tcc.ir.expr import Expr
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rates
+from tcc.schedule.margins import MARGINS, Margin
 
 AnySchedule: TypeAlias = Schedule | BlockSchedule
 # Rewrites an expression and returns it with the number of the stage behind which it is cut; returns
@@ -29,8 +31,8 @@ class KernelModel(Protocol):
     several stages must be `legal`, and a kernel that is not is cut.
     `updates`: kernels update slices of buffers; without it functions of the host do.
     `divides` divides long sums among tiles.
-    `tolerance`: two kernels join if the joined one is priced at no more than this factor times
-    both. Prices cannot tell smaller differences, and one kernel less saves memory and code.
+    `join_margin`: two kernels stay apart if they save more than this margin of the joined one.
+    `ledger` sees the decisions of the compile.
     A model of a machine must define `legal`, `candidates` and `price`; the other methods have
     defaults.
     """
@@ -41,7 +43,8 @@ class KernelModel(Protocol):
     scratch: bool = True
     updates: bool = False
     divides: Divides | None = None
-    tolerance: float = 1.01
+    join_margin: Margin = MARGINS["join"]
+    ledger: Ledger = SILENT
 
     @abstractmethod
     def legal(self, expr: Expr, constants: Sequence[bool]) -> bool:

@@ -4,6 +4,15 @@ from tcc.frozen import frozen
 
 
 @frozen
+class Form:
+    """The structure of a kernel that prices choose; the fields are those of `FusionLimits`."""
+
+    walks: bool | None = None
+    repeats: bool = False
+    merges_reductions: bool = False
+
+
+@frozen
 class FusionLimits:
     """Limits measured on cores with 1 MiB of second-level cache.
 
@@ -39,6 +48,11 @@ class FusionLimits:
     repeats: bool = False
     reuses_results: bool = False
     merges_reductions: bool = False
+
+    @property
+    def form(self) -> Form:
+        """Returns the fields that differ between the forms of one kernel."""
+        return Form(self.walks, self.repeats, self.merges_reductions)
 
 
 TYPICAL_LIMITS = FusionLimits()

@@ -20,6 +20,7 @@ Requires folded constants.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -28,7 +29,8 @@ from typing import Any, TypeAlias
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, constant_bytes
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
-from tcc.passes.choose.beam import Link, choose_together
+from tcc.passes.choose.beam import Link
+from tcc.passes.choose.together import decide_together, numbered
 from tcc.passes.derive.bilinear.conv_forms import forms_of
 from tcc.passes.derive.bilinear.convolutions import (
     Tiled,
@@ -46,6 +48,8 @@ from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
 from tcc.schedule.alternatives import Alternative
 
+# The text of the alternative without a replacement.
+AS_IT_IS = "as-it-is"
 # Options over this multiple of the best price are not priced together with neighbours' options.
 _HOPELESS = 1.15
 
@@ -76,7 +80,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decision:
+class SiteOptions:
     """A site with its candidates and the choice among them.
 
     `estimate` is the site's own estimate, `seconds` its own price where any candidate was priced,
@@ -91,18 +95,22 @@ class Decision:
     states: int
     chosen: Option | None = None
 
-    def alternatives(self) -> list[Alternative[Site, Option | None]]:
+    def alternatives(self) -> list[Alternative[Option | None]]:
         """Returns the site as it is, then its priced options, whose prices are raised by
         `dearer`."""
         site = self.site
-        choices: list[Alternative[Site, Option | None]] = [
-            Alternative(site, None, self.seconds or 0)
+        choices: list[Alternative[Option | None]] = [
+            Alternative(None, self.seconds or 0, name=AS_IT_IS)
         ]
+        names: Counter[str] = Counter()
         for option in self.options:
             if option.seconds is not None:
                 candidate = option.candidate
                 price = option.seconds * price_factor(candidate)
-                choices.append(Alternative(site, option, price, candidate.growth(site)))
+                names[candidate.chain] += 1
+                repeated = names[candidate.chain]
+                name = candidate.chain + (f" ({repeated})" if repeated > 1 else "")
+                choices.append(Alternative(option, price, candidate.growth(site), name))
         return choices
 
 
@@ -137,10 +145,10 @@ def _emitted(
     return None if value is None else [value]
 
 
-def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
+def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
     """Returns the candidates of every site, and the choice for all sites together."""
-    decided: dict[Any, Decision] = {}
-    ordered: list[Decision] = []
+    decided: dict[Any, SiteOptions] = {}
+    ordered: list[SiteOptions] = []
     scope_of: list[Scope] = []
     for scope in scopes(graph):
         for site in _sites(scope):
@@ -154,11 +162,19 @@ def decisions(graph: Graph, limits: Derivations) -> list[Decision]:
             price = _priced(limits.prices, entry.site, entry.seconds, option.candidate)
             option.seconds, option.why = price
     places = [decision.alternatives() for decision in ordered]
-    links = dict(_links(limits.prices, scope_of, places))
-    picks = choose_together(places, links, (limits.growth - 1) * constant_bytes(graph))
+    links = dict(_links(limits.prices, scope_of, [entry.site for entry in ordered], places))
+    ledger = limits.prices.planner.ledger
+    choices = decide_together(
+        ledger,
+        numbered(ledger, "derive", lambda: [(entry.site.key,) for entry in ordered]),
+        places,
+        links,
+        (limits.growth - 1) * constant_bytes(graph),
+        [entry.site.name for entry in ordered],
+    )
     return [
-        replace(decision, chosen=place[pick].replacement)
-        for decision, place, pick in zip(ordered, places, picks, strict=True)
+        replace(entry, chosen=choice.replacement)
+        for entry, choice in zip(ordered, choices, strict=True)
     ]
 
 
@@ -171,7 +187,7 @@ def _sites(scope: Scope) -> Iterator[Site]:
     yield from convs
 
 
-def _decided(site: Site, limits: Derivations) -> Decision:
+def _decided(site: Site, limits: Derivations) -> SiteOptions:
     """Returns a site with its candidates; a candidate whose estimate saves less than the margin is
     not to be priced."""
     prices = limits.prices
@@ -186,7 +202,7 @@ def _decided(site: Site, limits: Derivations) -> Decision:
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
     first = searches[0].estimate or 0.0
-    return Decision(site, first, direct, options, sum(result.states for result in searches))
+    return SiteOptions(site, first, direct, options, sum(result.states for result in searches))
 
 
 def _priced(
@@ -220,11 +236,14 @@ def _searches(site: Site, limits: Derivations) -> list[SearchResult]:
 
 # ---- sites together -----------------------------------------------------------------------------
 
-_Place: TypeAlias = Sequence[Alternative[Site, Option | None]]
+_Place: TypeAlias = Sequence[Alternative[Option | None]]
 
 
 def _links(
-    prices: Prices, scope_of: Sequence[Scope], places: Sequence[_Place]
+    prices: Prices,
+    scope_of: Sequence[Scope],
+    sites: Sequence[Site],
+    places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
     """Yields pairs of places with the seconds that their choices add when they are taken together.
 
@@ -233,8 +252,7 @@ def _links(
     """
     makers: dict[Value, int] = {}
     owners: dict[Node, int] = {}
-    for number, place in enumerate(places):
-        site = place[0].region
+    for number, (site, place) in enumerate(zip(sites, places, strict=True)):
         if len(place) > 1:
             for other in {owners[node] for node in site.nodes if node in owners}:
                 yield (other, number), lambda a, b: inf if a and b else 0.0
@@ -243,7 +261,8 @@ def _links(
             continue
         before = makers.get(site.operands[0])
         if before is not None and (_contested(places[before]) or _contested(place)):
-            yield (before, number), _link(prices, scope_of[number], places[before], place)
+            pair = sites[before], site
+            yield (before, number), _link(prices, scope_of[number], pair, places[before], place)
         makers.update((v, number) for n in site.neighbourhood for v in n.outputs)
 
 
@@ -256,10 +275,11 @@ def _hopeful(place: _Place) -> list[bool]:
     return [alternative.price <= _HOPELESS * best for alternative in place]
 
 
-def _link(prices: Prices, scope: Scope, first: _Place, second: _Place) -> Link:
+def _link(
+    prices: Prices, scope: Scope, sites: tuple[Site, Site], first: _Place, second: _Place
+) -> Link:
     """Returns a function from two choices to the seconds that both convolutions take together
     beyond the sum of their own prices; 0 where a choice is no form near the best price."""
-    sites = first[0].region, second[0].region
     nodes = [site.sink for site in sites]
     neighbours = (n for node in nodes for n in epilogue(scope, node))
     pair = scope.site(nodes, neighbours, stored=True)

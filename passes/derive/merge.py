@@ -26,9 +26,8 @@ from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
-from tcc.passes.choose.price import priced_kernels, unread
+from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.affine import Size, loops_of, unit
-from tcc.passes.derive.candidate import MARGIN
 from tcc.passes.derive.convert import from_expr, to_expr
 from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.record import Region, is_leaf, shape_of
@@ -36,8 +35,11 @@ from tcc.passes.derive.sites import Scope, scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import Alternative
+from tcc.schedule.choice_text import text_of
+from tcc.schedule.margins import MARGINS
 
 # The most parts of a bundle, and the most neighbours of a part that are priced with it.
 _PARTS, _AROUND = 4, 12
@@ -95,11 +97,21 @@ class MergePrices:
             computed = (node for node in graph.nodes if node not in pools)
             nodes = dict(zip(site.neighbourhood, computed, strict=True))
             copies = [Part(nodes[p.node], p.loop, p.axes) for p in bundle]
-            first, *alternatives = (
-                Alternative(bundle, way, self._seconds(graph, [copies[group] for group in way]))
+            rule, *alternatives = (
+                Alternative(
+                    way,
+                    self._seconds(graph, [copies[group] for group in way]),
+                    name=text_of(tuple(group.stop - group.start for group in way)),
+                )
                 for way in _ways(len(bundle))
             )
-            self._cheapest_of[site.key] = preferred(first, alternatives, MARGIN).replacement
+            self._cheapest_of[site.key] = self.planner.ledger.decide(
+                lambda: choice_site("merge", site.key),
+                rule,
+                alternatives,
+                MARGINS["merge"],
+                bundle[0].node.loc,
+            ).replacement
         return self._cheapest_of[site.key]
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:

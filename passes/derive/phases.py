@@ -13,10 +13,10 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_int
 from tcc.ir.types import element_count
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult
 from tcc.passes.derive.sites import Site
 from tcc.passes.graph.decompose import is_derived, phases
+from tcc.passes.program.price import unread
 from tcc.schedule.limits import Rates
 
 

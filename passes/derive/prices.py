@@ -21,11 +21,11 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.index import as_index, as_int
 from tcc.ir.types import F32
 from tcc.ops import OPS
-from tcc.passes.choose.price import timed_kernels, unread
 from tcc.passes.derive.bilinear.conv_forms import form_work
 from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
+from tcc.passes.program.price import timed_kernels, unread
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.open_sizes import Times, mean_share, together
 

@@ -14,7 +14,6 @@ from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
 from tcc.ir.types import DType, TensorType
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.affine import plain
 from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, least_seconds
 from tcc.passes.derive.algebra.fold import fold, foldable
@@ -28,6 +27,7 @@ from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import unread
 from tcc.schedule.limits import Rates
 
 # The most states of a search, and the most regions that it hands on to be priced.

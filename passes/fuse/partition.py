@@ -24,9 +24,10 @@ A concatenation that has a `Join` is a group of its own that nothing joins.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache
+from itertools import chain
 from typing import TypeAlias
 
 from tcc.frozen import frozen
@@ -39,11 +40,13 @@ from tcc.ir.op import Trait
 from tcc.ir.tile import MemorySpace
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.structure import build_group, row_major_storage
+from tcc.schedule.alternatives import Alternative, Site
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
@@ -416,32 +419,58 @@ class _Partition:
         may_extend = len(groups) == 1 and not (extra and self._is_anchor(way[-1]))
         before = completed if may_extend else []
 
-        def pays(joined: float) -> bool:
-            prices = self._seconds_apart(way, before)
-            return all(
-                joined <= (group_seconds + seconds) * self.model.tolerance for seconds in prices
-            )
+        def apart() -> Iterator[float]:
+            return (group_seconds + seconds for seconds in self._seconds_apart(way, before))
 
-        return pays(joined_seconds) or any(
-            map(pays, self._with_anchor_before(way, before, groups[0]))
+        joined = chain((joined_seconds,), self._with_anchor_before(way, before, groups[0]))
+        return self.model.ledger.either(
+            lambda: self._site(groups, ways, extra, way, before),
+            ("join", joined),
+            ("apart", apart),
+            self.model.join_margin,
+            way[0].loc,
+        )
+
+    def _site(
+        self,
+        groups: Sequence[Group],
+        ways: Sequence[list[Node]],
+        extra: Sequence[Value],
+        way: Sequence[Node],
+        before: Sequence[Node],
+    ) -> Site:
+        """Returns the site of a join: the kernels with and without it, the kernel of each node of
+        the longest `way`, and the kernel `before`."""
+        pairs = zip(ways, groups, strict=True)
+        return site(
+            "join",
+            tuple(self._joined_kernel([*w, *g.members], g, extra) for w, g in pairs),
+            tuple(self._joined_kernel(g.members, g) for g in groups),
+            tuple(self._made_of([node]) for node in way),
+            self._made_of(before) if before else None,
         )
 
     def _first_of(self, way: list[Node], group: Group) -> list[Node]:
         """Returns the nodes of a way that are best joined: all, or the first of them where a kernel
         of the remaining nodes is predicted to take less."""
-        best = way
-        lowest = self._kernel_seconds((*way, *group.members), group) or 0.0
-        lowest /= self.model.tolerance
+        if len(way) < 2:
+            return way
+        joined = self._kernel_seconds((*way, *group.members), group) or 0.0
+        parts: list[Alternative[list[Node]]] = []
         for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in later if not self._readers(n).keys() <= set(later)]
             if len(ends) > 1 or not self._sound(first, group):
                 continue
-            seconds = (self._kernel_seconds((*first, *group.members), group) or 0.0) + self._kernel(
-                later
-            )
-            if seconds < lowest:
-                best, lowest = first, seconds
-        return best
+            seconds = self._kernel_seconds((*first, *group.members), group) or 0.0
+            name = f"first-{len(first)}"
+            parts.append(Alternative(first, seconds + self._kernel(later), name=name))
+        return self.model.ledger.decide(
+            lambda: replace(self._site([group], [way], (), way, ()), kind="join-part"),
+            Alternative(way, joined, name="all"),
+            parts,
+            self.model.join_margin,
+            way[0].loc,
+        ).replacement
 
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group

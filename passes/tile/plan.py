@@ -34,6 +34,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
+from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.open_sizes import Times
 
@@ -81,7 +82,8 @@ class KernelPlanner(KernelModel):
 
     priced: int = 0
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger = SILENT) -> None:
+        self.ledger = ledger
         self._known: dict[KernelKey, Planned] = {}
         self._seconds: dict[KernelKey, float] = {}
         self._times: dict[KernelKey, Times] = {}

@@ -25,7 +25,6 @@ from tcc.ir.index import as_int
 from tcc.ir.op import Trait
 from tcc.ir.types import F32, element_count
 from tcc.ops import OPS
-from tcc.passes.choose.price import unread
 from tcc.passes.derive.bilinear.conv_forms import amplification
 from tcc.passes.derive.bilinear.guard import fails
 from tcc.passes.derive.bilinear.tiled_conv import (
@@ -45,6 +44,7 @@ from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_f
 from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
+from tcc.passes.program.price import unread
 from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the

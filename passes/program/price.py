@@ -33,7 +33,8 @@ def timed_kernels(
 def _keys(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node]
 ) -> Iterator[tuple[Kernel, KernelKey]]:
-    placed = place_graph(graph, model=planner, ends=ends)
+    with planner.ledger.trial():
+        placed = place_graph(graph, model=planner, ends=ends)
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, kernel_key(kernel, placed.layouts, constants)

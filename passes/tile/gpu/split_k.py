@@ -19,22 +19,23 @@ from tcc.ir.expr import Expr, inserted, known_extent
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
+from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import canonical, drop_unused
 from tcc.passes.fuse.split_reductions import trips
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
+from tcc.schedule.margins import MARGINS
 
 # Steps of a sum that a tile computes at once: every part is a multiple.
 _STEP = 64
-# The fraction of the price that a second kernel must save.
-_MARGIN = 0.05
-
 # Returns the best price of a kernel; None for an expression that is no block kernel.
 Prices: TypeAlias = Callable[[Expr], BlockPrice | None]
 
 
-def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, int] | None:
+def split_k(
+    expr: Expr, profile: BlockProfile, prices: Prices, ledger: Ledger = SILENT
+) -> tuple[Expr, int] | None:
     """Returns `expr` with its only reduction divided into parts, and the number of the stage that
     computes them, behind which to cut; None if that costs more, or sizes are symbolic."""
     reductions = [n for n, s in enumerate(expr.stages) if s.monoid is not None]
@@ -50,10 +51,13 @@ def split_k(expr: Expr, profile: BlockProfile, prices: Prices) -> tuple[Expr, in
     price = prices(expr) if counts else None
     if price is None or price.units >= 2 * profile.processors or price.seconds < 2 * LAUNCH:
         return None
-    rule = Alternative(expr, expr, price.seconds)
-    divided = [_with_parts(expr, number, loop, parts) for parts in counts]
-    alternatives = [Alternative(expr, e, _seconds(e, number, profile, prices)) for e in divided]
-    best = preferred(rule, alternatives, _MARGIN)
+    rule = Alternative(expr, price.seconds, name="whole")
+    divided = ((n, _with_parts(expr, number, loop, n)) for n in counts)
+    alternatives = [
+        Alternative(e, _seconds(e, number, profile, prices), name=f"{n}-parts") for n, e in divided
+    ]
+    margin = MARGINS["split-k"]
+    best = ledger.decide(lambda: site("split-k", expr), rule, alternatives, margin)
     return None if best is rule else (best.replacement, number)
 
 
