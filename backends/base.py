@@ -20,8 +20,7 @@ from tcc.backends.generated import Generated
 from tcc.debug import Trace
 from tcc.ir.graph import Graph
 from tcc.options import Options
-from tcc.passes.derive.derive import Derivations
-from tcc.passes.manager import Pass
+from tcc.passes.pipeline import GraphSettings
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import SILENT, Ledger
@@ -32,9 +31,8 @@ class Backend(Protocol):
     """Lowers and generates one model for `target`: one variant of an artifact.
 
     `kinds` are the kinds of its targets, and `suffix` is that of the file it writes.  If the file
-    is no library, `needs` says in words what runs it.  `requested` are the passes over graphs that
-    it needs.  `derivations` prices other algorithms for contractions; None: the model's algorithms
-    stay.  Methods that are not abstract have a default.
+    is no library, `needs` says in words what runs it.  `settings` say which steps on graphs
+    it needs, and how.  Methods that are not abstract have a default.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -43,8 +41,7 @@ class Backend(Protocol):
     target: Target
     options: Options
     planner: KernelPlanner
-    requested: tuple[Pass, ...] = ()
-    derivations: Derivations | None = None
+    settings: GraphSettings
 
     @property
     def priced(self) -> int:

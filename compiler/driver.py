@@ -36,7 +36,7 @@ from tcc.passes.choose.ledger import ListeningLedger
 from tcc.passes.derive.derive import SiteOptions, decisions
 from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
-from tcc.passes.pipeline import BEFORE_DERIVE
+from tcc.passes.pipeline import MERGE
 from tcc.passes.program.lower_node import check_runnable
 from tcc.runtime import Module, Port
 from tcc.runtime.comm import Comm
@@ -335,10 +335,10 @@ def model_derivations(
     UserError for a chain that is invalid for the model.
     """
     options = Options(inputs=optional_inputs(model, input_texts))
-    trace = Trace(last=BEFORE_DERIVE)
+    trace = Trace(last=MERGE)
     graph = load_model(model, dict(options.inputs), budgets=options.budgets)
     codes = variant_backends(resolve_targets(options), options, constant_bytes(graph))
-    limits = codes[0].derivations
+    limits = codes[0].settings.derivations
     try:
         optimise(graph, codes, options, trace)
     except Stopped as stopped:
@@ -346,7 +346,7 @@ def model_derivations(
             return []
         all_decisions = decisions(stopped.form, limits)
         return all_decisions if chain is None else replayed(all_decisions, chain, limits)
-    raise InternalError(f"a compile went past the step {BEFORE_DERIVE}")
+    raise InternalError(f"a compile went past the step {MERGE}")
 
 
 def input_values(model: Path) -> dict[str, Sequence[int]]:

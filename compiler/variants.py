@@ -24,10 +24,8 @@ from tcc.ir.program.lockstep import check_lockstep
 from tcc.ir.program.operands import steps_of
 from tcc.ir.program.verify import verify_program
 from tcc.options import WEIGHTS, Options
-from tcc.passes.derive.derive import Derivations
 from tcc.passes.graph.fix_sizes import fix_sizes, with_typical
-from tcc.passes.manager import Pass
-from tcc.passes.pipeline import FOLD_FACTORS, run_pipeline, step_names
+from tcc.passes.pipeline import GraphSettings, run_pipeline, step_names
 from tcc.passes.program.join_programs import join_programs
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.traffic import traffic, unfused_bytes
@@ -91,29 +89,22 @@ def optimise(
 ) -> list[tuple[Graph, ...]]:
     """Returns the optimised graphs of each variant: the general one, then one for each bucket.
 
-    Variants that request the same passes share their graphs.
+    Variants of the same settings share their graphs.
     """
-    optimised: dict[tuple[Derivations | None, tuple[Pass, ...]], tuple[Graph, ...]] = {}
+    optimised: dict[GraphSettings, tuple[Graph, ...]] = {}
     graph = with_typical(graph, dict(options.typical))
     sized_graphs = (graph, *(fix_sizes(graph, sizes) for sizes in options.bucket_sizes))
     graphs = []
-    folds = (FOLD_FACTORS,) if options.derive and options.numerics != "strict" else ()
+    folds = options.derive and options.numerics != "strict"
     for code in codes:
-        key = derived, requested = code.derivations, code.requested
-        if key not in optimised:
+        settings = replace(code.settings, fold_factors=folds, states=options.state)
+        if settings not in optimised:
             with trace.stage(_label(code, codes) + "optimise"):
-                optimised[key] = tuple(
-                    run_pipeline(
-                        sized_graph,
-                        options.level,
-                        trace,
-                        derivations=derived,
-                        requested=(*requested, *folds),
-                        states=options.state,
-                    )
+                optimised[settings] = tuple(
+                    run_pipeline(sized_graph, options.level, trace, settings)
                     for sized_graph in sized_graphs
                 )
-        graphs.append(optimised[key])
+        graphs.append(optimised[settings])
     return graphs
 
 
@@ -211,7 +202,7 @@ def _variant(
     program = replace(lowered.program, kernels=names, scratch=generated.scratch)
     verify_program(program)
     check_lockstep(program, [kernel.results for kernel in lowered.kernels])
-    bytes_moved = traffic(lowered.placed)
+    bytes_moved = traffic(lowered.placed, lowered.table.bodies)
     facts = {
         **generated.facts,
         # Bytes that a run moves through memory, and would move unfused; null with symbolic sizes.

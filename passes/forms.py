@@ -12,7 +12,8 @@ from tcc.ir.program.text import program_text
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile.text import kernel_text
 from tcc.passes.layout.assign import Kernel, Placed
-from tcc.passes.program.lowered import Grouped, Lowered
+from tcc.passes.place import Grouped
+from tcc.passes.program.lowered import Lowered
 
 Form: TypeAlias = Graph | Grouped | Placed | Lowered
 

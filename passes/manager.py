@@ -5,37 +5,28 @@
 A step is a function from form to form. It returns its argument if it changes nothing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from tcc.debug import Trace
 from tcc.errors import InternalError
-from tcc.frozen import frozen
 from tcc.passes.forms import text, verify
+from tcc.passes.steps import Step
 
 
-@frozen
-class Pass:
-    """One step of a pipeline; it runs at `level` of -O and above."""
+def run_steps(form: Any, steps: Sequence[Step], settings: Any, trace: Trace, level: int = 0) -> Any:
+    """Returns the form after every step of `level` or below whose condition holds.
 
-    name: str
-    function: Callable[[Any], Any]
-    level: int = 0
-
-
-def run_passes(form: Any, passes: Sequence[Pass], trace: Trace, level: int = 0) -> Any:
-    """Returns the form after every pass of `level` or below.
-
-    Each pass is a stage of `trace`. A form that it changed is dumped there, and verified if the
-    trace says so. Raises InternalError with the name of the pass that broke the form, and `Stopped`
-    after the pass where the trace ends.
+    Each step is a stage of `trace`. A form that it changed is dumped there, and verified if the
+    trace says so. Raises InternalError with the name of the step that broke the form, and `Stopped`
+    after the step where the trace ends.
     """
-    for step in passes:
-        if step.level > level:
+    for step in steps:
+        if step.level > level or not step.runs(settings):
             continue
         with trace.stage(step.name):
-            changed = step.function(form)
+            changed = step.apply(form, settings)
         if changed is not form:
             form = changed
             if trace.verifying:
@@ -45,9 +36,9 @@ def run_passes(form: Any, passes: Sequence[Pass], trace: Trace, level: int = 0) 
     return form
 
 
-def _verify(form: Any, step: Pass) -> None:
+def _verify(form: Any, step: Step) -> None:
     try:
         verify(form)
     except InternalError as error:
-        error.add_note(f"after pass {step.name}")
+        error.add_note(f"after step {step.name}")
         raise

@@ -21,7 +21,6 @@ from tcc.ir.types import TensorType, element_count
 from tcc.ops.control import IfAttrs, LoopAttrs, ScanAttrs, scan_length
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.layout.assign import Placed
-from tcc.passes.program.lower_graph import place_graph
 
 # Ops whose result is the operand's storage under another type, in row-major order.
 _VIEWS = frozenset({"reshape", "identity"})
@@ -68,11 +67,14 @@ def unfused_bytes(graph: Graph) -> int | None:
     return count.total
 
 
-def traffic(placed: Placed) -> Traffic | None:
-    """Returns what a run of the kernels of `placed` moves; None if sizes are symbolic."""
+def traffic(placed: Placed, placed_bodies: Mapping[Graph, Placed]) -> Traffic | None:
+    """Returns what a run of the kernels of `placed` moves; None if sizes are symbolic.
+
+    `placed_bodies` has the kernels of the bodies of loops and branches.
+    """
     count = _Count()
     try:
-        _count_steps(placed, count, {}, 1)
+        _count_steps(placed, count, {}, 1, placed_bodies)
     except _UnknownError:
         return None
     return Traffic(count.launches, count.total, count.weights)
@@ -86,14 +88,20 @@ def _count_nodes(graph: Graph, count: _Count, outer: Mapping[Value, str], trips:
     constants = {**outer, **_digests(graph)}
     for node in graph.nodes:
         if bodies(node):
-            _count_bodies(graph, node, count, constants, trips, fused=False)
+            _count_bodies(graph, node, count, constants, trips)
         elif all(v is None or v in constants for v in node.inputs):
             constants.update((v, f"{node.loc}/{v.name}") for v in node.outputs)
         elif node.op.name not in _VIEWS:
             _add(node_expr(node), node.inputs, node.outputs, count, constants, trips)
 
 
-def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trips: int) -> None:
+def _count_steps(
+    placed: Placed,
+    count: _Count,
+    outer: Mapping[Value, str],
+    trips: int,
+    placed_bodies: Mapping[Graph, Placed],
+) -> None:
     """Counts every kernel and every other node that runs."""
     constants = {**outer, **_digests(placed.graph)}
     for step in placed.steps:
@@ -104,7 +112,7 @@ def _count_steps(placed: Placed, count: _Count, outer: Mapping[Value, str], trip
             count.launches += 0 if step.every else trips
             _add(kernel.expr, kernel.operands, kernel.results, count, constants, trips)
         elif node is not None and bodies(node):
-            _count_bodies(placed.graph, node, count, constants, trips, fused=True)
+            _count_bodies(placed.graph, node, count, constants, trips, placed_bodies)
         elif node is not None:
             _add(None, node.inputs, node.outputs, count, constants, trips)
 
@@ -115,19 +123,20 @@ def _count_bodies(
     count: _Count,
     constants: Mapping[Value, str],
     trips: int,
-    *,
-    fused: bool,
+    placed_bodies: Mapping[Graph, Placed] | None = None,
 ) -> None:
-    """Counts bodies as often as they run; of two branches the one that moves more counts."""
+    """Counts bodies as often as they run; of two branches the one that moves more counts.
+
+    Without `placed_bodies` every node counts as a kernel of its own.
+    """
     times = trips * _trips(graph, node)
     counts: list[_Count] = []
     for body in bodies(node):
         inner = _Count(constants=count.constants)
-        if fused:
-            placed = place_graph(body, outer=dict.fromkeys(constants, graph))
-            _count_steps(placed, inner, constants, times)
-        else:
+        if placed_bodies is None:
             _count_nodes(body, inner, constants, times)
+        else:
+            _count_steps(placed_bodies[body], inner, constants, times, placed_bodies)
         counts.append(inner)
     count.launches += max(inner.launches for inner in counts)
     count.activations += max(inner.activations for inner in counts)

@@ -23,9 +23,10 @@ from tcc.ir.index import Index
 from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import build_group
-from tcc.passes.pipeline import CHECK_INDICES, PORTABLE, lower
+from tcc.passes.pipeline import GraphSettings, lower
+from tcc.passes.place import Plan
 from tcc.passes.program.lower_node import check_without_collectives
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
 from tcc.passes.tile.cpu.plan import CorePlanner
@@ -63,7 +64,7 @@ class CBackend(Backend):
     kinds = ("c",)
     suffix = ".c"
     needs = "a C11 compiler"
-    requested = (CHECK_INDICES,)
+    settings = GraphSettings(check_indices=True)
 
     def __init__(self, target: Target, options: Options) -> None:
         self.target, self.options = target, options
@@ -130,7 +131,7 @@ class CBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
-        return lower(graph, PORTABLE, Plan(self.planner, arena_planner(), precision), trace)
+        return lower(graph, Plan(self.planner, arena_planner(), precision), trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         """Returns the files under a placeholder name, which `write` replaces."""

@@ -1,6 +1,7 @@
 """Compiles a graph for the cores of one processor."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any, Self
 
@@ -15,37 +16,27 @@ from tcc.ir.expr import extent, known_extent
 from tcc.ir.graph import Graph
 from tcc.ir.index import free_vars, substitute
 from tcc.ir.tile.group import TileGroup
-from tcc.ir.types import DTYPES, F32
+from tcc.ir.types import DTYPES, F32, I8, U8
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
 from tcc.passes.memory.plan_arena import live_bytes
 from tcc.passes.moe.price import GroupedGemmPrices
-from tcc.passes.pipeline import (
-    CHECK_INDICES,
-    CPU,
-    INT8_WEIGHT_MATMULS,
-    REQUANTIZE,
-    SCATTER_ROWS,
-    SPLIT_AS_GIVEN,
-    SPLIT_TO_SIGNED,
-    SPLIT_ZERO_POINTS,
-    grouped_gemms,
-    lower,
-    merging,
-)
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.pipeline import GraphSettings, lower
+from tcc.passes.place import Plan
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import Machine, machine_for
+from tcc.schedule.cpu.machine import Machine
 from tcc.schedule.cpu.machine_file import machine_digest, read_machine
 from tcc.schedule.cpu.narrow_storage import most_uses
 from tcc.schedule.cpu.schedule import Schedule
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.cpu.work import group_bytes, group_flops, work_facts
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
@@ -80,30 +71,40 @@ class CpuBackend(Backend):
             masked=masked,
             ledger=ledger,
         )
+        self.settings = self._graph_settings(masked, ledger)
+
+    def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
+        options, profile = self.options, self.target.profile
+        strict = options.numerics == "strict"
         # scatter_rows is a function of the host.
-        self.requested = (SCATTER_ROWS, CHECK_INDICES)
-        if target.profile.multiplies_bytes:
-            signed, mixed = (bool(byte_dot(target.profile, u, False, 4)) for u in (False, True))
-            split = SPLIT_ZERO_POINTS if mixed else SPLIT_TO_SIGNED
-            split = SPLIT_AS_GIVEN if mixed and signed else split
-            self.requested += (INT8_WEIGHT_MATMULS, split)
-            self.requested += () if options.numerics == "strict" else (REQUANTIZE,)
-        if self.planner.pricer is not None:
-            tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
-            self.requested += (grouped_gemms(tile_of, checks=True),)
-            if options.derive:
-                self.requested += (merging(MergePrices(self.planner)),)
-                # Derivations are priced for constants of the largest allowed size.
-                grown = round(constants * options.weight_growth)
-                grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
-                if grown_planner.prices_as(self.planner):
-                    grown_planner = self.planner  # shares its memory of priced kernels
-                elif grown_planner.pricer is not None:
-                    grown_planner.pricer.counted = self.planner.pricer.counted
-                pairs = options.precision == "bf16" and target.profile.multiplies_pairs
-                prices = Prices(grown_planner, 2.0 if pairs else 1.0)
-                strict = options.numerics == "strict"
-                self.derivations = Derivations(prices, options.weight_growth, strict=strict)
+        settings = GraphSettings(scatter_rows=True, check_indices=True)
+        if profile.multiplies_bytes:
+            # Instructions multiply signed bytes with unsigned or with signed ones, or with both.
+            signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
+            settings = replace(
+                settings,
+                int8_weight_matmuls=True,
+                split_zero_points=True,
+                factor_type=(None if signed else U8) if mixed else I8,
+                requantize=not strict,
+            )
+        if self.planner.pricer is None:
+            return settings
+        tile_of = GroupedGemmPrices(self.planner, _ROW_TILES).tile_of
+        settings = replace(settings, tile_of=tile_of, checks=True)
+        if not options.derive:
+            return settings
+        # Derivations are priced for constants of the largest allowed size.
+        grown = round(self.constants * options.weight_growth)
+        grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
+        if grown_planner.prices_as(self.planner):
+            grown_planner = self.planner  # shares its memory of priced kernels
+        elif grown_planner.pricer is not None:
+            grown_planner.pricer.counted = self.planner.pricer.counted
+        pairs = options.precision == "bf16" and profile.multiplies_pairs
+        prices = Prices(grown_planner, 2.0 if pairs else 1.0)
+        derivations = Derivations(prices, options.weight_growth, strict=strict)
+        return replace(settings, merges=MergePrices(self.planner), derivations=derivations)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -135,7 +136,7 @@ class CpuBackend(Backend):
         # Processes start while the first kernels are planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
         plan = Plan(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
-        return lower(graph, CPU, plan, trace)
+        return lower(graph, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         code = compile_kernels(

@@ -29,7 +29,8 @@ from tcc.backends.cpu.calibrate_text import BLOCK, UNROLL, loops_text
 from tcc.backends.cpu.codegen import compile_object
 from tcc.backends.cpu.llvm.emit import KernelText
 from tcc.frozen import frozen
-from tcc.schedule.cpu.machine import Cache, Machine, Memory, machine_for
+from tcc.schedule.cpu.machine import Cache, Machine, Memory
+from tcc.schedule.cpu.shipped_machines import machine_for
 from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
@@ -55,13 +56,13 @@ def calibrate(target: Target) -> Machine:
     """Measures this machine's constants, with code for `target` (its own processor).
 
     Constants for latency that a core hides behind other work cannot be measured by a loop.  They
-    are taken from the processor's row.
+    are taken from the machine that tcc ships for the processor.
 
     Raises ToolError where nothing can link, UserError where the machine cannot run the code.
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
-    row = machine_for(profile)
+    default = machine_for(profile)
     with _Loops(target, cores) as loops:
         step_seconds = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.multiply) / UNROLL
@@ -86,12 +87,12 @@ def calibrate(target: Target) -> Machine:
             fma_latency=_round(loops.seconds(loops.chain) / UNROLL / cycle),
             loads=_round(loops.rate("read", loops.first) * cycle / vector),
             stores=_round(loops.rate("write", loops.first) * cycle / vector),
-            loop=row.loop,
-            wait=row.wait,
-            fold=row.fold,
-            rivals=row.rivals,
-            l3_exposed=row.l3_exposed,
-            memory_exposed=row.memory_exposed,
+            loop=default.loop,
+            wait=default.wait,
+            fold=default.fold,
+            rivals=default.rivals,
+            l3_exposed=default.l3_exposed,
+            memory_exposed=default.memory_exposed,
             crossing=_round(1 + (across - 1) * LINE / vector),
             functions=functions,
             call=call,

@@ -21,21 +21,12 @@ from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
-from tcc.passes.manager import Pass
 from tcc.passes.moe.price import GroupedGemmPrices
-from tcc.passes.pipeline import (
-    GPU,
-    GPU_PROGRAM,
-    INT8_MATMULS,
-    SMALL_TOP_K,
-    grouped_gemms,
-    legalizing,
-    lower,
-    merging,
-)
+from tcc.passes.pipeline import GraphSettings, lower
+from tcc.passes.place import Plan
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.program.lowered import Lowered
 from tcc.passes.program.price import cheapest
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
@@ -60,19 +51,15 @@ class GpuBackend(Backend):
         self,
         target: Target,
         options: Options,
-        requested: Sequence[Pass] | None = None,
+        settings: GraphSettings | None = None,
         compilers: Compilers | None = None,
-        derivations: Derivations | None = None,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`requested` and `derivations` are those of the whole target, of which this may be a part;
-        None: this is the whole target.  `compilers` compile all code of an artifact; None: each
+        """`settings` are those of the whole target, of which this may be a part; None: this is the
+        whole target.  `compilers` compile all code of an artifact; None: each
         step starts its own processes."""
         self.target, self.options, self.compilers = target, options, compilers
-        if requested is None:
-            requested = gpu_passes(target.gpus, options, ledger)
-        self.requested = tuple(requested)
-        self.derivations = derivations or gpu_derivations(target.gpus, options, ledger)
+        self.settings = settings or graph_settings(target.gpus, options, ledger)
         strict = options.numerics == "strict"
         floats = stored_floats(options)
         profile = block_profile(target.gpus, options.precision)
@@ -108,12 +95,8 @@ class GpuBackend(Backend):
         ledger: Ledger = SILENT,
     ) -> tuple[Self, ...]:
         """Returns a backend for each group of similar GPUs."""
-        requested = gpu_passes(target.gpus, options, ledger)
-        derivations = gpu_derivations(target.gpus, options, ledger)
-        return tuple(
-            cls(part, options, requested, tools, derivations, ledger)
-            for part in similar_parts(target)
-        )
+        settings = graph_settings(target.gpus, options, ledger)
+        return tuple(cls(part, options, settings, tools, ledger) for part in similar_parts(target))
 
     def joined(self, other: Backend) -> Self | None:
         """Returns a backend for the GPUs of both, if they are of one vendor and all or none have
@@ -137,7 +120,7 @@ class GpuBackend(Backend):
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
             self.compilers.start()  # their start takes about as long as the lowering
-        return lower(graph, GPU, Plan(self.planner, arena_planner(), self.precision), trace)
+        return lower(graph, Plan(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
         if self.compilers is not None:
@@ -162,7 +145,7 @@ class GpuBackend(Backend):
             return lowered
         self.planner.exchange(changes)
         plan = Plan(self.planner, arena_planner(), self.precision, packed=lowered.placed.surface)
-        return lower(lowered.placed, GPU_PROGRAM, plan, trace)
+        return lower(lowered.placed, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
         code = self._compiled(lowered.table.bounds, names, lowered.alignments, portable=True)
@@ -237,33 +220,28 @@ def stored_floats(options: Options) -> DType:
     return DTYPES.get(options.precision, F32)
 
 
-def gpu_passes(
+def graph_settings(
     gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
-) -> tuple[Pass, ...]:
-    """Returns the passes that all `gpus` need.
+) -> GraphSettings:
+    """Returns the steps on graphs that all `gpus` need.
 
     Integer matmuls round once, where matmuls of dequantised values round at every step; strict
-    numerics excludes them.
+    numerics excludes them.  Bilinear forms of convolutions are left out of the derivations, because
+    they were measured on CPUs alone.
     """
-    planner = _planner(gpus, options, ledger)
-    grouped = grouped_gemms(GroupedGemmPrices(planner, _ROW_TILES).tile_of)
-    loose = () if options.numerics == "strict" else (INT8_MATMULS,)
-    merges = (merging(MergePrices(planner)),) if options.derive else ()
-    calls = legalizing(partial(cheapest, planner=planner))
-    return SMALL_TOP_K, calls, *loose, grouped, *merges
-
-
-def gpu_derivations(
-    gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
-) -> Derivations | None:
-    """Returns the prices of derivations for all `gpus`, None where none are wanted.
-
-    Bilinear forms of convolutions are left out, because they were measured on CPUs alone.
-    """
-    if options.level < 2 or options.numerics == "strict" or not options.derive:
-        return None
-    prices = Prices(_planner(gpus, options, ledger))
-    return Derivations(prices, options.weight_growth, bilinear=False)
+    planner, strict = _planner(gpus, options, ledger), options.numerics == "strict"
+    derivations = None
+    if options.level >= 2 and not strict and options.derive:
+        prices = Prices(_planner(gpus, options, ledger))
+        derivations = Derivations(prices, options.weight_growth, bilinear=False)
+    return GraphSettings(
+        small_top_k=True,
+        cheapest=partial(cheapest, planner=planner),
+        int8_matmuls=not strict,
+        tile_of=GroupedGemmPrices(planner, _ROW_TILES).tile_of,
+        merges=MergePrices(planner) if options.derive else None,
+        derivations=derivations,
+    )
 
 
 def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockPlanner:

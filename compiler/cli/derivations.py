@@ -5,11 +5,11 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.ir.graph import GraphBuilder
+from tcc.ir.region import Region
+from tcc.ir.region.convert import region_text
 from tcc.passes.derive.algebra.cost import constant_stages, products
 from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.convert import region_text
 from tcc.passes.derive.derive import SiteOptions
-from tcc.passes.derive.record import Region
 from tcc.passes.derive.replayed import REPLAYED
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import Site, composed

@@ -21,10 +21,11 @@ from tcc.target import Target, parse_targets
 
 if TYPE_CHECKING:
     from tcc.backends.cpu import calibrate as measuring
-    from tcc.schedule.cpu import machine_file
+    from tcc.schedule.cpu import machine_file, shipped_machines
 else:
     measuring = later("tcc.backends.cpu.calibrate")
     machine_file = later("tcc.schedule.cpu.machine_file")
+    shipped_machines = later("tcc.schedule.cpu.shipped_machines")
 
 _PACKAGES = (
     "numpy onnx networkx llvmlite click rich apache-tvm-ffi ziglang triton torch onnxruntime"
@@ -128,11 +129,13 @@ def _processor() -> dict[str, str]:
     except UserError as error:
         return {"processor": f"not supported: {error.what}"}
     profile = target.profile
+    machine = shipped_machines.machine_for(profile)
     caches = (bytes_text(size) for size in (profile.l1, profile.l2, profile.l3))
     return {
         "processor": f"{target.text}, {profile.vector_bits}-bit vectors",
         "features": " ".join(profile.features),
         "caches": ", ".join(caches),
+        "machine": str(shipped_machines.machine_path(machine.name)),
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from tcc.errors import UserError
 from tcc.frontends.scope import LARGEST_SIZE, Operand, Operands, Scope
-from tcc.ir.graph import GraphBuilder
+from tcc.ir.graph import Graph
 from tcc.ir.index import Index, IndexLike, as_index, as_int, const, maximum
 from tcc.ir.types import F32, I32, I64, STRING, DType, element_count
 from tcc.ops import OPS
@@ -50,19 +50,27 @@ class Emitter:
         other.scope = scope
         return other
 
-    def body_scope(self, name: str, outer_symbols: set[str] | None = None) -> Scope:
-        """Returns a scope for a body of this node.
-
-        The body sees the names of the enclosing scopes.  It sees the enclosing symbols in
-        `outer_symbols`; by default all that exist.  Pass a set where the body's own inputs created
-        symbols.  `name` is "body" for a body that a loop repeats.
-        """
-        outer, path = self.scope, f"{self.loc}/{name}"
-        builder = GraphBuilder(path, parent=outer.builder)
-        outside = set(outer.session.symbols) if outer_symbols is None else outer_symbols
-        scope = Scope(outer.session, builder, outer.opsets, outer, f"{path}/", outside=outside)
-        scope.repeats = name == "body"
-        return scope
+    def scan(
+        self,
+        states: Sequence[Operand],
+        rows: Sequence[Operand],
+        body: Graph,
+        input_reverse: Sequence[bool] = (),
+        output_reverse: Sequence[bool] = (),
+    ) -> tuple[Operand, ...]:
+        """Runs `body` for each row along the first axes of `rows`; returns the last states, then
+        the stacked rows that the body gives.  No axis is walked backwards by default."""
+        outputs = len(body.outputs) - len(states)
+        return self.emit_all(
+            "scan",
+            [*states, *rows],
+            body=body,
+            num_scan_inputs=len(rows),
+            input_axes=(0,) * len(rows),
+            input_reverse=tuple(input_reverse) or (False,) * len(rows),
+            output_axes=(0,) * outputs,
+            output_reverse=tuple(output_reverse) or (False,) * outputs,
+        )
 
     # ---- axes and sizes
 

@@ -142,7 +142,7 @@ def run_cell(
     scanned = [projected]
     if lengths is not None:
         scanned.append(ctx.counted(projected.shape[0]))
-    scope = ctx.body_scope("step" if not reverse else "step_back")
+    scope = ctx.scope.body(ctx.loc, "step" if not reverse else "step_back")
     old = [scope.wrap(scope.builder.input("state", state.type)) for state in states]
     x = scope.wrap(scope.builder.input("x", _row_type(projected)))
     with ctx.inside(scope).writing() as inner:
@@ -154,16 +154,7 @@ def run_cell(
         row = inner.where(is_active, row, 0.0)
         new = tuple(inner.where(is_active, *pair) for pair in zip(new, old, strict=True))
     body = scope.builder.finish(o.value for o in (*new, row))
-    results = ctx.emit_all(
-        "scan",
-        [*states, *scanned],
-        body=body,
-        num_scan_inputs=len(scanned),
-        input_axes=(0,) * len(scanned),
-        input_reverse=(reverse,) * len(scanned),
-        output_axes=(0,),
-        output_reverse=(reverse,),
-    )
+    results = ctx.scan(states, scanned, body, (reverse,) * len(scanned), (reverse,))
     return (results[-1], *results[:-1])
 
 

@@ -1,7 +1,7 @@
-"""The values of names during the import of a model, and the addition of nodes to the graph.
+"""The values of a model during its import, and the addition of nodes to the graph.
 
     Operand         a value under construction: a graph value, a constant, or a tensor of sizes
-    Scope           the names of one graph, body or function, and the builder its nodes go to
+    Scope           the graph, body or function that new nodes go to, and what is known of its sizes
     ImportSession   the state that the whole import shares
 
 Constants and tensors of sizes become graph values only when a node reads them, so computations on
@@ -13,17 +13,13 @@ from __future__ import annotations
 
 import math
 import re
-import time
-from collections import ChainMap, Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import ChainMap, Counter
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
-import onnx
-from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import InternalError, UserError
-from tcc.frontends.onnx.tensors import TensorReader
 from tcc.frontends.shapes import MAX_SIZES, check_types, is_small, propagate, sizes_of_array
 from tcc.ir.graph import GraphBuilder, Value, carrier, map_sizes
 from tcc.ir.index import Index, as_int, const, free_vars, symbol
@@ -166,29 +162,15 @@ Operands: TypeAlias = Sequence[Operand | None]  # None where an optional one is 
 
 @dataclass(slots=True)
 class ImportSession:
-    """State of one import.
+    """State that the scopes of one import share.
 
-    `run_nodes` imports a scope's pending nodes (set by the importer).  `write` adds a node for the
-    source node under import (set by `Emitter.writing`).  `producer` is the program that wrote the
-    model, as the model says.  `drawn` counts random nodes by name, because bodies and functions may
-    be imported several times.
+    `write` adds a node for the source node under import (set by `Emitter.writing`).  `drawn` counts
+    random nodes by name, because bodies and functions may be imported several times.
     """
 
-    tensors: TensorReader
-    functions: Mapping[tuple[str, str, str], onnx.FunctionProto]
-    run_nodes: Callable[[Scope], None]
-    budgets: Budgets = field(default=BUDGETS)
-    producer: str = ""
     symbols: dict[str, int] = field(default_factory=dict)
     drawn: Counter[str] = field(default_factory=Counter)
-    nodes: int = 0
-    depth: int = 0
-    calls: tuple[tuple[str, str, str], ...] = ()
     write: Callable[..., Operand] = _nothing_under_import
-    until: float = field(init=False)  # deadline on the clock `time.monotonic`
-
-    def __post_init__(self) -> None:
-        self.until = time.monotonic() + self.budgets.import_seconds
 
     def fresh_symbol(
         self,
@@ -216,88 +198,49 @@ def _identifier(text: str) -> str:
 
 @dataclass(slots=True, eq=False)
 class Scope:
-    """The names of one graph.
+    """One graph under construction, and what is known of its sizes.
 
-    `parent` is the scope that contains a body; its names are visible.  `enclosing` is the scope
-    that contains a body or a function.  `outside` has the symbols that a body sees from outside,
-    where that is not all.  `wide` maps a pair of sizes to the size to which they broadcast, `short`
-    a long formula to its symbol. `joins` maps a size to the sizes known to be equal to it or 1.
-    `bound` maps an operand and a lower bound to the symbols of its elements.  Bodies see both
-    tables; outer scopes do not see a body's entries.
+    `parent` is the scope that contains a body.  `enclosing` is the scope that contains a body or a
+    function.  `outside` has the symbols that a body sees from outside, where that is not all.
+    `wide` maps a pair of sizes to the size to which they broadcast, `short` a long formula to its
+    symbol. `joins` maps a size to the sizes known to be equal to it or 1.  `bound` maps an operand
+    and a lower bound to the symbols of its elements.  Bodies see both tables; outer scopes do not
+    see a body's entries.
 
-    `pending` are the nodes not imported yet.  `ends` maps the graph's results to their declared
-    ranks.  `ways` lists the comparisons of sizes that hold here.  `repeats`: a loop repeats the
-    graph.  `seed` seeds its random nodes, once one was added.
+    `repeats`: a loop repeats the graph.  `seed` seeds its random nodes, once one was added.
     """
 
     session: ImportSession
     builder: GraphBuilder
-    opsets: Mapping[str, int]
     parent: Scope | None = None
     path: str = ""
     enclosing: Scope | None = None
     outside: set[str] | None = None
     wide: dict[tuple[Index, Index], Index] = field(default_factory=dict)
     short: dict[Index, Index] = field(default_factory=dict)
-    names: dict[str, Operand | None] = field(default_factory=dict)
     joins: ChainMap[Index, frozenset[Index]] = field(default_factory=ChainMap)
     bound: ChainMap[tuple[Operand, int], tuple[Index, ...]] = field(default_factory=ChainMap)
-    pending: deque[onnx.NodeProto] = field(default_factory=deque)
-    ends: Mapping[str, int | None] = field(default_factory=dict)
-    ways: tuple[tuple[tuple[Index, Index] | None, bool], ...] = ()
     repeats: bool = False
     seed: Operand | None = None
 
     def __post_init__(self) -> None:
         if self.parent:
             self.enclosing = self.parent
-            self.ways = self.parent.ways
             self.joins = self.parent.joins.new_child()
             self.bound = self.parent.bound.new_child()
 
-    def find(self, name: str) -> Operand | None:
-        """Returns the operand of an ONNX name; None for '' and for absent optional function inputs.
+    def body(self, loc: str, name: str, symbols: set[str] | None = None) -> Self:
+        """Returns a scope for the body `name` of the node at `loc`.
 
-        Raises KeyError for an undefined name.
+        The body sees the enclosing `symbols`; by default all that exist.  Pass a set where the
+        body's own inputs created symbols.  `name` is "body" for a body that a loop repeats.
         """
-        if not name:
-            return None
-        scope: Scope | None = self
-        while scope is not None:
-            if name in scope.names:
-                return scope.names[name]
-            scope = scope.parent
-        raise KeyError(name)
-
-    def define(self, name: str, operand: Operand | None, where: str) -> None:
-        """Binds a name to its operand; raises `UserError` if it is bound already."""
-        if not name:
-            return
-        if name in self.names:
-            raise UserError(f"'{name}' is defined twice", where=where)
-        self.names[name] = operand
-
-    def define_initializers(
-        self, graph: onnx.GraphProto, weights: Mapping[int, memoryview] | None = None
-    ) -> None:
-        """Defines the graph's constants: dense ones as views, sparse ones as filled-in arrays.
-
-        `weights` maps an initialiser's number to raw data outside of the protobuf.  Names that are
-        inputs already keep the inputs as their values.
-        """
-        raw, inputs = weights or {}, set(self.names)
-        for number, tensor in enumerate(graph.initializer):
-            if tensor.name in inputs:
-                continue
-            where = f"{self.path}initializer {tensor.name[:200]}"
-            array, dtype = self.session.tensors.array(tensor, where, raw.get(number))
-            self.define(tensor.name, self.constant(array, dtype, tensor.name), where)
-        for sparse in graph.sparse_initializer:
-            if sparse.values.name in inputs:
-                continue
-            where = f"{self.path}initializer {sparse.values.name[:200]}"
-            array, dtype = self.session.tensors.dense(sparse, where)
-            self.define(sparse.values.name, self.constant(array, dtype, sparse.values.name), where)
+        path = f"{loc}/{name}"
+        builder = GraphBuilder(path, parent=self.builder)
+        symbols = set(self.session.symbols) if symbols is None else symbols
+        scope = type(self)(self.session, builder, self, f"{path}/", outside=symbols)
+        scope.repeats = name == "body"
+        return scope
 
     def constant(
         self,

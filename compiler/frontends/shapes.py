@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.errors import UserError
-from tcc.frontends.onnx.tensors import LARGEST_TENSOR, elements_of
+from tcc.frontends.elements import LARGEST_TENSOR, elements_of
 from tcc.frozen import frozen
 from tcc.ir.index import (
     Index,

@@ -11,7 +11,7 @@ from re import findall
 from typing import NamedTuple
 
 from tcc.errors import UserError
-from tcc.passes.derive.record import Region
+from tcc.ir.region import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Arguments
 

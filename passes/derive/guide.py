@@ -20,10 +20,10 @@ from itertools import product
 from math import gcd
 from typing import TypeAlias
 
-from tcc.passes.derive.affine import Affine, is_multiple
+from tcc.ir.region import Region, Stage, is_leaf
+from tcc.ir.region.affine import Affine, is_multiple
+from tcc.ir.region.edit import readers
 from tcc.passes.derive.derivation import Step, applied
-from tcc.passes.derive.edit import readers
-from tcc.passes.derive.record import Region, Stage, is_leaf
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused

@@ -23,14 +23,14 @@ from tcc.frozen import frozen
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, const
+from tcc.ir.region import Region, is_leaf, shape_of
+from tcc.ir.region.affine import Size, loops_of, unit
+from tcc.ir.region.convert import from_expr, to_expr
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
 from tcc.passes.choose.content import site as choice_site
-from tcc.passes.derive.affine import Size, loops_of, unit
-from tcc.passes.derive.convert import from_expr, to_expr
 from tcc.passes.derive.prices import site_graph, stand_ins
-from tcc.passes.derive.record import Region, is_leaf, shape_of
 from tcc.passes.derive.sites import Scope, scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify

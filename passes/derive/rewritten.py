@@ -13,17 +13,17 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
+from tcc.ir.region import Factor, Region, Stage
+from tcc.ir.region.affine import plain
+from tcc.ir.region.check import Unchecked
+from tcc.ir.region.convert import region_text, to_expr
 from tcc.ir.types import DType, TensorType
-from tcc.passes.derive.affine import plain
 from tcc.passes.derive.algebra.cost import constant_stages, count, estimate, least_seconds
 from tcc.passes.derive.algebra.fold import fold, foldable
 from tcc.passes.derive.algebra.instance import agree
 from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, SearchResult
-from tcc.passes.derive.check import Unchecked
-from tcc.passes.derive.convert import region_text, to_expr
 from tcc.passes.derive.guide import is_regular, repairs
-from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express

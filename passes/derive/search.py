@@ -12,10 +12,10 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from tcc.passes.derive.canonical import fingerprint
+from tcc.ir.region import Region
+from tcc.ir.region.canonical import fingerprint
 from tcc.passes.derive.derivation import applied
 from tcc.passes.derive.guide import Steps, apply_free_steps, is_regular, moves, repairs
-from tcc.passes.derive.record import Region
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Refused
 

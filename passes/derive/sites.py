@@ -18,11 +18,11 @@ from tcc.frozen import entity
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
 from tcc.ir.index import as_int
+from tcc.ir.region import Region, Stage, reads_inside
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import with_sources
 from tcc.ir.types import element_count
 from tcc.passes.derive.algebra.terms import WIDE, Flattened, is_near_one
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import with_sources
-from tcc.passes.derive.record import Region, Stage, reads_inside
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from tcc.ir.expr import MONOIDS, Expr, Stage, extent, reads, with_reads, with_sources
+from tcc.ir.expr.rename import bound_indices, canonical, renamed
 from tcc.ir.expr.scalar import (
     Apply,
     IndexValue,
@@ -25,13 +26,12 @@ from tcc.ir.expr.scalar import (
     read,
     read_at,
     reads_of_stages,
-    substitute_all,
     substitute_indices,
     transform,
     walk,
 )
 from tcc.ir.graph import Node, Value, Values
-from tcc.ir.index import Index, Substitution, Var, Vars, free_vars, iterator, var_of, within
+from tcc.ir.index import free_vars, iterator, var_of, within
 from tcc.ir.op import exact
 from tcc.ir.types import U64, TensorType
 from tcc.passes.fuse.hoist import hoist_normalisers
@@ -148,7 +148,7 @@ def _renumbered(
     stage: Stage, first: int, sources: tuple[int | StageRef | None, ...], prefix: str
 ) -> Stage:
     """Returns `stage` with sources of the composed expression, and reductions named by `prefix`."""
-    named = _own_names(stage, prefix if stage.reduce or _bound(stage) else "")
+    named = _own_names(stage, prefix if stage.reduce or bound_indices(stage) else "")
 
     def composed(old: Source) -> Source:
         if isinstance(old, StageRef):
@@ -164,29 +164,10 @@ def _renumbered(
 def _own_names(stage: Stage, prefix: str) -> Stage:
     """Returns a stage whose result iterators have the same names in all stages, so that elementwise
     reads are inlined without renaming."""
-    inner = (*stage.reduce, *_bound(stage))
+    inner = (*stage.reduce, *bound_indices(stage))
     mapping = {v: iterator(f"s.{n}", extent(v)) for n, v in enumerate(stage.iters)}
     mapping |= {v: iterator(f"{prefix}.{n}", extent(v)) for n, v in enumerate(inner)}
-    return _renamed(stage, mapping)
-
-
-def _bound(stage: Stage) -> Vars:
-    """Returns the data-dependent indices of a stage, each once, in order of use."""
-    return tuple(dict.fromkeys(v for node in reads(stage) for v, _ in node.indirect))
-
-
-def _renamed(stage: Stage, mapping: Substitution) -> Stage:
-    """Returns `stage` with iterators and data-dependent indices renamed simultaneously."""
-    return replace(
-        stage,
-        iters=_vars(stage.iters, mapping),
-        reduce=_vars(stage.reduce, mapping),
-        body=substitute_all(stage.body, mapping),
-    )
-
-
-def _vars(variables: Vars, mapping: Substitution) -> Vars:
-    return tuple(free_vars(mapping[v])[0] for v in variables)
+    return renamed(stage, mapping)
 
 
 # ---- inlining -----------------------------------------------------------------------------------
@@ -297,23 +278,6 @@ def drop_unused(expr: Expr) -> tuple[Expr, tuple[int, ...]]:
     stages = tuple(with_sources(expr.stages[n], renumbered) for n in stage_numbers)
     params = tuple(expr.params[n] for n in operand_place)
     return Expr(params, stages, tuple(map(renumbered_ref, expr.outputs))), tuple(operand_place)
-
-
-def canonical(expr: Expr) -> Expr:
-    """Returns the expression with iterators i0, i1, ... and data-dependent indices t0, t1, ... in
-    order of use."""
-    count = bound = 0
-    stages = []
-    for stage in expr.stages:
-        mapping: dict[Var, Index] = {}
-        for var in stage.loops:
-            mapping[var] = iterator(f"i{count}", extent(var))
-            count += 1
-        for var in _bound(stage):
-            mapping[var] = iterator(f"t{bound}", extent(var))
-            bound += 1
-        stages.append(_renamed(stage, mapping))
-    return replace(expr, stages=tuple(stages))
 
 
 @lru_cache(maxsize=1024)  # prices and lowering compare a group's forms several times

@@ -24,7 +24,7 @@ from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
 from tcc.schedule.cpu.choose import choose
-from tcc.schedule.cpu.core import TYPICAL_CORE, CoreModel
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.cpu.sliding_window import kept_gain, strips_fit
@@ -81,10 +81,6 @@ class CpuKernels(KernelModel):
         assert self.pricer is not None
         assert isinstance(schedule, Schedule)
         return self.pricer.price(group, schedule).seconds
-
-
-# A core with 512-bit vectors, for inspection without a target.
-TYPICAL = CpuKernels(TYPICAL_CORE)
 
 
 @lru_cache(maxsize=4096)  # the search for the cheapest kernels splits and joins groups repeatedly

@@ -44,7 +44,6 @@ from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
-from tcc.passes.fuse.cpu_legality import TYPICAL
 from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import Alternative, Site
 from tcc.schedule.backend import KernelModel
@@ -101,9 +100,7 @@ class Group:
         return (*outputs, *self.extra)
 
 
-def partition(
-    graph: Graph, model: KernelModel = TYPICAL, ends: Collection[Node] = ()
-) -> tuple[Group, ...]:
+def partition(graph: Graph, model: KernelModel, ends: Collection[Node] = ()) -> tuple[Group, ...]:
     """Returns the groups in an order in which they can run; nodes without expression stand alone.
 
     `model.legal` has the last word on a join; the nodes `ends` stay alone.

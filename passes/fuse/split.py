@@ -15,10 +15,11 @@ from typing import Any
 
 from tcc.frozen import entity
 from tcc.ir.expr import Expr, Stage, extent, reads, with_sources
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Source, StageRef, reads_of_stages
 from tcc.ir.graph import Value, Values
 from tcc.passes.choose.content import site
-from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop

@@ -14,10 +14,11 @@ from dataclasses import replace
 from math import prod
 
 from tcc.ir.expr import Expr, Stage, extent, known_extent, with_stages
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, Vars, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
-from tcc.passes.fuse.compose import canonical, is_contraction
+from tcc.passes.fuse.compose import is_contraction
 from tcc.passes.fuse.sliding_window import shared_loops
 from tcc.schedule.limits import FusionLimits
 

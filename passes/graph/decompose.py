@@ -33,7 +33,7 @@ from tcc.ops import OPS
 from tcc.passes.graph.emit import emit
 
 
-def decompose_transposed(graph: Graph, *, whole: Callable[[Node], bool] | None = None) -> Graph:
+def decompose_transposed(graph: Graph, whole: Callable[[Node], bool] | None = None) -> Graph:
     """Returns `graph` with transposed convolutions as convolutions, where weights are constant and
     `whole` does not keep the node."""
     return rewritten(graph, partial(_transposed, whole=whole))

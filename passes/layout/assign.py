@@ -112,6 +112,11 @@ class Placed:
         """Returns the kernels that always run, in their order."""
         return tuple(s.kernel for s in self.steps if s.kernel and s.kernel.condition is None)
 
+    def visible(self, outer: Mapping[Value, Graph] | None) -> dict[Value, Graph]:
+        """Returns the constants of the graph, and `outer`, those of the graphs around it, each with
+        its graph."""
+        return {**(outer or {}), **dict.fromkeys(self.graph.constants, self.graph)}
+
     def with_kernels(self, of: Callable[[Kernel], Kernel]) -> tuple[ProgramStep, ...]:
         """Returns the steps with `of(kernel)` in place of each kernel."""
         return tuple(s if s.kernel is None else replace(s, kernel=of(s.kernel)) for s in self.steps)

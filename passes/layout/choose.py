@@ -27,14 +27,14 @@ from typing import Any, TypeAlias
 
 from tcc.frozen import entity
 from tcc.ir.expr import Expr, Stage, inserted, reads, with_sources
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Read, StageRef, read_from
-from tcc.ir.graph import Value
+from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index, as_int, free_vars, var_of
 from tcc.ir.layout import Layout, axis_order
 from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.choose.content import site
 from tcc.passes.choose.together import forced_numbers, numbered, settle_all
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.schedule.alternatives import Alternative, saves
@@ -65,14 +65,17 @@ class _Class:
     kernels: tuple[Kernel, ...]
 
 
-def choose_layouts(placed: Placed, planner: KernelPlanner, constants: Collection[Value]) -> Placed:
+def choose_layouts(
+    placed: Placed, planner: KernelPlanner, outer: Mapping[Value, Graph] | None = None
+) -> Placed:
     """Returns `placed` with the orders of its kernels' lowest price, and with copies merged into
     their readers; without prices, `placed` itself.
 
-    `constants` are those of the graph and of the graphs around it.
+    `outer` maps the constants of the graphs around a body to their graphs.
     """
     if not planner.prices_layouts:
         return placed
+    constants = placed.visible(outer)
     prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
     rule = {c: prices.total(c.kernels) for c in classes}

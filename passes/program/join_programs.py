@@ -69,7 +69,10 @@ class _Joining:
         self._groups = {group: number for number, group in enumerate(program.groups)}
         self._known = {b.place: n for n, b in enumerate(self._buffers) if _is_shared(b.place)}
         self._table = KernelTable(
-            list(general.table.bounds), dict(general.table.numbers), list(general.table.locs)
+            list(general.table.bounds),
+            dict(general.table.numbers),
+            list(general.table.locs),
+            general.table.bodies,
         )
         self._kernels, self._alignments = list(general.kernels), list(general.alignments)
         self._branches: list[tuple[Register, Body]] = []

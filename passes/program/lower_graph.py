@@ -8,7 +8,7 @@ Every stored value gets a buffer. Buffers inside the run are `Arena` places, who
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
 from tcc.ir.expr import ExprBuilder, extent
 from tcc.ir.expr.scalar import index_value
-from tcc.ir.graph import Graph, Handle, Node, Value
+from tcc.ir.graph import Graph, Handle, Value
 from tcc.ir.index import (
     Index,
     Var,
@@ -60,30 +60,28 @@ from tcc.ir.program import (
     Weight,
 )
 from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
-from tcc.passes.fuse.cpu_legality import TYPICAL
-from tcc.passes.fuse.guards import split_guards
-from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
-from tcc.passes.fuse.partition import partition
 from tcc.passes.graph.state import updates_in_place
-from tcc.passes.layout.assign import Kernel, Placed, ProgramStep, assign_layouts
-from tcc.passes.layout.choose import choose_layouts
-from tcc.passes.layout.divide_sums import with_divided_sums
+from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import WeightTable, stored_bytes
+from tcc.passes.place import Plan, place_graph
 from tcc.passes.program.lower_sizes import SizeRegisters
-from tcc.passes.quantize.precision import FULL, Precision, narrowed
+from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
-from tcc.schedule.backend import KernelModel
 
 _NO_TRIP = const(0)
 
 
 @dataclass(slots=True)
 class KernelTable:
-    """The kernels of an artifact: each structure once, in order of first launch."""
+    """The kernels of an artifact: each structure once, in order of first launch.
+
+    `bodies` has the kernels of each loop and branch, and where their values lie.
+    """
 
     bounds: list[Bound] = field(default_factory=list)
     numbers: dict[Bound, int] = field(default_factory=dict)
     locs: list[str] = field(default_factory=list)
+    bodies: dict[Graph, Placed] = field(default_factory=dict)
 
     def number(self, bound: Bound, loc: str) -> int:
         """Returns the number of a kernel, which is added if it is new."""
@@ -297,16 +295,15 @@ class GraphLowering:
     def child(self, graph: Graph) -> GraphLowering:
         """Returns a frame for a body, which sees the buffers of the graphs around it."""
         planner = self.context.planner
-        placed = place_graph(graph, self.context.precision, self.constants, planner)
-        constants = {**self.constants, **dict.fromkeys(placed.graph.constants, placed.graph)}
-        placed = choose_layouts(placed, planner, constants)
+        settings = Plan(planner, precision=self.context.precision, outer=self.constants)
+        self.context.kernels.bodies[graph] = placed = place_graph(graph, settings)
         return GraphLowering(
             self.context,
             placed,
             self.registers.inner(),
             dict(self.buffers),
             {**self.layouts, **placed.layouts},
-            constants,
+            placed.visible(self.constants),
             top=self.top or self,
             trip=self.trip,
         )
@@ -339,24 +336,6 @@ class GraphLowering:
             else:
                 planned = self.context.planner.plan(step.kernel, self.layouts, handles)
                 self.launch(planned, again=step.condition is not None)
-
-
-def place_graph(
-    graph: Graph,
-    precision: Precision = FULL,
-    outer: Mapping[Value, Graph] | None = None,
-    model: KernelModel = TYPICAL,
-    ends: Collection[Node] = (),
-) -> Placed:
-    """Returns the partition, layouts and stored types of a graph. For a body, `outer` maps the
-    constants of the graphs around it to their graphs."""
-    constants = {**(outer or {}), **dict.fromkeys(graph.constants, graph)}
-    guards = split_guards(graph)
-    groups = partition(guards.graph, model, ends)
-    if outer is not None:
-        groups = fuse_horizontally(guards.graph, groups, constants, model)
-    placed = narrowed(assign_layouts(graph, groups, model), precision, constants)
-    return with_divided_sums(placed, model.divides)
 
 
 def byte_count(type_: TensorType) -> Index:
@@ -394,8 +373,8 @@ def lower_program(
     """
     graph = placed.graph
     context = Context(planner, KernelTable(), WeightTable(graph.store), lower_node, precision)
-    constants = dict.fromkeys(graph.constants, graph)
-    frame = GraphLowering(context, placed, SizeRegisters(), {}, dict(placed.layouts), constants)
+    layouts, constants = dict(placed.layouts), placed.visible(None)
+    frame = GraphLowering(context, placed, SizeRegisters(), {}, layouts, constants)
     ports = _input_ports(frame, graph)
     _output_targets(frame, graph)
     frame.steps()

@@ -14,6 +14,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.layout.assign import Placed, ProgramStep
+from tcc.passes.place import Plan
 from tcc.passes.program.lower_calls import (
     BY_KERNELS,
     CALLS,
@@ -32,7 +33,7 @@ from tcc.passes.program.lower_random import (
     lower_stream_number,
     lower_trip_number,
 )
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.program.lowered import Lowered
 
 _LOWER: Mapping[str, Lower] = MappingProxyType(
     {
@@ -66,7 +67,7 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     lower(frame, node)
 
 
-def emit(plan: Plan, placed: Placed) -> Lowered:
+def emit(placed: Placed, plan: Plan) -> Lowered:
     """Plans the kernels, and lowers the program that launches them."""
     placed = replace(placed, surface=plan.packed)
     program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.program.lower_graph import place_graph
+from tcc.passes.place import Plan, place_graph
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
 from tcc.schedule.open_sizes import Times
 
@@ -34,7 +34,7 @@ def _keys(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node]
 ) -> Iterator[tuple[Kernel, KernelKey]]:
     with planner.ledger.trial():
-        placed = place_graph(graph, model=planner, ends=ends)
+        placed = place_graph(graph, Plan(planner, ends=ends, priced=True))
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, kernel_key(kernel, placed.layouts, constants)

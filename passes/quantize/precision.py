@@ -27,6 +27,7 @@ from typing import TypeGuard
 import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, known_extent, reads, with_reads
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     Read,
     Scalar,
@@ -56,7 +57,6 @@ from tcc.ir.layout import Layout, offset, row_major
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F16, F32, I8, I32, DType, TensorType, element_count
 from tcc.ops.algebra.levels import nibbles
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.fuse.partition import seen_by_others
 from tcc.passes.layout.assign import Kernel, Placed, operand_reads
 from tcc.passes.layout.weights import Rounded
@@ -117,15 +117,15 @@ class _Matmul:
 def narrowed(
     placed: Placed,
     precision: Precision,
-    constants: Mapping[Value, Graph],
+    outer: Mapping[Value, Graph] | None = None,
 ) -> Placed:
     """Returns `placed` with values stored in the types of `precision`; itself where these are f32.
 
-    `constants` are those of the graph and the graphs around it.
+    `outer` maps the constants of the graphs around a body to their graphs.
     """
     if precision.floats is F32 and not precision.bits:
         return placed
-    return _Narrowing(placed, precision, constants).run()
+    return _Narrowing(placed, precision, placed.visible(outer)).run()
 
 
 class _Narrowing:

@@ -20,6 +20,7 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.expr import Expr, Stage, extent, reads, with_reads, with_sources
 from tcc.ir.expr.evaluate import evaluate_expr
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import (
     Apply,
     Cast,
@@ -42,7 +43,6 @@ from tcc.ir.index import Var, free_vars, of_atom
 from tcc.ir.layout import row_major
 from tcc.ir.op import Array
 from tcc.ir.types import I8, I32, U8, TensorType, element_count
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.quantize.zero_points import signed_bytes
 from tcc.schedule.nest import multiplied

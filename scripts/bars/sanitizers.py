@@ -13,7 +13,7 @@ from junit import counted
 
 from bars.figures import Figure, absent, say
 
-RUNTIME_TESTS = ("tests/runtime", "tests/e2e/test_client.py", "tests/e2e/test_artifacts.py")
+RUNTIME_TESTS = ("tests/runtime", "tests/e2e/test_c_client.py", "tests/e2e/test_artifacts.py")
 
 
 def sanitizers(folder: Path) -> Iterator[Figure]:

@@ -28,7 +28,7 @@ from tcc.options import read_options
 
 from gpu.exemptions import EXEMPTIONS
 from gpu.observe import judge, observations, with_machine_code
-from tests.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_families
+from tests.lib.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_families
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:

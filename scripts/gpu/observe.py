@@ -12,8 +12,8 @@ from tcc.backends.gpu.code import Job
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.ir.tile import TileKernel
 
-from tests.oracle.gpu.code_rules import CheckedKernel, breaches
-from tests.oracle.gpu.machine_code import machine_codes
+from tests.lib.oracle.gpu.code_rules import CheckedKernel, breaches
+from tests.lib.oracle.gpu.machine_code import machine_codes
 
 
 @dataclass(frozen=True)

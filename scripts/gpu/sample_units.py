@@ -21,7 +21,7 @@ from typing import Any
 
 from environment import ROOT
 
-sys.path[:0] = [str(ROOT / "tests" / "backends" / "gpu"), str(ROOT)]
+sys.path[:0] = [str(ROOT / "tests" / "lib" / "interpreter"), str(ROOT)]
 
 import interpret  # before anything else imports Triton
 import numpy as np
@@ -37,7 +37,7 @@ from tcc.ir.types import BF16, BOOL, F16
 from tcc.options import read_options
 from tcc.variants import optimise, variant_backends
 
-from tests.oracle.tile.evaluate import evaluate_kernel
+from tests.lib.oracle.tile.evaluate import evaluate_kernel
 
 # Bounds of the distance: sums in another order, and one rounding more or less.
 _EXACT, _ROUNDED = 1e-4, 3e-2

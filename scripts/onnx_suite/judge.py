@@ -19,7 +19,7 @@ from tcc.errors import ToolError, UserError
 from onnx_suite.cases import Case, category, mismatch
 from onnx_suite.exact import exact
 from onnx_suite.modes import MODES
-from tests.backends.cpu.pool_here import PoolHere
+from tests.lib.pool_here import PoolHere
 
 # The outcomes of a case, from good to bad.
 OUTCOMES = MappingProxyType(

@@ -79,10 +79,14 @@ def is_script(path: Path) -> bool:
 @cache
 def folder_imports(folder: str) -> tuple[set[str], set[str]]:
     """The names of a folder's modules and their folders, which its files may import by these where
-    it is no source folder; the top modules that its files import."""
+    it is no source folder; the top modules that its files import.
+
+    A folder of tests of `torch` has its name, and is not what `import torch` means.
+    """
+    packages = modules(set().union(*EXTRAS.values()))
     own, found = set[str](), set[str]()
     for path in python_files([folder]):
-        own |= set() if folder in SOURCES else {path.stem, path.parent.name}
+        own |= set() if folder in SOURCES else {path.stem, path.parent.name} - packages
         text = path.read_text(encoding="utf-8")
         looks = any(f"{function}(" in text for function in LOOKING)
         for node in (ast.walk if looks else statements)(ast.parse(text)):

@@ -15,7 +15,7 @@ import pytest
 import tcc
 from onnx import TensorProto, helper
 
-from tests.backends.elf_symbols import dynamic, newest_glibc
+from tests.lib.elf_symbols import dynamic, newest_glibc
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ("compiler", "passes", "backends", "runtime")
@@ -165,7 +165,7 @@ def assert_found_beside(clone: Path, python: Path) -> None:
         assert check_output(*command, cwd=clone.parent) == expected
 
 
-def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None:
+def test_the_wheel_holds_code_sources_machines_and_the_built_runtime(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         names = set(archive.namelist())
     modules = {
@@ -174,8 +174,9 @@ def test_the_wheel_holds_code_sources_and_the_built_runtime(wheel: Path) -> None
         else f"tcc/{path.relative_to(ROOT)}"
         for name in SOURCES
         for path in (ROOT / name).rglob("*")
-        if path.suffix in (".py", ".c", ".h")
+        if path.suffix in (".py", ".c", ".h", ".json")
     }
+    assert "tcc/schedule/cpu/machines/znver5.json" in modules
     assert modules - names == set()
     assert not any("left_by_an_earlier_build" in name for name in names)
     assert any(name.startswith("tcc/runtime/lib/") for name in names)

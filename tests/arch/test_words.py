@@ -1,7 +1,10 @@
 """Names are nouns, and sentences begin with their subject or verb."""
 
+from pathlib import Path
+
 import pytest
 
+from tests.arch.drawn_texts import draw, population
 from tests.arch.names import ROOT, bound_names, room_shares, sources
 from tests.arch.texts import poor_heads, texts
 
@@ -45,3 +48,12 @@ def test_names_are_counted_once_a_binding() -> None:
 )
 def test_heads_are_those_of_docstrings_and_comments(text: str, count: int) -> None:
     assert len([head for part in texts(text) for head in poor_heads(part)]) == count
+
+
+def test_equal_seeds_draw_equal_texts(tmp_path: Path) -> None:
+    (tmp_path / "compiler").mkdir()
+    lines = [f"# Why {n}.\nx = {n}  # fmt: skip\n" for n in range(9)]
+    (tmp_path / "compiler" / "a.py").write_text("\n".join(lines), encoding="utf-8")
+    texts = [*population(tmp_path)]
+    assert {text.text for text in texts} == {f"Why {n}." for n in range(9)}
+    assert draw(texts, 4, seed=3) == draw(texts, 4, seed=3) != draw(texts, 4, seed=4)

@@ -21,18 +21,26 @@ def texts(source: str) -> Iterator[str]:
 
 def comments(source: str) -> Iterator[str]:
     """Yields the comments of a module; comments of lines that follow one another are one."""
+    for _, comment in comments_at(source):
+        yield comment
+
+
+def comments_at(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the comments of a module, each with the number of its first line."""
     lines: list[str] = []
-    last = 0
+    first = last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT and not token.string.startswith("#!"):
             alone = not token.line[: token.start[1]].strip()
             if lines and (not alone or token.start[0] != last + 1):
-                yield "\n".join(lines)
+                yield first, "\n".join(lines)
                 lines = []
+            if not lines:
+                first = token.start[0]
             lines.append(token.string.lstrip("# "))
             last = token.start[0]
     if lines:
-        yield "\n".join(lines)
+        yield first, "\n".join(lines)
 
 
 def poor_heads(text: str) -> list[str]:

@@ -15,6 +15,8 @@ from tcc.cli.commands import COMMANDS
 from tcc.errors import InternalError, ToolError, UserError
 from tcc.frontends.torch.converters import CONVERTERS
 from tcc.ops import OPS
+from tcc.schedule.cpu.machine_file import read_machine
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
 from tests.processes import finished, started
 
@@ -188,6 +190,7 @@ def test_doctor_prints_facts(capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert facts["processor"].startswith("cpu:x86-64 (")
     assert {"tcc", "python", "numpy", "cc", "zig", "huge pages"} <= set(facts)
+    assert read_machine(Path(facts["machine"])) == shipped_machine(Path(facts["machine"]).stem)
 
 
 def test_ops_prints_the_table(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from tcc.backends.artifact.encode_program import decode_program
 from tcc.cli.sizes import fitting_shapes
 from tcc.errors import UserError
 
-from tests.e2e.agreement import model_of, value
+from tests.lib.agreement import model_of, value
 
 FLOAT = TensorProto.FLOAT
 SILERO = Path(__file__).parents[2] / "../shared/models/silero_vad.onnx"

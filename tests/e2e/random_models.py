@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from .agreement import FLOAT, INT32, INT64, Array, model_of, value
+from tests.lib.agreement import FLOAT, INT32, INT64, Array, model_of, value
 
 node = helper.make_node
 DOUBLE, HALF = TensorProto.DOUBLE, TensorProto.FLOAT16

@@ -22,11 +22,11 @@ from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
-from tcc.schedule.cpu.machine import MACHINES
 from tcc.schedule.cpu.machine_file import machine_digest, machine_text
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.target import isa_feature
 
-from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
 CLIENT = Path(__file__).with_name("client.c")
 node = helper.make_node
@@ -187,7 +187,7 @@ def test_kept_ir_is_shown_and_becomes_assembly(
 
 def test_a_machine_file_is_an_input_of_the_compile(avx2: Path, tmp_path: Path) -> None:
     file = tmp_path / "machine.json"
-    machine = replace(MACHINES["x86-64-v3"], name="mine", cores=1)
+    machine = replace(shipped_machine("x86-64-v3"), name="mine", cores=1)
     file.write_text(machine_text(machine))
     (variant,) = read_manifest(build(tmp_path, cpu="x86-64-v3", machine=file))["variants"]
     mine = variant["machine"]

@@ -13,8 +13,7 @@ from onnx import parser
 from tcc.errors import UserError
 
 from tests.draws import RNG
-
-from .agreement import Array, assert_agree, expected, session
+from tests.lib.agreement import Array, assert_agree, expected, session
 
 Shapes = dict[str, tuple[int, ...]]
 

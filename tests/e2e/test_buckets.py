@@ -12,8 +12,18 @@ from onnx import helper
 from tcc import runtime
 from tcc.errors import UserError
 
-from .agreement import FLOAT, INT64, Array, assert_agree, expected, model_of, session, value
-from .test_sizes import attention, normal
+from tests.lib.agreement import (
+    FLOAT,
+    INT64,
+    Array,
+    assert_agree,
+    expected,
+    model_of,
+    session,
+    value,
+)
+
+from .test_symbolic_sizes import attention, normal
 
 node = helper.make_node
 

@@ -17,9 +17,8 @@ from tcc.driver import compile_model, load_model
 from tcc.options import read_options
 from tcc.runtime import abi
 
+from tests.lib.agreement import BOOL, FLOAT, INT64, value
 from tests.ranks import on_ranks, run_ranks
-
-from .agreement import BOOL, FLOAT, INT64, value
 
 node = helper.make_node
 

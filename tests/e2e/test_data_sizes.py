@@ -7,7 +7,17 @@ import pytest
 import tcc
 from onnx import helper
 
-from .agreement import BOOL, FLOAT, INT64, Array, assert_agree, expected, model_of, session, value
+from tests.lib.agreement import (
+    BOOL,
+    FLOAT,
+    INT64,
+    Array,
+    assert_agree,
+    expected,
+    model_of,
+    session,
+    value,
+)
 
 node = helper.make_node
 

@@ -17,7 +17,7 @@ from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from .agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
 
 EXPERTS, TOP, DEPTH, WIDTH = 8, 2, 64, 96
 
@@ -124,7 +124,7 @@ def test_experts_of_one_token_are_read_where_they_lie() -> None:
 
     def orders(tokens: int) -> int:
         graph = load_model(layer(tokens, 256, 320), {})
-        made = run_pipeline(graph, 2, Trace(None, None), requested=code.requested)
+        made = run_pipeline(graph, 2, Trace(None, None), settings=code.settings)
         return sum(n.op.name == "expression" for n in made.nodes)
 
     assert orders(1) == 0

@@ -16,7 +16,7 @@ from onnx import helper
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from .agreement import FLOAT, INT64, value
+from tests.lib.agreement import FLOAT, INT64, value
 
 node = helper.make_node
 N = 1 << 30

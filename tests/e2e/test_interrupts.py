@@ -24,9 +24,8 @@ from tcc import cli
 from tcc.errors import TccError, UserError
 from tcc.runtime import Module, abi
 
+from tests.lib.agreement import BOOL, FLOAT, INT64, model_of, value
 from tests.processes import started
-
-from .agreement import BOOL, FLOAT, INT64, model_of, value
 
 node = helper.make_node
 ENDLESS = np.array(1 << 62)

@@ -15,7 +15,7 @@ from tcc import runtime
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from .agreement import FLOAT, assert_agree, model_of, session, value
+from tests.lib.agreement import FLOAT, assert_agree, model_of, session, value
 
 SIDE = 1024
 BYTES = SIDE * SIDE * 4  # of a matrix

@@ -14,7 +14,7 @@ import tcc
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument, RuntimeException
 from tcc.errors import TccError
 
-from .agreement import assert_agree, expected, session
+from tests.lib.agreement import assert_agree, expected, session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -16,7 +16,7 @@ from tcc import cli
 from tcc.errors import UserError
 from tcc.options import TOLERANCES
 
-from tests.e2e.agreement import model_of, value
+from tests.lib.agreement import model_of, value
 from tests.processors import distinct
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -24,9 +24,8 @@ from tcc import temporary as temporary_module
 from tcc.backends.artifact.publish import folder_beside
 from tcc.temporary import temporary_folder
 
+from tests.lib.agreement import FLOAT, model_of, value
 from tests.processes import started
-
-from .agreement import FLOAT, model_of, value
 
 ROOT = Path(__file__).parents[2]
 

@@ -25,7 +25,7 @@ from torch.export import Dim, ExportedProgram
 from torch.export.experimental import _export_forward_backward
 from torch.utils import _pytree as pytree
 
-from tests.fuzz.hostile_archives import members, packed, program
+from tests.lib.fuzz.hostile_archives import members, packed, program
 
 pytestmark = pytest.mark.xdist_group("torch")
 

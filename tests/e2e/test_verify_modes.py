@@ -16,7 +16,7 @@ from tcc.cli import comparison
 from tcc.options import TOLERANCES
 from tcc.passes.quantize import precision
 
-from .agreement import model_of, value
+from tests.lib.agreement import model_of, value
 
 node = helper.make_node
 SILERO = Path(__file__).parents[2] / "../shared/models/silero_vad.onnx"

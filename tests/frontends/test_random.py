@@ -22,8 +22,9 @@ from tcc.passes.graph.cse import merge_equal_nodes
 from tcc.passes.graph.fold_constants import fold_constants
 from tcc.passes.pipeline import run_pipeline
 
-from .oracle import model_of
-from .torch_samples import Call
+from tests.lib.import_oracle import model_of
+
+from .torch.torch_samples import Call
 
 # One worker loads and warms torch's export and its compiler.
 pytestmark = pytest.mark.xdist_group("torch")

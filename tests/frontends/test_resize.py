@@ -13,7 +13,7 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 
-from .oracle import check
+from tests.lib.import_oracle import check
 
 COORDINATES = ("align_corners", "half_pixel", "pytorch_half_pixel", "asymmetric")
 MODES = ("linear", "cubic", "floor", "ceil", "round_prefer_floor", "round_prefer_ceil")

@@ -12,9 +12,9 @@ from tcc.ir.index import const
 from tcc.ir.types import F8E8M0, F32, TensorType, tensor
 from tcc.ops import OPS
 
-from .compiled import check, failure_of
-from .graphs import Generated, generate
-from .judge import expect, wrong
+from tests.lib.fuzz.compiled import check, failure_of
+from tests.lib.fuzz.graphs import Generated, generate
+from tests.lib.fuzz.judge import expect, wrong
 
 
 def test_a_seed_is_one_graph() -> None:

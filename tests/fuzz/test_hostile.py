@@ -12,9 +12,9 @@ import tcc
 from tcc.errors import UserError
 from tcc.frontends import load_model
 
-from .hostile import cases
-from .hostile_artifacts import cases as artifacts
-from .hostile_case import Action, Outcome, text_model
+from tests.lib.fuzz.hostile import cases
+from tests.lib.fuzz.hostile_artifacts import cases as artifacts
+from tests.lib.fuzz.hostile_case import Action, Outcome, text_model
 
 CASES = cases()
 # Bytes that may be a model after all, and what only the run can refuse, are left to the script.

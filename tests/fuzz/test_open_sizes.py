@@ -10,10 +10,10 @@ from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.passes.graph.settle_sizes import settle_sizes
 
-from . import open_layers
-from .open_compiled import check
-from .open_judge import differences
-from .open_sizes import Arrays, generate
+from tests.lib.fuzz import open_layers
+from tests.lib.fuzz.open_compiled import check
+from tests.lib.fuzz.open_judge import differences
+from tests.lib.fuzz.open_sizes import Arrays, generate
 
 
 @pytest.mark.parametrize("first", range(0, 30, 10))

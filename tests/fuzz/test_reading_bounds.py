@@ -15,8 +15,8 @@ from tcc.errors import UserError
 from tcc.frontends import load_model
 from tcc.ir.container import SEAL, SEAL_MAGIC
 
-from .hostile_archives import members, packed
-from .hostile_artifacts import cases as artifacts
+from tests.lib.fuzz.hostile_archives import members, packed
+from tests.lib.fuzz.hostile_artifacts import cases as artifacts
 
 MIB = 1 << 20
 MOST_BYTES, MOST_SECONDS = 256 * MIB, 10

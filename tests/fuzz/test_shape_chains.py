@@ -9,8 +9,8 @@ import pytest
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 
-from .chain_check import chain_failures, differences
-from .shape_chains import generate
+from tests.lib.fuzz.chain_check import chain_failures, differences
+from tests.lib.fuzz.shape_chains import generate
 
 
 @pytest.mark.parametrize("first", range(0, 20, 5))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from .hostile_case import plain
-from .kept import kept_inputs
-from .targets import importer, pattern
+from tests.lib.fuzz.hostile_case import plain
+from tests.lib.fuzz.kept import kept_inputs
+from tests.lib.fuzz.targets import importer, pattern
 
 
 @pytest.mark.parametrize("name", ["importer", "artifact", "pattern"])

@@ -17,7 +17,7 @@ from tcc.ir.lists import (
 )
 from tcc.ir.types import F32, I64, STRING, TensorType
 
-from tests.oracle.graph.parse import parse_graph
+from tests.lib.oracle.graph.parse import parse_graph
 
 TYPES = (
     sequence_of(F32),

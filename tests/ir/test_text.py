@@ -21,9 +21,9 @@ from tcc.ir.index import const, iterator, symbol
 from tcc.ir.op import OpSpec
 from tcc.ir.types import BOOL, F16, F32, F64, I64, TensorType, tensor
 
-from tests.oracle.expr.parse import parse_expr
-from tests.oracle.graph.parse import parse_graph
-from tests.oracle.index.parse import parse_index
+from tests.lib.oracle.expr.parse import parse_expr
+from tests.lib.oracle.graph.parse import parse_graph
+from tests.lib.oracle.index.parse import parse_index
 
 from .generate import graphs, indices
 

@@ -15,11 +15,20 @@ import pytest
 from tcc.ir.op import Trait
 from tcc.ops import OPS
 
+from tests.lib.op_matrix.batch import PLAIN, Results, Variant, run_batch, run_together
+from tests.lib.op_matrix.cases import (
+    CASES,
+    SYMBOLIC_CASES,
+    Case,
+    check,
+    fewer,
+    judge_all,
+    reference,
+    rows,
+    some,
+)
+from tests.lib.op_matrix.special import SpecialCase, differs, one_of
 from tests.processors import distinct
-
-from .batch import PLAIN, Results, Variant, run_batch, run_together
-from .cases import CASES, SYMBOLIC_CASES, Case, check, fewer, judge_all, reference, rows, some
-from .special import SpecialCase, differs, one_of
 
 BATCH = 120
 
@@ -30,7 +39,7 @@ NO_RESULT = (
     "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "rank",
     "run_seed", "trip_number",
 )  # fmt: skip
-# Their operands are no arrays: tests/e2e/test_lists.py compiles them.
+# Their operands are no arrays: tests/e2e/test_sequences.py compiles them.
 OF_LISTS = ("list_at", "list_concat", "list_erase", "list_expect", "list_insert", "list_length")
 WHOLE = tuple(c for c in CASES if c.op.name not in NO_RESULT and not c.half)
 HALVES = tuple(c for c in CASES if c.op.name not in NO_RESULT and c.half)

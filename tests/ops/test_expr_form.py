@@ -10,7 +10,7 @@ from tcc.ir.op import OpSpec
 from tcc.ir.types import TensorType, dtype_of, tensor
 from tcc.ops import OPS
 
-from tests.oracle.expr.parse import parse_expr
+from tests.lib.oracle.expr.parse import parse_expr
 
 from .samples import samples_of
 

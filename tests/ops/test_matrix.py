@@ -11,8 +11,9 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.op import OpSpec, Tolerance, Trait
 from tcc.ops import OPS
 
-from . import oracle, structure_models, tolerance
-from .cases import CASES, SYMBOLIC_CASES, Case, check, each, reference, symbolic
+from tests.lib.op_matrix import oracle, structure_models, tolerance
+from tests.lib.op_matrix.cases import CASES, SYMBOLIC_CASES, Case, check, each, reference, symbolic
+
 from .samples import Sample
 
 # Rows and samples where ONNX Runtime departs from the operator's text or leaves the result open.

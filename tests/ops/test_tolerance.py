@@ -7,7 +7,7 @@ import pytest
 from tcc.ir.op import Tolerance
 from tcc.ir.types import F16, F32
 
-from . import tolerance
+from tests.lib.op_matrix import tolerance
 
 ONES = np.ones(4, np.float32)
 STEP = np.float32(2.0**-23)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 from tcc.ir.types import BF16, F16, F32, DType
 
-from .batch import run_batch
-from .unary import all_halves, cases_of, dense_floats, measured
+from tests.lib.op_matrix.batch import run_batch
+from tests.lib.op_matrix.unary import all_halves, cases_of, dense_floats, measured
 
 # One of each kind of code: polynomials, quotients, selections, roundings, compositions.
 NAMES = ("abs", "atan", "elu", "exp", "gelu", "log", "reciprocal", "sign", "sin", "tanh")

@@ -22,14 +22,15 @@ from tcc.ir.graph.verify import verify_graph
 from tcc.ir.types import DTypeKind, TensorType
 from tcc.ops import OPS
 from tcc.passes.memory.plan_arena import plan_arena
-from tcc.passes.program.lower_graph import lower_program, place_graph
+from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.runtime.module import Module, load
 from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
 
-from tests.oracle.graph.parse import parse_graph
+from tests.lib.oracle.graph.parse import parse_graph
+from tests.passes.placing import place_graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Run = Callable[[Graph], Module]

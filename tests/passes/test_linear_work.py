@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,14 +11,14 @@ from tcc.backends.artifact.planner import arena_planner
 from tcc.ir.graph import Graph, Value
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.pipeline import CPU, passes
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import GRAPH, LOWER, PLAIN
+from tcc.passes.place import Plan
 from tcc.passes.tile.plan import KernelPlanner
 
-from tests.oracle.calls import calls_of
+from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
-from .test_choose_layouts import planner
+from .layout.test_choose import planner
 
 _ROWS, _WIDTH, _HEADS = 16, 32, 2
 # Calls of a step below which what it does once shows.
@@ -71,10 +72,10 @@ def work(graph: Graph, kernels: KernelPlanner) -> dict[str, int]:
 
         found[name] = calls_of(step)
 
-    for each in passes(None):
-        run(each.name, each.function)
-    for name, function in CPU:
-        run(name, lambda form, function=function: function(plan, form))
+    for steps, settings in ((GRAPH, PLAIN), (LOWER, plan)):
+        for step in steps:
+            if step.runs(settings):
+                run(step.name, partial(step.apply, settings=settings))
     return found
 
 

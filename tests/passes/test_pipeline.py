@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,19 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.passes.forms import text
 from tcc.passes.layout.assign import Placed
-from tcc.passes.manager import Pass, run_passes
-from tcc.passes.pipeline import CPU, FOLD_FACTORS, GPU, PIPELINE, lower, run_pipeline, step_names
-from tcc.passes.program.lowered import Lowered, Plan
+from tcc.passes.manager import run_steps
+from tcc.passes.pipeline import (
+    GRAPH,
+    LOWER,
+    PLAIN,
+    GraphSettings,
+    lower,
+    run_pipeline,
+    step_names,
+)
+from tcc.passes.place import PLACE, Plan
+from tcc.passes.program.lowered import Lowered
+from tcc.passes.steps import Step
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
@@ -41,12 +52,13 @@ graph g(%x : f32[2]) {
 def test_only_changed_graphs_are_dumped(read: Read, tmp_path: Path) -> None:
     other = TEXT.replace("relu", "exp")
     passes = (
-        Pass("same", lambda graph: graph),
-        Pass("other", lambda graph: read(other)),
-        Pass("never", lambda graph: read("refused"), level=3),
+        Step("same", lambda graph: graph),
+        Step("other", lambda graph: read(other)),
+        Step("never", lambda graph: read("refused"), level=3),
+        Step("left out", lambda graph: read("refused"), when="requantize"),
     )
     trace = Trace(tmp_path, verifying=True)
-    after = run_passes(read(TEXT), passes, trace, 2)
+    after = run_steps(read(TEXT), passes, PLAIN, trace, 2)
     assert [n.op.name for n in after.nodes] == ["exp", "neg"]
     assert [p.name for p in tmp_path.iterdir()] == ["00-other.txt"]
     assert (tmp_path / "00-other.txt").read_text() == other
@@ -58,17 +70,16 @@ def test_the_pass_that_breaks_a_graph_is_named(read: Read) -> None:
         return replace(graph, nodes=graph.nodes[1:])
 
     with pytest.raises(InternalError) as caught:
-        run_passes(read(TEXT), (Pass("cut", cut),), Trace(verifying=True))
-    assert "after pass cut" in caught.value.__notes__
+        run_steps(read(TEXT), (Step("cut", cut),), PLAIN, Trace(verifying=True))
+    assert "after step cut" in caught.value.__notes__
 
 
-LOWERINGS = {"cpu": (CPU, CorePlanner(TYPICAL_CORE)), "gpu": (GPU, BlockPlanner())}
+PLANNERS = {"cpu": CorePlanner(TYPICAL_CORE), "gpu": BlockPlanner()}
 
 
-@pytest.mark.parametrize("kind", LOWERINGS)
+@pytest.mark.parametrize("kind", PLANNERS)
 def test_every_form_is_verified_and_written(read: Read, tmp_path: Path, kind: str) -> None:
-    steps, planner = LOWERINGS[kind]
-    lower(read(TEXT), steps, Plan(planner, arena_planner()), Trace(tmp_path, verifying=True))
+    lower(read(TEXT), Plan(PLANNERS[kind], arena_planner()), Trace(tmp_path, verifying=True))
     written = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
     assert written["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
     assert "expr(p0: f32[2])" in written["assign-layouts"]
@@ -100,36 +111,66 @@ def broken_expression(placed: Placed) -> Placed:
 def test_the_step_that_breaks_a_later_form_is_named(
     read: Read, after: str, fault: Callable[[Any], Any]
 ) -> None:
-    steps = [step for step in CPU if step[0] != "describe-ports"]
-    place = [name for name, _ in steps].index(after) + (after != "emit")
-    steps.insert(place, ("fault", lambda plan, form: fault(form)))
+    steps = [step for step in LOWER if step.name != "describe-ports"]
+    place = [step.name for step in steps].index(after) + (after != "emit")
+    steps.insert(place, Step("fault", fault))
+    plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
     with pytest.raises(InternalError) as caught:
-        lower(
-            read(TEXT),
-            tuple(steps),
-            Plan(CorePlanner(TYPICAL_CORE), arena_planner()),
-            Trace(verifying=True),
-        )
-    assert "after pass fault" in caught.value.__notes__
+        run_steps(read(TEXT), steps, plan, Trace(verifying=True))
+    assert "after step fault" in caught.value.__notes__
 
 
 def test_a_compile_ends_after_any_step_and_shows_the_form(read: Read) -> None:
-    for name, _ in CPU:
+    for step in LOWER:
+        plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
+        if step.when not in ("", "ports") and not step.runs(plan):
+            continue
         with pytest.raises(Stopped) as stopped:
-            lower(
-                read(TEXT), CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner()), Trace(last=name)
-            )
+            lower(read(TEXT), plan, Trace(last=step.name))
         assert text(stopped.value.form).strip()
-    names = step_names()
-    assert len(set(names)) == len(names)
-    assert {name for name, _ in (*CPU, *GPU)} | {p.name for p in PIPELINE} <= set(names)
 
 
 def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
-    names = [step.name for step in PIPELINE]
+    names = step_names()
     assert len(set(names)) == len(names)
-    lowest = [step.name for step in PIPELINE if step.level == 0]
+    assert set(names) == {step.name for step in (*GRAPH, *LOWER)}
+    lowest = [step.name for step in GRAPH if step.level == 0 and not step.when]
     assert lowest == ["drop-dead-nodes", "drop-unread-arrays"]
+
+
+def test_steps_are_named_functions_whose_settings_exist() -> None:
+    plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
+    for steps, settings in ((GRAPH, PLAIN), (LOWER, plan)):
+        for step in steps:
+            assert step.function.__name__ != "<lambda>"
+            for name in (step.when, *step.reads):
+                assert not name or attrgetter(name)(settings) is not PLAIN
+
+
+# The steps from a graph to placed kernels, for each kind of graph on each kind of machine.
+CORE, DEVICE = CorePlanner(TYPICAL_CORE), BlockPlanner()
+PLACED = {
+    "model": (
+        Plan(CORE),
+        "partition assign-layouts tabulate choose-layouts narrow-storage compact-buffers "
+        "divide-sums",
+    ),
+    "body": (
+        Plan(CORE, outer={}),
+        "partition merge-groups assign-layouts narrow-storage divide-sums choose-layouts-in-bodies",
+    ),
+    "price": (Plan(CORE, priced=True), "partition assign-layouts narrow-storage divide-sums"),
+    "model on a GPU": (
+        Plan(DEVICE),
+        "partition assign-layouts choose-layouts narrow-storage divide-sums sign-operands",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PLACED)
+def test_models_bodies_and_prices_read_the_same_rows(kind: str) -> None:
+    plan, names = PLACED[kind]
+    assert " ".join(step.name for step in PLACE if step.runs(plan)) == names
 
 
 class Chance:
@@ -207,9 +248,11 @@ class Chance:
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_keep_their_meaning(seed: int, agree: Agree) -> None:
     before = Chance(seed).graph(3 + seed % 9)
-    after = run_pipeline(before, 2, Trace(verifying=True), requested=(FOLD_FACTORS,))
+    after = run_pipeline(
+        before, 2, Trace(verifying=True), settings=GraphSettings(fold_factors=True)
+    )
     agree(before, after, tolerance=2e-5)
     left = {n.op.name for n in walk_nodes(after)}
     assert not left & {"batch_normalization", "conv_transpose"}
-    assert run_pipeline(after, 2, Trace(), requested=(FOLD_FACTORS,)) is after
+    assert run_pipeline(after, 2, Trace(), settings=GraphSettings(fold_factors=True)) is after
     agree(before, run_pipeline(before, 0, Trace(verifying=True)))

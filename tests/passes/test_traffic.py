@@ -9,10 +9,10 @@ from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
 from tcc.ops.control import ScanAttrs
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.program.lower_graph import place_graph
 from tcc.passes.traffic import Traffic, traffic, unfused_bytes
 
 from tests.passes.fuse.models import Model
+from tests.passes.placing import place_graph
 
 
 def layer(rows: int | None = 32) -> Graph:
@@ -25,12 +25,12 @@ def layer(rows: int | None = 32) -> Graph:
 def test_a_fused_layer_moves_its_ends_and_its_weights() -> None:
     x, w, b, y = 32 * 64, 64 * 96, 96, 32 * 96
     assert unfused_bytes(layer()) == 4 * (x + w + y + y + b + y + y + y)
-    assert traffic(place_graph(layer())) == Traffic(1, 4 * (x + w + b + y), 4 * (w + b))
+    assert traffic(place_graph(layer()), {}) == Traffic(1, 4 * (x + w + b + y), 4 * (w + b))
 
 
 def test_open_sizes_have_no_answer() -> None:
     assert unfused_bytes(layer(None)) is None
-    assert traffic(place_graph(layer(None))) is None
+    assert traffic(place_graph(layer(None)), {}) is None
 
 
 def test_a_gather_moves_the_rows_it_takes() -> None:
@@ -39,7 +39,7 @@ def test_a_gather_moves_the_rows_it_takes() -> None:
     graph = m.finish(m.op("gather", m.weight(1000, 16), ids, attrs=AxisAttrs(0)))
     moved = 5 * 8 + 4 * (5 * 16 + 5 * 16)
     assert unfused_bytes(graph) == moved
-    assert traffic(place_graph(graph)) == Traffic(1, moved, 4 * 5 * 16)
+    assert traffic(place_graph(graph), {}) == Traffic(1, moved, 4 * 5 * 16)
 
 
 def test_weights_count_once_and_views_nothing() -> None:
@@ -62,7 +62,7 @@ def test_a_body_counts_as_often_as_it_runs() -> None:
     graph = outer.finish(list(outer.add(OPS["scan"], [start, rows], attrs)))
     once = 4 * 3 * 8
     assert unfused_bytes(graph) == 10 * once
-    assert traffic(place_graph(graph)) == Traffic(10, 10 * once, 0)
+    assert traffic(place_graph(graph), {}) == Traffic(10, 10 * once, 0)
 
 
 def test_an_array_of_narrow_elements_counts_their_width() -> None:

@@ -8,9 +8,9 @@ import packed_programs
 import pytest
 from sanitized import Sanitized, run_sanitized
 
-from tests.fuzz.kept import write_inputs
+from tests.lib.fuzz.kept import write_inputs
 
-TARGETS = Path(__file__).parents[1] / "fuzz" / "targets"
+TARGETS = Path(__file__).parents[1] / "lib" / "fuzz" / "targets"
 pytestmark = pytest.mark.xdist_group("sanitized-runtime")
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RUNTIME = HERE.parents[1] / "runtime"
-EXPLORER = HERE / "explorer"
+EXPLORER = HERE.parent / "lib" / "explorer"
 WORKERS = ("crew.c", "threads.c", "width.c", "workers.c")
 SYSTEM = ("limits.c", "groups.c", "alloc.c", "status.c", "notes.c")
 CROSS, QEMU = "aarch64-linux-gnu-gcc", "qemu-aarch64"

@@ -15,7 +15,7 @@ from tcc.schedule.cpu.work import group_bytes
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
 
-from tests.schedule.test_cost import (
+from tests.schedule.cpu.test_cost import (
     MACHINE,
     ONE_CORE,
     gemm_schedule,

@@ -31,7 +31,7 @@ from gpu.kernels import CHECKED, Kernel, kernels
 from gpu.names import MODELS, asks_for_models, is_wanted
 from gpu.plan import plan
 from models.manifest import model_spec
-from tests.backends.gpu.running import NEEDS_TRITON
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 pytestmark = pytest.mark.xdist_group("gpu-check")
 

@@ -12,8 +12,8 @@ import pytest
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import comm as comms
 
+from tests.lib.fake_gpu.fakes import Driver, in_child
 from tests.runtime.comm.library import build_nccl
-from tests.runtime.gpu.fakes import Driver, in_child
 
 torch = pytest.importorskip("torch", reason="the checks run beside torch")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))

@@ -12,7 +12,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from tests.backends.gpu.running import NEEDS_TRITON
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
 ROOT = Path(__file__).resolve().parents[2]

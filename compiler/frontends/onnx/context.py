@@ -8,8 +8,9 @@ from onnx import AttributeProto
 from tcc.errors import UserError, printable
 from tcc.frontends.emit import Emitter
 from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.tensors import element_type
-from tcc.frontends.scope import ImportSession, Operand, Operands, Scope
+from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 from tcc.ir.op import Array
 from tcc.ir.types import BOOL, DType, element_count
@@ -30,7 +31,9 @@ LARGEST = (1 << 63) - 1
 class NodeContext(Emitter):
     """Reads the attributes and operands of one node, and adds nodes to the graph."""
 
-    def __init__(self, node: onnx.NodeProto, scope: Scope) -> None:
+    scope: OnnxScope
+
+    def __init__(self, node: onnx.NodeProto, scope: OnnxScope) -> None:
         self.node = node
         self.scope = scope
         self.domain = "" if node.domain == "ai.onnx" else node.domain
@@ -87,7 +90,7 @@ class NodeContext(Emitter):
                 raise self.fail(f"input {number} is missing")
 
     @property
-    def session(self) -> ImportSession:
+    def session(self) -> OnnxSession:
         return self.scope.session
 
     @property
@@ -220,7 +223,7 @@ def as_sequence(results: Results) -> Operands:
     return (results,) if isinstance(results, Operand) else results
 
 
-def node_location(node: onnx.NodeProto, scope: Scope) -> str:
+def node_location(node: onnx.NodeProto, scope: OnnxScope) -> str:
     """Returns a node's location for messages: the path of bodies and functions, its name, its
     op."""
     outputs = [name for name in node.output if name]

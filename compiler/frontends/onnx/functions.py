@@ -11,8 +11,9 @@ from tcc.errors import UserError
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.reader import check_opsets
 from tcc.frontends.onnx.schema import schema_of
+from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.types import type_proto
-from tcc.frontends.scope import Operand, Operands, Scope
+from tcc.frontends.scope import Operand, Operands
 from tcc.ir.index import as_int
 
 FunctionKey = tuple[str, str, str]
@@ -86,12 +87,12 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
         raise ctx.fail(f"the function '{function.name}' calls itself")
     if len(ctx.inputs) > len(function.input) or len(ctx.node.output) > len(function.output):
         raise ctx.fail(f"the function '{function.name}' has fewer inputs or outputs")
-    scope = Scope(
+    scope = OnnxScope(
         ctx.session,
         ctx.scope.builder,
-        {**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
         path=f"{ctx.loc}/",
         enclosing=ctx.scope,
+        opsets={**ctx.scope.opsets, **check_opsets(function.opset_import, function.name)},
     )
     scope.joins, scope.bound = ctx.scope.joins, ctx.scope.bound
     for number, name in enumerate(function.input):
@@ -109,7 +110,7 @@ def call(ctx: NodeContext, function: FunctionProto) -> Operands:
     ]
 
 
-def _result(ctx: NodeContext, scope: Scope, name: str) -> Operand | None:
+def _result(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand | None:
     try:
         return scope.find(name)
     except KeyError:

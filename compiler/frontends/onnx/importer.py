@@ -25,9 +25,10 @@ from tcc.frontends.onnx.inputs import define_inputs
 from tcc.frontends.onnx.outputs import finish_graph
 from tcc.frontends.onnx.reader import SourceModel
 from tcc.frontends.onnx.rows import bound_row, import_row
+from tcc.frontends.onnx.scope import OnnxScope, OnnxSession
 from tcc.frontends.onnx.support import check_support
 from tcc.frontends.onnx.tensors import TensorReader
-from tcc.frontends.scope import ImportSession, Operands, Scope
+from tcc.frontends.scope import Operands
 from tcc.ir.graph import Graph, GraphBuilder
 
 
@@ -44,10 +45,15 @@ def import_model(
     functions = index_functions(model.proto.functions)
     check_support(model, functions, CONVERTERS)
     check_expansion(model.proto.graph.node, functions, budgets)
-    tensors, producer = TensorReader(model.path), model.proto.producer_name
-    session = ImportSession(tensors, functions, _run_nodes, budgets, producer)
+    session = OnnxSession(
+        tensors=TensorReader(model.path),
+        functions=functions,
+        run_nodes=_run_nodes,
+        budgets=budgets,
+        producer=model.proto.producer_name,
+    )
     builder = GraphBuilder(model.proto.graph.name or "model")
-    scope = Scope(session, builder, model.opsets)
+    scope = OnnxScope(session, builder, opsets=model.opsets)
     proto = model.proto.graph
     define_inputs(scope, proto, shapes or {})
     scope.define_initializers(proto, model.weights)
@@ -56,7 +62,7 @@ def import_model(
     return finish_graph(scope, proto)
 
 
-def _run_nodes(scope: Scope) -> None:
+def _run_nodes(scope: OnnxScope) -> None:
     session = scope.session
     session.depth += 1
     if session.depth > session.budgets.nesting:

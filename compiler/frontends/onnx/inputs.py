@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.onnx.types import is_list, list_type
-from tcc.frontends.scope import Scope
 from tcc.ir.index import Index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.ops import OPS
@@ -21,7 +21,7 @@ def with_defaults(graph: onnx.GraphProto) -> set[str]:
     return {t.name for t in graph.initializer} | {s.values.name for s in graph.sparse_initializer}
 
 
-def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
+def define_inputs(scope: OnnxScope, graph: onnx.GraphProto, shapes: Shapes) -> None:
     """Defines the graph's inputs: those without an initialiser, and those that `shapes` names,
     which replace their initialisers.
 
@@ -49,7 +49,7 @@ def define_inputs(scope: Scope, graph: onnx.GraphProto, shapes: Shapes) -> None:
         scope.define(value.name, scope.wrap(scope.builder.input(value.name, type)), where)
 
 
-def _define_list(scope: Scope, value: onnx.ValueInfoProto, where: str) -> None:
+def _define_list(scope: OnnxScope, value: onnx.ValueInfoProto, where: str) -> None:
     """Defines a sequence or an optional; every run checks the types of its entries."""
     kind = list_type(value.type, where)
     port = scope.wrap(scope.builder.input(value.name, TensorType(kind, ())))
@@ -89,7 +89,9 @@ def declared_size(dim: onnx.TensorShapeProto.Dimension) -> int | str | None:
 class _Dimensions:
     """The symbol or size of each dimension name."""
 
-    def __init__(self, scope: Scope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> None:
+    def __init__(
+        self, scope: OnnxScope, inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes
+    ) -> None:
         self._scope = scope
         self._shapes = shapes
         self._named: dict[str, Index] = {}

@@ -16,10 +16,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from tcc.errors import UserError
+from tcc.frontends.elements import LARGEST_TENSOR, decoded, elements_of, stored_size
 from tcc.frontends.model_file import open_data
 from tcc.ir.narrow import bf16_values, decode, packed_size, unpack
 from tcc.ir.op import Array
-from tcc.ir.types import BF16, BOOL, DTYPES, STRING, DType
+from tcc.ir.types import BF16, DTYPES, STRING, DType
 
 
 def _dtype_name(name: str) -> str:
@@ -50,8 +51,6 @@ _DATA_FIELDS = (
     "raw_data float_data int32_data int64_data double_data uint64_data string_data"
 ).split()
 _MAX_RANK = 64
-# Largest number of elements; beyond, sizes in bytes come near the limit of 64 bits.
-LARGEST_TENSOR = 1 << 38
 _MAX_DENSE = 1 << 31  # bytes; a small sparse tensor can declare a shape of any size
 _EXTERNAL_KEYS = frozenset({"location", "offset", "length", "checksum"})
 
@@ -94,7 +93,7 @@ class TensorReader:
             return self._strings(tensor, shape, where), dtype
         if tensor.data_location == TensorProto.EXTERNAL and raw is None:
             stored_bytes = self.external(tensor, count, dtype, where)
-            flat = _decode(np.frombuffer(stored_bytes, np.uint8), count, dtype)
+            flat = decoded(np.frombuffer(stored_bytes, np.uint8), count, dtype)
         elif raw is not None or tensor.HasField("raw_data"):
             self._check_other_fields(tensor, "raw_data", where)
             flat = _from_bytes(tensor.raw_data if raw is None else raw, count, dtype, where)
@@ -168,7 +167,7 @@ class TensorReader:
         unknown = sorted(set(entries) - _EXTERNAL_KEYS)
         if unknown or len(entries) != len(tensor.external_data):
             raise _bad_external(where, f"unknown or repeated keys {', '.join(unknown)}".rstrip())
-        size = _stored_size(count, dtype)
+        size = stored_size(count, dtype)
         length = _number(entries.get("length", str(size)), where)
         offset = _number(entries.get("offset", "0"), where)
         if length != size:
@@ -204,12 +203,6 @@ class TensorReader:
         return self._files[location]
 
 
-def elements_of(shape: Sequence[int]) -> int:
-    """Returns the product of the sizes above zero, because NumPy bounds that of empty arrays
-    too."""
-    return math.prod(size or 1 for size in shape)
-
-
 def _is_possible(shape: tuple[int, ...]) -> bool:
     fits = len(shape) <= _MAX_RANK and all(size >= 0 for size in shape)
     return fits and elements_of(shape) <= LARGEST_TENSOR
@@ -230,28 +223,14 @@ def _bad_external(where: str, why: str) -> UserError:
     )
 
 
-def _stored_size(count: int, dtype: DType) -> int:
-    return packed_size(count, dtype) if dtype.is_packed else count * dtype.bytes
-
-
 def _from_bytes(raw: bytes | memoryview, count: int, dtype: DType, where: str) -> Array:
-    if len(raw) != _stored_size(count, dtype):
+    if len(raw) != stored_size(count, dtype):
         raise UserError(
             "a tensor's data does not fill its shape",
             where=where,
-            why=f"{len(raw)} bytes where {_stored_size(count, dtype)} are due",
+            why=f"{len(raw)} bytes where {stored_size(count, dtype)} are due",
         )
-    return _decode(np.frombuffer(raw, np.uint8), count, dtype)
-
-
-def _decode(raw: Array, count: int, dtype: DType) -> Array:
-    if dtype.is_narrow:
-        return decode(unpack(raw, count, dtype) if dtype.is_packed else raw, dtype)
-    if dtype is BF16:
-        return bf16_values(raw.view(np.uint16))
-    if dtype is BOOL:
-        return raw.astype(np.bool_)  # makes 1 of every byte above 1
-    return raw.view(dtype.carrier)
+    return decoded(np.frombuffer(raw, np.uint8), count, dtype)
 
 
 def _from_field(values: Sequence[int] | Sequence[float], count: int, dtype: DType) -> Array:

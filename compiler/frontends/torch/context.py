@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.convert.movement import forward_range
+from tcc.frontends.extents import forward_range
 from tcc.frontends.scope import Operand, Operands, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.symbols import Symbols

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
-from tcc.frontends.onnx.tensors import TensorReader
 from tcc.frontends.scope import ImportSession, Scope
 from tcc.frontends.torch.calls import Block, Call, Number, Program
 from tcc.frontends.torch.checks import check_results, require_condition
@@ -39,17 +38,13 @@ def import_program(
     `contents` returns.  Inputs that the program updates are updated in place.  Raises `UserError`
     where the program needs something that tcc lacks.
     """
-    session = ImportSession(TensorReader(None), {}, _no_nodes)
-    scope = Scope(session, GraphBuilder("model"), {})
+    session = ImportSession()
+    scope = Scope(session, GraphBuilder("model"))
     symbols = Symbols(session, program.ranges, partial(late_size, scope), program.hints)
     values = define_inputs(scope, symbols, program, shapes or {})
     require_guards(scope, symbols, program)
     results = _Importer(symbols, program.trusted).run(scope, program.block, list(values.values()))
     return finish_program(scope, program, results, values)
-
-
-def _no_nodes(scope: Scope) -> None:
-    raise InternalError("a program of torch has no ONNX nodes")
 
 
 @entity

@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.onnx.outputs import rename
+from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Program
 from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
 from tcc.ir.types import I64
-from tcc.ops import OPS
 
 
 def finish_program(
@@ -25,31 +24,20 @@ def finish_program(
     """
     count = len(program.updates)
     named = zip(program.output_names, results[count:], strict=True)
-    states: dict[Value, Value] = {}
-    operands = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
-    named_values: set[Value] = {o.graph_value for o in operands if o.graph_value is not None}
-    used_names = {value.name for value in named_values}
-    present = [(name, result, None) for name, result in named if result is not None]
-    for update, result in zip(program.updates, results[:count], strict=True):
-        past = port_of(inputs[update]).value
-        present.append((f"{past.name}.updated", result, past))
+    ports = [o for o in map(port_of, inputs.values()) if isinstance(o, Operand)]
+    used_names = {o.graph_value.name for o in ports if o.graph_value is not None}
+    present = [(name, result) for name, result in named if result is not None]
+    pasts = [port_of(inputs[update]).value for update in program.updates]
+    present += zip((f"{past.name}.updated" for past in pasts), results[:count], strict=True)
     if not present:
         raise UserError("the program returns no tensor")
-    names: dict[Value, str] = {}
-    for name, result, past in present:
-        operand = _operand(scope, result, name)
-        value = operand.value
-        if value in named_values or operand.array is not None:
-            (value,) = scope.builder.add(
-                OPS["identity"], [value], loc=f"output {name}", names=[name]
-            )
-        named_values.add(value)
-        names[value] = _free(name, used_names)
-        if past is not None:
-            _check_update(value, past)
-            states[value] = past
-    graph = rename(scope.builder.finish(list(names), tuple(states.items())), names)
-    return graph
+    operands = ((name, _operand(scope, result, name)) for name, result in present)
+    values = output_values(scope, ports, operands)
+    names = {v: _free(name, used_names) for v, (name, _) in zip(values, present, strict=True)}
+    states = tuple(zip(values[len(values) - count :], pasts, strict=True))
+    for value, past in states:
+        _check_update(value, past)
+    return rename(scope.builder.finish(values, states), names)
 
 
 def _check_update(value: Value, past: Value) -> None:

@@ -72,7 +72,7 @@ def _cond(ctx: CallContext, run_block: Run) -> Any:
         return run_block(ctx.scope, then if condition else otherwise, operands)
     graphs = []
     for name, block in (("then", then), ("otherwise", otherwise)):
-        scope = ctx.body_scope(name)
+        scope = ctx.scope.body(ctx.loc, name)
         graphs.append(_finished(ctx, scope, run_block(scope, block, operands)))
     return ctx.emit_all(
         "if",
@@ -88,7 +88,7 @@ def _while_loop(ctx: CallContext, run_block: Run) -> Any:
     start = [ctx.as_operand(value) for value in carried]
     types = [value.type for value in start]
     (begins,) = run_block(ctx.scope, test, [*start, *extra])
-    scope = ctx.body_scope("body")
+    scope = ctx.scope.body(ctx.loc, "body")
     scope.builder.input("iteration", TensorType(I64, ()))
     scope.builder.input("condition", TensorType(BOOL, ()))
     values = [scope.wrap(scope.builder.input("carried", type)) for type in types]
@@ -123,21 +123,11 @@ def _scanned(
     """Emits a scan along the first axes of `sequences`."""
     states = [ctx.as_operand(value) for value in start]
     rows = [ctx.as_operand(value) for value in sequences]
-    scope = ctx.body_scope("body")
+    scope = ctx.scope.body(ctx.loc, "body")
     types = [s.type for s in states] + [TensorType(row.dtype, row.shape[1:]) for row in rows]
     values = [scope.wrap(scope.builder.input("value", type)) for type in types]
     results = run_block(scope, step, [*values, *extra])
-    count = len(results) - len(states)
-    return ctx.emit_all(
-        "scan",
-        [*states, *rows],
-        body=_finished(ctx, scope, results),
-        num_scan_inputs=len(rows),
-        input_axes=(0,) * len(rows),
-        input_reverse=(False,) * len(rows),
-        output_axes=(0,) * count,
-        output_reverse=(False,) * count,
-    )
+    return ctx.scan(states, rows, _finished(ctx, scope, results))
 
 
 REGIONS: Mapping[str, Region] = {

@@ -1,4 +1,4 @@
-"""Machines as JSON: what `tcc doctor --calibrate` writes and `--machine` reads.
+"""Machines as JSON: what tcc ships, `tcc doctor --calibrate` writes and `--machine` reads.
 
 A file holds `{"tcc_machine": 1, ...}` with the fields of `Machine`; records are objects. It may
 come from anywhere: every field must be there, with its type and range, and nothing else.
@@ -47,18 +47,20 @@ def machine_digest(machine: Machine) -> str:
     return hashlib.sha256(machine_text(machine).encode()).hexdigest()
 
 
-def read_machine(path: Path) -> Machine:
+def read_machine(path: Path, where: str = "") -> Machine:
     """Returns the machine in the file `path`.
 
     Raises UserError, naming the field, for a file that `machine_text` could not have written.
+    `where` names the file in messages; by default as the value of `--machine`.
     """
+    where = where or f"--machine {path}"
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise UserError(
             "the machine file cannot be read",
-            where=f"--machine {path}",
+            where=where,
             why=error.strerror or str(error),
             hint="make one with: tcc doctor --calibrate -o machine.json",
         ) from error
@@ -67,7 +69,7 @@ def read_machine(path: Path) -> Machine:
     except (ValueError, RecursionError) as error:
         raise UserError(
             "the file does not describe a machine",
-            where=f"--machine {path}",
+            where=where,
             why=str(error) if type(error) is ValueError else "it is not JSON",
             hint="make one with: tcc doctor --calibrate -o machine.json",
         ) from error

@@ -11,9 +11,9 @@ from math import prod
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Scalar, children, walk
-from tcc.passes.derive.affine import Size
-from tcc.passes.derive.edit import depends, readers
-from tcc.passes.derive.record import Factor, Region, Stage, constant_of, shape_of
+from tcc.ir.region import Factor, Region, Stage, constant_of, shape_of
+from tcc.ir.region.affine import Size
+from tcc.ir.region.edit import depends, readers
 from tcc.schedule.limits import Rates
 from tcc.schedule.nest import typical
 

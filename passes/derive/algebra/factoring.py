@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tcc.passes.derive.affine import Affines, Sizes, unit
+from tcc.ir.region import Factor
+from tcc.ir.region.affine import Affines, Sizes, unit
+from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.passes.derive.algebra.terms import Term, loops_of_factors
-from tcc.passes.derive.edit import depends, loop_maps, mapped
-from tcc.passes.derive.record import Factor
 
 
 class Common(NamedTuple):

@@ -15,11 +15,11 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal, rebuild
 from tcc.ir.op import Array
+from tcc.ir.region import Factor, Region, Stage, constant_of, is_leaf
+from tcc.ir.region.affine import Affine
+from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
-from tcc.passes.derive.affine import Affine
 from tcc.passes.derive.algebra.cost import constant_stages, count
-from tcc.passes.derive.convert import to_expr
-from tcc.passes.derive.record import Factor, Region, Stage, constant_of, is_leaf
 
 # The most products, and the most evaluated points, of a constant stage: seconds of compile time.
 _MOST, _MOST_POINTS = 1 << 36, 1 << 27

@@ -43,13 +43,10 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_no
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Array, OpSpec, Types
-from tcc.ir.types import I64, TensorType, element_count
-from tcc.passes.derive.affine import Size, loops_of, units
-from tcc.passes.derive.algebra.cost import count
-from tcc.passes.derive.algebra.fold import evaluated
-from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
-from tcc.passes.derive.convert import from_expr
-from tcc.passes.derive.edit import (
+from tcc.ir.region import Factor, Region, Stage, shape_of, widens
+from tcc.ir.region.affine import Size, loops_of, units
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import (
     depends,
     drop_unused,
     inlined,
@@ -59,7 +56,10 @@ from tcc.passes.derive.edit import (
     spliced,
     without_unused,
 )
-from tcc.passes.derive.record import Factor, Region, Stage, shape_of, widens
+from tcc.ir.types import I64, TensorType, element_count
+from tcc.passes.derive.algebra.cost import count
+from tcc.passes.derive.algebra.fold import evaluated
+from tcc.passes.derive.algebra.terms import WIDE, is_near_one, loops_of_factors
 from tcc.passes.derive.rules.neutral import folded
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 
 from tcc.ir.index import as_index
+from tcc.ir.region import Factor, Region, Stage, is_leaf, shape_of
+from tcc.ir.region.affine import Affine, Affines, Size, Sizes, loops_of, plain
+from tcc.ir.region.check import equal_at
+from tcc.ir.region.edit import drop_unused, inlined, is_map, spliced
 from tcc.ir.types import TensorType
-from tcc.passes.derive.affine import Affine, Affines, Size, Sizes, loops_of, plain
 from tcc.passes.derive.algebra.terms import Term, by_digits
-from tcc.passes.derive.check import equal_at
-from tcc.passes.derive.edit import drop_unused, inlined, is_map, spliced
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, shape_of
 
 # The most terms of all sums of a region that is evaluated at its own sizes.
 _MOST_TERMS = 1 << 22

@@ -20,11 +20,11 @@ from itertools import combinations
 from math import prod
 from typing import NamedTuple, TypeAlias
 
+from tcc.ir.region.affine import Sizes
+from tcc.ir.region.edit import depends
 from tcc.ir.types import DType
-from tcc.passes.derive.affine import Sizes
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.terms import Term
-from tcc.passes.derive.edit import depends
 from tcc.schedule.limits import Rates
 
 # The most factors of a term for which all trees are compared.

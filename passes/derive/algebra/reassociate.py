@@ -19,15 +19,15 @@ from math import inf
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
+from tcc.ir.region import Factor, Factors, Region, Stage
+from tcc.ir.region.affine import Sizes, unit
+from tcc.ir.region.canonical import fingerprint
+from tcc.ir.region.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
 from tcc.ir.types import DType
-from tcc.passes.derive.affine import Sizes, unit
 from tcc.passes.derive.algebra.cost import count, estimate
 from tcc.passes.derive.algebra.factoring import Common, outer_term, shared_factors
 from tcc.passes.derive.algebra.network import Tree, Trees, leaves
 from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_factors
-from tcc.passes.derive.canonical import fingerprint
-from tcc.passes.derive.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
-from tcc.passes.derive.record import Factor, Factors, Region, Stage
 from tcc.schedule.limits import Rates
 
 # Seconds of the best tree of a term, by its loops and its constant factors.

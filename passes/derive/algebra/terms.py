@@ -28,10 +28,10 @@ from tcc.ir.expr.scalar import (
     transform_all,
     walk,
 )
+from tcc.ir.region import Factor, Factors, Region, Stage, reads_inside, widens
+from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
+from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import F32, F64
-from tcc.passes.derive.affine import Affine, Size, Sizes, substitute, unit, units
-from tcc.passes.derive.edit import depends, loop_maps, mapped
-from tcc.passes.derive.record import Factor, Factors, Region, Stage, reads_inside, widens
 
 # Products and quotients by numbers, in order: ("mul", 0.125), ("div", 3.0).
 Scale: TypeAlias = tuple[tuple[str, float], ...]

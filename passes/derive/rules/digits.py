@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive.affine import digit, is_multiple, plain, unit, units
-from tcc.passes.derive.edit import spliced
-from tcc.passes.derive.record import Region
+from tcc.ir.region import Region
+from tcc.ir.region.affine import digit, is_multiple, plain, unit, units
+from tcc.ir.region.edit import spliced
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,

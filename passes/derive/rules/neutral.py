@@ -20,9 +20,9 @@ from tcc.ir.expr.scalar import (
     literal,
     transform_all,
 )
+from tcc.ir.region import Region, Stage, shape_of, widens
+from tcc.ir.region.affine import Affine, interval, loops_of
 from tcc.ir.types import BOOL
-from tcc.passes.derive.affine import Affine, interval, loops_of
-from tcc.passes.derive.record import Region, Stage, shape_of, widens
 
 
 def folded(

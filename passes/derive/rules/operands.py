@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tcc.ir.expr.scalar import argument
-from tcc.passes.derive.affine import Affine, Size, Sizes, interval, plain, units
-from tcc.passes.derive.edit import drop_unused, inlined, spliced
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf
+from tcc.ir.region import Factor, Region, Stage, is_leaf
+from tcc.ir.region.affine import Affine, Size, Sizes, interval, plain, units
+from tcc.ir.region.edit import drop_unused, inlined, spliced
 from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
 
 

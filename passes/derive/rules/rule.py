@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Const, Scalar, argument, literal
-from tcc.passes.derive.affine import (
+from tcc.ir.region import Factor, Region, Stage, is_leaf, reads_inside
+from tcc.ir.region.affine import (
     Affine,
     Affines,
     Size,
@@ -19,8 +20,7 @@ from tcc.passes.derive.affine import (
     unit,
     units,
 )
-from tcc.passes.derive.edit import drop_unused, mapped, readers, spliced, with_loops, without_unused
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, reads_inside
+from tcc.ir.region.edit import drop_unused, mapped, readers, spliced, with_loops, without_unused
 from tcc.passes.derive.rules.neutral import folded
 
 Arguments: TypeAlias = tuple[int, ...]

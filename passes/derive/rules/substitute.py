@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tcc.passes.derive.affine import plain
-from tcc.passes.derive.record import Region
+from tcc.ir.region import Region
+from tcc.ir.region.affine import plain
 from tcc.passes.derive.rules.rule import (
     Arguments,
     Refused,

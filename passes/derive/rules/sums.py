@@ -8,10 +8,10 @@ from math import gcd
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
+from tcc.ir.region import Factor, Region, Stage
+from tcc.ir.region.affine import Affine, Digit, digit, substitute, unit, units
+from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.types import BOOL
-from tcc.passes.derive.affine import Affine, Digit, digit, substitute, unit, units
-from tcc.passes.derive.edit import spliced, with_loop_order
-from tcc.passes.derive.record import Factor, Region, Stage
 from tcc.passes.derive.rules.neutral import value_at
 from tcc.passes.derive.rules.rule import (
     Arguments,

@@ -12,6 +12,7 @@ from tcc.passes.graph.legalize_calls.scatter import (
     Cheapest,
     express_scatter_elements,
     express_scatter_nd,
+    first_form,
 )
 from tcc.passes.graph.legalize_calls.selection import express_compress, express_non_zero
 from tcc.passes.graph.legalize_calls.top_k import express_top_k
@@ -38,7 +39,7 @@ SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacem
 )
 
 
-def legalize_calls(graph: Graph, cheapest: Cheapest = lambda forms: 0) -> Graph:
+def legalize_calls(graph: Graph, cheapest: Cheapest = first_form) -> Graph:
     """Returns `graph` with expressions for nodes that other targets compute by host functions;
     itself where there are none.
 

@@ -28,6 +28,12 @@ from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
 # Returns the number of the cheapest of several graphs that compute the same.
 Cheapest = Callable[[Sequence[Graph]], int]
 
+
+def first_form(forms: Sequence[Graph]) -> int:
+    """Returns the number of the first form."""
+    return 0
+
+
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
 # The most updates or places of a line for which the direct form is possible: a bound on work, not a
 # price. An element is compared no more often than the longest bisection of the sorted form.

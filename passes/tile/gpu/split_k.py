@@ -16,11 +16,12 @@ from math import inf
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, inserted, known_extent
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import StageRef, read, substitute_all
 from tcc.ir.index import Var, const, free_vars, iterator, of_atom
 from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site
-from tcc.passes.fuse.compose import canonical, drop_unused
+from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.split_reductions import trips
 from tcc.schedule.alternatives import SILENT, Alternative, Ledger
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed

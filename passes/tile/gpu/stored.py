@@ -7,9 +7,9 @@ the final one. Establishes operands and results of the given type where they wer
 """
 
 from tcc.ir.expr import Expr, with_reads
+from tcc.ir.expr.rename import canonical
 from tcc.ir.expr.scalar import Read, Scalar, StageRef, cast, read_from
 from tcc.ir.types import F32, DType, TensorType
-from tcc.passes.fuse.compose import canonical
 from tcc.passes.quantize.precision import cast_results
 
 

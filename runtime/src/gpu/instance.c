@@ -244,11 +244,13 @@ static tcc_status finish(tcc_run *run, void *stream) {
     return TCC_OK;
 }
 
-/* Nothing of a run that failed may still touch the caller's memory; nor of the run before, which the
- * failed one may not have come to wait for. */
+/* Nothing of a run that failed may still touch the caller's memory or its own dynamic arrays, which are
+ * freed next: no kernel, no collective that it started and did not wait for, and nothing of the run
+ * before, which the failed one may not have come to wait for. */
 static void await_all(tcc_gpu_instance *device) {
     const tcc_gpu_driver *driver = device->gpu->driver;
     int error = driver->stream_wait(device->queue);
+    if (device->beside) (void)driver->stream_wait(device->beside);
     if (device->pending && !error) error = driver->event_wait(device->event);
     device->pending = error && device->pending;
 }
@@ -260,12 +262,17 @@ tcc_status tcc_gpu_run(tcc_run *run, void *stream) {
     tcc_status status = prepare(run, stream);
     bool begun = status == TCC_OK;
     if (begun) status = run_program(run);
-    tcc_gpu_free_dynamic(run->instance);
     bool ended = status == TCC_OK;
-    if (ended) status = finish(run, stream);
+    if (ended) {
+        tcc_gpu_free_dynamic(run->instance); /* behind the run's work, in its stream */
+        status = finish(run, stream);
+    }
     /* other ranks learn it, and what waits for them on the device ends */
     if (status != TCC_OK && begun) tcc_collective_abort(run);
-    if (!ended && !device->recorded) await_all(device);
+    if (!ended) {
+        if (!device->recorded) await_all(device);
+        tcc_gpu_free_dynamic(run->instance);
+    }
     if (status != TCC_OK && run->comm) tcc_gpu_drop_graphs(device);
     tcc_gpu_leave(device->gpu, &scope);
     return status;

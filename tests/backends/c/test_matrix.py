@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 from tcc.errors import UserError
 
-from tests.ops.batch import graph_of, run_batch
-from tests.ops.cases import Case, check, judge_all, reference, some
+from tests.lib.c_files.run_c import run_together, write_c
+from tests.lib.op_matrix.batch import graph_of, run_batch
+from tests.lib.op_matrix.cases import Case, check, judge_all, reference, some
 from tests.ops.test_compiled import COMPILED
-
-from .run_c import run_together, write_c
 
 BATCH = 48
 NEED_A_HEAP = frozenset({"tf_idf", "unique"})

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from . import board
+from tests.lib.c_files import board
+from tests.lib.c_files.run_c import build, run_c, write_c
+
 from .models import NAMES, check, model
-from .run_c import build, run_c, write_c
 
 CLANG = next((name for name in ("clang", "clang-19") if shutil.which(name)), "")
 

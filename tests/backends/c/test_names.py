@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tcc.backends.artifact.identifiers import transliterated
 from tcc.backends.c.names import Names
 
-from .run_c import build, write_c
+from tests.lib.c_files.run_c import build, write_c
 
 # Keywords of C and C++, types, macros and functions of the headers, and the file's own names.
 NAMES = (

@@ -9,8 +9,9 @@ import pytest
 import tcc
 from tcc.errors import UserError
 
+from tests.lib.c_files.run_c import build, write_c
+
 from .models import model
-from .run_c import build, write_c
 
 OPEN = (
     '<ir_version: 8, opset_import: ["": 17]> m (float[n, 3] x) => (float[n, 3] y) { y = Relu (x) }'

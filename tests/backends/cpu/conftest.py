@@ -19,7 +19,7 @@ from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import BF16, DType
 from tcc.target import Target, parse_target
 
-from tests.oracle.tile.evaluate import evaluate_kernel
+from tests.lib.oracle.tile.evaluate import evaluate_kernel
 from tests.processors import distinct
 
 _ENTRY = ctypes.CFUNCTYPE(

@@ -12,16 +12,15 @@ import numpy as np
 import pytest
 from tcc.backends.artifact.gpu_binaries import Platform
 
-from tests.runtime.gpu.fakes import Fakes, in_child
-
-from .emulator.amd.code import Kernel
-from .emulator.amd.decode import FORMATS, Instruction, formats, instructions
-from .emulator.amd.engine import AmdEngine
-from .emulator.artifacts import Made, assert_runs, compiled
-from .emulator.device import Device
-from .emulator.faults import Fault
-from .emulator.models import MODELS, Small
-from .running import NEEDS_TRITON
+from tests.lib.emulator.amd.code import Kernel
+from tests.lib.emulator.amd.decode import FORMATS, Instruction, formats, instructions
+from tests.lib.emulator.amd.engine import AmdEngine
+from tests.lib.emulator.artifacts import Made, assert_runs, compiled
+from tests.lib.emulator.device import Device
+from tests.lib.emulator.faults import Fault
+from tests.lib.emulator.models import MODELS, Small
+from tests.lib.fake_gpu.fakes import Fakes, in_child
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 Array = np.ndarray[Any, np.dtype[Any]]
 pytestmark = NEEDS_TRITON

@@ -9,17 +9,16 @@ from tcc.backends.gpu.source import kernel_source
 from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import I8, U8
-from tcc.passes.pipeline import GPU, lower
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import lower
+from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
-from tests.oracle.gpu.machine_code import machine_codes
-from tests.passes.blocks.bytes import GRAPHS, product
-
-from .running import NEEDS_TRITON, Job, compile_kernels, evaluated, interpreted
+from tests.lib.interpreter.running import NEEDS_TRITON, Job, compile_kernels, evaluated, interpreted
+from tests.lib.oracle.gpu.machine_code import machine_codes
+from tests.passes.tile.gpu.bytes import GRAPHS, product
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 # The matrix instruction of each architecture, and its name in the assembly.
@@ -47,7 +46,7 @@ def job_of(kernel: TileKernel) -> Job:
 def test_the_interpreter_agrees_exactly() -> None:
     names = ("mixed", "both", "convolved", "one_row")
     made = (
-        lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace()).kernels
+        lower(GRAPHS[n](), Plan(BlockPlanner(), arena_planner(), FULL), Trace()).kernels
         for n in names
     )
     jobs = [job_of(kernel) for kernels in made for kernel in kernels]
@@ -59,7 +58,6 @@ def test_the_interpreter_agrees_exactly() -> None:
 def test_matrix_units_multiply_bytes() -> None:
     made = lower(
         product(U8, I8, "a", (512, 512, 1024)),
-        GPU,
         Plan(BlockPlanner(), arena_planner(), FULL),
         Trace(),
     )

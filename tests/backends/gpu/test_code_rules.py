@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tcc.backends.gpu.source import CompiledKernel
 
-from tests.oracle.gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
-from tests.oracle.gpu.machine_code import MachineCode, machine_code
-from tests.oracle.tile.parse import parse_kernel
+from tests.lib.oracle.gpu.code_rules import Breach, CheckedKernel, breaches, matrix_families
+from tests.lib.oracle.gpu.machine_code import MachineCode, machine_code
+from tests.lib.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 

@@ -18,13 +18,13 @@ from tcc.ir.expr.scalar import FUNCTIONS, argument, cast
 from tcc.ir.types import BF16, DTYPES, F16, F32, I8
 from tcc.target import GPUS
 
-from tests.oracle.gpu.machine_code import MachineCode, machine_codes
-from tests.oracle.tile.parse import parse_kernel
+from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels
+from tests.lib.oracle.gpu.machine_code import MachineCode, machine_codes
+from tests.lib.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
 from .more_blocks import CORNERS
-from .running import NEEDS_TRITON, compile_kernels
-from .test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
+from .triton.test_functions import APPROXIMATE, EXACT, INTEGER, applied, elementwise
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-compile")]
 ARCHS = ("cuda:sm_80", "cuda:sm_90", "rocm:gfx90a", "rocm:gfx942", "rocm:gfx1100")

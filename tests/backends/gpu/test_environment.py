@@ -15,10 +15,10 @@ from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.backends.idle_pool import RESTING
 from tcc.target import GPUS
 
-from tests.oracle.tile.parse import parse_kernel
+from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels
+from tests.lib.oracle.tile.parse import parse_kernel
 
 from .blocks import TEXTS
-from .running import NEEDS_TRITON, compile_kernels
 
 pytestmark = NEEDS_TRITON
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
-from tcc.passes.pipeline import GPU, lower
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import lower
+from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.plan import BlockPlanner
 
-from tests.passes.fuse.experts import GRAPHS
-
-from .running import NEEDS_TRITON, assert_same, interpreted, job_of
+from tests.lib.interpreter.running import NEEDS_TRITON, assert_same, interpreted, job_of
+from tests.passes.moe.experts import GRAPHS
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 
@@ -20,7 +19,7 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 def test_the_interpreter_agrees() -> None:
     """One of the random positions is beyond the last matrix: the nearest one is taken."""
     made = [
-        lower(GRAPHS[n](), GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+        lower(GRAPHS[n](), Plan(BlockPlanner(), arena_planner(), FULL), Trace())
         for n in ("many_rows", "several")
     ]
     jobs = [job_of(kernel) for each in made for kernel in each.kernels]

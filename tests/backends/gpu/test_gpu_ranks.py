@@ -17,16 +17,15 @@ from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import comm as comms
 
 from tests.e2e.test_collectives import every_kind
+from tests.lib.emulator.amd.decode import FORMATS, formats
+from tests.lib.emulator.amd.engine import AmdEngine
+from tests.lib.emulator.artifacts import Made, compiled
+from tests.lib.emulator.device import Device, Engine
+from tests.lib.emulator.models import Array, Small, normal
+from tests.lib.emulator.ptx.engine import PtxEngine
+from tests.lib.fake_gpu.fakes import in_children
+from tests.lib.interpreter.running import NEEDS_TRITON
 from tests.runtime.comm.library import build_nccl
-from tests.runtime.gpu.fakes import in_children
-
-from .emulator.amd.decode import FORMATS, formats
-from .emulator.amd.engine import AmdEngine
-from .emulator.artifacts import Made, compiled
-from .emulator.device import Device, Engine
-from .emulator.models import Array, Small, normal
-from .emulator.ptx.engine import PtxEngine
-from .running import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
 RANKS, RUNS = 2, 3  # the second is recorded, the third is replayed

@@ -9,10 +9,10 @@ from tcc.backends.gpu.code import portable_profile
 from tcc.backends.gpu.source import kernel_source
 from tcc.target import GPUS
 
-from tests.oracle.tile.parse import parse_kernel
+from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels
+from tests.lib.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
-from .running import NEEDS_TRITON, compile_kernels
 
 pytestmark = NEEDS_TRITON
 

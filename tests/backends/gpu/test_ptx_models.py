@@ -12,13 +12,12 @@ from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.frontends import load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 
-from tests.runtime.gpu.fakes import Fakes, in_child
-
-from .emulator.artifacts import assert_runs, compiled
-from .emulator.device import Device
-from .emulator.models import MODELS, Small, integers, normal
-from .emulator.ptx.engine import PtxEngine
-from .running import NEEDS_TRITON
+from tests.lib.emulator.artifacts import assert_runs, compiled
+from tests.lib.emulator.device import Device
+from tests.lib.emulator.models import MODELS, Small, integers, normal
+from tests.lib.emulator.ptx.engine import PtxEngine
+from tests.lib.fake_gpu.fakes import Fakes, in_child
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
 # Kernels that Triton makes otherwise for sm_90: products, and what goes through shared memory.

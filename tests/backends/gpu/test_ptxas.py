@@ -14,10 +14,10 @@ from tcc.backends.gpu.source import CompiledKernel, kernel_source
 from tcc.errors import ToolError
 from tcc.target import GPUS
 
-from tests.oracle.tile.parse import parse_kernel
+from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels
+from tests.lib.oracle.tile.parse import parse_kernel
 
 from .blocks import BIG_MATMUL, TEXTS
-from .running import NEEDS_TRITON, compile_kernels
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("gpu-ptxas")]
 CUDA = [gpu for gpu in GPUS.values() if gpu.kind == "cuda"]

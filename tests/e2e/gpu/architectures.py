@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, helper
 
-from tests.e2e.agreement import FLOAT, INT64, Array, model_of, value
+from tests.lib.agreement import FLOAT, INT64, Array, model_of, value
 
 
 @dataclass

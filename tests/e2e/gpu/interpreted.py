@@ -13,9 +13,9 @@ from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from tests.backends.gpu.running import Job, interpreter
-from tests.e2e.agreement import Array
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.agreement import Array
+from tests.lib.interpreter.running import Job, interpreter
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 

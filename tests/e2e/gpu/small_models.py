@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from tests.e2e.agreement import FLOAT, Array, model_of, value
+from tests.lib.agreement import FLOAT, Array, model_of, value
 
 
 def _weights(seed: int, *shape: int) -> Array:

@@ -16,7 +16,7 @@ from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 from tcc.passes.program.lowered import Lowered
 
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 SHAPE = (1, 4, 512, 128)
 WHOLE = "y = Attention(q, k, v)"

@@ -15,9 +15,9 @@ from tcc.options import read_options
 from tcc.passes.graph.state import bind_states
 from tcc.passes.pipeline import run_pipeline
 
-from tests.e2e.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
-from tests.e2e.test_state import STATES, WIDTH, decoder, normal
-from tests.oracle.program.evaluate import evaluate_program
+from tests.e2e.test_states import STATES, WIDTH, decoder, normal
+from tests.lib.agreement import FLOAT, Array, assert_agree, expected, model_of, session, value
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 
@@ -84,7 +84,7 @@ def test_other_updates_go_through_memory_of_their_own() -> None:
     )
     options = read_options({"target": "cuda:sm_90"})
     code = GpuBackend(resolve_targets(options)[0], options)
-    graph = run_pipeline(load_model(model, {}), options.level, Trace(), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     graph = bind_states(graph, [("past", "present")])
     code.check(graph)
     made = code.lower(graph, Trace())

@@ -16,8 +16,8 @@ from tcc.driver import compile_model
 from tcc.errors import UserError
 from tcc.options import read_options
 
-from tests.backends.gpu.running import NEEDS_TRITON
-from tests.e2e.agreement import FLOAT, model_of, value
+from tests.lib.agreement import FLOAT, model_of, value
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 from .small_models import MODELS
 

@@ -17,16 +17,16 @@ from tcc.ir.graph import Graph
 from tcc.ir.tile.text import kernel_text
 from tcc.options import Options, read_options
 from tcc.passes.moe.grouped_gemm import GroupedMatmul
-from tcc.passes.pipeline import SMALL_TOP_K, grouped_gemms, run_pipeline
+from tcc.passes.pipeline import GraphSettings, run_pipeline
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.gpu.plan import block_schedule
 from tcc.passes.traffic import traffic
 
-from tests.backends.gpu.running import Job, interpreter
-from tests.e2e.agreement import Array, assert_agree, expected, session
 from tests.e2e.test_experts import EXPERTS, TOP, drawn, layer
-from tests.oracle.gpu.machine_code import machine_code
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.agreement import Array, assert_agree, expected, session
+from tests.lib.interpreter.running import Job, interpreter
+from tests.lib.oracle.gpu.machine_code import machine_code
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 from .test_block_models import weights_of
 
@@ -40,7 +40,7 @@ def _sixteen(_: GroupedMatmul) -> int:
 def lowered(options: Options) -> tuple[Graph, Lowered]:
     code = GpuBackend(resolve_targets(options)[0], options)
     model = layer(TOKENS, DEPTH, WIDTH, activation_type="silu")
-    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), settings=code.settings)
     return graph, code.lower(graph, Trace())
 
 
@@ -52,9 +52,11 @@ def products(made: Lowered) -> list[int]:
 def test_the_interpreter_agrees() -> None:
     """Of a layer that is small, and by tiles whatever it costs."""
     options = read_options({"target": "cuda:sm_90", "precision": "f16"})
-    code = GpuBackend(resolve_targets(options)[0], options, (SMALL_TOP_K, grouped_gemms(_sixteen)))
+    code = GpuBackend(
+        resolve_targets(options)[0], options, GraphSettings(small_top_k=True, tile_of=_sixteen)
+    )
     model = layer(21, 32, 48, activation_type="silu")
-    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), 2, Trace(None, None), settings=code.settings)
     made = code.lower(graph, Trace())
     assert products(made)
     feeds = drawn(21, 32)
@@ -77,7 +79,7 @@ def test_each_expert_is_read_once_and_not_once_a_row() -> None:
     assert len(products(made)) == 2
     # The best experts and shares, counts and places of rows, products, and the sum of both.
     assert len(made.kernels) <= 12
-    found = traffic(made.placed)
+    found = traffic(made.placed, made.table.bodies)
     assert found is not None
     rows = TOKENS * (TOP + 1) * (DEPTH + WIDTH) * 4
     assert found.bytes < 2 * (experts + 4 * rows)

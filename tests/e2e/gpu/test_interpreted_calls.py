@@ -14,10 +14,10 @@ from tcc.frontends import load_model
 from tcc.options import read_options
 from tcc.passes.pipeline import run_pipeline
 
-from tests.backends.gpu.running import NEEDS_TRITON, Job, interpreter
 from tests.draws import RNG, seeded
-from tests.e2e.agreement import Array, assert_agree, expected, session
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.agreement import Array, assert_agree, expected, session
+from tests.lib.interpreter.running import NEEDS_TRITON, Job, interpreter
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 with seeded("test_interpreted_calls: cases"):
@@ -71,7 +71,7 @@ def test_agrees(name: str) -> None:
     model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> g {body}')
     options = read_options({"target": "cuda:sm_90"})
     code = GpuBackend(resolve_targets(options)[0], options)
-    graph = run_pipeline(load_model(model, {}), options.level, Trace(), requested=code.requested)
+    graph = run_pipeline(load_model(model, {}), options.level, Trace(), settings=code.settings)
     code.check(graph)
     made = code.lower(graph, Trace())
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends.gpu.running import NEEDS_TRITON
-from tests.e2e.agreement import assert_agree, expected, session
+from tests.lib.agreement import assert_agree, expected, session
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 from .architectures import bert, inputs_of, resnet
 from .interpreted import InterpretedModel

@@ -9,7 +9,7 @@ from tcc.artifact import read_manifest
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from tests.backends.gpu.running import NEEDS_TRITON
+from tests.lib.interpreter.running import NEEDS_TRITON
 
 pytestmark = NEEDS_TRITON
 # Operations per second of a large product of bf16 on an H200, of 989.5e12 that its data sheet

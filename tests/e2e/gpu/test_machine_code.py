@@ -10,8 +10,8 @@ import pytest
 from tcc.driver import compile_model
 from tcc.options import read_options
 
-from tests.backends.gpu.running import NEEDS_TRITON
-from tests.oracle.gpu.code_rules import CheckedKernel, matrix_families
+from tests.lib.interpreter.running import NEEDS_TRITON
+from tests.lib.oracle.gpu.code_rules import CheckedKernel, matrix_families
 
 from .architectures import bert, resnet
 

@@ -9,21 +9,21 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tcc.ir.expr.scalar import literal
+from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region.affine import Affine, digit, interval, loops_of
+from tcc.ir.region.convert import from_expr
+from tcc.ir.region.edit import readers
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
-from tcc.passes.derive.affine import Affine, digit, interval, loops_of
 from tcc.passes.derive.algebra.cost import estimate
-from tcc.passes.derive.convert import from_expr
 from tcc.passes.derive.derivation import Step, applied
-from tcc.passes.derive.edit import readers
 from tcc.passes.derive.guide import moves
-from tcc.passes.derive.record import Factor, Region, Stage, is_leaf, product
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import State
 from tcc.schedule.limits import TYPICAL_RATES
 
-from .regions import affine
+from tests.ir.region.regions import affine
 
 
 def price(region: Region) -> float:

@@ -12,16 +12,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.ir.expr.scalar import argument, literal
+from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region.affine import Affine, Digit, combine, digit, unit
+from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.types import F32, tensor
-from tcc.passes.derive.affine import Affine, Digit, combine, digit, unit
 from tcc.passes.derive.derivation import Step, applied, replay
-from tcc.passes.derive.edit import spliced, with_loop_order
-from tcc.passes.derive.record import Factor, Region, Stage, product
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import search
 
+from tests.ir.region.regions import affine, convolution, operands, values
+
 from .derivations import CASES, band
-from .regions import affine, convolution, operands, values
 
 
 class Pair(NamedTuple):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.region.check import equal_at
 from tcc.ir.types import I64
 from tcc.ops import OPS
 from tcc.ops.algebra.reduce import ReduceAttrs
@@ -17,7 +18,6 @@ from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.derive.bilinear.convolutions import Tiled
 from tcc.passes.derive.candidate import Candidate
-from tcc.passes.derive.check import equal_at
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.merge import MergePrices, merge_contractions
 from tcc.passes.derive.prices import Prices
@@ -28,12 +28,12 @@ from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 
-from tests.passes.bilinear_maps import computes, correlation
+from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 from tests.passes.fuse.models import Model
 
-SERVER = MACHINES["icelake-server"]
+SERVER = shipped_machine("icelake-server")
 
 
 def planner() -> CorePlanner:

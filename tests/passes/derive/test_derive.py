@@ -15,6 +15,8 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.graph.text import graph_text
 from tcc.ir.index import as_index, symbol
+from tcc.ir.region import Region
+from tcc.ir.region.check import Unchecked
 from tcc.ir.types import F16
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.movement import SliceAttrs
@@ -25,9 +27,7 @@ from tcc.passes.derive.algebra.fold import fold
 from tcc.passes.derive.algebra.instance import agree as same
 from tcc.passes.derive.algebra.reassociate import Rewrites, reassociated
 from tcc.passes.derive.candidate import MARGIN
-from tcc.passes.derive.check import Unchecked
 from tcc.passes.derive.derive import Option, SiteOptions, decisions, derive
-from tcc.passes.derive.record import Region
 from tcc.passes.derive.sites import composed, sites
 from tcc.passes.program.price import priced_kernels
 from tcc.schedule.limits import Rates
@@ -437,6 +437,6 @@ def test_options_leave_the_pass_out() -> None:
         (Options(level=1), False),
     ):
         backend = CpuBackend(target, options, 0)
-        assert (backend.derivations is not None) == found
+        assert (backend.settings.derivations is not None) == found
         strict = options.numerics == "strict"
-        assert backend.derivations is None or backend.derivations.strict == strict
+        assert backend.settings.derivations is None or backend.settings.derivations.strict == strict

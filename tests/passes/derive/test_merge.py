@@ -22,15 +22,14 @@ from tcc.passes.derive.merge import Bundle, MergePrices, bundles, merge_contract
 from tcc.passes.derive.sites import scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
-from tcc.passes.pipeline import MERGE
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
-from tcc.schedule.cpu.machine import MACHINES
+from tcc.schedule.cpu.shipped_machines import shipped_machine
 from tcc.target import parse_target
 
 from tests.draws import RNG, seeded
-from tests.oracle.calls import calls_of
+from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
 
 Agree = Callable[..., None]
@@ -292,7 +291,7 @@ def test_many_parts_are_looked_at_a_few_at_a_time(agree: Agree) -> None:
 
 def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
     """A token's queries, keys and values; a gate, which the second product to run finishes."""
-    server = MACHINES["icelake-server"]
+    server = shipped_machine("icelake-server")
     core = CoreModel(16, 32, server.l2.size, server.cores)
     planner = CorePlanner(core, Pricer(server))
     m = Model("token")
@@ -314,4 +313,4 @@ def test_options_leave_the_pass_out() -> None:
         (Options(level=1), False),
     ):
         backend = CpuBackend(parse_target("cpu", "host", detect), options, 0)
-        assert any(p.name == MERGE for p in backend.requested) == found
+        assert (backend.settings.merges is not None) == found

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import pytest
 from tcc.errors import UserError
-from tcc.passes.derive.canonical import fingerprint
-from tcc.passes.derive.check import equal_at
+from tcc.ir.region.canonical import fingerprint
+from tcc.ir.region.check import equal_at
 from tcc.passes.derive.derivation import parse_step, replay
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import search

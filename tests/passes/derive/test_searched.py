@@ -12,18 +12,18 @@ from tcc.errors import InternalError
 from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import IndexLike, symbol
+from tcc.ir.region import Region
+from tcc.ir.region.convert import to_expr
 from tcc.ops.algebra.window import ConvTransposeAttrs
 from tcc.passes.derive import rewritten
 from tcc.passes.derive.algebra.cost import products
-from tcc.passes.derive.convert import to_expr
 from tcc.passes.derive.derive import SiteOptions, decisions, derive
-from tcc.passes.derive.record import Region
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.search import State
 from tcc.passes.graph.decompose import is_derived
 from tcc.passes.graph.emit import express
-from tcc.passes.pipeline import run_pipeline
+from tcc.passes.pipeline import GraphSettings, run_pipeline
 
 from tests.passes.fuse.models import Model
 
@@ -147,7 +147,9 @@ def test_transposed_convolutions_become_phases(
     image: tuple[int, ...], kernel: int, stride: int, before: int, agree: Agree
 ) -> None:
     graph = transposed(image, kernel, stride, before, batch=symbol("n", 1))
-    after = run_pipeline(graph, 2, Trace(verifying=True), derivations=limits())
+    after = run_pipeline(
+        graph, 2, Trace(verifying=True), settings=GraphSettings(derivations=limits())
+    )
     names = {node.op.name for node in after.nodes}
     assert "conv_transpose" not in names
     # Phases of fewer taps are convolutions of their own: zeros would make NaN of infinities.
@@ -161,7 +163,7 @@ def test_a_bad_value_stays_with_the_phases_that_read_it(
     kernel: int, stride: int, bad: float
 ) -> None:
     graph = transposed((9, 8), kernel, stride, 1)
-    after = run_pipeline(graph, 2, Trace(), derivations=limits())
+    after = run_pipeline(graph, 2, Trace(), settings=GraphSettings(derivations=limits()))
     (image,) = graph.inputs
     x = np.random.default_rng(kernel).standard_normal(image.type.static_shape).astype(np.float32)
     clean = [next(iter(evaluate_graph(g, {image.name: x}).values())) for g in (graph, after)]
@@ -187,5 +189,5 @@ def test_symbolic_and_strict_transposed_convolutions_are_decomposed() -> None:
     graph = transposed((5, 6), 4, 2, 1)
     assert not is_derived(transposed((symbol("h", 1), 6), 4, 2, 1).nodes[1])
     for derivations in (None, limits()):
-        after = run_pipeline(graph, 2, Trace(), derivations=derivations)
+        after = run_pipeline(graph, 2, Trace(), settings=GraphSettings(derivations=derivations))
         assert ("conv" in {node.op.name for node in after.nodes}) == (derivations is None)

@@ -22,9 +22,9 @@ from tcc.schedule.cpu.choose import choose
 from tcc.schedule.limits import CORE_LIMITS, TYPICAL_LIMITS
 
 from tests.draws import RNG
-from tests.passes.fuse import tiles
 from tests.passes.fuse.shared_results import two_powers
-from tests.passes.fuse.tiles import Array
+from tests.passes.tile.cpu import tiles
+from tests.passes.tile.cpu.tiles import Array
 
 ROWS = 3
 N = symbol("n", 0)

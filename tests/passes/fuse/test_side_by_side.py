@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
+from tcc.ir.expr.rename import canonical
 from tcc.ir.types import F32, tensor
-from tcc.passes.fuse.compose import canonical, side_by_side
+from tcc.passes.fuse.compose import side_by_side
 from tcc.passes.fuse.structure import row_major_storage
 from tcc.passes.tile.plan import Bound
 
-from tests.passes.test_choose_layouts import planner
-
-from . import tiles
+from tests.passes.layout.test_choose import planner
+from tests.passes.tile.cpu import tiles
 
 FUNCTIONS = {"max": np.max, "min": np.min, "sum": np.sum, "prod": np.prod}
 

@@ -8,10 +8,9 @@ from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.graph import Value
 from tcc.passes.fuse.split import SplitKernel, split
 
-from tests.ops.cases import SYMBOLIC_CASES, Case, check, each, reference
-
-from . import tiles
-from .test_tiles import Array, composed
+from tests.lib.op_matrix.cases import SYMBOLIC_CASES, Case, check, each, reference
+from tests.passes.tile.cpu import tiles
+from tests.passes.tile.cpu.test_op_matrix import Array, composed
 
 
 def whole(expr: Expr) -> SplitKernel:

@@ -12,14 +12,14 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
-from tcc.passes.pipeline import CPU, GPU, lower
-from tcc.passes.program.lowered import Plan
+from tcc.passes.pipeline import lower
+from tcc.passes.place import Plan
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.gpu.plan import BlockPlanner
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
-from tests.oracle.program.evaluate import evaluate_program
+from tests.lib.oracle.program.evaluate import evaluate_program
 
 
 @pytest.mark.parametrize("device", [False, True])
@@ -37,9 +37,9 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     x = graph.input("x", tensor(F32, 3, 1))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = (
-        lower(made, GPU, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+        lower(made, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
         if device
-        else lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
+        else lower(made, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
     )
     given = np.array([[0.0], [1.0], [2.0]], np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
@@ -54,7 +54,7 @@ def test_an_operand_without_elements_is_its_fill_all_over() -> None:
     graph = GraphBuilder("none")
     x = graph.input("x", tensor(F32, 0, 40))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
-    lowered = lower(made, CPU, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
+    lowered = lower(made, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
     given = np.zeros((0, 40), np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))

@@ -11,7 +11,7 @@ from tcc.ir.types import F32, I64, tensor
 from tcc.ops.formula import choose, fn
 from tcc.passes.fuse.unroll import Unrolled, unroll
 
-from . import tiles
+from tests.passes.tile.cpu import tiles
 
 
 def split(stage: Stage) -> Unrolled | None:

@@ -10,11 +10,12 @@ from tcc.backends.artifact.comm_library import comm_sources
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.backends.artifact.toolchain import runtime_folder
 
+from tests.lib.fake_gpu.fakes import Fakes
 from tests.processes import finished
-from tests.runtime.gpu.fakes import Fakes
 from tests.runtime.interposer import interposed
 
 HERE = Path(__file__).parent
+FAKES = HERE.parents[1] / "lib" / "fake_gpu"
 LIBRARIES = ("-lm", "-lpthread", "-ldl")
 # The libraries that move data between GPUs, by what test programs call them.
 DEVICE_LIBRARIES = {"nccl": Platform.CUDA, "rccl": Platform.HIP}
@@ -62,7 +63,7 @@ def build_nccl(folder: Path, name: str) -> dict[str, str]:
     made = folder / f"lib{name}.so"
     hip = ("-DRCCL",) if name == "rccl" else ()
     flags = ("-O1", "-shared", "-fPIC", "-fvisibility=hidden", *hip)
-    run(*_command(*flags), str(HERE / "fake_nccl.c"), "-o", made, *LIBRARIES)
+    run(*_command(*flags), str(FAKES / "fake_nccl.c"), "-o", made, *LIBRARIES)
     files = {"FAKE_DRIVER": driver, f"TCC_{name.upper()}_LIBRARY": made, "TMPDIR": folder}
     return {variable: str(path) for variable, path in files.items()}
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fakes import Fakes
-from gpu_programs import Artifacts
+from tests.lib.fake_gpu.fakes import Fakes
+from tests.lib.fake_gpu.gpu_programs import Artifacts
 
 
 @pytest.fixture(scope="session")

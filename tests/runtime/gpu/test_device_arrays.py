@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm_ffi
-from fakes import ARCHS, DEVICE_TYPES, Driver, Fakes, check, in_child
-from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import abi, load
 from tcc.runtime.devices import view_of_device
+
+from tests.lib.fake_gpu.fakes import ARCHS, DEVICE_TYPES, Driver, Fakes, check, in_child
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 
 new_capsule = ctypes.PYFUNCTYPE(
     ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p

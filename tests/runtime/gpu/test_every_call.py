@@ -6,10 +6,11 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, on_device, on_host
-from gpu_programs import Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import load
+
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, on_device, on_host
+from tests.lib.fake_gpu.gpu_programs import Linker
 
 # Where HIP's name is not CUDA's with another beginning, or its number for an attribute is another.
 HIP = MappingProxyType(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, in_child, on_host
-from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, in_child, on_host
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 from tests.processes import end_after
 
 PLATFORMS = tuple(Platform)

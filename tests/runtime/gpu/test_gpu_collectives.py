@@ -16,8 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import ARCHS, Artifact, Driver, Fakes, in_children, on_device, on_host
-from gpu_programs import GpuBuilder, images, link
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.ir.program import (
     Allocate,
@@ -39,6 +37,8 @@ from tcc.ir.types import DTYPES
 from tcc.runtime import comm as comms
 from tcc.runtime import load
 
+from tests.lib.fake_gpu.fakes import ARCHS, Artifact, Driver, Fakes, in_children, on_device, on_host
+from tests.lib.fake_gpu.gpu_programs import GpuBuilder, images, link
 from tests.runtime.comm.library import build_nccl
 
 N = 20

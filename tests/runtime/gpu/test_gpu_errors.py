@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import gpu_programs
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, in_child, on_device, on_host
-from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, Platform
 from tcc.runtime import load
 from tcc.target import GPUS
+
+from tests.lib.fake_gpu import gpu_programs
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, in_child, on_device, on_host
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 EXPECTED = np.maximum(X, 0) + WEIGHTS[:20]

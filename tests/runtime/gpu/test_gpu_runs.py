@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, on_device, on_host
-from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import load
+
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, on_device, on_host
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 
 PLATFORMS = tuple(Platform)
 

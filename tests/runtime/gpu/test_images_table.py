@@ -10,11 +10,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-import gpu_programs
 import numpy as np
 import pytest
-from fakes import Driver, Fakes, check
-from gpu_programs import Linker
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact.gpu_binaries import (
     ALIGNMENT,
@@ -31,6 +28,10 @@ from tcc.backends.artifact.link import link_artifact
 from tcc.backends.artifact.toolchain import runtime_folder
 from tcc.errors import InternalError
 from tcc.runtime import load
+
+from tests.lib.fake_gpu import gpu_programs
+from tests.lib.fake_gpu.fakes import Driver, Fakes, check
+from tests.lib.fake_gpu.gpu_programs import Linker
 
 HEADER_WORDS = 6
 USES = ("gpu/images.c", "program.c", "instructions.c", "reader.c", "alloc.c", "status.c")

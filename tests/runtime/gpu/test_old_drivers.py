@@ -6,14 +6,15 @@ import gc
 from dataclasses import replace
 from pathlib import Path
 
-import gpu_programs
 import numpy as np
 import pytest
-from fakes import Driver, Fakes, check
-from gpu_programs import WEIGHTS, GpuBuilder
 from tcc.backends.artifact.gpu_binaries import BinaryKind, GpuImages, GpuVariant, Platform
 from tcc.ir.program import Input, Launch, Program
 from tcc.runtime import load
+
+from tests.lib.fake_gpu import gpu_programs
+from tests.lib.fake_gpu.fakes import Driver, Fakes, check
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, GpuBuilder
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 EXPECTED = np.maximum(X, 0) + WEIGHTS[:20]

@@ -7,10 +7,11 @@ import os
 from pathlib import Path
 
 import pytest
-from fakes import ARCHS, Driver, Fakes, check
-from gpu_programs import Linker, images, link
 from tcc.backends.artifact.gpu_binaries import Platform
 from tcc.runtime import load
+
+from tests.lib.fake_gpu.fakes import ARCHS, Driver, Fakes, check
+from tests.lib.fake_gpu.gpu_programs import Linker, images, link
 
 from .test_gpu_collectives import summing
 

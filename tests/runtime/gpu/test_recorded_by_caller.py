@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, on_device, on_host
-from gpu_programs import WEIGHTS, Linker
 from tcc.backends.artifact.gpu_binaries import Platform
+
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, on_device, on_host
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS, Linker
 
 PLATFORMS = tuple(Platform)
 X = np.linspace(-1, 1, 64, dtype=np.float32)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import Artifact, Driver, Fakes, check, in_child, on_host
-from gpu_programs import GpuBuilder, link
 from tcc.backends.artifact.gpu_binaries import (
     BinaryKind,
     GpuImages,
@@ -20,6 +18,9 @@ from tcc.backends.artifact.gpu_binaries import (
     TensorMap,
 )
 from tcc.ir.program import Arena, Input, IntOp, Launch, Program
+
+from tests.lib.fake_gpu.fakes import Artifact, Driver, Fakes, check, in_child, on_host
+from tests.lib.fake_gpu.gpu_programs import GpuBuilder, link
 
 MAP = TensorMap(0, "bf16", (2, 3, 16), (48, 16, 1), (1, 2, 16), 32)
 PARAMS = (Param.POINTER, Param.POINTER, Param.TENSOR_MAP, *(Param.NULL,) * 6)

@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import gpu_programs
 import numpy as np
 import programs
 import pytest
-from fakes import ARCHS, Driver, Fakes, in_child
-from gpu_programs import WEIGHTS
 from tcc.artifact import find_weights, read_manifest
 from tcc.backends.artifact import link as linking
 from tcc.backends.artifact.encode_program import encode_program
@@ -23,6 +20,10 @@ from tcc.backends.artifact.weight_section import Range, Section
 from tcc.errors import InternalError
 from tcc.ir.program import IntOp
 from tcc.runtime import load
+
+from tests.lib.fake_gpu import gpu_programs
+from tests.lib.fake_gpu.fakes import ARCHS, Driver, Fakes, in_child
+from tests.lib.fake_gpu.gpu_programs import WEIGHTS
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 CUDA, HIP = Platform.CUDA, Platform.HIP

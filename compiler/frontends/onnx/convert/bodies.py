@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import onnx
 from tcc.frontends.onnx.context import NodeContext
 from tcc.frontends.onnx.convert.lists import coerced
-from tcc.frontends.scope import Operand, Scope, are_among
+from tcc.frontends.onnx.scope import OnnxScope
+from tcc.frontends.scope import Operand, are_among
 from tcc.frozen import frozen
 from tcc.ir.graph import Graph
 from tcc.ir.index import Index, as_int
@@ -47,7 +48,7 @@ def import_body(
     Every run checks that the first outputs keep the sizes of `fixed_types`.  The first input counts
     the trips from `first_trip` on.
     """
-    scope = ctx.body_scope(name, symbols)
+    scope = ctx.scope.body(ctx.loc, name, symbols)
     here = ctx.inside(scope)
     inputs = []
     for declared, type in zip(proto.input, types, strict=False):
@@ -97,7 +98,7 @@ def _with_sizes_of(ctx: NodeContext, state: Operand, type: TensorType) -> Operan
 
 
 def run_body(
-    ctx: NodeContext, proto: onnx.GraphProto, scope: Scope, inputs: Sequence[Operand] = ()
+    ctx: NodeContext, proto: onnx.GraphProto, scope: OnnxScope, inputs: Sequence[Operand] = ()
 ) -> tuple[Operand, ...]:
     """Imports the nodes of a body into `scope` and returns its outputs."""
     if len(proto.input) != len(inputs):
@@ -116,7 +117,7 @@ def inlined(
     ctx: NodeContext, proto: onnx.GraphProto, name: str, inputs: Sequence[Operand] = ()
 ) -> tuple[Operand, ...]:
     """Inlines the nodes of a body into the enclosing graph and returns its outputs."""
-    scope = Scope(ctx.session, ctx.scope.builder, ctx.scope.opsets, ctx.scope, f"{ctx.loc}/{name}/")
+    scope = OnnxScope(ctx.session, ctx.scope.builder, ctx.scope, f"{ctx.loc}/{name}/")
     return run_body(ctx, proto, scope, inputs)
 
 
@@ -126,7 +127,7 @@ def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
     return {n: len(t.shape.dim) if t.HasField("shape") else None for n, t in types.items()}
 
 
-def end(ctx: NodeContext, scope: Scope, name: str) -> Operand:
+def end(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand:
     """Returns the output `name` of the body in `scope`."""
     try:
         operand = scope.find(name)

@@ -66,7 +66,7 @@ def choose(
 def _body(
     ctx: NodeContext, branch: Branch, name: str, symbols: set[str], ranks: Sequence[int | None] = ()
 ) -> Body:
-    scope = ctx.body_scope(name, symbols)
+    scope = ctx.scope.body(ctx.loc, name, symbols)
     scope.ends = dict.fromkeys(ctx.node.output)
     inner = ctx.inside(scope)
     return finished(inner, branch(inner), ranks)
@@ -157,7 +157,7 @@ def _branch_with_rest(
 ) -> Body:
     """Imports the branch and all nodes that follow; returns the results `names` of the outer
     graph."""
-    outer, scope = ctx.scope, ctx.body_scope(name, symbols)
+    outer, scope = ctx.scope, ctx.scope.body(ctx.loc, name, symbols)
     scope.ways = (*scope.ways, (equality, name == _NAMES[0]))
     scope.pending, scope.ends = outer.pending.copy(), outer.ends
     for output, operand in zip(ctx.node.output, branch(ctx.inside(scope)), strict=False):
@@ -225,15 +225,12 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
                 f"a row of '{name}' is of type {type!r}, whose size only an iteration knows",
                 "export it as a Loop",
             )
-    results = ctx.emit_all(
-        "scan",
-        [*operands[:states], *sources],
-        body=body.graph,
-        num_scan_inputs=count,
-        input_axes=(0,) * count,
-        input_reverse=tuple(map(bool, _listed(ctx, backwards, count))),
-        output_axes=(0,) * rows,
-        output_reverse=tuple(map(bool, _listed(ctx, "scan_output_directions", rows))),
+    results = ctx.scan(
+        operands[:states],
+        sources,
+        body.graph,
+        [*map(bool, _listed(ctx, backwards, count))],
+        [*map(bool, _listed(ctx, "scan_output_directions", rows))],
     )
     placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
     return [*results[:states], *(_with_leading_axis_at(ctx, row, axis) for row, axis in placed)]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from tcc.frontends.extents import backward_range, forward_range
 from tcc.frontends.onnx.axes import (
     Dims,
     bound_sizes,
@@ -314,7 +315,7 @@ def _slice(ctx: NodeContext) -> Results:
     for axis, start, end, by in zip(axes, starts, ends, steps, strict=True):
         if by == 0:
             raise ctx.fail("a step is zero")
-        range_of = forward_range if by > 0 else _backward
+        range_of = forward_range if by > 0 else backward_range
         begin[axis], size[axis] = range_of(start, end, by, x.shape[axis])
         step[axis] = by
     if tuple(size) == x.shape and all(s == 1 for s in step) and not any(b.terms for b in begin):
@@ -365,32 +366,6 @@ def _positions(
 def _has_sign(index: Index) -> bool:
     lo = bounds(index)[0]
     return sign(index) is not None or (lo is not None and lo >= 0)
-
-
-_FAR = (1 << 31) - 1  # exporters write it for "to the end"
-
-
-def _from_front(position: Index, dim: Index) -> Index:
-    return position + dim if sign(position) == -1 else position
-
-
-def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step positive."""
-    first = _from_front(start, dim)
-    to_end = (as_int(end) or 0) >= _FAR
-    last = dim if to_end else minimum(_from_front(end, dim), dim)
-    # last - max(first, 0), written so that `first = dim - c` cancels.
-    length = maximum(minimum(last - first, last), 0)
-    return minimum(maximum(first, 0), dim), ceildiv(length, step)
-
-
-def _backward(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
-    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step negative."""
-    first = maximum(minimum(_from_front(start, dim), dim - 1), 0)
-    to_begin = (as_int(end) or 0) <= -_FAR
-    last = const(-1) if to_begin else maximum(_from_front(end, dim), -1)
-    size = ceildiv(maximum(first - last, 0), -step)
-    return first, minimum(size, ceildiv(dim, -step))
 
 
 # ---- generated sequences -------------------------------------------------------------------------

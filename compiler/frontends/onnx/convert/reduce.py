@@ -1,8 +1,6 @@
 """Converters of reductions, softmax and other operators along axes."""
 
-from collections.abc import Sequence
-
-from tcc.frontends.emit import Emitter
+from tcc.frontends.einsum import einsum
 from tcc.frontends.onnx.axes import around, reduce_along, run_axes
 from tcc.frontends.onnx.context import Converter, Converters, NodeContext, Results
 from tcc.frontends.onnx.convert.movement import axes_argument, late_axes
@@ -85,39 +83,6 @@ def _cumulative(op: str) -> Converter:
     return convert
 
 
-def _einsum(ctx: NodeContext) -> Results:
-    operands = ctx.present()
-    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
-    return ctx.emit_all("einsum", operands, equation=equation)
-
-
-def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
-    """Returns the einsum equation with an explicit output and letters in place of '...'."""
-    text = text.replace(" ", "")
-    inputs, arrow, output = text.partition("->")
-    terms = inputs.split(",")
-    if len(terms) != len(ranks):
-        raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
-    letters = [c for c in inputs.replace(",", "").replace("...", "")]
-    if not all(c.isascii() and c.isalpha() for c in (*letters, *output.replace("...", ""))):
-        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
-    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
-    hidden = [
-        rank - len(term.replace("...", "")) if "..." in term else 0
-        for term, rank in zip(terms, ranks, strict=True)
-    ]
-    width = max(hidden, default=0)
-    if width > len(spare) or min(hidden, default=0) < 0:
-        raise ctx.fail(f"equation '{text[:80]}' does not fit its operands")
-    dots = "".join(spare[:width])
-    full = [t.replace("...", dots[width - n :]) for t, n in zip(terms, hidden, strict=True)]
-    if not arrow:
-        output = ("..." if width else "") + "".join(
-            c for c in sorted(set(letters)) if letters.count(c) == 1
-        )
-    return ",".join(full) + "->" + output.replace("...", dots)
-
-
 CONVERTERS: Converters = {
     **{name: _reduction(op) for name, op in _REDUCTIONS.items()},
     "Softmax": _softmax("softmax"),
@@ -126,5 +91,5 @@ CONVERTERS: Converters = {
     "TopK": _top_k,
     "CumSum": _cumulative("cum_sum"),
     "CumProd": _cumulative("cum_prod"),
-    "Einsum": _einsum,
+    "Einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.present()),
 }

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import reduce
 
 import numpy as np
+from tcc.frontends.extents import Scales, widened_taps
 from tcc.frontends.onnx.context import Converters, NodeContext, Results
 from tcc.frontends.scope import LARGEST_SIZE, Operand
 from tcc.frozen import frozen
-from tcc.ir.index import Index, as_int, ceildiv, const, floordiv, maximum
+from tcc.ir.index import Index, as_int, const, floordiv
 from tcc.ir.types import F32, F64, I64, DType
-
-Scales = tuple["float | None", ...]
 
 
 def _scaled(ctx: NodeContext, dim: Index, scale: float) -> Index | None:
@@ -155,17 +153,6 @@ def _taps(ctx: NodeContext, x: Operand, target: _Target, radius: int) -> Index:
         (bound,) = ctx.sizes(ctx.cast(half, I64), "the kernel", lo=1)
         return 2 * bound
     return widened_taps(x, target.sizes, target.scales, radius)
-
-
-def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
-    """Returns an upper bound of the elements of `x` under a kernel widened by constant scales."""
-    halves = [const(radius)]
-    for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
-        if scale is None:
-            halves.append(ceildiv(dim * radius, maximum(size, 1)))
-        else:
-            halves.append(const(math.ceil(radius / min(scale, 1.0))))
-    return 2 * reduce(maximum, halves)
 
 
 def _every_axis(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
+from tcc.frontends.einsum import explicit_equation
 from tcc.frontends.emit import Emitter
-from tcc.frontends.onnx.convert.reduce import explicit_equation
 from tcc.frontends.scope import Operand, Scope
 from tcc.frontends.torch.calls import Call, Known, Ref, Tensor
 from tcc.frontends.torch.context import CallContext, Converter

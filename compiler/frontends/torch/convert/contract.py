@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from tcc.frontends.onnx.convert.reduce import explicit_equation
+from tcc.frontends.einsum import einsum
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
@@ -44,12 +44,6 @@ def _add_matmul(lhs: str, rhs: str, batched: bool = False) -> Converter:
         return matmul + _scaled(ctx, ctx.operand("self"), "beta")
 
     return convert
-
-
-def _einsum(ctx: CallContext) -> Operand:
-    operands = ctx.operands("tensors")
-    equation = explicit_equation(ctx, ctx.text("equation"), [o.rank for o in operands])
-    return ctx.emit_all("einsum", operands, equation=equation)[0]
 
 
 # ---- attention -----------------------------------------------------------------------------------
@@ -200,7 +194,7 @@ CONVERTERS: Converters = {
     "linear": _linear,
     "addmm": _add_matmul("mat1", "mat2"),
     "addbmm": _add_matmul("batch1", "batch2", batched=True),
-    "einsum": _einsum,
+    "einsum": lambda ctx: einsum(ctx, ctx.text("equation"), ctx.operands("tensors")),
     "scaled_dot_product_attention": _attention,
     "_scaled_dot_product_flash_attention_for_cpu": _attention_and_sums,
     "_grouped_mm": _grouped("self", "mat2"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tcc.frontends.onnx.convert.resize import widened_taps
+from tcc.frontends.extents import widened_taps
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index, as_int

@@ -1,0 +1,42 @@
+"""Einsum equations of all frameworks.
+
+...ij,...jk  of ranks 3 and 3   ->   Aij,Ajk->Aik
+"""
+
+from collections.abc import Sequence
+
+from tcc.frontends.emit import Emitter
+from tcc.frontends.scope import Operand
+
+
+def einsum(ctx: Emitter, text: str, operands: Sequence[Operand]) -> Operand:
+    """Adds an einsum of the operands, by an equation as NumPy reads it."""
+    equation = explicit_equation(ctx, text, [o.rank for o in operands])
+    return ctx.emit("einsum", *operands, equation=equation)
+
+
+def explicit_equation(ctx: Emitter, text: str, ranks: Sequence[int]) -> str:
+    """Returns the einsum equation with an explicit output and letters in place of '...'."""
+    text = text.replace(" ", "")
+    inputs, arrow, output = text.partition("->")
+    terms = inputs.split(",")
+    if len(terms) != len(ranks):
+        raise ctx.fail(f"equation '{text[:80]}' has {len(terms)} terms for {len(ranks)} inputs")
+    letters = [c for c in inputs.replace(",", "").replace("...", "")]
+    if not all(c.isascii() and c.isalpha() for c in (*letters, *output.replace("...", ""))):
+        raise ctx.fail(f"equation '{text[:80]}' has axes that are no letters")
+    spare = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" if c not in text]
+    hidden = [
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    width = max(hidden, default=0)
+    if width > len(spare) or min(hidden, default=0) < 0:
+        raise ctx.fail(f"equation '{text[:80]}' does not fit its operands")
+    dots = "".join(spare[:width])
+    full = [t.replace("...", dots[width - n :]) for t, n in zip(terms, hidden, strict=True)]
+    if not arrow:
+        output = ("..." if width else "") + "".join(
+            c for c in sorted(set(letters)) if letters.count(c) == 1
+        )
+    return ",".join(full) + "->" + output.replace("...", dots)

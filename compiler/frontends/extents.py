@@ -1,0 +1,50 @@
+"""Sizes of the results of slices, and of the kernels of resizes."""
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from typing import TypeAlias
+
+from tcc.frontends.scope import Operand
+from tcc.ir.index import Index, as_int, ceildiv, const, maximum, minimum
+from tcc.ir.index.compare import sign
+
+Scales: TypeAlias = Sequence["float | None"]  # one for each axis; None: the sizes determine it
+
+_FAR = (1 << 31) - 1  # exporters write it for "to the end"
+
+
+def from_front(position: Index, dim: Index) -> Index:
+    """Returns a position in an axis of `dim` counted from the front, where it is known to be
+    negative."""
+    return position + dim if sign(position) == -1 else position
+
+
+def forward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step positive."""
+    first = from_front(start, dim)
+    to_end = (as_int(end) or 0) >= _FAR
+    last = dim if to_end else minimum(from_front(end, dim), dim)
+    # last - max(first, 0), written so that `first = dim - c` cancels.
+    length = maximum(minimum(last - first, last), 0)
+    return minimum(maximum(first, 0), dim), ceildiv(length, step)
+
+
+def backward_range(start: Index, end: Index, step: int, dim: Index) -> tuple[Index, Index]:
+    """Returns (begin, size) of `start:end:step` in an axis of `dim`, step negative."""
+    first = maximum(minimum(from_front(start, dim), dim - 1), 0)
+    to_begin = (as_int(end) or 0) <= -_FAR
+    last = const(-1) if to_begin else maximum(from_front(end, dim), -1)
+    size = ceildiv(maximum(first - last, 0), -step)
+    return first, minimum(size, ceildiv(dim, -step))
+
+
+def widened_taps(x: Operand, sizes: Sequence[Index], scales: Scales, radius: int) -> Index:
+    """Returns an upper bound of the elements of `x` under a kernel widened by constant scales."""
+    halves = [const(radius)]
+    for dim, size, scale in zip(x.shape, sizes, scales, strict=True):
+        if scale is None:
+            halves.append(ceildiv(dim * radius, maximum(size, 1)))
+        else:
+            halves.append(const(math.ceil(radius / min(scale, 1.0))))
+    return 2 * reduce(maximum, halves)

@@ -1,0 +1,65 @@
+"""Ends an import: the values that a graph returns, and their names."""
+
+from collections.abc import Iterable, Mapping
+
+from tcc.frontends.scope import Operand, Scope
+from tcc.ir.graph import Graph, Value, bodies
+from tcc.ir.graph.rewrite import substituted
+from tcc.ir.lists import ListType
+from tcc.ops import OPS
+
+
+def output_values(
+    scope: Scope, inputs: Iterable[Operand], results: Iterable[tuple[str, Operand]]
+) -> list[Value]:
+    """Returns distinct values for the named `results`.
+
+    A result that is one of the `inputs`, a constant or an earlier result becomes a copy.
+    """
+    named = {operand.graph_value for operand in inputs}
+    values: list[Value] = []
+    for name, operand in results:
+        value = operand.value
+        if value in named or operand.array is not None:
+            value = _copied(scope, value, name)
+        named.add(value)
+        values.append(value)
+    return values
+
+
+def _copied(scope: Scope, value: Value, name: str) -> Value:
+    listed = isinstance(value.type.dtype, ListType)
+    row = OPS["list_expect" if listed else "identity"]
+    attrs = row.attrs(value.type.dtype) if listed else row.attrs()
+    (copy,) = scope.builder.add(row, [value], attrs, loc=f"output {name}", names=[name])
+    return copy
+
+
+def rename(graph: Graph, names: Mapping[Value, str]) -> Graph:
+    """Returns the graph with new names for some values; other values with these names are
+    renamed."""
+    new_names = set(names.values())
+    changed = {v: Value(name, v.type) for v, name in names.items() if v.name != name}
+    everything = _values(graph)
+    taken_names = {value.name for value in everything} | new_names
+    for value in everything:
+        if value.name in new_names and value not in names and value not in graph.inputs:
+            changed[value] = Value(_free_name(value.name, taken_names), value.type)
+    return substituted(graph, changed) if changed else graph
+
+
+def _values(graph: Graph) -> list[Value]:
+    values = [*graph.inputs, *graph.constants]
+    for node in graph.nodes:
+        values += node.outputs
+        for body in bodies(node):
+            values += _values(body)
+    return values
+
+
+def _free_name(name: str, taken_names: set[str]) -> str:
+    number = 1
+    while f"{name}.{number}" in taken_names:
+        number += 1
+    taken_names.add(f"{name}.{number}")
+    return f"{name}.{number}"

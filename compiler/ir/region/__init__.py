@@ -1,0 +1,209 @@
+"""Region: an expression as a small value, which derivations rewrite.
+
+    Region  = params, stages, outputs
+    Stage   = iters, sums, monoid, factors, body      a tensor per component of the body
+    Factor  = source[forms], or fill outside          an access
+
+A 3 x 3 convolution of one channel over 8 x 8, zeros around it,
+
+    y[h, w] = sum(r: 0..3, s: 0..3)  A[h + r - 1, w + s - 1 else 0] * K[r, s]
+
+is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
+
+    Stage(iters=(8, 8), sums=(3, 3), monoid="sum", body=product((F32, F32), F32), factors=(
+        Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, literal(0, F32)),
+        Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
+
+Loops are positions, the iterators of the result before those of the sum, so equal states have equal
+values whatever their loops were called.  The nodes are named tuples: made, compared and hashed as
+tuples are.  A rule makes new stages where it changes some, and shares all others.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache, reduce
+from typing import NamedTuple, TypeAlias
+
+from tcc.ir import expr
+from tcc.ir.expr.scalar import (
+    Apply,
+    Arg,
+    Cast,
+    Const,
+    Scalar,
+    Scalars,
+    apply,
+    argument,
+    cast,
+    literal,
+)
+from tcc.ir.region.affine import Affines, Sizes, is_inside, plain
+from tcc.ir.types import DType, DTypeKind, TensorType
+
+Literal: TypeAlias = bool | int | float
+
+
+class Factor(NamedTuple):
+    """An element of type `dtype`: component `component` of `source` at `forms`, one a dimension.
+
+    `source` is the number of a parameter, or `~n` for stage n; None stands for the integer that the
+    only form gives.  Outside of the source's extents the value is `fill`, a node, so that 0.0 and
+    -0.0 differ; None says that no read is outside, or that a `select` drops it.  A factor of a leaf
+    has no forms and reads the whole source.
+    """
+
+    source: int | None
+    component: int
+    forms: Affines
+    dtype: DType
+    fill: Const | None = None
+
+
+Factors: TypeAlias = tuple[Factor, ...]
+
+
+class Stage(NamedTuple):
+    """One tensor: for every point of `iters` (extents of the result), the monoid's combination of
+    `body` over `sums`, or `body` itself where `monoid` is None.
+
+    `body` has a scalar for each component, in which `Arg` n stands for the n-th factor.  A stage
+    that these fields do not express (data-dependent indices, extrema of loops, divisions by
+    symbols) is a leaf: its `body` is a stage of an expression, whose operand n is the n-th factor.
+    """
+
+    iters: Sizes
+    sums: Sizes
+    monoid: str | None
+    factors: Factors
+    body: Scalars | expr.Stage
+
+    @property
+    def loops(self) -> Sizes:
+        """The extents of all loops."""
+        return self.iters + self.sums
+
+    @property
+    def dtypes(self) -> tuple[DType, ...]:
+        """The element type of each component."""
+        body = self.body.body if isinstance(self.body, expr.Stage) else self.body
+        return tuple(scalar.dtype for scalar in body)
+
+
+class Region(NamedTuple):
+    """Stages in order over parameters; `outputs` are (stage, component).
+
+    A stage reads parameters and earlier stages.
+    """
+
+    params: tuple[TensorType | None, ...]
+    stages: tuple[Stage, ...]
+    outputs: tuple[tuple[int, int], ...]
+
+
+def is_leaf(stage: Stage) -> bool:
+    """True where the stage is an opaque stage of an expression."""
+    return isinstance(stage.body, expr.Stage)
+
+
+def shape_of(region: Region, source: int) -> Sizes:
+    """Returns the extents of a parameter or a stage.  Raises ValueError for an absent parameter."""
+    if source < 0:
+        return region.stages[~source].iters
+    param = region.params[source]
+    if param is None:
+        raise ValueError(f"operand {source} is absent and cannot be read")
+    return tuple(map(plain, param.shape))
+
+
+def reads_inside(region: Region, stage: Stage, factor: Factor) -> bool:
+    """True where every read of a factor of `stage` is certain to lie inside its source."""
+    if factor.source is None:
+        return True
+    sizes = shape_of(region, factor.source)
+    return all(
+        is_inside(form, size, stage.loops) for form, size in zip(factor.forms, sizes, strict=True)
+    )
+
+
+# ---- products -----------------------------------------------------------------------------------
+
+
+def product(dtypes: tuple[DType, ...], dtype: DType, constant: Literal = 1) -> Scalars:
+    """Returns the body that multiplies `constant` and a factor of each of `dtypes`, in `dtype`."""
+    if not dtypes:
+        return (literal(constant, dtype),)
+    scalar = _multiplied(dtypes, dtype)
+    return (scalar if constant == 1 else apply("mul", scalar, literal(constant, dtype)),)
+
+
+@lru_cache(maxsize=4096)
+def _multiplied(dtypes: tuple[DType, ...], dtype: DType) -> Scalar:
+    parts = (cast(argument(n, t), dtype) for n, t in enumerate(dtypes))
+    return reduce(lambda a, b: apply("mul", a, b), parts)
+
+
+@lru_cache(maxsize=4096)
+def _constant(body: Scalars, factors: int) -> Literal | None:
+    if len(body) != 1:
+        return None
+    constant: Literal = 1
+    visited: set[Scalar] = set()
+    pending: list[Scalar] = [body[0]]
+    while pending:
+        scalar = pending.pop()
+        if scalar in visited and not isinstance(scalar, Const):
+            return None  # a power, which may have as many as 2^n factors
+        visited.add(scalar)
+        match scalar:
+            case Const():
+                constant *= scalar.value
+            case Arg():
+                pass
+            case Cast(arg=Arg()) if widens(scalar.arg.dtype, scalar.dtype):
+                pending.append(scalar.arg)
+            case Apply(function="mul"):
+                pending += scalar.args
+            case Apply(function="neg"):
+                constant = -constant
+                pending += scalar.args
+            case _:
+                return None
+    every = sum(isinstance(s, Arg) for s in visited) == factors
+    return literal(constant, body[0].dtype).value if every else None
+
+
+def constant_of(stage: Stage) -> Literal | None:
+    """Returns the constant by which the body multiplies all factors, each once; None for other
+    bodies.
+
+    A conversion that keeps every value counts as no operation.
+    """
+    return None if is_leaf(stage) else _constant(stage.body, len(stage.factors))
+
+
+def is_contraction(stage: Stage) -> bool:
+    """True where the stage is a sum of products of its factors, which algebra may reorder."""
+    return stage.monoid == "sum" and constant_of(stage) is not None
+
+
+_MANTISSA = {"f64": 53, "f32": 24, "bf16": 8, "f16": 11}
+
+
+def widens(source: DType, result: DType) -> bool:
+    """True where `result` holds every value of `source`."""
+    if source is result:
+        return True
+    if source.is_float:
+        wide = result.name in ("f32", "f64") and source.bits < result.bits
+        return result.is_float and wide
+    bits = source.bits - (source.kind is DTypeKind.INT)
+    if source.kind is DTypeKind.BOOL:
+        bits = 1
+    if result.is_float:
+        return bits <= _MANTISSA.get(result.name, 0)
+    signed = result.kind is DTypeKind.INT
+    return (
+        result.is_integer
+        and bits <= result.bits - signed
+        and (signed or source.kind is not DTypeKind.INT)
+    )

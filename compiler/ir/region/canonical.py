@@ -1,0 +1,297 @@
+"""Canonical forms and fingerprints of regions.
+
+Regions that differ in names, in the order of sum loops, of factors or of stages, or by stages that
+nothing reads or that occur twice, have one canonical form.
+
+The order of a stage's sum loops follows from where the loops occur.  Colours of loops are refined
+by the accesses in which the loops stand, as vertices are by their edges (Weisfeiler and Leman
+1968). Loops of equal colour take the order with the least code.  Where equal colours leave more
+than `_MOST_ORDERS` orders, the loops keep their own order: a state may then have several codes, but
+no two states share a code. A stage is named by the hash of its code, in which the hashes of its
+sources stand, so a region costs as many codes as it has new stages.
+"""
+
+from __future__ import annotations
+
+import marshal
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import chain, pairwise, permutations, product
+from math import factorial, prod
+from typing import Any, NamedTuple, TypeAlias
+
+from tcc.ir import expr
+from tcc.ir.expr.scalar import (
+    Arg,
+    Const,
+    IndexValue,
+    Read,
+    Scalars,
+    children,
+    walk,
+)
+from tcc.ir.region import Factor, Region, Stage, constant_of
+from tcc.ir.region import product as product_body
+from tcc.ir.region.affine import Affine, Size, Sizes
+from tcc.ir.region.edit import renumbered, with_loop_order, with_sources
+from tcc.ir.types import TensorType
+
+_Code: TypeAlias = tuple[Any, ...]
+_MOST_ORDERS = 120
+
+
+class _Form(NamedTuple):
+    """The sum loops and factors of a stage in canonical order, and the hash of the stage's code."""
+
+    sums: tuple[int, ...]
+    factors: tuple[int, ...]
+    digest: bytes
+
+
+def fingerprint(region: Region) -> bytes:
+    """Returns 128 bits, equal for regions of equal canonical form."""
+    digests = stage_digests(region)
+    outputs = tuple((digests[n], component) for n, component in region.outputs)
+    return _hash((_param_codes(region.params), outputs))
+
+
+def stage_digests(region: Region) -> list[bytes]:
+    """Returns 128 bits for each stage, which identify what it computes from the parameters."""
+    return [form.digest for form in _forms(region)]
+
+
+def canonical(region: Region) -> Region:
+    """Returns the region that represents all regions that compute the same in another order."""
+    forms = _forms(region)
+    place: dict[bytes, int] = {}
+    stages: list[Stage] = []
+
+    def visit(number: int) -> int:
+        form = forms[number]
+        if form.digest not in place:
+            stage = _reordered(region.stages[number], form)
+            stage = with_sources(stage, lambda s: s if s >= 0 else ~visit(~s))
+            place[form.digest] = len(stages)
+            stages.append(stage)
+        return place[form.digest]
+
+    outputs = tuple((visit(number), component) for number, component in region.outputs)
+    return Region(region.params, tuple(stages), outputs)
+
+
+def _hash(code: _Code) -> bytes:
+    # Version 2 writes equal values as equal bytes: later versions write references to objects.
+    return blake2b(marshal.dumps(code, 2), digest_size=16).digest()
+
+
+def _forms(region: Region) -> list[_Form]:
+    forms: list[_Form] = []
+    for stage in region.stages:
+        names = tuple(
+            b"" if f.source is None
+            else b"%d" % f.source if f.source >= 0
+            else forms[~f.source].digest
+            for f in stage.factors
+        )  # fmt: skip
+        forms.append(_form(stage, names))
+    return forms
+
+
+@lru_cache(maxsize=1 << 14)
+def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
+    first = len(stage.iters)
+    if isinstance(stage.body, expr.Stage):
+        sources = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
+        numbers = tuple(range(first, len(stage.loops)))
+        leaf_code = _sizes(stage.loops), first, stage.monoid, sources, _text(stage.body.body)
+        return _Form(numbers, tuple(range(len(names))), _hash(leaf_code))
+    columns = [_columns(f, n, stage.loops) for f, n in zip(stage.factors, names, strict=True)]
+    constant = constant_of(stage)
+    best: tuple[_Code, tuple[int, ...], tuple[int, ...]] | None = None
+    for sums in _orders(stage, columns):
+        codes = [c.code((*range(first), *sums)) for c in columns]
+        if constant is None:
+            order = _factor_order(stage.body)
+        else:
+            order = tuple(sorted(range(len(codes)), key=codes.__getitem__))
+        code = tuple(codes[n] for n in order), _sizes(stage.loops[k] for k in sums)
+        if best is None or code < best[0]:
+            best = code, sums, order
+    assert best is not None
+    text = _text(stage.body) if constant is None else (repr(constant), stage.body[0].dtype.name)
+    return _Form(*best[1:], _hash((best[0], _sizes(stage.iters), stage.monoid, text)))
+
+
+def _reordered(stage: Stage, form: _Form) -> Stage:
+    """Returns the stage with its sum loops and factors in the order of `form`."""
+    if isinstance(stage.body, expr.Stage):
+        return stage
+    first, constant = len(stage.iters), constant_of(stage)
+    if form.sums != tuple(range(first, first + len(form.sums))):
+        stage = with_loop_order(stage, range(first), form.sums)
+    factors = tuple(stage.factors[n] for n in form.factors)
+    if constant is not None:
+        body = product_body(tuple(f.dtype for f in factors), stage.dtypes[0], constant)
+        return stage._replace(factors=factors, body=body)
+    assert not isinstance(stage.body, expr.Stage)
+    body = renumbered(stage.body, {old: new for new, old in enumerate(form.factors)})
+    return stage._replace(factors=factors, body=body)
+
+
+# ---- codes --------------------------------------------------------------------------------------
+
+
+def _size(size: Size) -> int:
+    """Returns an int for a size; a symbol's is a hash, far from all numbers."""
+    return size if isinstance(size, int) else _symbol(size.key)
+
+
+@lru_cache(maxsize=4096)
+def _symbol(key: str) -> int:
+    return int.from_bytes(blake2b(key.encode(), digest_size=16).digest(), "big") + (1 << 128)
+
+
+def _sizes(sizes: Iterable[Size]) -> tuple[int, ...]:
+    return tuple(s if type(s) is int else _size(s) for s in sizes)
+
+
+@lru_cache(maxsize=256)
+def _param_codes(params: tuple[TensorType | None, ...]) -> _Code:
+    return tuple(() if p is None else (p.dtype.name, _sizes(p.shape)) for p in params)
+
+
+@lru_cache(maxsize=4096)
+def _text(body: Scalars) -> tuple[str, ...]:
+    """Returns a line for each scalar of a body: operands by their line numbers, factors by order of
+    use."""
+    factors = _factor_order(body)
+    place: dict[object, int] = {}
+    lines: list[str] = []
+    for node in walk(*body):
+        match node:
+            case Const():
+                detail = repr(node.value)
+            case Arg():
+                detail = str(factors.index(node.number))
+            case IndexValue():
+                detail = node.index.key
+            case Read():
+                bound = [v.key for v, _ in node.indirect]
+                detail = f"{node.source} {[i.key for i in node.indices]} {bound} {node.fill!r}"
+            case _:
+                detail = getattr(node, "function", "")
+        operands = [place[c] for c in children(node)]
+        place[node] = len(lines)
+        lines.append(f"{type(node).__name__} {node.dtype.name} {detail} {operands}")
+    return (*lines, str([place[b] for b in body]))
+
+
+@lru_cache(maxsize=4096)
+def _factor_order(body: Scalars) -> tuple[int, ...]:
+    """Returns the numbers of the factors, in order of use."""
+    return tuple(dict.fromkeys(n.number for n in walk(*body) if isinstance(n, Arg)))
+
+
+class _Columns(NamedTuple):
+    """An access as codes: the part that depends on no loop, a column for each loop, and the forms
+    if any has digits, which columns do not describe completely."""
+
+    fixed: _Code
+    loops: tuple[_Code, ...]
+    forms: tuple[Affine, ...]
+
+    def code(self, order: Sequence[int]) -> _Code:
+        """Returns the code of the access with its loops in another order."""
+        columns = tuple(self.loops[k] for k in order)
+        return self.fixed, columns, tuple(_digits(f, order) for f in self.forms)
+
+
+def _columns(factor: Factor, name: bytes, extents: Sizes) -> _Columns:
+    forms = factor.forms
+    fixed = (
+        name,
+        factor.component,
+        factor.dtype.name,
+        "" if factor.fill is None else repr(factor.fill.value),
+        _sizes(f.offset for f in forms),
+    )
+    loops = tuple(map(_sizes, zip(*(f.steps for f in forms), strict=True))) or ((),) * len(extents)
+    digits = forms if any(f.digits for f in forms) else ()
+    if digits:
+        loops = tuple(
+            (*column, *chain.from_iterable(_column(f, k) for f in forms))
+            for k, column in enumerate(loops)
+        )
+    return _Columns(fixed, loops, digits)
+
+
+def _column(form: Affine, loop: int) -> _Code:
+    """Returns a loop's occurrences in the digits of a form, independent of the order of loops and
+    digits."""
+    return (
+        len(form.digits),
+        *sorted(
+            (_size(d.step), d.div, d.mod, _size(d.of.steps[loop]), _column(d.of, loop))
+            for d in form.digits
+        ),
+    )
+
+
+def _digits(form: Affine, order: Sequence[int]) -> _Code:
+    return tuple(
+        sorted(
+            (
+                _size(d.step), d.div, d.mod, _size(d.of.offset),
+                _sizes(d.of.steps[k] for k in order), _digits(d.of, order),
+            )
+            for d in form.digits
+        )
+    )  # fmt: skip
+
+
+# ---- the order of sum loops ---------------------------------------------------------------------
+
+
+def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
+    """Returns the orders of the sum loops among which the least code decides: mostly one."""
+    first = len(stage.iters)
+    numbers = range(first, first + len(stage.sums))
+    if len(numbers) < 2:
+        return [tuple(numbers)]
+    marks = _ranked([c.fixed for c in columns])
+    occurrences = [(_size(stage.loops[k]), _occurrences(marks, columns, k)) for k in numbers]
+    colours, count = _ranked(occurrences), 0
+    while count < max(colours) + 1 < len(numbers):
+        count = max(colours) + 1
+        coloured = list(zip(colours, numbers, strict=True))
+        colour_columns = [sorted((colour, c.loops[k]) for colour, k in coloured) for c in columns]
+        marks = _ranked(
+            [
+                (m, c.loops[:first], s)
+                for m, c, s in zip(marks, columns, colour_columns, strict=True)
+            ]
+        )
+        colours = _ranked([(colour, _occurrences(marks, columns, k)) for colour, k in coloured])
+    classes: list[list[int]] = [[] for _ in range(max(colours) + 1)]
+    for colour, k in zip(colours, numbers, strict=True):
+        classes[colour].append(k)
+    if prod(factorial(len(c)) for c in classes) > _MOST_ORDERS:
+        return [tuple(chain.from_iterable(classes))]
+    return [tuple(chain.from_iterable(parts)) for parts in product(*map(permutations, classes))]
+
+
+def _occurrences(
+    marks: Sequence[int], columns: Sequence[_Columns], loop: int
+) -> list[tuple[int, _Code]]:
+    """Returns the occurrences of a loop: the marks of accesses, with its columns in them."""
+    return sorted((mark, c.loops[loop]) for mark, c in zip(marks, columns, strict=True))
+
+
+def _ranked(keys: Sequence[Any]) -> list[int]:
+    """Returns the rank of each key among the distinct keys."""
+    places = [0] * len(keys)
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    for last, n in pairwise(order):
+        places[n] = places[last] + (keys[n] != keys[last])
+    return places

@@ -1,0 +1,361 @@
+"""Compares two regions by exact values modulo two primes at chosen points.
+
+Both regions are evaluated at corners, edges, around every boundary of a quotient, a remainder and a
+padding, and at random points, each sum in full.  Parameters are random elements, made where they
+are read.  A point misses a false polynomial identity of degree d with a probability of at most d/p
+(Schwartz 1980; Zippel 1979).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import lcm, prod
+
+import numpy as np
+from tcc.errors import InternalError
+from tcc.ir import expr
+from tcc.ir.expr.scalar import Apply, Arg, Scalar, children
+from tcc.ir.index import Index, Var, evaluate, free_vars
+from tcc.ir.region import Factor, Region, Stage, shape_of
+from tcc.ir.region.affine import Affine, Size
+from tcc.ir.region.canonical import stage_digests
+from tcc.ir.region.field import PRIMES, Field, Values, element, key_of, scattered
+from tcc.ir.types import BOOL, DType
+
+_CHUNK = 1 << 18  # elements of a grid that are evaluated at once
+_MOST_ELEMENTS = 1 << 27
+# Sets of sizes at which regions with symbols are compared; tries to draw a set; and the number of
+# tries after which the range of the symbols doubles.
+_DRAWS, _TRIES, _DOUBLED = 3, 160, 8
+
+
+class Unchecked(InternalError):
+    """A region cannot be checked: it has too many terms, or no sizes at which it has points."""
+
+
+class _Outside(Exception):
+    """A read without a fill lies outside its source."""
+
+
+def equal_at(
+    a: Region, b: Region, points: int = 16, seed: int = 0, max_terms: int = _MOST_ELEMENTS
+) -> bool:
+    """True where all outputs agree at `points` random points and at the boundaries of both regions.
+
+    False where shapes or types differ, where a read of `b` without a fill lies outside, or where an
+    extent of `b` is negative.  A leaf counts as a function that its digest names: two leaves agree
+    where they read the same states. Raises `Unchecked` where the sums of a region have more than
+    `max_terms` terms, where no sizes are found at which every loop of `a` runs, and where `a` reads
+    outside.
+    """
+    if _types(a) != _types(b):
+        return False
+    symbols = _symbols(a, b)
+    return all(
+        _agree(a, b, points, key_of(seed, draw), _drawn(a, symbols, seed, draw), max_terms)
+        for draw in range(_DRAWS if symbols else 1)
+    )
+
+
+def _types(region: Region) -> tuple[object, ...]:
+    outputs = ((region.stages[n], c) for n, c in region.outputs)
+    return region.params, tuple((stage.iters, stage.dtypes[c]) for stage, c in outputs)
+
+
+def _agree(
+    a: Region, b: Region, points: int, seed: int, sizes: Mapping[str, int], max_terms: int
+) -> bool:
+    if any(_int(extent, sizes) < 0 for extent in _extents(b)):
+        return False
+    rng = random.Random(seed)
+    edges = sorted({*_edges(a, sizes), *_edges(b, sizes)})
+    places = []
+    for number, _ in a.outputs:
+        extents = [_int(e, sizes) for e in a.stages[number].iters]
+        places.append(_points(extents, edges, points, rng))
+    for prime in PRIMES:
+        evaluators = [
+            _Values(r, Field(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
+        ]
+        try:
+            expected = [
+                evaluators[0].stage(n, at)[c] for (n, c), at in zip(a.outputs, places, strict=True)
+            ]
+        except _Outside as error:
+            raise Unchecked(f"at {dict(sizes)} the region itself reads outside") from error
+        try:
+            for value, (n, c), at in zip(expected, b.outputs, places, strict=True):
+                if np.any(value != evaluators[1].stage(n, at)[c]):
+                    return False
+        except _Outside:
+            return False
+    return True
+
+
+# ---- where --------------------------------------------------------------------------------------
+
+
+def _symbols(*regions: Region) -> list[Var]:
+    sizes: set[Index] = set()
+    for region in regions:
+        sizes.update(d for p in region.params if p is not None for d in p.shape)
+        for stage in region.stages:
+            sizes.update(s for s in _sizes(stage) if isinstance(s, Index))
+    return [v for v in free_vars(*sorted(sizes, key=lambda s: s.key)) if v.extent is None]
+
+
+def _extents(region: Region) -> Iterator[Size]:
+    """Yields the extents of all loops and parameters."""
+    for number, param in enumerate(region.params):
+        yield from () if param is None else shape_of(region, number)
+    for stage in region.stages:
+        yield from stage.loops
+
+
+def _sizes(stage: Stage) -> Iterator[Size]:
+    yield from stage.loops
+    for form in _forms(stage):
+        yield from form.steps
+        yield form.offset
+
+
+def _forms(stage: Stage) -> Iterator[Affine]:
+    pending = [form for factor in stage.factors for form in factor.forms]
+    while pending:
+        form = pending.pop()
+        pending += [d.of for d in form.digits]
+        yield form
+
+
+def _drawn(a: Region, symbols: Sequence[Var], seed: int, draw: int) -> dict[str, int]:
+    """Returns small values of the symbols, at which a region has points and its loops run.
+
+    An extent such as height - window bounds its symbols from below; so ranges grow until all
+    symbolic extents are positive.
+    """
+    positive = [extent for n, _ in a.outputs for extent in a.stages[n].iters]
+    positive += [extent for extent in _extents(a) if not isinstance(extent, int)]
+    rng = random.Random(key_of("sizes", seed, draw))
+    for number in range(_TRIES):
+        # Symbols that may be 0 or negative, such as padding, are seldom positive together.
+        first = 1 if number % 2 else -2
+        sizes = _values(symbols, rng, first, 5 << number // _DOUBLED)
+        if all(_int(extent, sizes) > 0 for extent in positive):
+            return sizes
+    raise Unchecked("no sizes are known at which the region has points")
+
+
+def _values(symbols: Sequence[Var], rng: random.Random, first: int, span: int) -> dict[str, int]:
+    """Returns a value for each symbol, at most `span` steps above its minimum or `first`; one name
+    may have ranges and divisors at several places."""
+    named: dict[str, list[Var]] = {}
+    for var in symbols:
+        named.setdefault(var.name, []).append(var)
+    values = {}
+    for name, ranges in named.items():
+        step = lcm(*(v.divisor for v in ranges))
+        low = max(-(-max(v.lo for v in ranges) // step), first)
+        high = min([low + span, *(v.hi // step for v in ranges if v.hi is not None)])
+        values[name] = step * rng.randint(min(low, high), high)
+    return values
+
+
+def _edges(region: Region, sizes: Mapping[str, int]) -> set[int]:
+    """Returns the distances from an end where values may change: divisors, offsets, small
+    extents."""
+    edges = {1}
+    for stage in region.stages:
+        edges.update(e for e in (_int(s, sizes) for s in stage.sums) if e <= 64)
+        for form in _forms(stage):
+            edges.add(abs(_int(form.offset, sizes)))
+            for digit in form.digits:
+                edges |= {digit.div, digit.div * max(digit.mod, 1)}
+    return edges
+
+
+def _points(extents: list[int], edges: Sequence[int], count: int, rng: random.Random) -> Values:
+    """Returns corners, a point for each edge of each axis, and `count` random points. Half of the
+    coordinates of a random point are edges."""
+    special = [
+        sorted(
+            {
+                coordinate
+                for edge in edges
+                for place in (edge, size - edge, (size // 2 // max(edge, 1)) * edge)
+                for coordinate in (place - 1, place, place + 1)
+                if 0 <= coordinate < size
+            }
+        )
+        or [0]
+        for size in extents
+    ]
+
+    def anywhere(axis: int) -> int:
+        return rng.choice(special[axis]) if rng.random() < 0.5 else rng.randrange(extents[axis])
+
+    axes = range(len(extents))
+    points = [list(p) for p in product(*({0, e - 1} for e in extents[-6:]))]
+    points = [[0] * (len(extents) - len(p)) + p for p in points]
+    points += [
+        [at if k == axis else anywhere(k) for k in axes] for axis in axes for at in special[axis]
+    ]
+    points += [[anywhere(k) for k in axes] for _ in range(count)]
+    return np.array(sorted(map(tuple, points)), np.int64).reshape(len(points), len(extents))
+
+
+def _int(size: Size, sizes: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(evaluate(size, sizes))
+
+
+# ---- values -------------------------------------------------------------------------------------
+
+
+class _Values:
+    """The values of a region's stages at points, each computed once."""
+
+    def __init__(
+        self, region: Region, field: Field, sizes: Mapping[str, int], side: int, max_terms: int
+    ) -> None:
+        self._region, self._field, self._sizes, self._side = region, field, sizes, side
+        self._digests = stage_digests(region)
+        self._cache: dict[int, tuple[Values, list[Values]]] = {}
+        self._terms_left, self._max_terms = max_terms, max_terms
+
+    def stage(self, number: int, at: Values) -> list[Values]:
+        """Returns the components of a stage at points, a row of `at` each."""
+        shape = self._shape(~number)
+        places = _linear(at, shape)
+        requested = _distinct(places)
+        cached, values = self._cache.get(number, (requested[:0], []))
+        missing = np.setdiff1d(requested, cached, assume_unique=True)
+        if len(missing) or not values:
+            components = self._computed(number, _unravelled(missing, shape))
+            every = np.concatenate([cached, missing])
+            order = np.argsort(every)
+            cached = every[order]
+            values = [
+                np.concatenate([old, component])[order]
+                for old, component in zip(
+                    values or [missing[:0]] * len(components), components, strict=True
+                )
+            ]
+            self._cache[number] = cached, values
+        rows = np.searchsorted(cached, places)
+        return [v[rows] for v in values]
+
+    def _computed(self, number: int, at: Values) -> list[Values]:
+        stage = self._region.stages[number]
+        if isinstance(stage.body, expr.Stage):
+            numbers = _linear(at, self._shape(~number))
+            keys = [(self._field.seed, self._digests[number], c) for c in range(len(stage.dtypes))]
+            return [
+                self._random(numbers, dtype, *key)
+                for key, dtype in zip(keys, stage.dtypes, strict=True)
+            ]
+        sums = [_int(s, self._sizes) for s in stage.sums]
+        terms = prod(sums)
+        self._terms_left -= len(at) * max(terms, 1)
+        if self._terms_left < 0:
+            raise Unchecked(f"the check of stage {number} has over {self._max_terms} terms")
+        inner = _unravelled(np.arange(terms), sums)
+        rows = max(_CHUNK // max(terms, 1), 1)
+        parts = [self._part(stage, at[n : n + rows], inner) for n in range(0, len(at), rows)]
+        parts = parts or [[np.zeros(0, np.int64)] * len(stage.dtypes)]
+        return [np.concatenate(component) for component in zip(*parts, strict=True)]
+
+    def _part(self, stage: Stage, at: Values, inner: Values) -> list[Values]:
+        loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
+        assert not isinstance(stage.body, expr.Stage)
+        must = _unconditional(stage.body)
+        factors = [self._factor(f, loops, n in must) for n, f in enumerate(stage.factors)]
+        full = len(at), len(inner)
+        values = [np.broadcast_to(v, full) for v in self._field.body(stage.body, factors)]
+        if stage.monoid is None:
+            return [v[:, 0] for v in values]
+        return self._field.combined(stage.monoid, stage.dtypes, values)
+
+    def _factor(self, factor: Factor, loops: list[Values], must: bool) -> Values:
+        prime = self._field.prime
+        at = [self._affine(form, loops) for form in factor.forms]
+        if factor.source is None:
+            return at[0] % prime
+        shape = self._shape(factor.source)
+        inside = np.ones((), bool)
+        for place, size in zip(at, shape, strict=True):
+            inside = inside & (place >= 0) & (place < size)
+        if factor.fill is None and must and not np.all(inside):
+            raise _Outside
+        every = np.broadcast_shapes(*(p.shape for p in at), ())
+        clipped = np.zeros((*every, len(at)), np.int64)
+        for axis, (place, size) in enumerate(zip(at, shape, strict=True)):
+            clipped[..., axis] = np.clip(place, 0, max(size - 1, 0))
+        outside = np.array(
+            key_of("outside", self._side) % prime
+            if factor.fill is None
+            else element(factor.fill.value, prime)
+        )
+        if not all(shape):
+            return np.broadcast_to(outside, every)
+        return np.where(inside, self._source_values(factor, clipped, shape), outside)
+
+    def _source_values(self, factor: Factor, at: Values, shape: Sequence[int]) -> Values:
+        assert factor.source is not None
+        if factor.source < 0:
+            flat = at.reshape(prod(at.shape[:-1]), len(shape))
+            return self.stage(~factor.source, flat)[factor.component].reshape(at.shape[:-1])
+        return self._random(_linear(at, shape), factor.dtype, self._field.seed, factor.source)
+
+    def _random(self, numbers: Values, dtype: DType, *key: object) -> Values:
+        values = scattered(key_of(*key), numbers, self._field.prime)
+        return values & 1 if dtype is BOOL else values
+
+    def _affine(self, form: Affine, loops: list[Values]) -> Values:
+        value = np.array(_int(form.offset, self._sizes), np.int64)
+        for step, loop in zip(form.steps, loops, strict=True):
+            if step != 0:
+                value = value + _int(step, self._sizes) * loop
+        for digit in form.digits:
+            quotient = self._affine(digit.of, loops) // digit.div
+            quotient = quotient % digit.mod if digit.mod else quotient
+            value = value + _int(digit.step, self._sizes) * quotient
+        return value
+
+    def _shape(self, source: int) -> list[int]:
+        return [_int(s, self._sizes) for s in shape_of(self._region, source)]
+
+
+def _unconditional(body: Sequence[Scalar]) -> set[int]:
+    """Returns the factors that a body reads under every condition of its selects."""
+    pending, visited = list(body), set[Scalar]()
+    while pending:
+        scalar = pending.pop()
+        if scalar not in visited:
+            visited.add(scalar)
+            lazy = isinstance(scalar, Apply) and scalar.function == "select"
+            pending += children(scalar)[:1] if lazy else children(scalar)
+    return {s.number for s in visited if isinstance(s, Arg)}
+
+
+def _distinct(places: Values) -> Values:
+    """Returns the distinct places in order; `np.unique` would import masked arrays, which takes a
+    third of a second."""
+    ordered = np.sort(places, axis=None)
+    first = np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
+    distinct: Values = ordered[first]
+    return distinct
+
+
+def _linear(at: Values, shape: Sequence[int]) -> Values:
+    number = np.zeros(at.shape[:-1], np.int64)
+    for axis, size in enumerate(shape):
+        number = number * size + at[..., axis]
+    return number
+
+
+def _unravelled(numbers: Values, shape: Sequence[int]) -> Values:
+    places = np.zeros((len(numbers), len(shape)), np.int64)
+    for axis in range(len(shape) - 1, -1, -1):
+        numbers, places[:, axis] = np.divmod(numbers, max(shape[axis], 1))
+    return places

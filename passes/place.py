@@ -1,0 +1,130 @@
+"""The steps from a graph to kernels whose values have places in memory, as rows of one table.
+
+    nodes  ->  partition: kernels  ->  assign-layouts: storage  ->  narrow-storage: types  ->  ...
+
+A model's graph, the body of a loop or a branch, and a graph that is only priced read these rows.
+A row's condition says for which of them, and on which machines, its step runs.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from tcc.frozen import frozen
+from tcc.ir.graph import Graph, Node, Value
+from tcc.ir.types import TensorType
+from tcc.passes.fuse.guards import split_guards
+from tcc.passes.fuse.horizontal_fusion import fuse_horizontally
+from tcc.passes.fuse.partition import Group, partition
+from tcc.passes.graph.tabulate import with_tables
+from tcc.passes.layout.assign import Placed, assign_layouts
+from tcc.passes.layout.choose import choose_layouts
+from tcc.passes.layout.divide_sums import with_divided_sums
+from tcc.passes.memory.compact_buffers import compacted
+from tcc.passes.memory.plan_arena import ArenaPlanner
+from tcc.passes.quantize.precision import FULL, Precision, narrowed
+from tcc.passes.quantize.signed_operands import with_signed_operands
+from tcc.passes.steps import Step
+from tcc.passes.tile.plan import KernelPlanner
+
+
+@dataclass(slots=True)
+class Plan:
+    """The settings of the steps that lower one graph.
+
+    `planner` is the target's; `arena` assigns offsets to buffers, and a body or a price needs none.
+    `outer` maps the constants of the graphs around a body to their graphs; None: the graph is no
+    body. The nodes `ends` stay kernels of their own. `priced`: the graph is only priced.
+
+    `ports` is the graph with the inputs and outputs that callers see, apart from elements of less
+    than a byte, whose types are in `packed` by name; the step `pack-io` sets both.
+    """
+
+    planner: KernelPlanner
+    arena: ArenaPlanner | None = None
+    precision: Precision = FULL
+    outer: Mapping[Value, Graph] | None = None
+    ends: Collection[Node] = ()
+    priced: bool = False
+    ports: Graph | None = None
+    packed: Mapping[str, TensorType] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> "Plan":
+        """Returns the settings themselves, for steps that read several of them."""
+        return self
+
+    @property
+    def is_body(self) -> bool:
+        """Returns True for the body of a loop or a branch."""
+        return self.outer is not None
+
+    @property
+    def is_model(self) -> bool:
+        """Returns True for the graph of a whole model."""
+        return not self.priced and not self.is_body
+
+    @property
+    def has_gaps(self) -> bool:
+        """Returns True for a whole model whose values may lie with gaps between their elements."""
+        return self.is_model and self.planner.gaps
+
+    @property
+    def on_gpu(self) -> bool:
+        """Returns True for a whole model on GPUs, whose tiles have no scratch."""
+        return self.is_model and not self.planner.scratch
+
+
+@frozen
+class Grouped:
+    """A graph, and its nodes in groups: each is one kernel, or one other step of the program.
+
+    The members of groups are nodes of `unguarded`, the graph without guards.
+    """
+
+    graph: Graph
+    unguarded: Graph
+    groups: tuple[Group, ...]
+
+
+def group(graph: Graph, planner: KernelPlanner, ends: Collection[Node]) -> Grouped:
+    """Returns the nodes of `graph` in groups; the nodes `ends` stay alone."""
+    unguarded = split_guards(graph).graph
+    return Grouped(graph, unguarded, partition(unguarded, planner, ends))
+
+
+def merge_groups(grouped: Grouped, outer: Mapping[Value, Graph], planner: KernelPlanner) -> Grouped:
+    """Returns the groups of a body, which runs often, with fewer launches."""
+    graph, constants = grouped.unguarded, {*outer, *grouped.graph.constants}
+    groups = fuse_horizontally(graph, grouped.groups, constants, planner)
+    return Grouped(grouped.graph, graph, groups)
+
+
+def assign(grouped: Grouped, planner: KernelPlanner) -> Placed:
+    """Returns layouts for the values that groups store."""
+    return assign_layouts(grouped.graph, grouped.groups, planner)
+
+
+PLACE: tuple[Step, ...] = (
+    Step("partition", group, reads=("planner", "ends")),
+    Step("merge-groups", merge_groups, when="is_body", reads=("outer", "planner")),
+    Step("assign-layouts", assign, reads=("planner",)),
+    Step("tabulate", with_tables, when="has_gaps", reads=("planner.limits",)),
+    Step("choose-layouts", choose_layouts, when="is_model", reads=("planner",)),
+    # The chosen order decides which neighbours lie side by side and are multiplied at once.
+    Step("narrow-storage", narrowed, reads=("precision", "outer")),
+    Step("compact-buffers", compacted, when="has_gaps"),
+    Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
+    Step("choose-layouts-in-bodies", choose_layouts, when="is_body", reads=("planner", "outer")),
+    Step("sign-operands", with_signed_operands, when="on_gpu", reads=("planner.makes",)),
+)
+
+
+def place_graph(graph: Graph, plan: Plan) -> Placed:
+    """Returns the kernels of a body or of a priced graph, the layouts and the stored types of its
+    values."""
+    form = graph
+    for step in PLACE:
+        if step.runs(plan):
+            form = step.apply(form, plan)
+    assert isinstance(form, Placed)
+    return form

@@ -1,0 +1,205 @@
+"""Attention in Gluon, without a GPU: an interpreter, planted faults, the machine code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
+from tcc.ir.index import minimum, of_atom
+from tcc.ir.tile import Loop, TileKernel
+from tcc.ir.types import F16
+from tcc.target import GPUS
+
+from tests.lib.interpreter import gluon_interpreter as gluon
+from tests.lib.interpreter.running import NEEDS_TRITON, compile_kernels, evaluated, job_of
+from tests.lib.oracle.gpu.machine_code import machine_codes
+
+from .attention_kernels import attention
+
+SHARED = 232448
+CASES: dict[str, dict[str, Any]] = {
+    "plain": {"queries": 256, "keys": 320},
+    "tails": {"queries": 200, "keys": 320},
+    "causal": {"queries": 256, "keys": 256, "causal": True},
+    "wide": {"queries": 256, "keys": 256, "width": 128, "block": 128},
+    "wide, five steps": {"queries": 128, "keys": 640, "width": 128, "block": 128},
+    "wide, causal": {"queries": 256, "keys": 256, "width": 128, "block": 128, "causal": True},
+    "wide, causal, five steps": {
+        "queries": 128, "keys": 640, "width": 128, "block": 128, "causal": True,
+    },
+    "two steps": {"queries": 128, "keys": 128},
+    "wider than the keys": {"queries": 256, "keys": 256, "width": 128},
+    "shared keys": {"queries": 256, "keys": 256, "shared": 2},
+    "f16": {"queries": 256, "keys": 256, "dtype": F16},
+}  # fmt: skip
+
+
+def source(kernel: TileKernel, dot: str = "bf16", shared: int = SHARED) -> KernelSource:
+    aligned = [16] * len(kernel.buffers)
+    return kernel_source(kernel, "k", warps=8, stages=2, dot=dot, alignments=aligned, gluon=shared)
+
+
+def launch(
+    kernel: TileKernel, made: KernelSource, text: str, programs: int, seed: int, order: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    job = job_of(kernel, seed=seed)
+    arrays = [a.copy() for a in job.arrays]
+    pairs = [(b.dtype.name, a) for b, a in zip(kernel.buffers, arrays, strict=True)]
+    gluon.run(text, "k", pairs, made.maps, programs=programs, seed=seed, order=order)
+    return arrays, evaluated(job)
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_the_evaluator_s(name: str, order: str) -> None:
+    kernel = attention(**CASES[name])
+    made = source(kernel, "f16" if name == "f16" else "bf16").hopper
+    assert made is not None
+    for seed, programs in enumerate((1, 3)):
+        got, want = launch(kernel, made, made.text, programs, seed, order)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=2e-2, atol=2e-2)
+
+
+def cut_short() -> TileKernel:
+    """A causal kernel whose units walk only over keys that some of their rows see."""
+    kernel = attention(256, 256, causal=True)
+    (loop,) = (n for n in kernel.body if isinstance(n, Loop))
+    rows = of_atom(kernel.axes[-1])
+    short = replace(loop, stop=minimum(2 * rows + 2, 4 + 0 * rows))
+    body = tuple(short if n is loop else n for n in kernel.body)
+    return replace(kernel, body=body)
+
+
+@pytest.mark.parametrize("order", gluon.ORDERS)
+def test_walks_may_be_of_different_length(order: str) -> None:
+    kernel = cut_short()
+    made = source(kernel).hopper
+    assert made is not None
+    whole = evaluated(job_of(attention(256, 256, causal=True), seed=1))
+    for programs in (1, 3):
+        got, want = launch(kernel, made, made.text, programs, 1, order)
+        np.testing.assert_allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+        np.testing.assert_allclose(got[-1], whole[-1], rtol=2e-2, atol=2e-2)
+
+
+def seen_rows(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of causal attention that see no key of the second half, when that holds NaN: what
+    the kernel `text` gives, and what it is to give."""
+    kernel = attention(256, 256, causal=True)
+    made = source(kernel).hopper
+    assert made is not None
+    job = job_of(kernel)
+    want = evaluated(job)[-1]
+    arrays = [a.copy() for a in job.arrays]
+    for operand in arrays[1:3]:
+        operand.reshape(2, 256, 64)[:, 128:] = np.nan
+    pairs = [(b.dtype.name, a) for b, a in zip(kernel.buffers, arrays, strict=True)]
+    gluon.run(text, "k", pairs, made.maps, programs=1, seed=0, order=gluon.ORDERS[0])
+    shown = [a.reshape(2, 256, 64)[:, :128] for a in (arrays[-1], want)]
+    return shown[0], shown[1]
+
+
+def test_hidden_keys_are_not_read() -> None:
+    """A share of zero times NaN is NaN: whoever walks over all keys sees the poison."""
+    made = source(attention(256, 256, causal=True)).hopper
+    assert made is not None
+    got, want = seen_rows(made.text)
+    np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-2)
+    whole, count = re.subn(r"range\(([01]), p_\w+ \* 2 \+ 2, 1\)", r"range(\1, 4, 1)", made.text)
+    assert count == 2, "keys are brought, and used"
+    got, _ = seen_rows(whole)
+    assert np.isnan(got).all()
+
+
+FAULTS: dict[str, Callable[[str], str]] = {
+    "queries are not awaited": lambda t: t.replace(
+        "mbarrier.wait(q_full.index(half), turn)", "pass"
+    ),
+    "keys are not awaited": lambda t: t.replace("mbarrier.wait(k_full.index(step), phase)", "pass"),
+    "values are not awaited": lambda t: t.replace(
+        "mbarrier.wait(v_full.index(late), late_phase)", "pass"
+    ),
+    "queries are brought too early": lambda t: t.replace(
+        "mbarrier.wait(q_empty.index(1), turn)", "pass"
+    ),
+    "keys are brought too early": lambda t: t.replace(
+        "mbarrier.wait(k_empty.index(step), phase)", "pass"
+    ),
+    "one half gives the values back": lambda t: t.replace(
+        "mbarrier.init(v_empty.index(step), count=2)",
+        "mbarrier.init(v_empty.index(step), count=1)",
+    ),
+    "the values are given back by nobody": lambda t: t.replace(
+        "mbarrier.arrive(v_empty.index(late))", "pass"
+    ),
+    "values of this step are taken for those of the last": lambda t: t.replace(
+        "late, late_phase = step, phase", "late, late_phase = tl.to_tensor(0), phase"
+    ),
+    "values are given back while they are multiplied": lambda t: t.replace(
+        "num_outstanding=1, deps=(v10_2,))\n            mbarrier.arrive(k_empty.index(step))",
+        "num_outstanding=1, deps=(v10_2,))\n            mbarrier.arrive(v_empty.index(late))",
+    ),
+    "the phase of the queries does not turn": lambda t: t.replace("turn = turn ^ 1", "pass"),
+    "the rings are one shorter": lambda t: t.replace("behind = step == 4", "behind = step == 3", 1),
+    "scores are used too early": lambda t: t.replace("num_outstanding=0", "num_outstanding=1", 1),
+    "scores are used before the values of the last step": lambda t: t.replace(
+        "num_outstanding=1", "num_outstanding=2"
+    ),
+    "both halves have the same rows": lambda t: t.replace("(k_attend, (1,", "(k_attend, (0,"),
+    "a part begins in the wrong phase": lambda t: t.replace(
+        "phase = tl.to_tensor(1)", "phase = tl.to_tensor(0)"
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_are_found(fault: str) -> None:
+    kernel = attention(256, 640)
+    made = source(kernel).hopper
+    assert made is not None
+    text = FAULTS[fault](made.text)
+    assert text != made.text
+    found = 0
+    for seed, order in enumerate((*gluon.ORDERS, "random", "uneven", "uneven")):
+        try:
+            got, want = launch(kernel, made, text, 1, seed, order)
+        except gluon.GluonError:
+            found += 1
+            continue
+        found += not np.allclose(got[-1], want[-1], rtol=2e-2, atol=2e-2)
+    assert found
+
+
+def test_other_kernels_stay_with_triton() -> None:
+    """Shares that stay f32, units of few rows, keys that fill no block, too little memory."""
+    kernel = attention(256, 320)
+    assert source(kernel).hopper is not None
+    assert source(kernel, "ieee").hopper is None
+    assert source(kernel, "f16").hopper is None
+    assert source(attention(256, 320, rows=64)).hopper is None
+    assert source(attention(256, 300)).hopper is None
+    assert source(kernel, shared=16384 + 2048 + 16384).hopper is None
+
+
+class TestCompiled:
+    """What Triton makes of it."""
+
+    pytestmark = NEEDS_TRITON
+
+    def test_two_warpgroups_multiply_and_nothing_spills(self) -> None:
+        sources = [source(attention(**CASES[name])) for name in ("tails", "causal", "wide")]
+        made = compile_kernels([*sources, source(cut_short())], [GPUS[f"cuda:{HOPPER}"]], 1)
+        kernels = [kernel for (kernel,) in made]
+        for kernel, code in zip(kernels, machine_codes(kernels), strict=True):
+            assert kernel.stays
+            assert kernel.warps == 12
+            assert kernel.private == 0
+            assert len(kernel.maps) == 3
+            assert dict(code.matrix)["HGMMA"] >= 8
+            assert "setmaxnreg.inc.sync.aligned.u32 \t240" in kernel.assembly

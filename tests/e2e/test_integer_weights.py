@@ -1,0 +1,127 @@
+"""Artifacts with integer weights against ONNX Runtime with the same weights: what is left is the
+order of sums.  The manifest says which weights are rounded, `scripts/rounded_weights.py` how."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import tcc
+from onnx import helper
+from tcc.cli.compare import compare
+
+from tests.lib.agreement import INT64, assert_agree, expected, model_of, session, value
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+
+from rounded_weights import put_rounded_weights, rounded
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_WIDTH = 128
+# What is large enough for integers, and of that what is rounded however kernels are cut.
+_LARGE = {"table", "q", "k", "v", "up", "down", "lstm.w", "lstm.r"}
+_SURELY = {"table", "q", "k", "up", "down", "lstm.w"}
+
+
+def weights(*shape: int) -> Array:
+    return (np.random.default_rng(shape).standard_normal(shape) / 10).astype(np.float32)
+
+
+def model() -> onnx.ModelProto:
+    """A table that is picked from and multiplied, products of the same few rows, matrices that
+    stand upright and lie, a recurrent layer: each way a constant takes to a product."""
+    nodes = [
+        helper.make_node("Gather", ["table", "tokens"], ["x"]),
+        *(helper.make_node("MatMul", ["x", n], [f"x{n}"]) for n in "qkv"),
+        helper.make_node("Transpose", ["xk"], ["xk.t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["xq", "xk.t"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"]),
+        helper.make_node("MatMul", ["shares", "xv"], ["mixed"]),
+        helper.make_node("Gemm", ["mixed", "up", "bias"], ["wide"], transB=1),
+        helper.make_node("Tanh", ["wide"], ["bent"]),
+        helper.make_node("Gemm", ["bent", "down"], ["narrow"]),
+        helper.make_node("Unsqueeze", ["narrow", "axis"], ["steps"]),
+        helper.make_node("LSTM", ["steps", "lstm.w", "lstm.r"], ["", "last"], hidden_size=64),
+        helper.make_node("Transpose", ["table"], ["table.t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["narrow", "table.t"], ["logits"]),
+    ]
+    constants = {
+        "table": weights(300, _WIDTH) * 10,
+        **{n: weights(_WIDTH, _WIDTH) * (1 + i) for i, n in enumerate("qkv")},
+        "up": weights(256, _WIDTH),
+        "bias": weights(256),
+        "down": weights(256, _WIDTH) * 2,
+        "axis": np.array([1]),
+        "lstm.w": weights(1, 256, _WIDTH),
+        "lstm.r": weights(1, 256, 64),
+    }
+    outputs = [value("logits", shape=(5, 300)), value("last", shape=(1, 1, 64))]
+    return model_of(nodes, [value("tokens", INT64, (5,))], outputs, constants)
+
+
+TOKENS = np.array([0, 7, 299, 30, 7])
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_only_the_rounding_of_weights_tells_the_results_from_f32(kind: str) -> None:
+    exact = expected(session(model()), {"tokens": TOKENS})
+    module = tcc.compile(model(), weights=kind)
+    got = module.run({"tokens": TOKENS})
+    listed = module.manifest["variants"][0]["rounded"]
+    assert {entry["type"] for entry in listed} == {kind}
+    names = [n for entry in listed for n in entry["weights"]]
+    assert _SURELY <= set(names) <= _LARGE
+    assert len(set(names)) == len(names)
+    same = model()
+    put_rounded_weights(same, listed)
+    assert_agree(got, expected(session(same), {"tokens": TOKENS}), 1e-5)
+    for name in exact:
+        assert compare(name, got[name], exact[name], 1.0).error > 1e-3
+    # One weight more in f32 than the artifact has would be seen.
+    for number in range(len(listed)):
+        less = model()
+        put_rounded_weights(less, listed[:number] + listed[number + 1 :])
+        want = expected(session(less), {"tokens": TOKENS})
+        assert any(not compare(n, got[n], want[n], 1e-4).ok for n in want), listed[number]
+
+
+def test_nothing_is_listed_where_nothing_is_rounded() -> None:
+    assert tcc.compile(model()).manifest["variants"][0]["rounded"] == []
+
+
+def test_halves_are_listed_too() -> None:
+    module = tcc.compile(model(), precision="f16", cpu="x86-64-v3")
+    listed = module.manifest["variants"][0]["rounded"]
+    down = {"weights": ["down"], "type": "f16", "operands": "", "moved": True}
+    assert down in listed
+
+
+def test_the_rule_by_hand() -> None:
+    column = np.zeros((64, 1), np.float32)
+    column[:4, 0] = [1.27, -0.5, 0.004, 0.0051]  # the scale is 0.01, in bf16 0.010009765625
+    column[32:34, 0] = [-8, 3.6]
+    eight = rounded(column, 0, 8)[:, 0]
+    step = 0.01000976562
+    np.testing.assert_allclose(eight[:4], [127 * step, -50 * step, 0, step], rtol=1e-6, atol=1e-8)
+    # Four bits: -8 is the largest of its group, 3.6 the nearest of its levels; of the first group
+    # the scale is -1.27 / 8, outwards.
+    four = rounded(column, 0, 4)[:, 0]
+    np.testing.assert_array_equal(four[32:34], [-8, 4])
+    assert four[0] == pytest.approx(1.2734375)
+    np.testing.assert_array_equal(rounded(column.T, 1, 8)[0], eight)
+
+
+def test_what_cannot_be_attributed_is_refused() -> None:
+    for listed, why in (
+        ([{"weights": [], "type": "int8"}], "cannot tell"),
+        ([{"weights": ["up"], "type": "bf16"}], "cannot tell"),
+        ([{"weights": ["bias"], "type": "int8"}], "no product"),
+        ([{"weights": ["up"], "type": t} for t in ("int8", "int4")], "two ways"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            put_rounded_weights(model(), listed)

@@ -1,0 +1,47 @@
+"""An importer of another format needs nothing of the others: the recipe of frontends/README.md."""
+
+from __future__ import annotations
+
+import numpy as np
+from tcc.frontends.elements import decoded
+from tcc.frontends.emit import Emitter
+from tcc.frontends.outputs import output_values, rename
+from tcc.frontends.scope import ImportSession, Scope
+from tcc.ir.graph import GraphBuilder
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.graph.text import graph_text
+from tcc.ir.index import const
+from tcc.ir.types import BF16, F32, TensorType
+
+
+class Layer(Emitter):
+    """One layer of a model in a format of its own."""
+
+    def __init__(self, scope: Scope, name: str) -> None:
+        self.scope, self.loc, self.operation, self.names = scope, name, "layer", (name,)
+
+
+def test_a_model_in_another_format_becomes_a_graph() -> None:
+    weights = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
+    stored = (weights.reshape(-1).view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)
+    scope = Scope(ImportSession(), GraphBuilder("model"))
+    rows = scope.session.fresh_symbol("rows")
+    x = scope.wrap(scope.builder.input("x", TensorType(F32, (rows, const(2)))))
+    w = scope.constant(decoded(stored, 6, BF16).reshape(2, 3), BF16, "w")
+    scope.constant(weights, F32, "unread")
+    with Layer(scope, "layer.0").writing() as ctx:
+        shares = ctx.emit("softmax", x @ ctx.cast(w, F32) + 1.0, axis=1)
+    results = [("shares", shares), ("x.again", x)]
+    values = output_values(scope, [x], results)
+    graph = rename(
+        scope.builder.finish(values),
+        {value: name for value, (name, _) in zip(values, results, strict=True)},
+    )
+
+    feed = np.array([[1, -2], [0.5, 3]], np.float32)
+    got = evaluate_graph(graph, {"x": feed})
+    exponentials = np.exp((feed.astype(np.float64) @ weights.astype(np.float64)) + 1)
+    expected = exponentials / exponentials.sum(1, keepdims=True)
+    np.testing.assert_allclose(got["shares"], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(got["x.again"], feed)
+    assert "unread" not in graph_text(graph)

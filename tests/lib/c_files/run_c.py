@@ -1,0 +1,93 @@
+"""Compiles models to C files, these with a C compiler, and runs them."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from tcc import driver
+from tcc.ir.graph import Graph, Value
+from tcc.ir.index import as_int
+from tcc.ir.narrow import decode, pack, unpack
+from tcc.ir.types import DType
+from tcc.options import read_options
+
+from tests.lib.op_matrix.batch import Variant, feeds_of, graph_of
+from tests.lib.op_matrix.cases import Array, Case
+
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic")
+
+
+def write_c(model: Any, folder: Path, name: str = "m", **options: Any) -> Path:
+    """The C file of a model, or of a graph, with its header beside it."""
+    path = folder / f"{name}.c"
+    asked = read_options({"target": "c"} | options)
+    if isinstance(model, Graph):
+        with patch.object(driver, "load_called", lambda graph, *_, **__: (graph, None)):
+            driver.compile_model(model, asked, path)
+    else:
+        driver.compile_model(model, asked, path)
+    return path
+
+
+def build(source: Path, compiler: str = "gcc", *flags: str) -> ctypes.CDLL:
+    """The library of a C file; warnings are errors."""
+    library = source.with_suffix(f".{compiler}.so")
+    command = [compiler, *STRICT, "-O1", "-shared", "-fPIC", *flags, "-o", library, source, "-lm"]
+    made = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr[:4000]
+    return ctypes.CDLL(str(library))
+
+
+def as_bytes(array: Array, dtype: DType) -> Array:
+    """An input as C takes it; elements of less than a byte are packed."""
+    if dtype.is_packed:
+        return pack(np.asarray(array).astype(np.uint8), dtype)
+    return np.frombuffer(np.ascontiguousarray(array).tobytes() or b"\0", np.uint8)
+
+
+def from_bytes(data: Array, value: Value) -> Array:
+    """An output as artifacts give it: bf16 and narrow floats as their bits."""
+    dtype, shape = value.type.dtype, [as_int(dim) or 0 for dim in value.type.shape]
+    count = int(np.prod(shape))
+    if dtype.is_packed:
+        codes = unpack(data, count, dtype)
+        found = codes if dtype.is_float else decode(codes, dtype)
+    else:
+        bits = dtype.is_float and dtype.name not in ("f16", "f32", "f64")
+        kind = np.dtype(f"u{dtype.bytes}") if bits else np.dtype(dtype.carrier)
+        found = np.frombuffer(data.tobytes(), kind, count)
+    return np.asarray(found).reshape(shape)
+
+
+def run_c(
+    library: ctypes.CDLL, graph: Graph, feeds: Mapping[str, Array], name: str = "m"
+) -> dict[str, Array]:
+    """The outputs of a graph whose function must return 0."""
+    inputs = [as_bytes(feeds[value.name], value.type.dtype) for value in graph.inputs]
+    outputs = []
+    for value in graph.outputs:
+        count = int(np.prod([as_int(dim) or 0 for dim in value.type.shape]))
+        outputs.append(np.full((count * value.type.dtype.bits + 7) // 8 + 64, 0x5A, np.uint8))
+    pointers = [ctypes.c_void_p(array.ctypes.data) for array in (*inputs, *outputs)]
+    assert getattr(library, f"{name}_run")(*pointers) == 0
+    for value, data in zip(graph.outputs, outputs, strict=True):
+        assert (data[-64:] == 0x5A).all(), f"{value.name}: written behind its end"
+    found = zip(graph.outputs, outputs, strict=True)
+    return {value.name: from_bytes(data[:-64], value) for value, data in found}
+
+
+def run_together(
+    cases: Sequence[Case], cpu: str, variants: Mapping[str, Variant]
+) -> dict[str, Array]:
+    """The outputs of the cases of the op matrix as one C file."""
+    graph = graph_of(cases, variants)
+    with TemporaryDirectory() as folder:
+        library = build(write_c(graph, Path(folder)))
+        return run_c(library, graph, feeds_of(cases, variants))

@@ -1,0 +1,49 @@
+"""AMD's code for a Device."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import TypeAlias
+
+from tests.lib.emulator.device import Launch
+
+from .code import CodeObject, Kernel, code_object
+from .run import run
+
+Edit: TypeAlias = Callable[[Kernel], Kernel]
+_ELF = b"\x7fELF"
+
+
+class AmdEngine:
+    """`archs` says for which architectures code came.
+
+    Without a seed, waves that stand at the same instruction go together; with one, each wave of a
+    workgroup goes alone from barrier to barrier, in an order that the seed chooses, and starts with
+    its parameters in registers, where the kernel knows both ways.  `edit` changes kernels, to see
+    whether mistakes are found.
+    """
+
+    def __init__(self, seed: int | None = None, edit: Edit = lambda kernel: kernel) -> None:
+        self.seed, self._edit = seed, edit
+        self.archs: set[str] = set()
+
+    def load(self, address: int) -> CodeObject | None:
+        if ctypes.string_at(address, 4) != _ELF:
+            return None
+        found = code_object(address)
+        self.archs.add(found.arch)
+        return found
+
+    def find(self, module: CodeObject, name: str) -> Kernel | None:
+        found = module.kernel(name)
+        return None if found is None else self._edit(found)
+
+    def parameters(self, kernel: Kernel, value: Callable[[int, int], bytes]) -> bytes:
+        made = bytearray(b"\xcc" * kernel.parameter_bytes)
+        for number, (offset, width) in enumerate(kernel.parameters):
+            made[offset : offset + width] = value(number, width)
+        return bytes(made)
+
+    def run(self, kernel: Kernel, launch: Launch) -> None:
+        run(kernel, launch, self.seed)

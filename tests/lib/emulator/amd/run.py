@@ -1,0 +1,186 @@
+"""Launches: a program of steps, and waves in strands that run it."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tests.lib.emulator.device import Launch
+from tests.lib.emulator.faults import Fault
+
+from . import control, forms, loads, matrix, packed, scalar, vector
+from .code import Kernel
+from .decode import Instruction, instructions
+from .operands import Operands
+from .shared import Shared
+from .waves import ARCHS, Array, Step, Strand
+
+FORMS = (control, loads, matrix, packed, scalar, vector)
+_TOGETHER = 1 << 13  # lanes
+
+
+@dataclass(frozen=True)
+class Program:
+    """`steps` and the registers that they touch; `places` are their numbers by their bytes."""
+
+    kernel: Kernel
+    instructions: tuple[Instruction, ...]
+    steps: tuple[Step, ...]
+    touched: tuple[frozenset[int], ...]
+    places: dict[int, int]
+    granule: int
+
+
+@lru_cache(256)
+def program(kernel: Kernel) -> Program:
+    """Raises Unknown with the first instruction that is not known."""
+    arch = ARCHS[kernel.arch]
+    found = tuple(instructions(kernel.image, kernel.entry, kernel.arch))
+    steps, touched = [], []
+    for i in found:
+        operands = Operands(i, arch)
+        steps.append(forms.step(i, operands))
+        touched.append(frozenset(operands.touched))
+    shared = [i.name for i in found if i.name.startswith("ds_")]
+    granule = 1 if any("8" in n.split("_")[2] for n in shared if "128" not in n) else 4
+    if granule == 4 and any("16" in name for name in shared):
+        granule = 2
+    places = {i.at: n for n, i in enumerate(found)}
+    return Program(kernel, found, tuple(steps), tuple(touched), places, granule)
+
+
+class Machine:
+    """Some workgroups.  Of the strands that can run the one furthest behind does, so that waves
+    that parted meet again; `rng` starts the waves of a workgroup apart, in any order, and with
+    parameters in registers where the kernel takes them so."""
+
+    def __init__(
+        self, found: Program, launch: Launch, blocks: list[int], parameters: int,
+        rng: random.Random | None,
+    ) -> None:  # fmt: skip
+        kernel = found.kernel
+        self.program, self._rng = found, rng
+        self.memory = launch.memory.with_span(parameters, len(launch.parameters))
+        arch = ARCHS[kernel.arch]
+        self._per_group = -(-launch.threads // arch.lanes)
+        if launch.threads > kernel.most_threads or launch.threads % arch.lanes:
+            raise Fault(f"{launch.threads} threads where {kernel.most_threads} are the most")
+        self.shared = Shared(len(blocks), kernel.shared + launch.shared, found.granule)
+        whole = Strand(arch, np.arange(len(blocks) * self._per_group), self._per_group)
+        whole.scalars[0] = parameters & 0xFFFFFFFF
+        whole.scalars[1] = parameters >> 32
+        whole.scalars[kernel.user_registers] = np.array(blocks, np.uint32)[whole.groups]
+        lane = np.arange(arch.lanes, dtype=np.uint32)
+        whole.vectors[0] = lane + arch.lanes * whole.members[:, None].astype(np.uint32)
+        if rng is not None and kernel.preloaded[1]:
+            self._preload(whole, kernel, launch.parameters)
+        self._ready = [whole]
+        self._parked: list[Strand] = []
+        if rng is not None:
+            self._ready = [whole.take(whole.members == n) for n in range(self._per_group)]
+
+    def _preload(self, s: Strand, kernel: Kernel, parameters: bytes) -> None:
+        first, count = kernel.preloaded
+        words = np.frombuffer(parameters[4 * first : 4 * (first + count)], np.uint32)
+        s.scalars[2 : 2 + count] = words[:, None]
+        s.pc = self.program.places[kernel.entry + 256]
+
+    # ---- what steps ask for ----------
+
+    def divides(self, s: Strand, taken: Array, place: int) -> bool:
+        left, gone = s.take(~taken), s.take(taken)
+        gone.pc = place
+        self._ready += [left, gone]
+        return True
+
+    def waits(self, s: Strand) -> bool:
+        self._parked.append(s)
+        return True
+
+    def ended(self, s: Strand) -> bool:
+        return True
+
+    # ---- running --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while self._ready or self._parked:
+            if not self._ready:
+                self._release()
+            elif self._rng is not None:
+                s = self._ready.pop(self._rng.randrange(len(self._ready)))
+                self._advance(s, -1)
+            else:
+                self._run_last()
+
+    def _run_last(self) -> None:
+        self._ready.sort(key=lambda s: s.pc)
+        first = self._ready.pop(0)
+        same = [s for s in self._ready if s.pc == first.pc and s.pending == first.pending]
+        if same:
+            self._ready = [s for s in self._ready if s not in same]
+            first = Strand.joined([first, *same])
+        behind = [s.pc for s in self._ready if s.pc > first.pc]
+        self._advance(first, min(behind, default=-1))
+
+    def _advance(self, s: Strand, stop: int) -> None:
+        """Until the strand stands at `stop`, or is left."""
+        steps, touched = self.program.steps, self.program.touched
+        with np.errstate(all="ignore"):
+            while s.pc != stop:
+                at = s.pc
+                if s.pending:
+                    self._check(s, touched[at])
+                s.pc = at + 1
+                try:
+                    if steps[at](self, s):
+                        return
+                except Fault as fault:
+                    raise Fault(f"{fault} ({self._place(at)})") from None
+                if stop >= 0 and s.pc > stop:
+                    break
+        self._ready.append(s)
+
+    def _check(self, s: Strand, touched: frozenset[int]) -> None:
+        for each in s.pending:
+            if not each.registers.isdisjoint(touched):
+                code = min(each.registers & touched)
+                name = f"v{code - 256}" if code >= 256 else f"s{code}"
+                raise Fault(
+                    f"{name} is used before the load that writes it was waited for"
+                    f" ({self._place(s.pc)})"
+                )
+
+    def _place(self, number: int) -> str:
+        i = self.program.instructions[number]
+        return f"{i.name} at byte {i.at - self.program.kernel.entry} of {self.program.kernel.name}"
+
+    def _release(self) -> None:
+        """Workgroups of which all waves that have not ended wait at a barrier go on."""
+        for s in self._parked:
+            s.epochs = s.epochs + 1
+        places = {s.pc for s in self._parked}
+        epochs = [np.unique(s.epochs) for s in self._parked]
+        if self._rng is None and len(places) == 1 and all(len(e) == 1 for e in epochs):
+            pending = [s.pending for s in self._parked]
+            if len(self._parked) > 1 and all(p == pending[0] for p in pending):
+                self._parked = [Strand.joined(self._parked)]
+        self._ready, self._parked = self._parked, []
+
+
+def run(kernel: Kernel, launch: Launch, seed: int | None = None) -> None:
+    """All blocks, in random order where there is a seed; raises Fault and Unknown."""
+    found = program(kernel)
+    rng = None if seed is None else random.Random(seed)
+    numbers = list(range(launch.blocks))
+    if rng is not None:
+        rng.shuffle(numbers)
+    room = ctypes.create_string_buffer(len(launch.parameters) + 64)
+    address = -(-ctypes.addressof(room) // 64) * 64
+    ctypes.memmove(address, launch.parameters, len(launch.parameters))
+    step = max(_TOGETHER // launch.threads, 1)
+    for begin in range(0, launch.blocks, step):
+        Machine(found, launch, numbers[begin : begin + step], address, rng).run()

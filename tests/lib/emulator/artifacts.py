@@ -1,0 +1,55 @@
+"""Small models as artifacts for GPUs, and runs of these against ONNX Runtime.
+
+No vendor is named here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tcc
+from tcc.backends.gpu.source import CompiledKernel
+from tcc.driver import compile_model
+from tcc.options import read_options
+
+from tests.lib.agreement import assert_agree, expected, session
+
+from .device import Device
+from .models import Small
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
+
+from gpu.observe import observations
+
+
+@dataclass(frozen=True)
+class Made:
+    """An artifact, and the kernels that are in it."""
+
+    path: Path
+    small: Small
+    kernels: Sequence[CompiledKernel]
+
+
+def compiled(small: Small, target: str, out: Path, **options: Any) -> Made:
+    how = {"target": target, "precision": small.precision, "jobs": 1, "name": "m", **options}
+    with observations() as kernels:
+        compile_model(small.model(), read_options(how), out)
+    return Made(out, small, [kernel.compiled for kernel in kernels])
+
+
+def assert_runs(made: Made, device: Device, seeds: Sequence[int | None]) -> None:
+    """The artifact agrees with ONNX Runtime, once with each seed; raises what went wrong in the
+    emulator.  Runs after the first may be a graph's."""
+    want = expected(session(made.small.model()), made.small.inputs)
+    with device.blamed():
+        module = tcc.load(made.path)
+        for seed in seeds:
+            device.engine.seed = seed
+            got = module.run(dict(made.small.inputs))
+            assert_agree(got, want, made.small.tolerance)
+    assert device.launches

@@ -1,0 +1,210 @@
+"""The blocks of a launch: registers, shared memory, and strands, each with its program counter.
+
+A strand is a set of warps (sometimes lanes) that go on together.  It divides where a branch does,
+and strands that meet at one place join.  Which strand goes on is random and seeded.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from tests.lib.emulator.device import Launch
+from tests.lib.emulator.faults import Fault
+from tests.lib.emulator.memory import UNSIGNED
+
+from .order import Order
+from .shared import Shared
+
+if TYPE_CHECKING:
+    from .program import Program
+
+Array = np.ndarray[Any, np.dtype[Any]]
+LANES = 32
+_MOST = 20_000_000  # instructions of some blocks: kernels that take more do not end
+
+
+@dataclass(eq=False)
+class Strand:
+    """Warps `rows` at `pc`; `lanes` are those that take part, None: all.
+
+    `bits` has a bit for each warp.
+    """
+
+    rows: Array
+    pc: int
+    lanes: Array | None = None
+    bits: int = 0
+    at: Any = None  # what indexes the rows of registers: a slice where that is possible
+
+    def __post_init__(self) -> None:
+        first, last = int(self.rows[0]), int(self.rows[-1])
+        together = last - first + 1 == len(self.rows)
+        self.at = slice(first, last + 1) if together else self.rows
+        self.bits = sum(1 << int(row) for row in self.rows)
+
+
+class Register:
+    """One name's values in all warps, and who has written it."""
+
+    __slots__ = ("_lanes", "known", "name", "value")
+
+    def __init__(self, name: str, width: int, warps: int) -> None:
+        self.name, self.known = name, 0
+        self.value = np.zeros((warps, LANES), UNSIGNED[width] if width else np.bool_)
+        self._lanes: Array | None = None
+
+    def check(self, strand: Strand, active: Array | None) -> None:
+        """Fault where a lane reads what it has not written."""
+        bits = [(self.known >> int(row)) & 1 for row in strand.rows]
+        known = np.broadcast_to(np.array(bits, np.bool_)[:, None], (len(bits), LANES))
+        if self._lanes is not None:
+            known = known | self._lanes[strand.rows]
+        if not (known if active is None else known | ~active).all():
+            raise Fault(f"register {self.name} is read before it is written")
+
+    def write(self, strand: Strand, values: Array, active: Array | None) -> None:
+        if active is None:
+            self.value[strand.at] = values
+            self.known |= strand.bits
+            return
+        self.value[strand.at] = np.where(active, values, self.value[strand.at])
+        if strand.bits & ~self.known:
+            if self._lanes is None:
+                self._lanes = np.zeros(self.value.shape, np.bool_)
+            self._lanes[strand.rows] |= active
+
+
+Blocked: TypeAlias = "tuple[Strand, Callable[[], bool], str]"
+
+
+@dataclass
+class Machine:
+    """Some blocks of a launch, from their first instruction to their last."""
+
+    program: Program
+    launch: Launch
+    blocks: Sequence[int]
+    parameters: int  # their address
+    rng: random.Random
+    registers: list[Register] = field(default_factory=list)
+    ready: list[Strand] = field(default_factory=list)
+    blocked: list[Blocked] = field(default_factory=list)
+    copies: list[Callable[[], None]] = field(default_factory=list)  # under way
+    waits: list[Callable[[], list[str]]] = field(default_factory=list)  # who is at a barrier
+    spent: int = 0  # instructions
+    state: dict[str, Any] = field(default_factory=dict)  # of barriers, groups of copies, ...
+
+    def __post_init__(self) -> None:
+        self.warps = self.launch.threads // LANES
+        total = self.warps * len(self.blocks)
+        self.registers = [
+            Register(name, width, total) for name, width in self.program.registers.items()
+        ]
+        self.block_of = np.repeat(np.arange(len(self.blocks)), self.warps)
+        self.order = Order(len(self.blocks), self.warps)
+        self.shared = Shared(self.launch.shared, len(self.blocks), self.order, self.program.grain)
+        self.ready = [Strand(np.arange(total), 0)]
+        self.leader = self.rng.randrange(LANES)  # whom `elect` chooses is the device's business
+
+    def run(self) -> None:
+        with np.errstate(all="ignore"):
+            while self.ready or self.blocked or self.copies:
+                self._wake()
+                self._step()
+        self._end()
+
+    def _end(self) -> None:
+        self._assert_nobody_waits()
+        for check in self.program.at_end:
+            check(self)
+
+    def _assert_nobody_waits(self) -> None:
+        waits = {why for _, _, why in self.blocked} | {why for each in self.waits for why in each()}
+        if waits:
+            raise Fault(f"all warps wait: {'; '.join(sorted(waits))}")
+
+    def _wake(self) -> None:
+        still = []
+        for strand, can, why in self.blocked:
+            if can():
+                self.ready.append(strand)
+            else:
+                still.append((strand, can, why))
+        self.blocked = still
+
+    def _step(self) -> None:
+        """Lets a strand go on, or a copy arrive."""
+        if self.copies and (not self.ready or self.rng.random() < 0.3):
+            self.copies.pop(self.rng.randrange(len(self.copies)))()
+            return
+        if not self.ready:
+            self._assert_nobody_waits()
+        if self.spent > _MOST:
+            raise Fault(f"kernel {self.program.name} does not end")
+        self._join()
+        apart = [s for s in self.ready if s.lanes is not None]
+        # lanes that are apart meet again soonest where those behind go first
+        strand = min(apart, key=lambda s: s.pc) if apart else self.rng.choice(self.ready)
+        self.ready.remove(strand)
+        limit = min((s.pc for s in apart if s is not strand), default=1 << 30)
+        alone = not self.ready and not self.copies
+        self.advance(strand, limit, _MOST if alone or apart else self.rng.randrange(1, 400))
+
+    def _join(self) -> None:
+        by_place: dict[int, list[Strand]] = {}
+        for strand in self.ready:
+            by_place.setdefault(strand.pc, []).append(strand)
+        if len(by_place) < len(self.ready):
+            self.ready = [self._joined(pc, group) for pc, group in by_place.items()]
+
+    def _joined(self, pc: int, group: list[Strand]) -> Strand:
+        if len(group) == 1:
+            return group[0]
+        lanes = np.zeros((len(self.block_of), LANES), np.bool_)
+        for strand in group:
+            lanes[strand.rows] |= True if strand.lanes is None else strand.lanes
+        return self.strand(lanes, pc)
+
+    def strand(self, lanes: Array, pc: int) -> Strand:
+        """Of those of all lanes."""
+        rows = np.flatnonzero(lanes.any(axis=1))
+        part = lanes[rows]
+        return Strand(rows, pc, None if part.all() else part)
+
+    def advance(self, strand: Strand, limit: int, steps: int) -> None:
+        """Until it waits, ends, divides, comes to the instruction `limit`, or its time is over."""
+        code = self.program.code
+        for _ in range(steps):
+            self.spent += 1
+            operation = code[strand.pc]
+            strand.pc += 1
+            try:
+                gone = operation(self, strand)
+            except Fault as fault:
+                where = self.program.texts[strand.pc - 1]
+                raise Fault(f"{fault}\n  at {where}\n  of kernel {self.program.name}") from None
+            if gone:
+                return
+            if strand.pc >= limit:
+                break
+        self.ready.append(strand)
+
+    def wait(self, strand: Strand, can: Callable[[], bool], why: str) -> bool:
+        """Puts the strand away until `can()`."""
+        self.blocked.append((strand, can, why))
+        return True
+
+    def divide(self, strand: Strand, taken: Array, target: int) -> bool:
+        """Sends the lanes `taken` to `target`, where not all of the strand's are."""
+        own = np.ones(taken.shape, np.bool_) if strand.lanes is None else strand.lanes
+        for part, pc in ((own & taken, target), (own & ~taken, strand.pc)):
+            lanes = np.zeros((len(self.block_of), LANES), np.bool_)
+            lanes[strand.rows] = part
+            if part.any():
+                self.ready.append(self.strand(lanes, pc))
+        return True

@@ -1,0 +1,123 @@
+"""What has happened before what, for the words of shared memory: vector clocks.
+
+Agents are the warps, and what works for them: the copies of a barrier, the products of a
+warpgroup, ...  Every agent counts; a warp knows how far each agent's work is visible to it, and
+hands that on where it synchronises.  Two accesses of which neither happened before the other, one
+of them a write, are a race whichever came first in this run (Flanagan and Freund, "FastTrack",
+2009).  A second set of clocks says which writes of threads the asynchronous proxy can see:
+`fence.proxy.async` brings it up to the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from tests.lib.emulator.faults import Fault
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Order:
+    """Of `blocks` blocks; warps are numbered through all of them, agents within one."""
+
+    def __init__(self, blocks: int, warps: int) -> None:
+        self.blocks, self.warps = blocks, warps
+        self.agents: dict[Hashable, int] = {("warp", n): n for n in range(warps)}
+        self.seen = np.zeros((blocks * warps, 2 * warps), np.int32)
+        self.seen_by_proxy = np.zeros_like(self.seen)
+        self.own = np.tile(np.arange(warps), blocks)
+        self.seen[np.arange(blocks * warps), self.own] = 1
+
+    def agent(self, *key: Hashable) -> int:
+        """The number of an agent, which is new where nobody has asked for it."""
+        found = self.agents.setdefault(key, len(self.agents))
+        if found >= self.seen.shape[1]:
+            self.seen = np.pad(self.seen, ((0, 0), (0, self.seen.shape[1])))
+            self.seen_by_proxy = np.pad(self.seen_by_proxy, ((0, 0), (0, self.seen.shape[1] // 2)))
+        return found
+
+    def _tick(self, rows: Array) -> None:
+        self.seen[rows, self.own[rows]] += 1
+
+    def meet(self, rows: Array) -> None:
+        """A barrier of warps of one block."""
+        for clocks in (self.seen, self.seen_by_proxy):
+            clocks[rows] = clocks[rows].max(axis=0)
+        self._tick(rows)
+
+    def release(self, rows: Array) -> tuple[Array, Array]:
+        """What warps hand to whoever waits for them."""
+        given = self.seen[rows].max(axis=0), self.seen_by_proxy[rows].max(axis=0)
+        self._tick(rows)
+        return given
+
+    def acquire(self, rows: Array, given: tuple[Array, Array]) -> None:
+        for clocks, more in zip((self.seen, self.seen_by_proxy), given, strict=True):
+            more = np.pad(more, (0, clocks.shape[1] - len(more)))
+            clocks[rows] = np.maximum(clocks[rows], more)
+
+    def learn(self, rows: Array, agent: Array | int, clock: Array | int) -> None:
+        """The work of an agent, or of one for each warp, is visible to warps up to `clock`."""
+        self.seen[rows, agent] = np.maximum(self.seen[rows, agent], clock)
+
+    def fence_proxy(self, rows: Array) -> None:
+        self.seen_by_proxy[rows] = np.maximum(self.seen_by_proxy[rows], self.seen[rows])
+
+
+class History:
+    """The last write and the last reads of every word."""
+
+    def __init__(self, words: int, order: Order) -> None:
+        self.order = order
+        self.writer = np.zeros(words, np.int16)
+        self.written = np.zeros(words, np.int32)
+        self.generic = np.ones(words, np.bool_)
+        self.read = np.zeros((order.seen.shape[1], words), np.int32)
+
+    def _grown(self) -> None:
+        more = self.order.seen.shape[1] - len(self.read)
+        if more:
+            self.read = np.pad(self.read, ((0, more), (0, 0)))
+
+    def reads(self, rows: Array, words: Array, agent: Array | int, clock: Array | int,
+              proxy: bool = False) -> None:  # fmt: skip
+        """Reads of words by warps `rows`, one each, or by an agent that they have started."""
+        self._after_write(rows, words, proxy)
+        self._grown()
+        self.read[agent, words] = clock
+
+    def writes(self, rows: Array, words: Array, agent: Array | int, clock: Array | int,
+               proxy: bool = False, kept: Array | None = None) -> None:  # fmt: skip
+        """Writes likewise; those that are `kept` do not change what the last write left."""
+        changed = slice(None) if kept is None else ~kept
+        self._after_write(rows[changed], words[changed], proxy)
+        self._grown()
+        early = self.read[:, words] > self.order.seen[rows].T
+        if early.any():
+            whose = int(np.flatnonzero(early.any(axis=1))[0])
+            raise Fault(
+                f"a race: shared memory is written while {self._name(whose)} may still read it"
+            )
+        self.writer[words], self.written[words] = agent, clock
+        self.generic[words] = not proxy
+
+    def _after_write(self, rows: Array, words: Array, proxy: bool) -> None:
+        writer, written = self.writer[words], self.written[words]
+        late = written > self.order.seen[rows, writer]
+        if late.any():
+            whose = self._name(int(writer[np.flatnonzero(late)[0]]))
+            raise Fault(f"a race: shared memory is used where {whose} may still write it")
+        if proxy:
+            hidden = self.generic[words] & (written > self.order.seen_by_proxy[rows, writer])
+            if hidden.any():
+                whose = self._name(int(writer[np.flatnonzero(hidden)[0]]))
+                raise Fault(
+                    f"no fence.proxy.async stands behind what {whose} wrote to shared memory"
+                )
+
+    def _name(self, agent: int) -> str:
+        key = next(key for key, number in self.order.agents.items() if number == agent)
+        return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)

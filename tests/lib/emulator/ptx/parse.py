@@ -1,0 +1,259 @@
+"""PTX text to instructions: scopes, labels, operands.  No instruction is known here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import TypeAlias
+
+from tests.lib.emulator.faults import Unknown
+
+
+@dataclass(frozen=True)
+class Name:
+    """A register, a special register, a symbol or a label; `negated` predicates begin with `!`."""
+
+    text: str
+    negated: bool = False
+
+
+@dataclass(frozen=True)
+class Number:
+    """A literal: an integer, or the bits of a float of `width` bytes."""
+
+    value: int
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class Several:
+    """`{a, b}`, or the two results `a|b`."""
+
+    parts: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Address:
+    """`[base+offset]`, and behind a tensor map its coordinates."""
+
+    base: Operand
+    offset: int = 0
+    at: tuple[Operand, ...] = ()
+
+
+Operand: TypeAlias = "Name | Number | Several | Address"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`@guard opcode operands;`, where registers and labels have the names of their scopes."""
+
+    opcode: str
+    operands: tuple[Operand, ...]
+    guard: Name | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """Of `width` bytes at `offset` of the kernel's parameters."""
+
+    offset: int
+    width: int
+
+
+@dataclass
+class Kernel:
+    """An entry: `registers` are bytes by name (predicates have 0), `labels` positions in `code`."""
+
+    name: str
+    parameters: dict[str, Parameter] = field(default_factory=dict)
+    registers: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
+    shared_bytes: int = 0
+    code: list[Instruction] = field(default_factory=list)
+    most_registers: int = 0
+
+
+_SPACE = re.compile(r"\s*")
+_LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_GUARD = re.compile(r"@(!?)(%?[\w$]+)\s+")
+_NUMBER = re.compile(r"-?(0[xX][0-9a-fA-F]+|\d+)U?")
+_PARAMETER = re.compile(
+    r"\.param\s+(?:\.align\s+(\d+)\s+)?\.([bus])(\d+)[^,]*?([\w$]+)(?:\[(\d+)\])?$"
+)
+
+
+def kernel(text: str, name: str) -> Kernel:
+    """The entry `name` of a module."""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.S)
+    found = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)([^{{]*)\{{", plain)
+    if found is None:
+        raise Unknown(f"no entry {name}")
+    made = Kernel(name)
+    _read_parameters(made, found[1])
+    most = re.search(r"\.maxnreg\s+(\d+)", found[2])
+    made.most_registers = int(most[1]) if most else 0
+    for symbol in re.findall(r"\.extern\s+\.shared[^;]*?(\w+)\[\];", plain):
+        made.shared[symbol] = 0
+    if re.search(r"(?<!\.extern )\.shared\s+\.align", plain):
+        raise Unknown("shared arrays of a fixed size")
+    _Body(made, plain, found.end()).read()
+    return made
+
+
+def _read_parameters(made: Kernel, text: str) -> None:
+    offset = 0
+    for line in filter(None, (part.strip() for part in text.split(","))):
+        found = _PARAMETER.match(line)
+        if found is None:
+            raise Unknown(f"parameter {line}")
+        width = int(found[3]) // 8 * int(found[5] or 1)
+        align = int(found[1] or 0) if found[5] else width
+        offset = -(-offset // align) * align
+        made.parameters[found[4]] = Parameter(offset, width)
+        offset += width
+
+
+class _Body:
+    """Reads statements; `{` opens a scope with registers and labels of its own."""
+
+    def __init__(self, made: Kernel, text: str, at: int) -> None:
+        self.made, self.text, self.at = made, text, at
+        self.scopes: list[str] = [""]
+        self.count = 0
+        self.raw: list[tuple[str, tuple[str, ...]]] = []
+
+    def read(self) -> None:
+        while self.scopes:
+            self._statement()
+        for text, scopes in self.raw:
+            self.made.code.append(self._instruction(text, scopes))
+
+    def _statement(self) -> None:
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]
+        if self.text[self.at] in "{}":
+            self._brace()
+        elif label := _LABEL.match(self.text, self.at):
+            self.at = label.end()
+            self.made.labels[self.scopes[-1] + label[1]] = len(self.raw)
+            self._last_label = self.scopes[-1] + label[1]
+        else:
+            end = self.text.index(";", self.at)
+            text, self.at = " ".join(self.text[self.at : end].split()), end + 1
+            if text.startswith("."):
+                self._directive(text)
+            else:
+                self.raw.append((text, tuple(self.scopes)))
+
+    def _brace(self) -> None:
+        if self.text[self.at] == "{":
+            self.count += 1
+            self.scopes.append(f"{self.count}:")
+        else:
+            self.scopes.pop()
+        self.at += 1
+
+    def _directive(self, text: str) -> None:
+        scope = self.scopes[-1]
+        if found := re.fullmatch(r"\.reg \.(pred|[bfus])(\d*) (.*)", text):
+            width = int(found[2] or 0) // 8
+            for name in re.split(r",\s*", found[3]):
+                self._register(scope, name, width)
+        elif text.startswith(".branchtargets"):
+            targets = tuple(part.strip() for part in text.split(None, 1)[1].split(","))
+            self.made.tables[self._last_label] = targets
+        elif not text.startswith((".loc", ".pragma")):
+            raise Unknown(text)
+
+    def _register(self, scope: str, name: str, width: int) -> None:
+        if several := re.fullmatch(r"(.*)<(\d+)>", name):
+            for number in range(int(several[2])):
+                self.made.registers[f"{scope}{several[1]}{number}"] = width
+        else:
+            self.made.registers[scope + name] = width
+
+    def _instruction(self, text: str, scopes: Sequence[str]) -> Instruction:
+        plain = _instruction(text)
+        if len(scopes) == 1:  # where names are as they are written
+            return plain
+        guard = plain.guard and Name(self._scoped(plain.guard.text, scopes), plain.guard.negated)
+        return replace(plain, operands=self._inside(plain.operands, scopes), guard=guard)
+
+    def _inside(self, operands: tuple[Operand, ...], scopes: Sequence[str]) -> tuple[Operand, ...]:
+        """With the names that they have there."""
+        found: list[Operand] = []
+        for each in operands:
+            match each:
+                case Name(text, negated):
+                    found.append(Name(self._scoped(text, scopes), negated))
+                case Several(parts):
+                    found.append(Several(self._inside(parts, scopes)))
+                case Address(base, offset, at):
+                    (base,) = self._inside((base,), scopes)
+                    found.append(Address(base, offset, self._inside(at, scopes)))
+                case Number():
+                    found.append(each)
+        return tuple(found)
+
+    def _scoped(self, name: str, scopes: Sequence[str]) -> str:
+        for scope in reversed(scopes):
+            if scope + name in self.made.registers or scope + name in self.made.labels:
+                return scope + name
+        return name
+
+
+@cache
+def _instruction(text: str) -> Instruction:
+    """With names as they are written, without their scopes."""
+    guard, rest = None, text
+    if found := _GUARD.match(text):
+        guard = Name(found[2], bool(found[1]))
+        rest = text[found.end() :]
+    opcode, _, operands = rest.partition(" ")
+    parts = tuple(_operand(part) for part in _split(operands))
+    return Instruction(opcode, parts, guard, text if len(text) < 160 else text[:160] + "...")
+
+
+@cache
+def _operand(text: str) -> Operand:
+    if text.startswith("{"):
+        return Several(tuple(_operand(p) for p in _split(text[1:-1])))
+    if text.startswith("["):
+        return _address(text[1:-1].strip())
+    if re.fullmatch(r"0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}", text):
+        return Number(int(text[2:], 16), 4 if text[1] in "fF" else 8)
+    if _NUMBER.fullmatch(text):
+        return Number(int(text.rstrip("U"), 0))
+    if "|" in text:
+        return Several(tuple(_operand(p.strip()) for p in text.split("|")))
+    if found := re.fullmatch(r"([\w$%.]+)\s*\+\s*(-?\d+)", text):
+        return Address(_operand(found[1]), int(found[2]))
+    return Name(text.lstrip("!"), text.startswith("!"))
+
+
+def _address(text: str) -> Address:
+    base, *more = _split(text)
+    at = _operand(more[0]) if more else Several(())
+    inner = _operand(base)
+    assert isinstance(at, Several)
+    if isinstance(inner, Address):
+        return Address(inner.base, inner.offset, at.parts)
+    return Address(inner, 0, at.parts)
+
+
+def _split(text: str) -> Iterator[str]:
+    """At the commas outside of all braces and brackets."""
+    depth, begin = 0, 0
+    for n, letter in enumerate(text):
+        depth += letter in "{["
+        depth -= letter in "}]"
+        if letter == "," and not depth:
+            yield text[begin:n].strip()
+            begin = n + 1
+    if last := text[begin:].strip():
+        yield last

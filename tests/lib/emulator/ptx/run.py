@@ -1,0 +1,42 @@
+"""Launches of PTX: which entry, some blocks at a time."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from functools import cache
+
+from tests.lib.emulator.device import Launch
+
+from . import arithmetic, barriers, conversions, copies, exchange, loads, products, warpgroups
+from .machine import Machine
+from .parse import kernel
+from .program import Program
+from .warpgroups import Products
+
+FORMS = (arithmetic, barriers, conversions, copies, exchange, loads, products, warpgroups)
+_TOGETHER = 1 << 14  # threads
+
+
+@cache
+def program(text: str, name: str) -> Program:
+    """The entry `name` of a module; raises Unknown with the first form that is not known."""
+    return Program(kernel(text, name))
+
+
+def run(found: Program, launch: Launch, seed: int = 0) -> None:
+    """All blocks, in random order.  Blocks of kernels without barriers in memory go together, which
+    is faster; raises Fault and Unknown."""
+    rng = random.Random(seed)
+    numbers = list(range(launch.blocks))
+    rng.shuffle(numbers)
+    alone = any(text.startswith(("mbarrier", "wgmma")) for text in found.opcodes)
+    step = 1 if alone else max(_TOGETHER // launch.threads, 1)
+    room = ctypes.create_string_buffer(len(launch.parameters) + 128)
+    address = -(-ctypes.addressof(room) // 128) * 128
+    ctypes.memmove(address, launch.parameters, len(launch.parameters))
+    for begin in range(0, launch.blocks, step):
+        blocks = numbers[begin : begin + step]
+        machine = Machine(found, launch, blocks, address, rng)
+        machine.state["products"] = Products()
+        machine.run()

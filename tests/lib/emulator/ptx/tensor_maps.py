@@ -1,0 +1,80 @@
+"""Tensor maps as the stand-in driver writes them: the arguments of `cuTensorMapEncodeTiled`."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tests.lib.emulator.faults import Fault, Unknown
+from tests.lib.emulator.memory import GlobalMemory
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_HALVES = (6, 9)  # CU_TENSOR_MAP_DATA_TYPE_FLOAT16 and _BFLOAT16
+
+
+def swizzled(addresses: Array, mode: int) -> Array:
+    """Where a box's bytes lie: of swizzles of 32, 64 and 128 bytes (modes 1 to 3) the number of the
+    line of 128 bytes is mixed into that of the 16 bytes within it."""
+    mask = (0, 1, 3, 7)[mode] << 4
+    return np.asarray(addresses ^ (addresses >> 3 & mask))
+
+
+@dataclass(frozen=True)
+class Box:
+    """Sizes, strides in bytes and extents are those of the axes, the innermost first."""
+
+    address: int
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    extents: tuple[int, ...]
+    swizzle: int
+
+    @property
+    def bytes(self) -> int:
+        return 2 * prod(self.extents)
+
+    def _addresses(self, corner: Sequence[int]) -> tuple[Array, Array]:
+        """Of the box's elements, the innermost axis fastest, and which lie in the tensor."""
+        if len(corner) != len(self.sizes):
+            raise Fault(f"{len(corner)} coordinates for a map of {len(self.sizes)} axes")
+        address, inside = np.int64(self.address), np.True_
+        for axis, begin in enumerate(corner):
+            shape = [1] * len(corner)
+            shape[-1 - axis] = -1
+            line = (begin + np.arange(self.extents[axis], dtype=np.int64)).reshape(shape)
+            address = address + line * self.strides[axis]
+            inside = inside & (line >= 0) & (line < self.sizes[axis])
+        return np.ravel(address), np.broadcast_to(inside, np.shape(address)).ravel()
+
+    def load(self, memory: GlobalMemory, corner: Sequence[int]) -> Array:
+        """The bits of the elements; zeros lie outside of the tensor."""
+        address, inside = self._addresses(corner)
+        found = np.zeros(len(address), np.uint16)
+        found[inside] = memory.load(address[inside], 2)
+        return found
+
+    def store(self, memory: GlobalMemory, corner: Sequence[int], values: Array) -> None:
+        address, inside = self._addresses(corner)
+        memory.store(address[inside], values[inside])
+
+
+def decode(words: bytes) -> Box:
+    """What `tests/lib/fake_gpu/fake_maps.h` wrote."""
+    address, rank, kinds, *rest = struct.unpack("<16Q", words)
+    rank &= 0xFF
+    dtype, swizzle, interleave, outside = struct.unpack("<4H", struct.pack("<Q", kinds))
+    if dtype not in _HALVES or interleave or outside:
+        raise Unknown(f"a tensor map of type {dtype}, interleave {interleave}, fill {outside}")
+    extents = struct.unpack("<6I", struct.pack("<3Q", *rest[9:12]))
+    row = 2 * extents[0]
+    if swizzle and row > 16 << swizzle:
+        raise Fault(f"a box with rows of {row} bytes in a swizzle of {16 << swizzle}")
+    if any(not 1 <= extent <= 256 for extent in extents[:rank]) or row % 16:
+        raise Fault(f"a box of {extents[:rank]} elements")
+    address &= (1 << 56) - 1
+    return Box(address, tuple(rest[:rank]), (2, *rest[5 : 4 + rank]), extents[:rank], swizzle)

@@ -1,0 +1,242 @@
+"""`wgmma`: products of four warps that go on by themselves, of matrices in shared memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.lib.emulator.faults import Fault, Unknown
+
+from .barriers import uniform
+from .machine import LANES
+from .numbers import from_bf16, from_float8
+from .parse import Instruction, Name, Number, Operand, Several
+from .products import ELEMENTS, matrix_a
+from .program import Array, Body, Machine, Program, Read, Strand, at_end, form, parts, whole
+from .tensor_maps import swizzled
+
+
+@dataclass
+class Group:
+    """The products of one warpgroup: registers of those that are not waited for, in the order of
+    their groups, and what other instructions have used since the last fence."""
+
+    open: set[str] = field(default_factory=set)
+    closed: list[set[str]] = field(default_factory=list)
+    touched: set[str] = field(default_factory=set)
+    number: int = 0
+
+    def busy(self, names: Sequence[str]) -> str | None:
+        for held in (self.open, *self.closed):
+            for name in names:
+                if name in held:
+                    return name
+        return None
+
+
+class Products:
+    """All warpgroups'."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, Group] = {}
+
+    def of(self, s: Strand) -> list[tuple[int, Group]]:
+        """The strand's warpgroups, by their first warps."""
+        first = s.rows[::4]
+        if len(s.rows) % 4 or (first % 4).any() or (s.rows[3::4] != first + 3).any():
+            raise Unknown("warps of a warpgroup that are apart")
+        return [(int(row), self.groups.setdefault(int(row), Group())) for row in first]
+
+    def touch(self, s: Strand, names: Sequence[str]) -> None:
+        """Another instruction uses registers of products."""
+        for first in {int(row) // 4 * 4 for row in s.rows}:
+            group = self.groups.setdefault(first, Group())
+            if found := group.busy(names):
+                raise Fault(f"register {found} is used before its product is waited for")
+            group.touched.update(names)
+
+
+def _products(m: Machine) -> Products:
+    found: Products = m.state["products"]
+    return found
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Addresses and strides in bytes; `mode` is that of `swizzled`."""
+
+    start: int
+    leading: int
+    stride: int
+    mode: int
+
+    def addresses(self, lines: int, bytes_of_k: int, size: int, turned: bool) -> Array:
+        """Of elements [line, k], `size` bytes each; `turned` matrices have lines together, not k.
+
+        The layouts are those of the PTX manual's "Shared Memory Matrix Layout": rows of the
+        swizzle's length, eight of them to a pattern, patterns `stride` and `leading` apart.
+        """
+        line, k = np.arange(lines)[:, None], np.arange(bytes_of_k // size)[None]
+        span = 16 << self.mode  # bytes
+        if not turned:
+            along = k * size
+            far = self.leading if not self.mode else span  # rows of a swizzle hold all of k
+            at = line // 8 * self.stride + line % 8 * span + along // span * far + along % span
+        else:
+            along = line * size
+            near, far = (self.leading, self.stride) if self.mode else (self.stride, self.leading)
+            at = along // span * near + along % span + k // 8 * far + k % 8 * span
+        return swizzled(self.start + at, self.mode)
+
+
+def descriptor(bits: int) -> Descriptor:
+    """As the PTX manual's "Matrix Descriptor Format" has it for wgmma."""
+    if bits >> 49 & 7:
+        raise Unknown("a matrix descriptor with a base offset")
+    if bits & ~0xC00E3FFF3FFF3FFF:
+        raise Fault(f"matrix descriptor {bits:#x} has bits that mean nothing")
+    leading, stride = (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4
+    mode = (0, 3, 2, 1)[bits >> 62]
+    start = (bits & 0x3FFF) << 4
+    return Descriptor(start, leading, stride, mode)
+
+
+@form(r"wgmma\.fence\.sync\.aligned")
+def _fence(p: Program, i: Instruction, _: re.Match[str]) -> Body:
+    def body(m: Machine, s: Strand, active: Array | None) -> None:
+        whole(s, active)
+        for _, group in _products(m).of(s):
+            group.touched.clear()
+
+    return body
+
+
+@form(r"wgmma\.commit_group\.sync\.aligned")
+def _commit(p: Program, i: Instruction, _: re.Match[str]) -> Body:
+    def body(m: Machine, s: Strand, active: Array | None) -> None:
+        whole(s, active)
+        for _, group in _products(m).of(s):
+            group.closed.append(group.open)
+            group.open, group.number = set(), group.number + 1
+
+    return body
+
+
+@form(r"wgmma\.wait_group\.sync\.aligned")
+def _wait(p: Program, i: Instruction, _: re.Match[str]) -> Body:
+    assert isinstance(i.operands[0], Number)
+    left = i.operands[0].value
+
+    def body(m: Machine, s: Strand, active: Array | None) -> None:
+        whole(s, active)
+        for first, group in _products(m).of(s):
+            del group.closed[: max(len(group.closed) - left, 0)]
+            rows = np.arange(first, first + 4)
+            m.order.learn(rows, _agents(m, rows), group.number - len(group.closed))
+
+    return body
+
+
+def _agents(m: Machine, rows: Array) -> Array:
+    """A warp's wait says nothing of the other three warps' parts of the products."""
+    return np.array([m.order.agent("the products of warp", row % m.warps) for row in rows])
+
+
+@at_end
+def _all_are_waited_for(m: Machine) -> None:
+    products: Products | None = m.state.get("products")
+    for group in products.groups.values() if products else ():
+        if group.open or group.closed:
+            raise Fault("a block ends with products under way")
+
+
+_SHAPE = r"m64n(\d+)k(\d+)\.f32\.(f16|bf16|e4m3|e5m2)\.(f16|bf16|e4m3|e5m2)"
+
+
+@form(rf"wgmma\.mma_async\.sync\.aligned\.{_SHAPE}")
+def _mma_async(p: Program, i: Instruction, f: re.Match[str]) -> Body:
+    """Products are exact and their sum is rounded once to f32; a device cuts in between."""
+    sums, left, right, *rest = i.operands
+    scale = p.read(rest[0], "pred")
+    signs = [_literal(o) for o in rest[1:3]]
+    kinds, columns, k = (f[3], f[4]), int(f[1]), int(f[2])
+    held = isinstance(left, Several)
+    # halves say which matrices are turned, but for one that is in registers
+    turned = [bool(_literal(o)) for o in rest[3:]] or [False] * (2 - held)
+    turned_a, turned_b = (False, *turned) if held else turned
+    of_sums = [p.read(o, "f32") for o in parts(sums)]
+    writes = [p.write(o, "f32") for o in parts(sums)]
+    if 2 * len(of_sums) != columns:
+        raise Unknown(i.text)
+    a = _operand(p, left)
+    b = p.read(right, "b64")
+    in_registers = (*parts(sums), *(parts(left) if held else ()))
+    own = {o.text for o in in_registers if isinstance(o, Name)}
+
+    def body(m: Machine, s: Strand, active: Array | None) -> None:
+        whole(s, active)
+        use_sums = bool(uniform(scale(m, s, active), "scale-d"))
+        for first, group in _products(m).of(s):
+            part = Strand(np.arange(first, first + 4), s.pc)
+            _start(group, own)
+            if held:
+                of_a = [np.broadcast_to(r(m, part, None), (4, LANES)) for r in a]
+                rows = np.concatenate(list(matrix_a(of_a, ELEMENTS[kinds[0]])))
+            else:
+                rows = _from_shared(m, group, part, a[0], 64, k, kinds[0], turned_a)
+            others = _from_shared(m, group, part, b, columns, k, kinds[1], turned_b)
+            product = (rows * signs[0]) @ (others * signs[1]).T
+            totals = _registers(product)
+            if use_sums:
+                totals = totals + np.stack([read(m, part, None) for read in of_sums])
+            for write, total in zip(writes, totals.astype(np.float32), strict=True):
+                write(m, part, total, None)
+
+    return body
+
+
+def _registers(product: Array) -> Array:
+    """64 rows as the registers hold them, [register, warp, lane]: a lane has two columns of eight,
+    of a row and of that eight rows below."""
+    split = product.reshape(4, 2, 8, -1, 4, 2)  # warp, half, row, eight columns, pair, column
+    return split.transpose(3, 1, 5, 0, 2, 4).reshape(-1, 4, LANES)
+
+
+def _literal(operand: Operand) -> int:
+    if not isinstance(operand, Number):
+        raise Unknown(f"operand {operand} instead of a number")
+    return operand.value
+
+
+def _operand(p: Program, left: Operand) -> list[Read]:
+    """Registers that hold a matrix, or the descriptor of one."""
+    kind = "b32" if isinstance(left, Several) else "b64"
+    return [p.read(o, kind) for o in parts(left)]
+
+
+def _start(group: Group, own: set[str]) -> None:
+    if found := group.touched & own:
+        raise Fault(f"no wgmma.fence stands between a product and the last use of {min(found)}")
+    group.open |= own
+
+
+def _from_shared(
+    m: Machine, group: Group, part: Strand, read: Read, lines: int, k: int, kind: str, turned: bool
+) -> Array:
+    """The matrix [line, k] that a descriptor tells, read by the products of the warpgroup."""
+    size = 1 if kind[0] == "e" else 2
+    found = descriptor(uniform(read(m, part, None), "a matrix descriptor"))
+    at = found.addresses(lines, k * size, size, turned)
+    places = m.shared.places(m.block_of[part.rows[:1]], at.ravel(), size, size)
+    words = m.shared.words_of(places)
+    rows = np.repeat(part.rows, len(words))
+    agents = np.repeat(_agents(m, part.rows), len(words))
+    m.shared.history.reads(rows, np.tile(words, 4), agents, group.number + 1, proxy=True)
+    bits = m.shared.get(places, size).reshape(at.shape)
+    if size == 1:
+        return from_float8(bits, kind).astype(np.float64)
+    values = from_bf16(bits) if kind == "bf16" else bits.view(np.float16)
+    return values.astype(np.float64)

@@ -1,0 +1,71 @@
+"""The corpora of the fuzz targets: an archive each in tests/lib/fuzz/corpus, of inputs that
+together reach what fuzzing has reached."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+CORPUS = Path(__file__).with_name("corpus")
+_LONGEST = 2048  # bytes of an input that is kept
+_DATE = (1980, 1, 1, 0, 0, 0)  # equal inputs make equal archives
+
+
+def kept_inputs(target: str) -> list[bytes]:
+    """Those of one target."""
+    with zipfile.ZipFile(CORPUS / f"{target}.zip") as archive:
+        return [archive.read(name) for name in archive.namelist()]
+
+
+def write_inputs(target: str, folder: Path) -> list[Path]:
+    """The same as files of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for number, data in enumerate(kept_inputs(target)):
+        paths.append(folder / f"kept-{number}")
+        paths[-1].write_bytes(data)
+    return paths
+
+
+def least_inputs(check: Callable[[bytes], None], folders: Iterable[Path]) -> list[bytes]:
+    """Of the inputs in `folders` those, small ones first, that reach lines no other did before."""
+    reached: set[tuple[str, int]] = set()
+    kept = []
+    contents = {path.read_bytes() for folder in folders for path in folder.iterdir()}
+    for data in sorted(contents, key=lambda data: (len(data), data)):
+        lines = _lines(check, data)
+        if len(data) <= _LONGEST and not lines <= reached:
+            reached |= lines
+            kept.append(data)
+    return kept
+
+
+def _lines(check: Callable[[bytes], None], data: bytes) -> set[tuple[str, int]]:
+    """The lines of tcc that `check(data)` runs."""
+    found: set[tuple[str, int]] = set()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        name = frame.f_code.co_filename
+        if "/tcc/" not in name:
+            return None
+        found.add((name, frame.f_lineno))
+        return trace
+
+    sys.settrace(trace)
+    try:
+        check(data)
+    finally:
+        sys.settrace(None)
+    return found
+
+
+def keep_inputs(target: str, inputs: Iterable[bytes]) -> None:
+    """Makes these the target's corpus, in the order of their contents."""
+    contents = sorted(set(inputs))
+    with zipfile.ZipFile(CORPUS / f"{target}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number, data in enumerate(contents):
+            archive.writestr(zipfile.ZipInfo(f"{number:04}", _DATE), data, zipfile.ZIP_DEFLATED)

@@ -1,0 +1,47 @@
+"""Models with open sizes as machine code, each run beside ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from unittest.mock import patch
+
+import tcc
+from tcc.backends.cpu import compile as cpu_compile
+
+from tests.lib.pool_here import PoolHere
+
+from .compiled import MODES, Failure
+from .open_judge import differences
+from .open_layers import generate
+from .open_sizes import OpenModel
+
+# Differences of results, as parts of the largest one: the tolerance of whole models.
+_TOLERANCE = 1e-4
+
+
+def check(seeds: Sequence[int], modes: Sequence[str]) -> list[Failure]:
+    """The failures of some seeds."""
+    cases = [(seed, generate(seed)) for seed in seeds]
+    found = [(seed, mode, failure_of(case, mode)) for mode in modes for seed, case in cases]
+    return [Failure(seed, mode, what) for seed, mode, what in found if what]
+
+
+def failure_of(case: OpenModel, mode: str) -> str:
+    """How a model fails in a mode; empty if it does not.  It works at its first sizes, so that no
+    compile may refuse it."""
+    try:
+        with patch.object(cpu_compile, "WorkerPool", PoolHere):
+            module = tcc.compile(case.model, jobs=1, threads=1, **MODES[mode])
+        return "; ".join(differences(case, module.run, _TOLERANCE))
+    except Exception as error:  # whatever it is, it is the finding
+        return f"{type(error).__name__}: {error}"
+
+
+def shrink(seed: int, mode: str) -> tuple[OpenModel, str] | None:
+    """The first steps of a seed's model that fail, and how; None if it passes."""
+    for most in range(1, 10):
+        case = generate(seed, most)
+        what = failure_of(case, mode)
+        if what:
+            return case, what
+    return None

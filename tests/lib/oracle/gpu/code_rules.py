@@ -1,0 +1,208 @@
+"""What the compiled code of every kernel must hold: rules as one table, checked without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+from tcc.backends.gpu.source import CompiledKernel
+from tcc.ir.index import (
+    Index,
+    Var,
+    as_int,
+    const,
+    divisor_of,
+    free_vars,
+    linear_in,
+    mul,
+    substitute,
+    symbol,
+    var_of,
+)
+from tcc.ir.layout import strides
+from tcc.ir.tile import Contract, If, Load, Loop, Stmt, Store, TileKernel, lanes
+from tcc.ir.types import F8E4M3FN, F8E5M2, F32, FLOAT8
+from tcc.target import GPUS
+
+from tests.lib.oracle.gpu.machine_code import MachineCode
+
+_WIDE = 16  # bytes of a lane's widest access
+# The rows that a warp group multiplies at once on Hopper, and its warps.
+_GROUP_ROWS, _GROUP_WARPS = 64, 4
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedKernel:
+    """A kernel, what it became, and what its code says.
+
+    `alignments` are those of its buffers in bytes; `dot` is how f32 operands are multiplied.
+    """
+
+    kernel: TileKernel
+    made: CompiledKernel
+    code: MachineCode
+    alignments: Sequence[int]
+    dot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that a kernel's code breaks, and how."""
+
+    rule: str
+    found: str
+
+
+def breaches(compiled: CheckedKernel) -> tuple[Breach, ...]:
+    """The rules that the code breaks, in the order of the table."""
+    texts = ((name, rule(compiled)) for name, rule in RULES.items())
+    return tuple(Breach(name, text) for name, text in texts if text)
+
+
+# ---- matrix units -------------------------------------------------------------------------------
+
+
+def contracts(body: Sequence[Stmt]) -> Iterator[Contract]:
+    """All Contracts of a body, those of inner loops and branches too."""
+    for node in _statements(body):
+        if isinstance(node, Contract):
+            yield node
+
+
+def matrix_families(compiled: CheckedKernel) -> tuple[str, ...]:
+    """The families of matrix instructions that the kernel's Contracts must use, once each."""
+    arch, warps = compiled.made.arch, compiled.made.warps
+    found = (_family(c, arch, warps, compiled.dot) for c in contracts(compiled.kernel.body))
+    return tuple(dict.fromkeys(f for f in found if f))
+
+
+# By architecture and operand type; Hopper's warp groups are told apart below.
+_FAMILIES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "sm_": {"bf16": "HMMA", "f16": "HMMA", "tf32": "HMMA", "i8": "IMMA", "f8": "QMMA"},
+        "gfx9": {
+            "bf16": "v_mfma",
+            "f16": "v_mfma",
+            "tf32": "v_mfma",
+            "f32": "v_mfma",
+            "i8": "v_mfma",
+            "f8": "v_mfma",
+        },
+        "gfx11": {"bf16": "v_wmma", "f16": "v_wmma", "i8": "v_wmma"},
+    }
+)
+_GROUP_FAMILIES = MappingProxyType({"HMMA": "HGMMA", "IMMA": "IGMMA", "QMMA": "QGMMA"})
+
+
+def _family(node: Contract, arch: str, warps: int, dot: str) -> str:
+    """The family for one Contract; empty where the architecture has none for its operands."""
+    operands = node.a.dtype.name
+    if node.a.dtype is F32:
+        operands = dot if dot != "ieee" else "f32"
+    if node.a.dtype in FLOAT8:
+        operands = _float8(node, arch)
+    table = next((t for prefix, t in _FAMILIES.items() if arch.startswith(prefix)), {})
+    family = table.get(operands, "")
+    rows = prod(n for n, x in zip(node.out.shape, node.out_axes, strict=True) if x in node.a_axes)
+    grouped = len(node.out_axes) == 2 and rows >= _GROUP_ROWS and warps % _GROUP_WARPS == 0
+    return _GROUP_FAMILIES.get(family, family) if arch == "sm_90" and grouped else family
+
+
+def _float8(node: Contract, arch: str) -> str:
+    """What floats of a byte are multiplied as: themselves, or f16."""
+    own = next((gpu.float8 for gpu in GPUS.values() if gpu.arch == arch), "")
+    kind = "ocp" if node.a.dtype in (F8E4M3FN, F8E5M2) else "fnuz"
+    return "f8" if own == kind else "f16"
+
+
+def _matrix_rule(compiled: CheckedKernel) -> str:
+    used = dict(compiled.code.matrix)
+    missing = [f for f in matrix_families(compiled) if not used.get(f)]
+    return f"no {' and no '.join(missing)}" if missing else ""
+
+
+# ---- private memory -----------------------------------------------------------------------------
+
+
+def _private_rule(compiled: CheckedKernel) -> str:
+    return f"{compiled.code.private} bytes a lane" if compiled.code.private else ""
+
+
+# ---- wide accesses ------------------------------------------------------------------------------
+
+
+def _wide_rule(compiled: CheckedKernel) -> str:
+    """Only of kernels that multiply no matrices: memory bounds these."""
+    if any(True for _ in contracts(compiled.kernel.body)):
+        return ""
+    fitting = [type(node) for node in _wide_accesses(compiled)]
+    missing = ["loads"] if Load in fitting and not compiled.code.wide_loads else []
+    missing += ["stores"] if Store in fitting and not compiled.code.wide_stores else []
+    return f"no {' and no '.join(missing)} of {_WIDE} bytes" if missing else ""
+
+
+def _wide_accesses(compiled: CheckedKernel) -> Iterator[Load | Store]:
+    """Accesses of whole aligned rows that give every lane 16 bytes."""
+    threads = compiled.made.warps * compiled.made.warp_size
+    aligned = dict(zip(compiled.kernel.buffers, compiled.alignments, strict=True))
+    for node, steps in _accesses(compiled.kernel.body, {}):
+        shape = (node.out if isinstance(node, Load) else node.block).shape
+        width = node.buffer.dtype.bytes
+        if aligned[node.buffer] % _WIDE or prod(shape) * width < _WIDE * threads:
+            continue
+        many, lane = _WIDE // width, var_of(lanes(shape)[-1]) if shape else None
+        if lane is None or shape[-1] < many:
+            continue
+        parts = zip(node.indices, strides(node.buffer.sizes), strict=True)
+        at = sum((i * s for i, s in parts), const(0))
+        guards = (g for g in node.guards if lane in free_vars(g.index))
+        whole = _runs(at, lane, many, steps) and all(
+            _runs(g.index, lane, many, steps) and not divisor_of(g.extent) % many for g in guards
+        )
+        if whole:
+            yield node
+
+
+def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> bool:
+    """Whether the last lanes are neighbours, in groups of `many` that begin at a multiple of it."""
+    parts = linear_in(substitute(index, steps), lane)
+    return parts is not None and as_int(parts[0]) == 1 and divisor_of(parts[1]) % many == 0
+
+
+# ---- walks --------------------------------------------------------------------------------------
+
+
+def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    for node in body:
+        yield node
+        if isinstance(node, Loop):
+            yield from _statements(node.body)
+        elif isinstance(node, If):
+            yield from _statements((*node.then, *node.otherwise))
+
+
+def _accesses(
+    body: Sequence[Stmt], steps: Mapping[Var, Index]
+) -> Iterator[tuple[Load | Store, Mapping[Var, Index]]]:
+    """Loads and stores, with what is known of the loops around them: multiples of their steps."""
+    for node in body:
+        if isinstance(node, Load | Store):
+            yield node, steps
+        elif isinstance(node, Loop):
+            start = as_int(node.start)
+            known = start is not None and start % node.step == 0
+            times = mul(symbol(f"{node.var.name}_steps"), node.step)
+            yield from _accesses(node.body, {**steps, node.var: times} if known else steps)
+        elif isinstance(node, If):
+            yield from _accesses((*node.then, *node.otherwise), steps)
+
+
+RULES: Mapping[str, Callable[[CheckedKernel], str]] = MappingProxyType(
+    {
+        "matrix units": _matrix_rule,
+        "registers suffice": _private_rule,
+        "16-byte accesses": _wide_rule,
+    }
+)

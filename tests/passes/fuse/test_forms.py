@@ -1,0 +1,51 @@
+"""Kernels that can hold their rows or walk along them: the form that is predicted to take less."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+from tcc.ir.expr import Expr
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import CoreModel
+
+from tests.passes.layout.test_choose import planner
+from tests.passes.placing import place_graph
+
+from .test_attention_joins import graph
+
+_GAINS = ("plain", 1500), ("normalised", 512)  # walking saves 7 %, and loses half a percent
+
+
+class OneForm(CorePlanner):
+    """Every kernel walks that can, or none that need not."""
+
+    def __init__(self, like: CorePlanner, *, walks: bool) -> None:
+        super().__init__(like.core, like.pricer)
+        self.walks = walks
+
+    def forms(self, expr: Expr) -> tuple[CoreModel, ...]:
+        forms = super().forms(expr)
+        return forms[-1:] if self.walks else forms[:1]
+
+
+@cache
+def seconds(name: str, keys: int, walks: bool | None = None) -> float:
+    """Of all kernels; None: each in the form that is chosen."""
+    kernels = planner() if walks is None else OneForm(planner(), walks=walks)
+    placed = place_graph(graph(name, keys), model=kernels)
+    constants = placed.graph.constants
+    return sum(kernels.seconds(k, placed.layouts, constants) for k in placed.kernels)
+
+
+@pytest.mark.parametrize("keys", [17, 128, 1500])
+@pytest.mark.parametrize("name", ["plain", "normalised", "capped"])
+def test_no_form_for_all_kernels_is_predicted_to_take_less(name: str, keys: int) -> None:
+    for walks in (False, True):
+        assert seconds(name, keys) <= 1.01 * seconds(name, keys, walks)
+
+
+def test_each_form_is_the_cheaper_one_somewhere() -> None:
+    gains = [seconds(n, k, True) / seconds(n, k, False) for n, k in _GAINS]
+    assert min(gains) < 0.99
+    assert max(gains) > 1.001

@@ -1,0 +1,104 @@
+"""Lowered programs, run by the evaluator, against the graph's own meaning."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tcc.backends.artifact.planner import arena_planner
+from tcc.ir.graph import Graph
+from tcc.ir.graph.evaluate import evaluate_graph
+from tcc.ir.index import evaluate, free_vars
+from tcc.ir.program import Program
+from tcc.ir.program.text import program_text
+from tcc.ir.program.verify import verify_program
+from tcc.ir.tile import TileKernel
+from tcc.ir.tile.text import kernel_text
+from tcc.ir.tile.verify import verify_kernel
+from tcc.passes.memory.compact_buffers import compacted
+from tcc.passes.memory.in_place import update_in_place
+from tcc.passes.memory.plan_arena import plan_arena
+from tcc.passes.program.lower_graph import lower_program
+from tcc.passes.program.lower_node import lower_node
+from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.schedule.cpu.core import CoreModel
+
+from tests.lib.oracle.program.evaluate import evaluate_program
+from tests.lib.oracle.program.parse import parse_program
+from tests.lib.oracle.tile.parse import parse_kernel
+from tests.passes.fuse.models import MODELS
+from tests.passes.placing import place_graph
+
+Array = np.ndarray[Any, np.dtype[Any]]
+SIZES = (1, 4, 5, 9)
+
+
+def lowered(graph: Graph, core: CoreModel) -> tuple[Program, list[TileKernel], Array]:
+    """The planned program of `graph`, its kernels, and its weight section."""
+    program, table, weights = lower_program(
+        compacted(place_graph(graph)), CorePlanner(core), lower_node
+    )
+    names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
+    program, kernels = update_in_place(replace(program, kernels=names), table.bounds)
+    planned = plan_arena(program, arena_planner())
+    section = [part() for part in weights.parts()]
+    packed = np.concatenate(section) if section else np.zeros(0, np.uint8)
+    return planned, list(kernels), packed
+
+
+def symbols(graph: Graph) -> dict[str, Any]:
+    found = (v for x in graph.inputs for d in x.type.shape for v in free_vars(d))
+    return {v.name: v for v in found}
+
+
+def inputs_of(graph: Graph, size: int) -> dict[str, Array]:
+    """Random inputs with every symbolic size near `size`."""
+    rng = np.random.default_rng(size)
+    sizes = {
+        name: min(max(size + n, v.lo), v.hi or 99)
+        for n, (name, v) in enumerate(symbols(graph).items())
+    }
+    given = {}
+    for value in graph.inputs:
+        shape = tuple(int(evaluate(d, sizes)) for d in value.type.shape)
+        dtype = value.type.dtype
+        if dtype.is_float:
+            given[value.name] = rng.standard_normal(shape).astype(dtype.carrier)
+        elif dtype.is_integer:
+            given[value.name] = rng.integers(0, 6, shape).astype(dtype.carrier)
+        else:
+            given[value.name] = rng.random(shape) < 0.7
+    return given
+
+
+def check(graph: Graph, made: tuple[Program, list[TileKernel], Array], size: int) -> None:
+    inputs = inputs_of(graph, size)
+    ordered = [inputs[v.name] for v in graph.inputs]
+    actual = evaluate_program(*made[:2], ordered, made[2])
+    expected = evaluate_graph(graph, inputs)
+    for value, array in zip(graph.outputs, actual, strict=True):
+        wanted = expected[value.name]
+        assert array.shape == wanted.shape
+        np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=value.name)
+
+
+@pytest.mark.parametrize("core", [CoreModel(16, 32), CoreModel(4, 16)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("name", list(MODELS))
+def test_program_agrees_with_graph(name: str, core: CoreModel) -> None:
+    graph = MODELS[name]()
+    made = lowered(graph, core)
+    verify_program(made[0])
+    assert [c for k in made[1] for c in verify_kernel(k)] == []
+    for size in SIZES if symbols(graph) else SIZES[:1]:
+        check(graph, made, size)
+
+
+@pytest.mark.parametrize("name", list(MODELS))
+def test_texts_parse_back(name: str) -> None:
+    program, kernels, _ = lowered(MODELS[name](), CoreModel(16, 32))
+    assert parse_program(program_text(program)) == program
+    for kernel in kernels:
+        text = kernel_text(kernel)
+        assert kernel_text(parse_kernel(text)) == text

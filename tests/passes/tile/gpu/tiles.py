@@ -1,0 +1,122 @@
+"""Runs expressions as block kernels: storage, block schedule, lowering, verifiers, evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+from tcc.ir.expr import Expr, extent
+from tcc.ir.index import Var, evaluate
+from tcc.ir.layout import row_major
+from tcc.ir.tile import Loop, Stmt, TileKernel
+from tcc.ir.tile.group import TileGroup
+from tcc.ir.tile.verify import verify_kernel
+from tcc.ir.tile.verify_gpu import verify_blocks
+from tcc.ir.types import TensorType
+from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.tile.gpu.lower import lower_blocks
+from tcc.schedule.gpu.choose import choose_blocks
+from tcc.schedule.gpu.schedule import BlockSchedule
+
+from tests.passes.tile.cpu.tiles import Array, run_kernel
+
+Chooser = Callable[[TileGroup], BlockSchedule]
+
+
+@dataclass(frozen=True)
+class Built:
+    """A block kernel with the group and the schedule it was made from."""
+
+    group: TileGroup
+    schedule: BlockSchedule
+    kernel: TileKernel
+
+
+def build(expr: Expr, chooser: Chooser = choose_blocks) -> Built:
+    """The verified block kernel of `expr` with everything row-major."""
+    group = group_of(expr)
+    schedule = chooser(group)
+    kernel = lower_blocks(group, schedule)
+    verify_kernel(kernel)
+    verify_blocks(kernel)
+    return Built(group, schedule, kernel)
+
+
+def group_of(expr: Expr) -> TileGroup:
+    """The group of `expr` with everything row-major."""
+    operands = [_plain(t) for t in expr.params if t is not None]
+    return build_group(expr, operands, [_plain(t) for t in expr.types])
+
+
+def run(
+    expr: Expr,
+    operands: Sequence[Array],
+    sizes: Mapping[str, int],
+    chooser: Chooser = choose_blocks,
+) -> tuple[Array, ...]:
+    """The results of `expr`, computed by its block kernel."""
+    return run_kernel(build(expr, chooser).kernel, expr.types, operands, sizes)
+
+
+def drawn(rng: np.random.Generator) -> Chooser:
+    """A chooser of block schedules that nobody would want, but all of which must be right."""
+
+    def axes(loops: Sequence[Var], sizes: Sequence[int]) -> list[tuple[str, int]]:
+        names = [str(n) for n in rng.permutation([v.name for v in loops])]
+        found: list[tuple[str, int]] = []
+        while names:
+            count = int(rng.integers(1, len(names) + 1))
+            found.append(("+".join(names[:count]), int(rng.choice(sizes))))
+            names = names[count:]
+        return found
+
+    def schedule(group: TileGroup) -> BlockSchedule:
+        parallel = axes(group.common, (1, 2, 4, 16))
+        blocks = dict(parallel)
+        for stage in group.stages:
+            for loops in (stage.iters, stage.reduce):
+                own = [v for v in loops if v not in group.cut and v.name not in _names(blocks)]
+                blocks.update(axes(own, (1, 2, 8, 16, 64)))
+        if group.stream is not None:
+            blocks[group.stream.loop.name] = int(rng.choice((1, 2, 16)))
+        return BlockSchedule(tuple(blocks.items()), tuple(n for n, _ in parallel), 4, 2)
+
+    return schedule
+
+
+def _names(blocks: Mapping[str, int]) -> set[str]:
+    return {part for name in blocks for part in name.split("+")}
+
+
+def steps(kernel: TileKernel, sizes: Mapping[str, int]) -> int:
+    """Statements that a run of all units evaluates."""
+    units = prod(int(evaluate(extent(a), sizes)) for a in kernel.axes)
+    return units * _steps(kernel.body, dict(sizes) | {a.name: 0 for a in kernel.axes})
+
+
+def _steps(body: Sequence[Stmt], values: Mapping[str, int]) -> int:
+    total = 0
+    for node in body:
+        trips = 1
+        if isinstance(node, Loop):
+            trips = int(evaluate(node.stop, values)) * _steps(
+                node.body, {**values, node.var.name: 0}
+            )
+        total += trips
+    return total
+
+
+def statements(body: Sequence[Stmt]) -> list[Stmt]:
+    """All statements, those of loops included."""
+    found: list[Stmt] = []
+    for node in body:
+        found.append(node)
+        if isinstance(node, Loop):
+            found += statements(node.body)
+    return found
+
+
+def _plain(type_: TensorType) -> Storage:
+    return Storage(type_.dtype, type_.shape, row_major(type_.shape))

@@ -1,0 +1,32 @@
+"""How many rows of open size a unit of a contraction covers."""
+
+from __future__ import annotations
+
+import pytest
+from tcc.ir.expr import ExprBuilder, extent
+from tcc.ir.expr.scalar import apply
+from tcc.ir.index import symbol
+from tcc.ir.types import F32, tensor
+from tcc.schedule.cpu.choose import choose
+from tcc.schedule.cpu.core import CoreModel
+from tcc.schedule.nest import trips
+
+from tests.passes.tile.cpu import tiles
+
+
+@pytest.mark.parametrize("width", [4, 8, 10, 14])
+def test_units_of_open_rows_are_whole_blocks(width: int) -> None:
+    """Every other pixel of an image, whose rows are no one loop: a unit of as many rows as a
+    typical image has would have smaller blocks at every size."""
+    h, w = symbol("h", 1, typical=width), symbol("w", 1, typical=width)
+    b = ExprBuilder(tensor(F32, 256, 2 * h, 2 * w), tensor(F32, 256, 64))
+    i, j, n, k = b.iters(h, w, 64, 256)
+    body = apply("mul", b.read(0, k, 2 * i, 2 * j), b.read(1, k, n))
+    b.stage((i, j, n), body, over=(k,), monoid="sum")
+    group = tiles.build(b.done()).group
+    row = group.common[1]
+    assert (extent(row), trips(row)) == (w, width)
+    schedule = choose(group, CoreModel(16, 32))
+    block = schedule.nests[0].block(row.name)
+    assert block > 1
+    assert schedule.unit(row.name) % block == 0
