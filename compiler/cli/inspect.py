@@ -181,8 +181,7 @@ def _show_choices(
             where="--choices",
             hint="give the ONNX file",
         )
-    chosen_target = {} if target is None else {"target": target}
-    fields = options.Options(inputs=driver.optional_inputs(model, inputs), **chosen_target)
+    fields = options.Options(inputs=driver.optional_inputs(model, inputs), target=target or "cpu")
     with progress(f"compiling {model.name}"):
         ledger = driver.model_choices(model, fields)
     kinds = sorted({decision.site.kind for decision in ledger.decisions()})

@@ -110,6 +110,11 @@ def in_order(alternatives: Iterable[Alternative[_T]]) -> list[Alternative[_T]]:
     return sorted(alternatives, key=lambda alternative: alternative.price)
 
 
+def cheapest_first(items: Iterable[_T], price: Callable[[_T], float]) -> list[_T]:
+    """Returns `items` in the order of their prices; equal prices keep their order."""
+    return sorted(items, key=price)
+
+
 def saves(price: float, rule: float, margin: Margin = NO_MARGIN) -> bool:
     """Returns True if `price` saves more than the margin of the rule's price."""
     return price < (1 - margin.saves) * rule

@@ -46,12 +46,13 @@ from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import Alternative, in_order, saves
+from tcc.schedule.margins import MARGINS
 
 # The text of the alternative without a replacement.
 AS_IT_IS = "as-it-is"
-# Options over this multiple of the best price are not priced together with neighbours' options.
-_HOPELESS = 1.15
+# Options from which the best price saves more are not priced together with neighbours' options.
+_HOPELESS = MARGINS["hopeless form"]
 
 
 @frozen
@@ -197,7 +198,7 @@ def _decided(site: Site, limits: Derivations) -> SiteOptions:
         baseline = result.estimate
         if baseline is None:
             baseline = prices.seconds(site) if result.candidates else 0.0
-        pairs += [(c, c.estimate * price_factor(c) < baseline) for c in result.candidates]
+        pairs += [(c, saves(c.estimate * price_factor(c), baseline)) for c in result.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
@@ -212,12 +213,12 @@ def _priced(
     reason why it has none."""
     assert direct is not None
     factor = price_factor(candidate)
-    if candidate.least_seconds(prices.planner.rates) * factor >= direct:
+    if not saves(candidate.least_seconds(prices.planner.rates) * factor, direct):
         return None, "its products alone take longer"
     if why := candidate.refused():
         return None, why
     seconds = prices.seconds(site, ((site, candidate),))
-    why = candidate.unchecked(site) if seconds * factor < direct else ""
+    why = candidate.unchecked(site) if saves(seconds * factor, direct) else ""
     return (None if why else seconds), why
 
 
@@ -271,8 +272,8 @@ def _contested(place: _Place) -> bool:
 
 
 def _hopeful(place: _Place) -> list[bool]:
-    best = min(alternative.price for alternative in place)
-    return [alternative.price <= _HOPELESS * best for alternative in place]
+    best = in_order(place)[0].price
+    return [not saves(best, alternative.price, _HOPELESS) for alternative in place]
 
 
 def _link(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import isclose
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -28,6 +29,7 @@ from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
+from tcc.schedule.alternatives import cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most states of a search, and the most regions that it hands on to be priced.
@@ -154,7 +156,8 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
 
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
     best: list[tuple[float, int]] = []
-    for price, n in sorted((seconds(s), n) for n, s in enumerate(candidates_found) if s.chain):
+    prices = [(seconds(s), n) for n, s in enumerate(candidates_found) if s.chain]
+    for price, n in cheapest_first(prices, itemgetter(0)):
         if len(best) < _PRICED and not (best and isclose(price, best[-1][0])):
             best.append((price, n))
     chains = ("; ".join(candidates_found[n].text) for _, n in best)

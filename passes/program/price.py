@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
+from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.place import Plan, place_graph
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.schedule.alternatives import Alternative
 from tcc.schedule.open_sizes import Times
 
 
@@ -42,8 +45,20 @@ def _keys(
 
 def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
     """Returns the number of the graph whose kernels take the least time together."""
-    prices = [sum(seconds for _, seconds in priced_kernels(g, planner)) for g in graphs]
-    return prices.index(min(prices))
+    rule, *others = (
+        Alternative(n, sum(seconds for _, seconds in priced_kernels(g, planner)), name=f"form-{n}")
+        for n, g in enumerate(graphs)
+    )
+    return planner.ledger.decide(
+        lambda: site("graph", *map(_content, graphs)), rule, others
+    ).replacement
+
+
+def _content(graph: Graph) -> tuple[Any, ...]:
+    """Returns the operators of a graph with their attributes and types, which name no value."""
+    inputs = tuple(v.type for v in graph.inputs)
+    nodes = ((n.op.name, n.attrs, tuple(v.type for v in n.outputs)) for n in graph.nodes)
+    return inputs, tuple(nodes)
 
 
 def unread(b: GraphBuilder, type_: TensorType, hint: str = "constant") -> Value:

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger, SiteOf, preferred
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger, SiteOf, preferred, saves
 from tcc.schedule.choice_text import read_data
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -150,7 +150,7 @@ def cheapest(
     rule = best = priced(Knobs())
     kernel_knobs = knobs_of(scheduled(Knobs())[0])
     reason = f"other schedules are not priced below {LEAST * 1e6:.0f} us"
-    if rule.price >= LEAST or len(analytic) > 1:
+    if len(analytic) > 1 or not saves(rule.price, LEAST):
         reason = "no setting of a knob saves its margin"
         for knob in kernel_knobs:
             variants = list(map(priced, knob.variants(best.replacement)))

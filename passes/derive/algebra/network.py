@@ -25,6 +25,7 @@ from tcc.ir.region.edit import depends
 from tcc.ir.types import DType
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.terms import Term
+from tcc.schedule.alternatives import cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most factors of a term for which all trees are compared.
@@ -92,7 +93,7 @@ class Trees:
                     for a in best_parts[half]
                     for b in best_parts[subset ^ half]
                 ]
-                parts.sort(key=lambda p: p.plan.seconds)
+                parts = cheapest_first(parts, lambda p: p.plan.seconds)
                 best_parts[subset] = parts[: _TREES if subset == everything else 1]
         return [part.plan for part in best_parts[everything]]
 

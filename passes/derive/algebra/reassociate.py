@@ -28,6 +28,7 @@ from tcc.passes.derive.algebra.cost import count, estimate
 from tcc.passes.derive.algebra.factoring import Common, outer_term, shared_factors
 from tcc.passes.derive.algebra.network import Tree, Trees, leaves
 from tcc.passes.derive.algebra.terms import Flattened, Scale, Term, loops_of_factors
+from tcc.schedule.alternatives import cheapest_first, saves
 from tcc.schedule.limits import Rates
 
 # Seconds of the best tree of a term, by its loops and its constant factors.
@@ -76,11 +77,11 @@ def reassociated(
             chain = ("multiply out; " if spread else "") + "; ".join(writer.chain)
             candidate = Rewrite(estimate(rewritten, constants, rates), rewritten, chain)
             candidates.setdefault(fingerprint(rewritten), candidate)
-            if not writer.has_more or candidate.seconds > limit or states > _STATES:
+            if not writer.has_more or saves(limit, candidate.seconds) or states > _STATES:
                 break
         if not flat.has_nested_sums or states > _STATES:
             break
-    order = sorted(candidates.values(), key=lambda c: c.seconds)
+    order = cheapest_first(candidates.values(), lambda c: c.seconds)
     return Rewrites(tuple(order[:_REGIONS]), states)
 
 

@@ -45,6 +45,7 @@ from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
+from tcc.schedule.alternatives import cheapest_first, saves
 from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the
@@ -161,9 +162,9 @@ def tiled(
     candidates = [
         candidate
         for candidate in every
-        if price_factor(candidate) * candidate.estimate < direct_bound
+        if saves(price_factor(candidate) * candidate.estimate, direct_bound)
     ]
-    candidates.sort(key=lambda candidate: price_factor(candidate) * candidate.estimate)
+    candidates = cheapest_first(candidates, lambda c: price_factor(c) * c.estimate)
     return SearchResult(direct_bound, tuple(_few(candidates, growth)), len(every))
 
 

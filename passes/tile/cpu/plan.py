@@ -24,8 +24,8 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.choose.content import site
-from tcc.passes.fuse.cpu_legality import CpuKernels, is_cpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.tile.cpu.legality import CpuKernels, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,

@@ -21,8 +21,8 @@ from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, DType, TensorType
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.forms import repeating_forms
-from tcc.passes.fuse.gpu_legality import is_gpu_kernel
 from tcc.passes.fuse.structure import Storage, build_group, row_major_storage
+from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.passes.tile.gpu.lower import blocks_fit, lower_blocks
 from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.gpu.stored import stored_as
