@@ -59,8 +59,10 @@ def records(model: Path) -> list[dict[str, Any]]:
 
 
 def compiled(model: Path, lines: list[dict[str, Any]], name: str) -> Path:
-    """Returns the artifact of a compile in which `lines` force choices."""
-    file, output = _file(model, lines, name), model.with_name(f"{name}.so")
+    """Returns the artifact of a compile in which `lines` force choices; its file's name, which an
+    artifact holds, is always the same."""
+    file, output = _file(model, lines, name), model.parent / name / "model.so"
+    output.parent.mkdir()
     result = compile_model(model, replace(OPTIONS, choices=file), output)
     assert not result.warnings
     return output
@@ -78,7 +80,7 @@ def test_kinds_of_decisions_are_listed(records: list[dict[str, Any]]) -> None:
 def test_choices_that_were_made_give_equal_bytes(
     model: Path, records: list[dict[str, Any]]
 ) -> None:
-    plain = model.with_name("plain.so")
+    plain = model.with_name("model.so")
     compile_model(model, OPTIONS, plain)
     assert compiled(model, records, "all").read_bytes() == plain.read_bytes()
 
