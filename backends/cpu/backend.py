@@ -29,7 +29,7 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.plan import CorePlanner
 from tcc.passes.tile.plan import Bound
-from tcc.schedule.alternatives import SILENT, Ledger
+from tcc.schedule.alternatives import SILENT, Ledger, number
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine
@@ -162,9 +162,8 @@ class CpuBackend(Backend):
             if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
                 continue  # surely short, so it needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
-            longest = max(
-                longest, pricer.price(group, schedule, single_core=True).seconds / max(1, tiles)
-            )
+            price = pricer.price(group, schedule, single_core=True)
+            longest = max(longest, number(price.seconds) / max(1, tiles))
         return longest if grows or longest > _LONG else 0.0
 
     def _facts(self, lowered: Lowered, names: Sequence[str]) -> dict[str, Any]:

@@ -11,13 +11,12 @@ so equal models get equal code.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
 
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.frozen import frozen
 from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
 from tcc.passes.tile.plan import Bound
-from tcc.schedule.alternatives import Alternative, in_order, saves
+from tcc.schedule.alternatives import IMPOSSIBLE, Alternative, Seconds, in_order, saves
 from tcc.schedule.gpu.choose import BlockChoice, ranked
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
@@ -134,12 +133,12 @@ class _Search:
             a.replacement.schedule
             for a in in_order(Alternative(c, self._priced(c)) for c in others)
             if saves(a.price, limit)
-            or (a.price == inf and a.replacement.price.usage.registers < register_limit)
+            or (a.price == IMPOSSIBLE and a.replacement.price.usage.registers < register_limit)
         ]
 
-    def _priced(self, choice: BlockChoice) -> float:
+    def _priced(self, choice: BlockChoice) -> Seconds:
         usage, schedule = choice.price.usage, choice.schedule
         scaled = replace(usage, registers=round(usage.registers * self.scale))
         if self.pricer.resident(scaled, schedule) == 0:
-            return inf
+            return IMPOSSIBLE
         return self.pricer.price(schedule, scaled).seconds

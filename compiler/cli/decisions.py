@@ -2,11 +2,17 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from math import isfinite
 from typing import Any
 
 from tcc.passes.choose.ledger import ListeningLedger
-from tcc.schedule.alternatives import Alternative, Decision, digest_of, in_order
+from tcc.schedule.alternatives import (
+    IMPOSSIBLE,
+    Alternative,
+    Decision,
+    digest_of,
+    in_order,
+    number,
+)
 
 # Alternatives of a kernel's schedule that are listed, beside the rule's and the choice.
 _SCHEDULES, _SCHEDULE_KINDS = 16, ("schedule", "blocks")
@@ -35,7 +41,7 @@ def decision_records(
                     {
                         "text": a.text,
                         "digest": digest_of(a.text),
-                        "seconds": a.price if isfinite(a.price) else None,
+                        "seconds": None if a.price == IMPOSSIBLE else number(a.price),
                     }
                     for a in _listed(decision, every=every)
                 ],

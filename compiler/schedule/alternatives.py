@@ -16,11 +16,35 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
-from typing import Any, Generic, TypeAlias, TypeVar
+from math import inf, isclose
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, cast
 
 from tcc.frozen import frozen
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import NO_MARGIN, Margin
+
+if TYPE_CHECKING:
+
+    class Seconds:
+        """A time that prices predict. Sums and multiples are times too; the type has no order, so
+        that only `saves` and the choosers compare times.
+
+        At run time it is a float.
+        """
+
+        def __init__(self, number: float) -> None: ...
+        def __add__(self, other: Seconds) -> Seconds: ...
+        def __radd__(self, other: int) -> Seconds: ...  # the 0 of sum()
+        def __sub__(self, other: Seconds) -> Seconds: ...
+        def __neg__(self) -> Seconds: ...
+        def __mul__(self, factor: float) -> Seconds: ...
+        def __rmul__(self, factor: float) -> Seconds: ...
+        def __truediv__(self, divisor: float) -> Seconds: ...
+
+else:
+    Seconds = float
+
+NO_TIME, IMPOSSIBLE = Seconds(0.0), Seconds(inf)
 
 _T = TypeVar("_T")
 _SITE = re.compile(r"([a-z-]+)(?:#(\d{1,9}))? (.*)", re.DOTALL)
@@ -35,7 +59,7 @@ class Alternative(Generic[_T]):
     """
 
     replacement: _T
-    price: float
+    price: Seconds
     bytes: int = 0
     name: str = ""
 
@@ -105,19 +129,44 @@ class Decision(Generic[_T]):
 # ---- the comparison -----------------------------------------------------------------------------
 
 
+def number(seconds: Seconds) -> float:
+    """Returns the number of seconds, to compare it here or in `passes/choose`, or to print it."""
+    return cast("float", seconds)
+
+
+def share_saved(price: Seconds, rule: Seconds) -> float:
+    """Returns the fraction of the rule's price that another price saves."""
+    return 1 - number(price) / number(rule)
+
+
 def in_order(alternatives: Iterable[Alternative[_T]]) -> list[Alternative[_T]]:
     """Returns `alternatives`, the cheapest first; equal prices keep their order."""
-    return sorted(alternatives, key=lambda alternative: alternative.price)
+    return sorted(alternatives, key=lambda alternative: number(alternative.price))
 
 
-def cheapest_first(items: Iterable[_T], price: Callable[[_T], float]) -> list[_T]:
+def cheapest_first(items: Iterable[_T], price: Callable[[_T], Seconds]) -> list[_T]:
     """Returns `items` in the order of their prices; equal prices keep their order."""
-    return sorted(items, key=price)
+    return sorted(items, key=lambda item: number(price(item)))
 
 
-def saves(price: float, rule: float, margin: Margin = NO_MARGIN) -> bool:
+def are_close(first: Seconds, second: Seconds) -> bool:
+    """Returns True for times that differ by rounding alone."""
+    return isclose(number(first), number(second))
+
+
+def lower(first: Seconds, second: Seconds) -> Seconds:
+    """Returns the lower of two times."""
+    return first if saves(first, second) else second
+
+
+def higher(first: Seconds, second: Seconds) -> Seconds:
+    """Returns the higher of two times."""
+    return second if saves(first, second) else first
+
+
+def saves(price: Seconds, rule: Seconds, margin: Margin = NO_MARGIN) -> bool:
     """Returns True if `price` saves more than the margin of the rule's price."""
-    return price < (1 - margin.saves) * rule
+    return number(price) < (1 - margin.saves) * number(rule)
 
 
 def preferred(
@@ -125,7 +174,7 @@ def preferred(
 ) -> Alternative[_T]:
     """Returns the cheapest of `alternatives` if it saves more than the margin of the rule's price,
     else `rule`."""
-    best = min(alternatives, key=lambda alternative: alternative.price, default=rule)
+    best = min(alternatives, key=lambda alternative: number(alternative.price), default=rule)
     return best if saves(best.price, rule.price, margin) else rule
 
 
@@ -160,8 +209,8 @@ class Ledger:
     def either(
         self,
         site: SiteOf,
-        rule: tuple[str, Iterable[float]],
-        other: tuple[str, Callable[[], Iterable[float]]],
+        rule: tuple[str, Iterable[Seconds]],
+        other: tuple[str, Callable[[], Iterable[Seconds]]],
         margin: Margin = NO_MARGIN,
         place: str = "",
     ) -> bool:
@@ -174,8 +223,8 @@ class Ledger:
         (name, prices), (other_name, other_prices) = rule, other
         if not self.listens:
             return any(not any(saves(p, price, margin) for p in other_prices()) for price in prices)
-        first = Alternative(True, min(prices), name=name)
-        second = Alternative(False, min(other_prices()), name=other_name)
+        first = Alternative(True, min(prices, key=number), name=name)
+        second = Alternative(False, min(other_prices(), key=number), name=other_name)
         return self.decide(site, first, (second,), margin, place).replacement
 
     def settle(
@@ -214,7 +263,7 @@ SILENT = Ledger()
 
 def _reason(rule: Alternative[Any], choice: Alternative[Any], margin: Margin) -> str:
     if choice is not rule:
-        return f"it saves {1 - choice.price / rule.price:.1%} of the rule's price"
+        return f"it saves {share_saved(choice.price, rule.price):.1%} of the rule's price"
     if margin.saves:
         return f"no alternative saves {margin.saves:.0%} of its price (margin {margin.name})"
     return "no alternative has a lower price"

@@ -11,7 +11,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.tile import TileKernel
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
-from tcc.schedule.alternatives import SILENT, Ledger
+from tcc.schedule.alternatives import SILENT, Ledger, Seconds
 from tcc.schedule.cpu.schedule import Schedule
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.limits import TYPICAL_LIMITS, TYPICAL_RATES, FusionLimits, Rates
@@ -62,7 +62,7 @@ class KernelModel(Protocol):
         """Returns True if any kernel of `expr` exists, however slow."""
         return True
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         """Returns the seconds of one kernel of `expr` before layouts are chosen; None for a model
         without prices."""
         return None
@@ -81,7 +81,7 @@ class KernelModel(Protocol):
         """
 
     @abstractmethod
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         """Returns the seconds of one launch of `group` under a schedule of `candidates`."""
 
     def holding(self, constants: int) -> KernelModel:

@@ -1,6 +1,7 @@
 """The numbers of a machine that limit what passes put into one kernel."""
 
 from tcc.frozen import frozen
+from tcc.schedule.alternatives import Seconds
 
 
 @frozen
@@ -76,9 +77,11 @@ class Rates:
     weights: float = 27e9
     exchanged: float = 80e9
 
-    def seconds(self, products: float, elementwise: float, bytes_: float) -> float:
+    def seconds(self, products: float, elementwise: float, bytes_: float) -> Seconds:
         """Returns the seconds that work and traffic take, one after the other."""
-        return products / self.products + elementwise / self.elementwise + bytes_ / self.bytes
+        return Seconds(
+            products / self.products + elementwise / self.elementwise + bytes_ / self.bytes
+        )
 
 
 TYPICAL_RATES = Rates()

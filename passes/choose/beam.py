@@ -17,7 +17,7 @@ from math import prod
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from tcc.schedule.alternatives import Alternative, preferred
+from tcc.schedule.alternatives import Alternative, Seconds, number, preferred
 
 # Partial choices that are extended, and the most combinations of which all are.
 WIDTH = 8
@@ -25,7 +25,7 @@ EXACT = 256
 
 
 # The cost of the choices of an earlier and a later place, by their numbers, beyond their own costs.
-Link: TypeAlias = Callable[[int, int], float]
+Link: TypeAlias = Callable[[int, int], Seconds]
 # The alternatives of each place.
 Places: TypeAlias = Sequence[Sequence[Alternative[Any]]]
 Picks: TypeAlias = tuple[int, ...]
@@ -93,7 +93,8 @@ class _Search:
         best = [preferred(first, more) for first, *more in self._places]
 
         def gain(place: int) -> float:
-            return (self._places[place][0].price - best[place].price) / max(best[place].bytes, 1)
+            saved = number(self._places[place][0].price - best[place].price)
+            return saved / max(best[place].bytes, 1)
 
         picks, room = [0] * len(best), self._room
         for place in sorted(range(len(best)), key=lambda p: -gain(p)):
@@ -108,4 +109,5 @@ class _Search:
         """Returns what the choice `pick` at the next place adds."""
         place = len(picks)
         price = self._places[place][pick].price
-        return price + sum(link(picks[before], pick) for before, link in self._links[place])
+        links = (number(link(picks[before], pick)) for before, link in self._links[place])
+        return number(price) + sum(links)

@@ -11,6 +11,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.op import Array
 from tcc.passes.derive.sites import Site
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
 
 # The share of its price that a replacement must save, as prices of different kernels err; and the
@@ -29,7 +30,7 @@ class Candidate:
     """
 
     chain: str
-    estimate: float
+    estimate: Seconds
 
     @property
     def text(self) -> str:
@@ -56,7 +57,7 @@ class Candidate:
     def growth(self, site: Site) -> int:
         """Returns the bytes that it adds to the constants."""
 
-    def least_seconds(self, rates: Rates) -> float:
+    def least_seconds(self, rates: Rates) -> Seconds:
         """Returns a lower bound of the seconds of its kernels."""
         return self.estimate
 
@@ -90,7 +91,7 @@ class SearchResult(NamedTuple):
     first; `states` counts the states that the search visited.
     """
 
-    estimate: float | None
+    estimate: Seconds | None
     candidates: Sequence[Candidate]
     states: int
 

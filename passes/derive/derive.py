@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any, TypeAlias
 
 from tcc.frozen import frozen
@@ -46,7 +45,7 @@ from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
 from tcc.passes.derive.sites import Scope, Site, scopes
-from tcc.schedule.alternatives import Alternative, in_order, saves
+from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
 from tcc.schedule.margins import MARGINS
 
 # The text of the alternative without a replacement.
@@ -76,7 +75,7 @@ class Option:
     none."""
 
     candidate: Candidate
-    seconds: float | None
+    seconds: Seconds | None
     why: str = ""
 
 
@@ -90,8 +89,8 @@ class SiteOptions:
     """
 
     site: Site
-    estimate: float
-    seconds: float | None
+    estimate: Seconds
+    seconds: Seconds | None
     options: tuple[Option, ...]
     states: int
     chosen: Option | None = None
@@ -101,7 +100,7 @@ class SiteOptions:
         `dearer`."""
         site = self.site
         choices: list[Alternative[Option | None]] = [
-            Alternative(None, self.seconds or 0, name=AS_IT_IS)
+            Alternative(None, self.seconds or NO_TIME, name=AS_IT_IS)
         ]
         names: Counter[str] = Counter()
         for option in self.options:
@@ -197,18 +196,18 @@ def _decided(site: Site, limits: Derivations) -> SiteOptions:
     for result in searches:
         baseline = result.estimate
         if baseline is None:
-            baseline = prices.seconds(site) if result.candidates else 0.0
+            baseline = prices.seconds(site) if result.candidates else NO_TIME
         pairs += [(c, saves(c.estimate * price_factor(c), baseline)) for c in result.candidates]
     direct = prices.seconds(site) if any(worth for _, worth in pairs) else None
     little = f"saves less than {MARGIN:.0%} of the estimate"
     options = tuple(Option(c, None, "" if worth else little) for c, worth in pairs)
-    first = searches[0].estimate or 0.0
+    first = searches[0].estimate or NO_TIME
     return SiteOptions(site, first, direct, options, sum(result.states for result in searches))
 
 
 def _priced(
-    prices: Prices, site: Site, direct: float | None, candidate: Candidate
-) -> tuple[float | None, str]:
+    prices: Prices, site: Site, direct: Seconds | None, candidate: Candidate
+) -> tuple[Seconds | None, str]:
     """Returns the price of a candidate for a site that takes `direct` seconds as it is, or the
     reason why it has none."""
     assert direct is not None
@@ -256,7 +255,7 @@ def _links(
     for number, (site, place) in enumerate(zip(sites, places, strict=True)):
         if len(place) > 1:
             for other in {owners[node] for node in site.nodes if node in owners}:
-                yield (other, number), lambda a, b: inf if a and b else 0.0
+                yield (other, number), lambda a, b: IMPOSSIBLE if a and b else NO_TIME
             owners.update(dict.fromkeys(site.nodes, number))
         if convolution_of(site) is None:
             continue
@@ -286,7 +285,7 @@ def _link(
     pair = scope.site(nodes, neighbours, stored=True)
     hopeful_first, hopeful_second = _hopeful(first), _hopeful(second)
 
-    def beyond(a: int, b: int) -> float:
+    def beyond(a: int, b: int) -> Seconds:
         one, other = first[a].replacement, second[b].replacement
         if (
             one is None
@@ -294,7 +293,7 @@ def _link(
             or one.seconds is None
             or not (hopeful_first[a] and hopeful_second[b])
         ):
-            return 0.0
+            return NO_TIME
         replaced = (sites[0], one.candidate), (sites[1], other.candidate)
         together, plain = (prices.seconds(pair, t) for t in (replaced, replaced[1:]))
         return together - plain - (one.seconds - first[0].price)

@@ -37,7 +37,7 @@ from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import MARGINS
 
@@ -114,10 +114,10 @@ class MergePrices:
             ).replacement
         return self._cheapest_of[site.key]
 
-    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
+    def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> Seconds:
         candidate = merged(graph, [g for g in groups if len(g) > 1], _unread)
         kernels = priced_kernels(candidate, self.planner, stand_ins(candidate))
-        return sum(seconds for _, seconds in kernels)
+        return sum((seconds for _, seconds in kernels), NO_TIME)
 
 
 def merge_contractions(graph: Graph, prices: MergePrices) -> Graph:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import isclose
 from operator import itemgetter
 from typing import TypeAlias
 
@@ -29,7 +28,7 @@ from tcc.passes.derive.search import State, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
-from tcc.schedule.alternatives import cheapest_first
+from tcc.schedule.alternatives import Seconds, are_close, cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most states of a search, and the most regions that it hands on to be priced.
@@ -63,7 +62,7 @@ class Rewritten(Candidate):
         freed_types = [v.type for n, (v, freed) in pairs if freed and (n, 0) not in accesses]
         return max(0, sum(map(_bytes, folded_types)) - sum(map(_bytes, freed_types)))
 
-    def least_seconds(self, rates: Rates) -> float:
+    def least_seconds(self, rates: Rates) -> Seconds:
         return least_seconds(self.region, self.constants, rates)
 
     def refused(self) -> str:
@@ -151,14 +150,14 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
     region = composed(site.nodes)
     states, candidates_found = _derived(region, strict)
 
-    def seconds(state: State) -> float:
+    def seconds(state: State) -> Seconds:
         return estimate(state.region, site.constants, rates)
 
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
-    best: list[tuple[float, int]] = []
+    best: list[tuple[Seconds, int]] = []
     prices = [(seconds(s), n) for n, s in enumerate(candidates_found) if s.chain]
     for price, n in cheapest_first(prices, itemgetter(0)):
-        if len(best) < _PRICED and not (best and isclose(price, best[-1][0])):
+        if len(best) < _PRICED and not (best and are_close(price, best[-1][0])):
             best.append((price, n))
     chains = ("; ".join(candidates_found[n].text) for _, n in best)
     candidates = [

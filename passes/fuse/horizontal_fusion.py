@@ -16,7 +16,7 @@ from tcc.ir.graph import Graph, Value, Values, captures
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.partition import Group, NodeKind, classify
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import NO_TIME, Alternative
 from tcc.schedule.backend import KernelModel
 
 
@@ -87,7 +87,8 @@ class _Fusion:
         if merged_seconds is None:
             return True
         merged = Alternative(True, merged_seconds, name="merged")
-        apart = Alternative(False, sum(seconds or 0.0 for seconds in part_seconds), name="apart")
+        apart_seconds = sum((seconds or NO_TIME for seconds in part_seconds), NO_TIME)
+        apart = Alternative(False, apart_seconds, name="apart")
         return self.model.ledger.decide(
             lambda: site("merge-groups", *kernels), merged, (apart,), place=group.sink.loc
         ).replacement

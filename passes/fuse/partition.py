@@ -45,7 +45,7 @@ from tcc.passes.fuse.combine import chooses_matrices, combines_once
 from tcc.passes.fuse.compose import compose, is_contraction, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
 from tcc.passes.fuse.structure import build_group, row_major_storage
-from tcc.schedule.alternatives import Alternative, Site
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import costly, weight
 
@@ -409,14 +409,15 @@ class _Partition:
         ]
         if None in joined_prices:
             return True
-        joined_seconds = sum(x or 0.0 for x in joined_prices)
-        group_seconds = sum(self._kernel_seconds(g.members, g) or 0.0 for g in groups)
+        joined_seconds = sum((x or NO_TIME for x in joined_prices), NO_TIME)
+        group_prices = (self._kernel_seconds(g.members, g) or NO_TIME for g in groups)
+        group_seconds = sum(group_prices, NO_TIME)
         way = max(ways, key=len)
         completed = (self._completed(way[-1], _ANCHORS, groups[0]) or [])[1:]
         may_extend = len(groups) == 1 and not (extra and self._is_anchor(way[-1]))
         before = completed if may_extend else []
 
-        def apart() -> Iterator[float]:
+        def apart() -> Iterator[Seconds]:
             return (group_seconds + seconds for seconds in self._seconds_apart(way, before))
 
         joined = chain((joined_seconds,), self._with_anchor_before(way, before, groups[0]))
@@ -452,13 +453,13 @@ class _Partition:
         of the remaining nodes is predicted to take less."""
         if len(way) < 2:
             return way
-        joined = self._kernel_seconds((*way, *group.members), group) or 0.0
+        joined = self._kernel_seconds((*way, *group.members), group) or NO_TIME
         parts: list[Alternative[list[Node]]] = []
         for first, later in ((way[:n], way[n:]) for n in range(1, len(way))):
             ends = [n for n in later if not self._readers(n).keys() <= set(later)]
             if len(ends) > 1 or not self._sound(first, group):
                 continue
-            seconds = self._kernel_seconds((*first, *group.members), group) or 0.0
+            seconds = self._kernel_seconds((*first, *group.members), group) or NO_TIME
             name = f"first-{len(first)}"
             parts.append(Alternative(first, seconds + self._kernel(later), name=name))
         return self.model.ledger.decide(
@@ -471,13 +472,13 @@ class _Partition:
 
     def _with_anchor_before(
         self, way: list[Node], before: list[Node], group: Group
-    ) -> Iterator[float]:
+    ) -> Iterator[Seconds]:
         """Yields the seconds of a kernel with both anchors minus those of the anchor `before`
         alone, where that kernel can be built."""
         nodes = [*way, *before]
         if before and self._is_anchor(way[-1]) and self._sound(nodes, group):
             yield (
-                self._kernel_seconds([*nodes, *group.members], group) or 0.0
+                self._kernel_seconds([*nodes, *group.members], group) or NO_TIME
             ) - self._fewest_seconds(before)
 
     def _free(self, nodes: Sequence[Node], group: Group) -> bool:
@@ -493,15 +494,15 @@ class _Partition:
             return False
         return not self.exchanges(*self._joined_kernel([*nodes, *group.members], group))
 
-    def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[float]:
+    def _seconds_apart(self, nodes: list[Node], before: list[Node]) -> Iterator[Seconds]:
         """Yields the seconds of the nodes in a kernel each, in one kernel where that can be built,
         and beyond those of the anchor `before` them in a kernel with it."""
-        yield sum(self._kernel([n]) for n in nodes)
+        yield sum((self._kernel([n]) for n in nodes), NO_TIME)
         if self._is_kernel(nodes):
             yield self._kernel(nodes)
         extended = [*nodes, *before]
         if before and not self._is_anchor(nodes[-1]):
-            yield max(0.0, self._kernel(extended) - self._kernel(before))
+            yield higher(NO_TIME, self._kernel(extended) - self._kernel(before))
         elif before and self.legal(*self._made_of(extended)):
             yield self._kernel(extended) - self._fewest_seconds(before)
 
@@ -511,20 +512,20 @@ class _Partition:
         group = Group(nodes[0], later[::-1], [*filter(self._is_anchor, later)])
         return not later or self._way(first, group) == [first]
 
-    def _fewest_seconds(self, nodes: Sequence[Node]) -> float:
+    def _fewest_seconds(self, nodes: Sequence[Node]) -> Seconds:
         """Returns the seconds of the nodes in a kernel each, or in one kernel, whichever
         are less."""
-        return min(sum(self._kernel([n]) for n in nodes), self._kernel(nodes))
+        return lower(sum((self._kernel([n]) for n in nodes), NO_TIME), self._kernel(nodes))
 
     def _made_of(self, nodes: Sequence[Node]) -> tuple[Expr, tuple[bool, ...]]:
         return self._composed(nodes, max(nodes, key=self.position.__getitem__).outputs)
 
-    def _kernel(self, nodes: Sequence[Node]) -> float:
-        return self.seconds(*self._made_of(nodes)) or 0.0
+    def _kernel(self, nodes: Sequence[Node]) -> Seconds:
+        return self.seconds(*self._made_of(nodes)) or NO_TIME
 
     def _kernel_seconds(
         self, members: Sequence[Node], group: Group, extra: Sequence[Value] = ()
-    ) -> float | None:
+    ) -> Seconds | None:
         """Returns the seconds of a kernel of `members` with the results of a group and the values
         `stored`."""
         return self.seconds(*self._joined_kernel(members, group, extra))

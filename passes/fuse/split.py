@@ -23,7 +23,7 @@ from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.online_reductions import above
 from tcc.passes.fuse.scratch_limit import too_large
 from tcc.passes.fuse.split_reductions import in_parts, shares_no_loop
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger
+from tcc.schedule.alternatives import NO_TIME, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 
 
@@ -42,7 +42,7 @@ def split(
     results: Values,
     lowers: Callable[[Expr], bool] | None = None,
     limits: FusionLimits = TYPICAL_LIMITS,
-    seconds: Callable[[Expr], float] | None = None,
+    seconds: Callable[[Expr], Seconds] | None = None,
     ledger: Ledger = SILENT,
 ) -> tuple[SplitKernel, ...]:
     """Returns `expr` as kernels in the order in which they run; values between them are new.
@@ -76,7 +76,7 @@ class _Split:
     names: Iterator[str]
     lowers: Callable[[Expr], bool] | None
     limits: FusionLimits
-    seconds: Callable[[Expr], float] | None
+    seconds: Callable[[Expr], Seconds] | None
     ledger: Ledger
 
     def priced(self, kernel: SplitKernel, name: str) -> Alternative[tuple[SplitKernel, ...]]:
@@ -93,10 +93,10 @@ class _Split:
             first, second = cut_behind(kernel, (number,), self.names)
         return (*self.pieces(first), *self.pieces(second))
 
-    def total_seconds(self, pieces: Sequence[SplitKernel]) -> float:
+    def total_seconds(self, pieces: Sequence[SplitKernel]) -> Seconds:
         """Returns the seconds of kernels, one after the other."""
         assert self.seconds is not None
-        return sum(self.seconds(p.expr) for p in pieces)
+        return sum((self.seconds(p.expr) for p in pieces), NO_TIME)
 
     def _halves(self, kernel: SplitKernel, number: int) -> tuple[SplitKernel, SplitKernel]:
         return cut_behind(kernel, (number, *_sharing_sources(kernel.expr, number)), self.names)

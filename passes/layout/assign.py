@@ -48,6 +48,7 @@ from tcc.passes.fuse.partition import Group, NodeKind, classify, partition, seen
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded
+from tcc.schedule.alternatives import NO_TIME, Seconds
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.footprint import LINE
 from tcc.schedule.nest import trips, typical
@@ -268,8 +269,8 @@ def _is_legal(model: KernelModel, expr: Expr) -> bool:
     return model.legal(expr, tuple(False for _ in expr.params))
 
 
-def _seconds(model: KernelModel, expr: Expr) -> float:
-    return model.alone(expr, tuple(False for _ in expr.params)) or 0.0
+def _seconds(model: KernelModel, expr: Expr) -> Seconds:
+    return model.alone(expr, tuple(False for _ in expr.params)) or NO_TIME
 
 
 def _layout(value: Value, last: bool, halo: _Halo | None, pinned: bool) -> Layout:

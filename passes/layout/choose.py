@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from itertools import combinations
-from math import inf
 from operator import or_
 from typing import Any, TypeAlias
 
@@ -37,7 +36,15 @@ from tcc.passes.choose.content import site
 from tcc.passes.choose.together import forced_numbers, numbered, settle_all
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
-from tcc.schedule.alternatives import Alternative, saves
+from tcc.schedule.alternatives import (
+    IMPOSSIBLE,
+    NO_TIME,
+    Alternative,
+    Seconds,
+    cheapest_first,
+    lower,
+    saves,
+)
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.open_sizes import Times, mean_share, together
 
@@ -45,7 +52,7 @@ from tcc.schedule.open_sizes import Times, mean_share, together
 # that is lower: prices err.
 _MARGIN = MARGINS["storage order"].saves
 # Classes whose kernels take fewer seconds are not varied.
-_LEAST = 1e-5
+_LEAST = Seconds(1e-5)
 # Kernels of a graph that are priced with orders other than the rule's.
 BUDGET = 256
 # Bits of an element that was not rounded: rounded elements depend on their neighbours in storage.
@@ -79,9 +86,9 @@ def choose_layouts(
     prices = _Prices(placed, planner, constants)
     classes = [c for c in _classes(placed) if len(c.orders) > 1]
     rule = {c: prices.total(c.kernels) for c in classes}
-    classes = [c for c in classes if rule[c] >= _LEAST]
+    classes = [c for c in classes if not saves(rule[c], _LEAST)]
     # Large classes come first because the budget of prices may run out.
-    options = {c: prices.options(c) for c in sorted(classes, key=lambda c: -rule[c])}
+    options = {c: prices.options(c) for c in cheapest_first(classes, lambda c: -rule[c])}
     links = dict(_links(classes, placed.kernels, prices))
     places, ledger = [options[c] for c in classes], planner.ledger
     sites = numbered(ledger, "order", lambda: [prices.content(c) for c in classes])
@@ -123,7 +130,7 @@ class _Prices:
         """Returns True if the budget is used up."""
         return len(self._keys) >= self._limit
 
-    def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> float:
+    def total(self, kernels: Iterable[Kernel], *moves: tuple[_Class, int]) -> Seconds:
         """Returns the seconds of `kernels` with each class of `moves` in its order of that number;
         at further sets of sizes, their share of the whole graph's time."""
         return mean_share(self._times(kernels, *moves), self._base)
@@ -188,10 +195,10 @@ class _Prices:
         """Returns the orders of a class, each with the seconds that its kernels take more than
         under the rule."""
         rule = self.total(class_.kernels)
-        alternatives = [Alternative(class_.orders[0], 0.0)]
+        alternatives = [Alternative(class_.orders[0], NO_TIME)]
         for n, order in enumerate(class_.orders[1:], 1):
-            price = inf if self.spent else self.total(class_.kernels, (class_, n))
-            grown = price - rule + _MARGIN * min(price, rule)
+            price = IMPOSSIBLE if self.spent else self.total(class_.kernels, (class_, n))
+            grown = price - rule + _MARGIN * lower(price, rule)
             alternatives.append(Alternative(order, grown))
         return tuple(alternatives)
 
@@ -235,13 +242,13 @@ def _links(
 def _link(first: _Class, second: _Class, shared: Sequence[Kernel], prices: _Prices) -> Link:
     """Returns the function of two orders that gives the seconds which both classes take together
     beyond the sum of each by itself."""
-    extra: dict[tuple[int, int], float] = {}
+    extra: dict[tuple[int, int], Seconds] = {}
 
-    def beyond(a: int, b: int) -> float:
+    def beyond(a: int, b: int) -> Seconds:
         if not a or not b:
-            return 0.0
+            return NO_TIME
         if prices.spent and (a, b) not in extra:
-            return inf
+            return IMPOSSIBLE
         if (a, b) not in extra:
             joint = prices.total(shared, (first, a), (second, b))
             separate = prices.total(shared, (first, a)) + prices.total(shared, (second, b))

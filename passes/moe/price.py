@@ -25,7 +25,7 @@ from tcc.passes.moe.grouped_gemm import (
 )
 from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelPlanner
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import NO_TIME, Alternative
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 
@@ -53,7 +53,8 @@ class GroupedGemmPrices:
     def _priced(self, tile: int | None, graph: Graph) -> Alternative[int | None]:
         """Returns the price of `graph`, which computes the matmul by tiles of `tile` rows."""
         name = "row-by-row" if tile is None else f"tiles-of-{tile}"
-        return Alternative(tile, sum(s for _, s in priced_kernels(graph, self.planner)), name=name)
+        seconds = (s for _, s in priced_kernels(graph, self.planner))
+        return Alternative(tile, sum(seconds, NO_TIME), name=name)
 
 
 def _typical(matmul: GroupedMatmul) -> GroupedMatmul:

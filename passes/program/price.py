@@ -11,13 +11,13 @@ from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel
 from tcc.passes.place import Plan, place_graph
 from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
-from tcc.schedule.alternatives import Alternative
+from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.open_sizes import Times
 
 
 def priced_kernels(
     graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
-) -> Iterator[tuple[Kernel, float]]:
+) -> Iterator[tuple[Kernel, Seconds]]:
     """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
     own."""
     for kernel, key in _keys(graph, planner, ends):
@@ -46,7 +46,7 @@ def _keys(
 def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
     """Returns the number of the graph whose kernels take the least time together."""
     rule, *others = (
-        Alternative(n, sum(seconds for _, seconds in priced_kernels(g, planner)), name=f"form-{n}")
+        Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")
         for n, g in enumerate(graphs)
     )
     return planner.ledger.decide(

@@ -43,6 +43,7 @@ from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
+from tcc.schedule.alternatives import NO_TIME, Seconds, number
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
@@ -106,12 +107,12 @@ def _ratios(lowered: Lowered, site: _Site, model: KernelModel, sets: int) -> lis
     """Returns the times of a site's direct sums over those of its fast algorithm, at the first
     `sets` sets of sizes."""
 
-    def seconds(body: Body, at: int) -> float:
+    def seconds(body: Body, at: int) -> Seconds:
         bounds = (lowered.table.bounds[i.kernel] for i in body if isinstance(i, Launch))
         groups = ((b, b.tabulated[at - 1] if at and b.tabulated else b.group) for b in bounds)
-        return sum(model.price(group, bound.schedule) for bound, group in groups)
+        return sum((model.price(group, bound.schedule) for bound, group in groups), NO_TIME)
 
-    return [seconds(site.direct, n) / seconds(site.fast, n) for n in range(sets)]
+    return [number(seconds(site.direct, n)) / number(seconds(site.fast, n)) for n in range(sets)]
 
 
 # ---- sites --------------------------------------------------------------------------------------

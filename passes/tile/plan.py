@@ -9,7 +9,6 @@ because expressions are interned and kernels hold no names, addresses or weights
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from math import inf
 from typing import TypeAlias
 
 from tcc.errors import TccError
@@ -34,7 +33,7 @@ from tcc.ir.tile.group import Access, TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.fuse.structure import Storage
 from tcc.passes.layout.assign import Kernel, usual_layouts
-from tcc.schedule.alternatives import SILENT, Ledger
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.open_sizes import Times
 
@@ -85,7 +84,7 @@ class KernelPlanner(KernelModel):
     def __init__(self, ledger: Ledger = SILENT) -> None:
         self.ledger = ledger
         self._known: dict[KernelKey, Planned] = {}
-        self._seconds: dict[KernelKey, float] = {}
+        self._seconds: dict[KernelKey, Seconds] = {}
         self._times: dict[KernelKey, Times] = {}
 
     @property
@@ -100,7 +99,7 @@ class KernelPlanner(KernelModel):
         """
 
     @abstractmethod
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the seconds of the kernel that `bind` would return, or of a similar one."""
 
     def least_units(self, bound: Bound) -> Index | None:
@@ -135,11 +134,11 @@ class KernelPlanner(KernelModel):
 
     def seconds(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Collection[Value]
-    ) -> float:
+    ) -> Seconds:
         """Returns the price of a step with its operands and results in these layouts."""
         return self.price_of(kernel_key(kernel, layouts, constants))
 
-    def price_of(self, key: KernelKey) -> float:
+    def price_of(self, key: KernelKey) -> Seconds:
         """Returns the price of a kernel."""
         if key not in self._seconds:
             self._seconds[key] = self.estimate(key)
@@ -155,7 +154,7 @@ class KernelPlanner(KernelModel):
         """Returns estimates as `estimate` does, at each set of sizes."""
         return (self.price_of(key),)
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         operands = tuple(Value(f"x{n}", t) for n, t in enumerate(expr.params) if t)
         results = tuple(Value(f"y{n}", t) for n, t in enumerate(expr.types))
         fixed = {v for v, c in zip(operands, constants, strict=True) if c}
@@ -163,7 +162,7 @@ class KernelPlanner(KernelModel):
         try:
             return self.seconds(kernel, usual_layouts(kernel, fixed, self.gaps), fixed)
         except TccError:
-            return inf
+            return IMPOSSIBLE
 
     @property
     def estimated(self) -> int:

@@ -18,7 +18,17 @@ from dataclasses import fields, replace
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger, SiteOf, preferred, saves
+from tcc.schedule.alternatives import (
+    SILENT,
+    Alternative,
+    Ledger,
+    Seconds,
+    SiteOf,
+    number,
+    preferred,
+    saves,
+    share_saved,
+)
 from tcc.schedule.choice_text import read_data
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel, Knobs
@@ -30,7 +40,7 @@ from tcc.schedule.nest import anchor, contraction_factors
 from tcc.schedule.open_sizes import Times, mean_share
 
 # A launch of fixed sizes that takes fewer seconds is not varied: no choice can matter.
-LEAST = 3e-6
+LEAST = Seconds(3e-6)
 
 
 @frozen
@@ -56,8 +66,8 @@ class KnobChoice:
     number of different schedules that were priced."""
 
     knobs: Knobs
-    seconds: float
-    analytic: float
+    seconds: Seconds
+    analytic: Seconds
     priced: int
 
 
@@ -131,7 +141,7 @@ def cheapest(
     schedule's price. A launch of fixed sizes that takes less than `LEAST` keeps the analytic
     schedule.
     """
-    prices: dict[Schedule, float] = {}
+    prices: dict[Schedule, Seconds] = {}
     priced_knobs: dict[Schedule, Alternative[Knobs]] = {}
     analytic: Times = ()
 
@@ -149,14 +159,14 @@ def cheapest(
 
     rule = best = priced(Knobs())
     kernel_knobs = knobs_of(scheduled(Knobs())[0])
-    reason = f"other schedules are not priced below {LEAST * 1e6:.0f} us"
+    reason = f"other schedules are not priced below {number(LEAST) * 1e6:.0f} us"
     if len(analytic) > 1 or not saves(rule.price, LEAST):
         reason = "no setting of a knob saves its margin"
         for knob in kernel_knobs:
             variants = list(map(priced, knob.variants(best.replacement)))
             changed = preferred(best, variants, knob.margin)
             if changed is not best:
-                saved = 1 - changed.price / best.price
+                saved = share_saved(changed.price, best.price)
                 reason = f"{knob.name} saves {saved:.1%} (margin {knob.margin.saves:.0%})"
             best = changed
     if ledger.listens and site is not None:

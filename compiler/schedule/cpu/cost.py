@@ -19,6 +19,7 @@ from tcc.ir.expr.scalar import StageRef
 from tcc.ir.index import Var
 from tcc.ir.op import Array
 from tcc.ir.tile.group import GroupStage, TileGroup
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.cache_traffic import (
     CacheTraffic,
@@ -77,7 +78,7 @@ class Price:
     contain it.
     """
 
-    seconds: float
+    seconds: Seconds
     compute: float
     ports: float
     l2: float
@@ -205,7 +206,9 @@ class _Pricing:
             busy = first_pass(busy, cold, reuse)
         seconds = max(busy, waits, dram)
         seconds += machine.fork if self.threads > 1 else machine.launch
-        return Price(seconds, core.compute * second, core.ports * second, l2, l3, dram, imbalance)
+        return Price(
+            Seconds(seconds), core.compute * second, core.ports * second, l2, l3, dram, imbalance
+        )
 
     def _imbalance(self) -> float:
         """Returns the busiest thread's share over an even one: free threads take the next tile."""

@@ -1,11 +1,10 @@
 """Chooses a block schedule for a tile group by price."""
 
 from collections.abc import Iterable
-from math import inf
 
 from tcc.frozen import frozen
 from tcc.ir.tile.group import TileGroup
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger, SiteOf, in_order
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, SiteOf, in_order
 from tcc.schedule.gpu.candidates import candidates, varied
 from tcc.schedule.gpu.cost import BlockPrice, BlockPricer
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockProfile, BlockSchedule
@@ -73,4 +72,4 @@ def _sorted(choices: Iterable[BlockChoice]) -> list[BlockChoice]:
 
 def _lacking(choice: BlockChoice) -> int:
     """Returns the registers of a schedule that does not fit, else 0."""
-    return choice.price.usage.registers if choice.price.seconds == inf else 0
+    return choice.price.usage.registers if choice.price.seconds == IMPOSSIBLE else 0

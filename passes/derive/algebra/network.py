@@ -25,7 +25,7 @@ from tcc.ir.region.edit import depends
 from tcc.ir.types import DType
 from tcc.passes.derive.algebra.cost import count
 from tcc.passes.derive.algebra.terms import Term
-from tcc.schedule.alternatives import cheapest_first
+from tcc.schedule.alternatives import NO_TIME, Seconds, cheapest_first
 from tcc.schedule.limits import Rates
 
 # The most factors of a term for which all trees are compared.
@@ -40,7 +40,7 @@ Tree: TypeAlias = "int | tuple[Tree, Tree]"
 class Plan(NamedTuple):
     """A contraction tree, and its estimate in seconds."""
 
-    seconds: float
+    seconds: Seconds
     tree: Tree
 
 
@@ -130,7 +130,7 @@ class Trees:
         """Returns a single factor, summed over the loops that no other factor has."""
         loops, fixed = self.loops[number], self.constants[number]
         result_loops = self.needed(1 << number)
-        seconds, bytes_ = 0.0, self._bytes(loops)
+        seconds, bytes_ = NO_TIME, self._bytes(loops)
         if result_loops != loops and not fixed:
             seconds = self.rates.seconds(0, self.points(loops), bytes_)
             bytes_ = 2 * self._bytes(result_loops)

@@ -45,7 +45,7 @@ from tcc.passes.derive.sites import Scope, Site
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
-from tcc.schedule.alternatives import cheapest_first, saves
+from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
 from tcc.schedule.nest import typical
 
 # At most `_PRICED` forms of a convolution are priced. Their bounds are at most `_NEAR` times the
@@ -150,7 +150,7 @@ def convolution_of(site: Site) -> Conv | None:
 
 
 def tiled(
-    conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], float], growth: float
+    conv: Conv, forms: Iterable[Form], bound_of: Callable[[Conv, Form], Seconds], growth: float
 ) -> SearchResult:
     """Returns the `forms` that are worth a price: those with a lower bound than the direct form.
 
@@ -184,11 +184,12 @@ def _few(candidates: Sequence[Tiled], growth: float) -> list[Tiled]:
     )
     pairs = list(zip(candidates, sizes, strict=True))
     within = [candidate for candidate, size in pairs if size <= weight_limit]
-    bound_limit = _NEAR * min((candidate.estimate for candidate in within), default=inf)
+    bounds = cheapest_first((candidate.estimate for candidate in within), lambda bound: bound)
+    bound_limit = _NEAR * next(iter(bounds), IMPOSSIBLE)
     few: list[Tiled] = []
     smallest = inf
     for candidate, size in pairs:
-        if len(few) < _PRICED and size <= smallest and candidate.estimate <= bound_limit:
+        if len(few) < _PRICED and size <= smallest and not saves(bound_limit, candidate.estimate):
             smallest = _SMALLER * size
             few.append(candidate)
     if within and smallest > _SMALLER * weight_limit:

@@ -21,6 +21,7 @@ from tcc.passes.fuse.forms import kernel_forms
 from tcc.passes.fuse.structure import build_group, row_major_storage, steps_evenly
 from tcc.passes.tile.cpu.result_scratch import lie_in_results
 from tcc.passes.tile.cpu.scratch import resident_values
+from tcc.schedule.alternatives import Seconds
 from tcc.schedule.backend import AnySchedule, KernelModel
 from tcc.schedule.cpu.candidates import candidates
 from tcc.schedule.cpu.choose import choose
@@ -77,7 +78,7 @@ class CpuKernels(KernelModel):
         pricer.counted = self.pricer.counted
         return CpuKernels(self.core, pricer)
 
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         assert self.pricer is not None
         assert isinstance(schedule, Schedule)
         return self.pricer.price(group, schedule).seconds

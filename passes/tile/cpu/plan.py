@@ -36,7 +36,7 @@ from tcc.passes.tile.plan import (
     packable,
     packed_layout,
 )
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger
+from tcc.schedule.alternatives import SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.cpu.candidates import PANELS, cheapest
 from tcc.schedule.cpu.choose import choose
@@ -126,7 +126,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
                 return packed, self._bound(structure, Knobs(panel=panel))
         return None
 
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the price under the analytic schedule. Requires a pricer."""
         return self.price(*self._structure(key).with_knobs(Knobs()))
 
@@ -136,7 +136,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         further_prices = (self.price(group, schedule) for group in structure.resized(Knobs()))
         return (self.price_of(key), *further_prices)
 
-    def alone(self, expr: Expr, constants: Sequence[bool]) -> float | None:
+    def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
         return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
 
     def least_units(self, bound: Bound) -> Index | None:

@@ -9,7 +9,6 @@ Requires layouts. Establishes one block kernel for each distinct structure.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 
 from tcc.errors import TccError
 from tcc.ir.expr import Expr
@@ -34,7 +33,7 @@ from tcc.passes.tile.plan import (
     packable,
     permuted_constant,
 )
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds
 from tcc.schedule.backend import AnySchedule
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.gpu.axes import factors, of_bytes
@@ -81,7 +80,7 @@ class BlockPlanner(KernelPlanner):
     def candidates(self, group: TileGroup) -> Sequence[BlockSchedule]:
         return list(dict.fromkeys(candidates(group)))
 
-    def price(self, group: TileGroup, schedule: AnySchedule) -> float:
+    def price(self, group: TileGroup, schedule: AnySchedule) -> Seconds:
         assert isinstance(schedule, BlockSchedule)
         return BlockPricer(group, self.profile).price(schedule).seconds
 
@@ -130,19 +129,19 @@ class BlockPlanner(KernelPlanner):
             lambda: site("form", expr, tuple(operands), tuple(results)), rule, others
         ).replacement
 
-    def _seconds_of(self, group: TileGroup) -> float:
+    def _seconds_of(self, group: TileGroup) -> Seconds:
         """Returns the lowest price of a group; infinite for a group that is no block kernel."""
         fits = blocks_fit(group, self.profile)
-        return ranked(group, self.profile)[0].price.seconds if fits else inf
+        return ranked(group, self.profile)[0].price.seconds if fits else IMPOSSIBLE
 
-    def estimate(self, key: KernelKey) -> float:
+    def estimate(self, key: KernelKey) -> Seconds:
         """Returns the lowest price; infinite for an expression that is no block kernel."""
         expr, operands, results = key
         stored_expr = stored_as(expr, self.floats)
         price = self._lowest_price(
             stored_expr, _typed(operands, stored_expr.params), _typed(results, stored_expr.types)
         )
-        return inf if price is None else price.seconds
+        return IMPOSSIBLE if price is None else price.seconds
 
     def best(self, expr: Expr) -> BlockPrice | None:
         """Returns the lowest price of one kernel of `expr`, with operands stored as `floats` and

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from typing import TypeAlias
 
 from tcc.ir.expr import Expr, inserted, known_extent
@@ -23,11 +22,13 @@ from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import drop_unused
 from tcc.passes.fuse.split_reductions import trips
-from tcc.schedule.alternatives import SILENT, Alternative, Ledger
+from tcc.schedule.alternatives import IMPOSSIBLE, SILENT, Alternative, Ledger, Seconds, saves
 from tcc.schedule.gpu.cost import LAUNCH, BlockPrice, streamed
 from tcc.schedule.gpu.schedule import BlockProfile
 from tcc.schedule.margins import MARGINS
 
+# Kernels that take less are not divided.
+_SHORT = Seconds(2 * LAUNCH)
 # Steps of a sum that a tile computes at once: every part is a multiple.
 _STEP = 64
 # Returns the best price of a kernel; None for an expression that is no block kernel.
@@ -50,7 +51,7 @@ def split_k(
     loop = max(stage.reduce, key=lambda v: trips((v,)))
     counts = _counts(trips((loop,)))
     price = prices(expr) if counts else None
-    if price is None or price.units >= 2 * profile.processors or price.seconds < 2 * LAUNCH:
+    if price is None or price.units >= 2 * profile.processors or saves(price.seconds, _SHORT):
         return None
     rule = Alternative(expr, price.seconds, name="whole")
     divided = ((n, _with_parts(expr, number, loop, n)) for n in counts)
@@ -67,13 +68,13 @@ def _counts(trips: int) -> list[int]:
     return [1 << n for n in range(1, 9) if trips % (_STEP << n) == 0]
 
 
-def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> float:
+def _seconds(expr: Expr, number: int, profile: BlockProfile, prices: Prices) -> Seconds:
     """Returns the price of the parts and of adding them."""
     first, _ = drop_unused(replace(expr, outputs=(StageRef(number, 0),)))
     price = prices(canonical(first))
     stage = expr.stages[number]
     traffic = 2 * trips(stage.iters) * stage.body[0].dtype.bytes
-    return inf if price is None else price.seconds + streamed(profile, traffic)
+    return IMPOSSIBLE if price is None else price.seconds + Seconds(streamed(profile, traffic))
 
 
 def _with_parts(expr: Expr, number: int, loop: Var, parts: int) -> Expr:
