@@ -60,7 +60,7 @@ class ListeningLedger(Ledger):
         place: str = "",
         read: Callable[[str], Alternative[_T]] | None = None,
     ) -> Alternative[_T]:
-        if self._trials and not self._lines:
+        if self._trials:
             return choice
         here = site()
         line = self._lines.get(here.digest)
@@ -74,14 +74,13 @@ class ListeningLedger(Ledger):
             elif line in self.changes:
                 reason = f"{line.where} forces it"
             choice = forced
-        if not self._trials:
-            decision = Decision(here, rule, tuple(alternatives), choice, reason, place)
-            self._decisions.setdefault(here.digest, decision)
-            self.counts[here.digest] += 1
+        decision = Decision(here, rule, tuple(alternatives), choice, reason, place)
+        self._decisions.setdefault(here.digest, decision)
+        self.counts[here.digest] += 1
         return choice
 
     def forced(self, site: SiteOf, alternatives: Sequence[Alternative[_T]]) -> int | None:
-        if not self._lines:
+        if self._trials or not self._lines:
             return None
         here = site()
         line = self._lines.get(here.digest)

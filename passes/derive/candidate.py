@@ -13,10 +13,11 @@ from tcc.ir.op import Array
 from tcc.passes.derive.sites import Site
 from tcc.schedule.alternatives import Seconds
 from tcc.schedule.limits import Rates
+from tcc.schedule.margins import MARGINS
 
 # The share of its price that a replacement must save, as prices of different kernels err; and the
 # share for each bit of a result that its rounding may cost.
-MARGIN, ROUNDING = 0.05, 0.01
+MARGIN, ROUNDING = MARGINS["derivation"].saves, 0.01
 
 # The array of each constant operand; None for the other operands.
 Arrays: TypeAlias = Sequence[Array | None]

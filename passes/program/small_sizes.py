@@ -45,11 +45,12 @@ from tcc.passes.program.lowered import Lowered
 from tcc.passes.tile.plan import KernelPlanner
 from tcc.schedule.alternatives import NO_TIME, Seconds, number
 from tcc.schedule.backend import KernelModel
+from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import FALLING, table_sizes
 
 # The fraction of its time that direct sums have to save at the smallest sizes: prices err.
-_LEAST = 0.1
+_LEAST = MARGINS["direct sums of small sizes"].saves
 
 
 def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:

@@ -56,10 +56,11 @@ def test_decisions_are_listed_with_reasons_and_counts() -> None:
     assert ledger.counts[SITE.digest] == 2
 
 
-def test_graphs_that_are_only_priced_leave_no_decision() -> None:
+def test_graphs_that_are_only_priced_leave_no_decision_and_obey_no_line() -> None:
     ledger = ListeningLedger([forced("(0, 1)")])
     with ledger.trial():
-        assert ledger.decide(lambda: SITE, RULE, (OTHER,)) is RULE
+        assert ledger.decide(lambda: SITE, RULE, (OTHER,)) is OTHER
+        assert ledger.forced(lambda: SITE, (RULE, OTHER)) is None
     assert not list(ledger.decisions())
     assert [line.where for line in ledger.unused()] == ["--choices f, line 1"]
 
