@@ -249,6 +249,10 @@ class Ledger:
         choice."""
         return None
 
+    def at(self, place: str) -> AbstractContextManager[Any]:
+        """Returns a context in which decisions without a place are those at `place`."""
+        return nullcontext()
+
     def trial(self) -> AbstractContextManager[Any]:
         """Returns a context in which decisions belong to a graph that is only priced."""
         return nullcontext()
@@ -262,6 +266,8 @@ SILENT = Ledger()
 
 
 def _reason(rule: Alternative[Any], choice: Alternative[Any], margin: Margin) -> str:
+    if choice is not rule and not saves(NO_TIME, rule.price):
+        return "it has a lower price"
     if choice is not rule:
         return f"it saves {share_saved(choice.price, rule.price):.1%} of the rule's price"
     if margin.saves:

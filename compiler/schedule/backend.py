@@ -67,10 +67,10 @@ class KernelModel(Protocol):
         without prices."""
         return None
 
-    def gain(self, group: TileGroup) -> float:
-        """Returns the cycles saved by sliding windows over results of the same kernel; negative if
+    def gain(self, group: TileGroup) -> Seconds:
+        """Returns the seconds saved by sliding windows over results of the same kernel; negative if
         they cost."""
-        return -1.0
+        return Seconds(-1.0)
 
     @abstractmethod
     def candidates(self, group: TileGroup) -> Sequence[AnySchedule]:

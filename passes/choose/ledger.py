@@ -49,6 +49,7 @@ class ListeningLedger(Ledger):
         self.counts: Counter[str] = Counter()
         self.changes: dict[Line, None] = {}
         self._trials = 0
+        self._place = ""
 
     def settle(
         self,
@@ -74,7 +75,7 @@ class ListeningLedger(Ledger):
             elif line in self.changes:
                 reason = f"{line.where} forces it"
             choice = forced
-        decision = Decision(here, rule, tuple(alternatives), choice, reason, place)
+        decision = Decision(here, rule, tuple(alternatives), choice, reason, place or self._place)
         self._decisions.setdefault(here.digest, decision)
         self.counts[here.digest] += 1
         return choice
@@ -91,6 +92,14 @@ class ListeningLedger(Ledger):
             raise _unfit(line, here, alternatives)
         self.changes[line] = None
         return number
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        outer, self._place = self._place, place
+        try:
+            yield
+        finally:
+            self._place = outer
 
     @contextmanager
     def trial(self) -> Iterator[None]:

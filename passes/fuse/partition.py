@@ -548,13 +548,20 @@ class _Partition:
             return False
         if not any(Trait.WINDOW in m.op.traits for m in members):
             return True
-        return self._gain(members, results) >= self._gain(group.members, results)
+        joined = Alternative(True, NO_TIME - self._gain(members, results), name="join")
+        apart = Alternative(False, NO_TIME - self._gain(group.members, results), name="apart")
+        return self.model.ledger.decide(
+            lambda: site("window", *(self._composed(m, results) for m in (members, group.members))),
+            joined,
+            (apart,),
+            place=group.sink.loc,
+        ).replacement
 
-    def _gain(self, members: Collection[Node], results: Sequence[Value]) -> float:
-        """Returns the cycles that the anchors of a kernel of `members` save by being in one
+    def _gain(self, members: Collection[Node], results: Sequence[Value]) -> Seconds:
+        """Returns the seconds that the anchors of a kernel of `members` save by being in one
         kernel."""
         if sum(map(self._is_anchor, members)) < 2:
-            return 0.0
+            return NO_TIME
         return self.saved(*self._composed(members, results))
 
     def _composed(
@@ -568,7 +575,7 @@ class _Partition:
         expr, values = compose(members, results, self.model.limits)
         return expr, tuple(v in self.graph.constants for v in values)
 
-    def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> float:
+    def _saved(self, expr: Expr, constants: tuple[bool, ...]) -> Seconds:
         return self.model.gain(self._built(expr, constants))
 
     def _exchanges(self, expr: Expr, constants: tuple[bool, ...]) -> bool:

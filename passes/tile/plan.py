@@ -113,10 +113,11 @@ class KernelPlanner(KernelModel):
         """Returns the planned kernel of a step; values without a layout (of outer graphs) are
         row-major."""
         key = kernel_key(kernel, layouts, constants)
-        if key not in self._known:
-            self._known[key] = self.bind(key)
         digests = [constants[v].digest if v in constants else None for v in kernel.operands]
-        packed, bound = self.settled(key, digests)
+        with self.ledger.at(kernel.loc):
+            if key not in self._known:
+                self._known[key] = self.bind(key)
+            packed, bound = self.settled(key, digests)
         return PlannedKernel(
             bound,
             tuple((v, s.layout) for v, s in zip(kernel.operands, packed, strict=True)),

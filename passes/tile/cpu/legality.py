@@ -36,6 +36,9 @@ from tcc.schedule.nest import (
     row_loop,
 )
 
+# The clock of a core without a machine.
+_HERTZ = 1e9
+
 
 class CpuKernels(KernelModel):
     """The passes' view of a core; prices need a `pricer`."""
@@ -64,8 +67,9 @@ class CpuKernels(KernelModel):
             forms += (replace(self.limits, merges_reductions=True),)
         return tuple(replace(self.core, limits=form) for form in forms)
 
-    def gain(self, group: TileGroup) -> float:
-        return kept_gain(group, choose(group, self.core), self.core)
+    def gain(self, group: TileGroup) -> Seconds:
+        hertz = _HERTZ if self.pricer is None else self.pricer.machine.hertz
+        return Seconds(kept_gain(group, choose(group, self.core), self.core) / hertz)
 
     def candidates(self, group: TileGroup) -> Sequence[Schedule]:
         return candidates(group, self.core)
