@@ -1,7 +1,7 @@
 """`tcc inspect`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -181,7 +181,9 @@ def _show_choices(
             where="--choices",
             hint="give the ONNX file",
         )
-    fields = options.Options(inputs=driver.optional_inputs(model, inputs), target=target or "cpu")
+    fields = options.Options(inputs=driver.optional_inputs(model, inputs))
+    if target is not None:
+        fields = replace(fields, target=target)
     with progress(f"compiling {model.name}"):
         ledger = driver.model_choices(model, fields)
     kinds = sorted({decision.site.kind for decision in ledger.decisions()})
