@@ -29,8 +29,10 @@ class Experts(nn.Module):
         rows = self.norm(x)
         best, index = torch.topk(rows @ self.gate, CHOSEN, dim=-1)
         share = torch.softmax(best, dim=-1)
-        hidden = torch.relu(rows[:, None, None, :] @ self.up[index])
-        results = (hidden @ self.down[index])[:, :, 0, :]
+        experts = index.flatten()
+        copies = rows.repeat_interleave(CHOSEN, 0)[:, None, :]
+        hidden = torch.relu(copies @ self.up.index_select(0, experts))
+        results = (hidden @ self.down.index_select(0, experts)).reshape(-1, CHOSEN, DEPTH)
         return x + (results * share[:, :, None]).sum(1)
 
 
