@@ -22,17 +22,17 @@ from tcc.ir.graph import Graph
 from tcc.options import Options
 from tcc.passes.pipeline import GraphSettings
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target
 
 
 class Backend(Protocol):
-    """Lowers and generates one model for `target`: one variant of an artifact.
+    """Lowers a model and generates its code for `target`: one variant of an artifact.
 
-    `kinds` are the kinds of its targets, and `suffix` is that of the file it writes.  If the file
-    is no library, `needs` says in words what runs it.  `settings` say which steps on graphs
-    it needs, and how.  Methods that are not abstract have a default.
+    `kinds` are the kinds of targets that it compiles for. `suffix` is the suffix of the file that
+    it writes. If the file is no library, `needs` says in words what runs it. `settings` say which
+    passes on graphs it needs, with which options. Methods that are not abstract have a default.
     """
 
     kinds: ClassVar[tuple[str, ...]]
@@ -40,7 +40,7 @@ class Backend(Protocol):
     needs: ClassVar[str] = ""
     target: Target
     options: Options
-    planner: KernelPlanner
+    planner: KernelChooser
     settings: GraphSettings
 
     @property
@@ -50,19 +50,23 @@ class Backend(Protocol):
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
-        """Returns by flag why an option has no effect here; it is an error if all targets of a
-        compile refuse it."""
+        """Maps the flags of options that have no effect here to the reason.
+
+        It is an error if all targets of a compile refuse an option.
+        """
         return {}
 
     @classmethod
     def check_tools(cls, triple: str) -> None:
-        """Raises ToolError where a program is missing that makes the file for `triple`."""
+        """Raises ToolError if a program is missing that is needed to make a file for `triple`."""
         find_toolchain(triple)
 
     @classmethod
     def tools(cls, options: Options) -> AbstractContextManager[Any]:
-        """Returns the context that an artifact's variants share, such as processes; it is open
-        while they are compiled."""
+        """Returns a context with resources that all variants share, such as worker processes.
+
+        It is open while the variants are compiled.
+        """
         return nullcontext()
 
     @classmethod
@@ -78,33 +82,36 @@ class Backend(Protocol):
         """Returns a backend for each variant of `target`, whose decisions `ledger` sees.
 
         `constants` is the size of the model's constants in bytes; `tools` is the value of the
-        context `tools`, or None.  Raises UserError for options that do not fit the target.
+        context `tools`, or None. Raises UserError for options that do not fit the target.
         """
 
     def check(self, graph: Graph) -> None:
-        """Raises UserError, with names, for parts of a graph that cannot run here."""
+        """Raises UserError for parts of a graph that cannot run on this target, with their
+        names."""
         return None
 
     @abstractmethod
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
-        """Returns the program and its kernels."""
+        """Returns the model as a host program and its kernels."""
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
-        """Starts work in the background whose results `fitted` and `generate` will need."""
+        """Starts background work whose results `fitted` and `generate` will need."""
         return None
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """Returns `lowered` with other schedules for kernels that turn out not to fit the
+        """Returns `lowered`, with other schedules for kernels that turn out not to fit the
         machine."""
         return lowered
 
     @abstractmethod
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Returns the code of the kernels under `names`, and their entries in the manifest."""
+        """Returns the code of the kernels, called `names`, and their entries in the manifest."""
 
     def joined(self, other: Backend) -> Self | None:
-        """Returns one backend for the targets of both, whose programs are equal; None where each
-        target needs its own variant."""
+        """Returns one backend for the targets of both backends, whose programs are equal.
+
+        Returns None if each target needs a variant of its own.
+        """
         return None
 
     @classmethod
@@ -116,6 +123,8 @@ class Backend(Protocol):
         output: Path,
         triple: str,
     ) -> dict[str, Any]:
-        """Writes the file `output` and its header, and returns the whole manifest; arguments and
-        errors are as in `link_artifact`."""
+        """Writes the file `output` and its header, and returns the complete manifest.
+
+        Arguments and errors are those of `link_artifact`.
+        """
         return link_artifact(variants, manifest, name, output, triple=triple)

@@ -38,7 +38,7 @@ from tcc.passes.derive.replayed import replayed
 from tcc.passes.graph.state import appended_rows
 from tcc.passes.pipeline import MERGE
 from tcc.passes.program.lower_node import check_runnable
-from tcc.runtime import Module, Port
+from tcc.runtime import Module, ModulePort
 from tcc.runtime.comm import Comm
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.target import Target, parse_targets, targets_text
@@ -386,11 +386,11 @@ def _with_inputs(
     return load_model(model, dict(optional_inputs(model, input_texts)), rounding=rounding)
 
 
-def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[Port, ...]:
+def model_inputs(model: Path, input_texts: Sequence[str]) -> tuple[ModulePort, ...]:
     """Returns the inputs of the ONNX file at `model`, with an optional input only where a text
     `NAME=...` names it."""
     return tuple(
-        Port(
+        ModulePort(
             value.name,
             value.type.dtype.name,
             tuple(map(as_int, value.type.shape)),

@@ -38,7 +38,7 @@ from tcc.passes.memory.order_steps import order_steps
 from tcc.passes.memory.plan_arena import ArenaPlanner, plan_arena
 from tcc.passes.memory.share_halos import share_halos
 from tcc.passes.moe.grouped_gemm import TileOf, group_gemms
-from tcc.passes.place import PLACE, Plan
+from tcc.passes.place import PLACE, LoweringContext
 from tcc.passes.program.handles import erase_handles, with_ports
 from tcc.passes.program.lower_node import emit
 from tcc.passes.program.lowered import Lowered
@@ -136,7 +136,7 @@ def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings
 # ---- from a graph to a program ---------------------------------------------------------------
 
 
-def pack_io(graph: Graph, plan: Plan) -> Graph:
+def pack_io(graph: Graph, plan: LoweringContext) -> Graph:
     plan.ports, plan.packed = packed_io(graph)
     return plan.ports
 
@@ -195,7 +195,7 @@ LOWER: tuple[Step, ...] = (
 )
 
 
-def lower(form: Graph | Placed, plan: Plan, trace: Trace) -> Lowered:
+def lower(form: Graph | Placed, plan: LoweringContext, trace: Trace) -> Lowered:
     """Returns the program and the kernels of a graph that is ready to be partitioned, or of a
     placed one."""
     steps = PROGRAM if isinstance(form, Placed) else LOWER

@@ -24,11 +24,11 @@ from tcc.passes.memory.plan_arena import ArenaPlanner
 from tcc.passes.quantize.precision import FULL, Precision, narrowed
 from tcc.passes.quantize.signed_operands import with_signed_operands
 from tcc.passes.steps import Step
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 
 
 @dataclass(slots=True)
-class Plan:
+class LoweringContext:
     """The settings of the steps that lower one graph.
 
     `planner` is the target's; `arena` assigns offsets to buffers, and a body or a price needs none.
@@ -39,7 +39,7 @@ class Plan:
     than a byte, whose types are in `packed` by name; the step `pack-io` sets both.
     """
 
-    planner: KernelPlanner
+    planner: KernelChooser
     arena: ArenaPlanner | None = None
     precision: Precision = FULL
     outer: Mapping[Value, Graph] | None = None
@@ -49,7 +49,7 @@ class Plan:
     packed: Mapping[str, TensorType] = field(default_factory=dict)
 
     @property
-    def plan(self) -> "Plan":
+    def plan(self) -> "LoweringContext":
         """Returns the settings themselves, for steps that read several of them."""
         return self
 
@@ -86,20 +86,20 @@ class Grouped:
     groups: tuple[Group, ...]
 
 
-def group(graph: Graph, planner: KernelPlanner, ends: Collection[Node]) -> Grouped:
+def group(graph: Graph, planner: KernelChooser, ends: Collection[Node]) -> Grouped:
     """Returns the nodes of `graph` in groups; the nodes `ends` stay alone."""
     unguarded = split_guards(graph).graph
     return Grouped(graph, unguarded, partition(unguarded, planner, ends))
 
 
-def merge_groups(grouped: Grouped, outer: Mapping[Value, Graph], planner: KernelPlanner) -> Grouped:
+def merge_groups(grouped: Grouped, outer: Mapping[Value, Graph], planner: KernelChooser) -> Grouped:
     """Returns the groups of a body, which runs often, with fewer launches."""
     graph, constants = grouped.unguarded, {*outer, *grouped.graph.constants}
     groups = fuse_horizontally(graph, grouped.groups, constants, planner)
     return Grouped(grouped.graph, graph, groups)
 
 
-def assign(grouped: Grouped, planner: KernelPlanner) -> Placed:
+def assign(grouped: Grouped, planner: KernelChooser) -> Placed:
     """Returns layouts for the values that groups store."""
     return assign_layouts(grouped.graph, grouped.groups, planner)
 
@@ -119,7 +119,7 @@ PLACE: tuple[Step, ...] = (
 )
 
 
-def place_graph(graph: Graph, plan: Plan) -> Placed:
+def place_graph(graph: Graph, plan: LoweringContext) -> Placed:
     """Returns the kernels of a body or of a priced graph, the layouts and the stored types of its
     values."""
     form = graph

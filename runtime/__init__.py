@@ -1,7 +1,7 @@
 """Loads and runs artifacts; imports nothing else of tcc."""
 
 from tcc.runtime.module import Module, load
-from tcc.runtime.ports import Port
+from tcc.runtime.ports import ModulePort
 from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
 
-__all__ = ["Module", "Port", "RuntimeFailure", "RuntimeTimeout", "Statistics", "Time", "load"]
+__all__ = ["Module", "ModulePort", "RuntimeFailure", "RuntimeTimeout", "Statistics", "Time", "load"]

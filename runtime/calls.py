@@ -11,20 +11,20 @@ import numpy as np
 from tcc.runtime import abi
 from tcc.runtime.devices import Maker
 from tcc.runtime.packed import is_packed, packed_size, unpack
-from tcc.runtime.ports import Port
+from tcc.runtime.ports import ModulePort
 from tcc.runtime.values import is_value, make_block
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output: its `shape` where all sizes are known, and `state` as in `Port`."""
+    """An output: its `shape` where all sizes are known, and `state` as in `ModulePort`."""
 
     dtype: str
     shape: tuple[int, ...] | None
     state: int
 
 
-def result_of(port: Port) -> Result:
+def result_of(port: ModulePort) -> Result:
     sizes = tuple(n for n in port.shape if n is not None)
     has_shape = len(sizes) == len(port.shape) and not is_value(port.dtype)
     return Result(port.dtype, sizes if has_shape else None, port.state)

@@ -26,7 +26,7 @@ from tcc.runtime.comm import Comm
 from tcc.runtime.devices import HOST, Given, Maker, maker_like, stream_of
 from tcc.runtime.images import SIDE_SUFFIX, Image, foreign_machine, open_image, place
 from tcc.runtime.nested import CallForm, MismatchError, by_name
-from tcc.runtime.ports import Port, port_of, signature
+from tcc.runtime.ports import ModulePort, port_of, signature
 from tcc.runtime.reports import RuntimeFailure, RuntimeTimeout, Statistics, Time
 from tcc.runtime.soname import copy_file
 from tcc.runtime.values import WrongTypeError, arrays_in, describe, finished, is_value
@@ -300,7 +300,7 @@ class Module:
                 hint="compile the model again with a tcc that supports these",
             ) from failure
 
-    def _ports(self, count: Any, describe: Any) -> tuple[Port, ...]:
+    def _ports(self, count: Any, describe: Any) -> tuple[ModulePort, ...]:
         ports = []
         for i in range(count(self._handle)):
             port = abi.CPort()

@@ -10,7 +10,7 @@ from tcc.runtime.values import is_list, is_list_type
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ModulePort:
     """One input or output: `shape` has ints, and None where the size is known only at run time.
 
     `text` shows the shape with its symbols.  `state` is the index of the input that an output
@@ -30,8 +30,8 @@ class Port:
         return self.dtype.partition("(")[0] if is_list(self.dtype) else "tensor"
 
 
-def port_of(port: abi.CPort) -> Port:
-    """Returns the Port that the C interface describes; raises ValueError for an invalid type."""
+def port_of(port: abi.CPort) -> ModulePort:
+    """Returns the port that the C interface describes; raises ValueError for an invalid type."""
     shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
     text = port.text.decode()
     if (port.dtype.code, port.dtype.bits) == abi.LIST:
@@ -40,10 +40,10 @@ def port_of(port: abi.CPort) -> Port:
             raise ValueError(f"{dtype[:99]!r} is no type of lists")
     else:
         dtype = abi.dtype_name(port.dtype)
-    return Port(port.name.decode(), dtype, shape, text, port.state)
+    return ModulePort(port.name.decode(), dtype, shape, text, port.state)
 
 
-def signature(inputs: Iterable[Port], outputs: Iterable[Port]) -> str:
+def signature(inputs: Iterable[ModulePort], outputs: Iterable[ModulePort]) -> str:
     """Returns names, types and shapes of all inputs and outputs, for hints of errors."""
     input_texts, output_texts = (
         ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"

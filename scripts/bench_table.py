@@ -6,7 +6,7 @@ from typing import Any
 from chart import Bar, bar_chart
 from goals import (
     BASELINES,
-    Verdict,
+    GoalVerdict,
     goal_ratio,
     judge,
     ratio,
@@ -112,7 +112,7 @@ def aligned(rows: Sequence[Sequence[str]], left_columns: int = 1) -> Iterator[st
         yield "  ".join(texts).rstrip()
 
 
-def _verdict_cells(verdict: Verdict) -> list[str]:
+def _verdict_cells(verdict: GoalVerdict) -> list[str]:
     return [
         verdict.what,
         verdict.model,

@@ -18,7 +18,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PairSettings:
     """How each model is measured; `seconds` is one runtime's share of a round."""
 
     threads: int
@@ -30,7 +30,7 @@ def beside(
     artifact: Path,
     source: Path,
     feed: Arrays,
-    plan: Plan,
+    plan: PairSettings,
     *,
     see: Callable[[Sequence[Arrays]], None],
     take: Callable[[str, Turn], Sequence[float]] = rested,

@@ -87,14 +87,14 @@ def _peer_commands(folder: Path, launchers: Sequence[Launcher]) -> dict[str, lis
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class CollectiveTimes:
     """Medians by bytes: microseconds of all_reduce, and the time of each peer over it."""
 
     staged: Sizes
     ratios: dict[str, Sizes]
 
 
-def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> Times:
+def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> CollectiveTimes:
     """Times all_reduce, staged and symmetric, a copy, and the installed peers, in turns."""
     peers = _peer_commands(perf.parent, launchers)
     staged: dict[int, list[float]] = defaultdict(list)
@@ -110,7 +110,7 @@ def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> Times:
             staged[size].append(microseconds)
             for name, by_size in peer_medians.items():
                 ratios[name][size].append(by_size[size] / microseconds)
-    return Times(
+    return CollectiveTimes(
         {size: statistics.median(microseconds) for size, microseconds in staged.items()},
         {
             name: {size: statistics.median(size_ratios) for size, size_ratios in by_size.items()}

@@ -68,7 +68,7 @@ NO_GOALS = Suite(MappingProxyType({}))
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GoalVerdict:
     """One goal and the value measured; `value` is None where a baseline or a model was not
     measured."""
 
@@ -126,19 +126,19 @@ def geometric_mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def judge(results: Mapping[str, Any]) -> Iterator[Verdict]:
+def judge(results: Mapping[str, Any]) -> Iterator[GoalVerdict]:
     """Yields a verdict for every goal that these results have figures for."""
     suite, rows = suite_of(results), results["models"]
     for model, row in rows.items():
         goal = wanted_ratio(suite, model)
         if goal is not None:
-            yield Verdict(model, "ratio", goal, goal_ratio(results, model))
+            yield GoalVerdict(model, "ratio", goal, goal_ratio(results, model))
         for name, share in suite.streams:
             if name == model:
-                yield Verdict(model, "weights over read bandwidth", share, stream_share(row))
+                yield GoalVerdict(model, "weights over read bandwidth", share, stream_share(row))
     over = suite.mean_over or tuple(rows)
     if suite.mean is not None and over and all(model in rows for model in over):
         ratios = [goal_ratio(results, model) for model in over]
         measured_ratios = [value for value in ratios if value is not None]
         mean = geometric_mean(measured_ratios) if len(measured_ratios) == len(over) else None
-        yield Verdict(f"{len(over)} models", "geometric mean of ratios", suite.mean, mean)
+        yield GoalVerdict(f"{len(over)} models", "geometric mean of ratios", suite.mean, mean)

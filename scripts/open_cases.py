@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from beside import Arrays, Plan, distance
+from beside import Arrays, PairSettings, distance
 from goals import geometric_mean
 from onnx import TensorProto, helper, numpy_helper
 from operator_cases import OPSET, Array
@@ -169,7 +169,7 @@ HEAD = (
 
 
 def measure(
-    operator: Operator, sizes: Sequence[int], options: Options, plan: Plan, scratch: Path
+    operator: Operator, sizes: Sequence[int], options: Options, plan: PairSettings, scratch: Path
 ) -> Iterator[OpenRow]:
     """Yields a row for each size.  Raises TccError where tcc fails."""
     sources, opened, fixed = [], [], []
@@ -193,7 +193,7 @@ def open_rows(
     sizes: Sequence[int | str],
     lists: Mapping[str, Sequence[str]],
     feeds: Sequence[Arrays],
-    plan: Plan,
+    plan: PairSettings,
     scratch: Path,
 ) -> Iterator[OpenRow]:
     """Yields the row of each size.
@@ -210,7 +210,7 @@ def open_rows(
 
 
 def _rounds(
-    lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: Plan, scratch: Path
+    lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: PairSettings, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
     """Returns the times of each kind, one for each size in each round, and its outputs.
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
-from reduction import MODEL, Array, Candidate, Trials, reduce_model
+from reduction import MODEL, Array, ReductionCandidate, Trials, reduce_model
 from tcc import runtime
 from tcc.cli.compare import compare
 from tcc.driver import compile_model, evaluate_model
@@ -129,7 +129,7 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
     return False
 
 
-def reduce_planted(number: int, folder: Path) -> tuple[Candidate, int]:
+def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
     """Returns the reduced model of fault `number`, and the number of trials.
 
     In some graphs the fault does not show: both functions agree on the values, or a rewrite removes

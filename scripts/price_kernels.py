@@ -46,14 +46,14 @@ UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Buffer:
+class KernelBuffer:
     bytes: int
     constant: bool
     dtype: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class ScheduleCandidate:
     """One schedule of a kernel, and its tile program."""
 
     group: TileGroup
@@ -64,10 +64,10 @@ class Candidate:
     def units(self) -> int:
         return prod(as_int(extent(axis)) or 0 for axis in self.kernel.axes)
 
-    def buffers(self) -> list[Buffer]:
+    def buffers(self) -> list[KernelBuffer]:
         """Returns the operands and results of a launch."""
         return [
-            Buffer((as_int(b.size) or 0) * b.dtype.bytes, b.constant, b.dtype.name)
+            KernelBuffer((as_int(b.size) or 0) * b.dtype.bytes, b.constant, b.dtype.name)
             for b in self.group.buffers
             if b.scope is not MemorySpace.LOCAL
         ]
@@ -231,7 +231,7 @@ class Sample:
     """The chosen schedule, first, and others drawn from `size` schedules; `refused` counts drawn
     schedules that could not be lowered."""
 
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[ScheduleCandidate, ...]
     size: int
     refused: int
 
@@ -242,7 +242,7 @@ def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample
     drawn = Random(f"{seed} {kernel.name}").sample(schedules, min(count, len(schedules)))
     compiled_choice = kernel.bound.group, kernel.bound.schedule
     assert isinstance(compiled_choice[1], Schedule)
-    candidates: dict[str, Candidate] = {}
+    candidates: dict[str, ScheduleCandidate] = {}
     refused = 0
     for group, schedule in (compiled_choice, *drawn):
         try:
@@ -251,5 +251,5 @@ def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample
         except TccError:
             refused += 1
             continue
-        candidates.setdefault(kernel_text(tile), Candidate(group, schedule, tile))
+        candidates.setdefault(kernel_text(tile), ScheduleCandidate(group, schedule, tile))
     return Sample(tuple(candidates.values()), len(schedules), refused)

@@ -16,7 +16,7 @@ from environment import ROOT
 from peaks import Calm, Peaks
 from price_kernels import ModelKernel, Planned, planned, sample
 from price_report import completed, met, summary, table, together
-from price_times import Code, Effort, Rounds, Schedules
+from price_times import Effort, KernelCode, Rounds, Schedules
 from processor import processor_line
 from tcc.errors import TccError, UserError
 from tcc.options import read_options
@@ -33,7 +33,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Prices:
+class ModelPrices:
     """Prices of a model's kernels, by the number of threads as text."""
 
     def __init__(self, model: Planned, threads: Sequence[int]) -> None:
@@ -57,7 +57,7 @@ class Clock:
         self._folder: Path | None = None
         self._peaks: Peaks | None = None
 
-    def times(self, code: Code, processor: str) -> dict[str, Rounds]:
+    def times(self, code: KernelCode, processor: str) -> dict[str, Rounds]:
         """Returns the rounds by the number of threads as text: kept ones, or measured now."""
         key_text = repr((code.digest, processor, self._threads, self._effort))
         times_file = TIMES_FOLDER / f"{hashlib.sha256(key_text.encode()).hexdigest()[:32]}.json"
@@ -87,7 +87,7 @@ def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     threads = sorted({1, arguments.threads})
     say(f"{path.stem}: planning")
     model = planned(path, options)
-    processor, prices = processor_line(model.backend.target), Prices(model, threads)
+    processor, prices = processor_line(model.backend.target), ModelPrices(model, threads)
     kernels, left_out = kernels_to_time(model, prices, arguments)
     rows = []
     with ExitStack() as stack:
@@ -96,7 +96,7 @@ def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
             drawn = sample(model, kernel, arguments.sample, arguments.seed)
             count = f"{len(drawn.candidates)} of {drawn.size} schedules"
             say(f"{path.stem} {number}/{len(kernels)}: {kernel.name}, {count}")
-            code = Code(drawn.candidates, model.backend.target, model.weights)
+            code = KernelCode(drawn.candidates, model.backend.target, model.weights)
             times = clock.times(code, processor)
             priced = [prices.of(c.group, c.schedule) for c in drawn.candidates]
             rows.append(
@@ -128,7 +128,7 @@ def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def kernels_to_time(
-    model: Planned, prices: Prices, arguments: argparse.Namespace
+    model: Planned, prices: ModelPrices, arguments: argparse.Namespace
 ) -> tuple[list[ModelKernel], dict[str, str]]:
     """Returns the kernels to time, and the reasons why others are left out."""
     parts = [part for part in arguments.only.split(",") if part]

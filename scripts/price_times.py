@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from environment import ROOT
 from peaks import Calm, undisturbed
-from price_kernels import Buffer, Candidate
+from price_kernels import KernelBuffer, ScheduleCandidate
 from tcc.backends.artifact.toolchain import (
     RUNTIME_FLAGS,
     find_toolchain,
@@ -83,11 +83,13 @@ class _Work(ctypes.Structure):
     )
 
 
-class Code:
+class KernelCode:
     """The native code of one kernel's schedules, and the sizes of their buffers; `weights` are the
     bytes of all the model's constants."""
 
-    def __init__(self, candidates: Sequence[Candidate], target: Target, weights: int) -> None:
+    def __init__(
+        self, candidates: Sequence[ScheduleCandidate], target: Target, weights: int
+    ) -> None:
         self.names = [f"schedule{n}" for n in range(len(candidates))]
         jobs = len(os.sched_getaffinity(0))
         compiled = compile_kernels([c.kernel for c in candidates], self.names, target, jobs)
@@ -109,13 +111,13 @@ class Code:
 class Schedules:
     """Linked code that can run.  Raises ToolError where linking fails."""
 
-    def __init__(self, code: Code, folder: Path) -> None:
+    def __init__(self, code: KernelCode, folder: Path) -> None:
         self._library = ctypes.CDLL(str(_linked(code.objects, folder / code.digest)))
         self._library.times.restype = ctypes.c_int64
         entries = (getattr(self._library, name) for name in code.names)
         self._entries = [ctypes.cast(entry, ctypes.c_void_p) for entry in entries]
         self._units = code.units
-        self.memory = Memory(code.buffers, code.rotated)
+        self.memory = KernelMemory(code.buffers, code.rotated)
         self._stride = -(-code.scratch // _PAGE) * _PAGE + _PAGE
         self._scratch = bytearray()
 
@@ -155,7 +157,7 @@ class Schedules:
         return float(np.median(out[:count])) * 1e-9
 
 
-class Memory:
+class KernelMemory:
     """Places for the buffers of a kernel, on huge pages where the system grants them.
 
     `table` has a row of addresses for each copy of the constants.  All copies take about `rotated`
@@ -163,9 +165,9 @@ class Memory:
     Where schedules pack constants differently, each place fits the largest.
     """
 
-    def __init__(self, buffers: Sequence[Sequence[Buffer]], rotated: int) -> None:
+    def __init__(self, buffers: Sequence[Sequence[KernelBuffer]], rotated: int) -> None:
         largest = [
-            Buffer(
+            KernelBuffer(
                 max(b.bytes for b in column_buffers),
                 column_buffers[0].constant,
                 column_buffers[0].dtype,

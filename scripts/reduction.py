@@ -26,7 +26,7 @@ _LIKE_SIZES = 64  # the most elements of an integer vector that becomes a consta
 
 
 @dataclass(frozen=True)
-class Candidate:
+class ReductionCandidate:
     """A model and the arrays of its inputs."""
 
     proto: onnx.ModelProto
@@ -72,7 +72,7 @@ class Trials:
                 self._verdicts[digest] = verdict == "fails"
         self.count = 0
 
-    def fail(self, candidate: Candidate) -> bool:
+    def fail(self, candidate: ReductionCandidate) -> bool:
         """Returns True where the candidate still fails."""
         digest = hashlib.sha256(f"{self._question} {candidate.digest}".encode()).hexdigest()
         if digest not in self._verdicts:
@@ -87,7 +87,7 @@ class Trials:
         return self._verdicts[digest]
 
 
-def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> Candidate:
+def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> ReductionCandidate:
     """Returns the smallest model found that fails as `model` does with `inputs`.
 
     Raises UserError where the model itself does not fail, once its nodes are written anew.
@@ -126,7 +126,7 @@ class Pieces:
 
     def candidate(
         self, numbers: Sequence[int], outputs: Sequence[str] | None = None
-    ) -> Candidate | None:
+    ) -> ReductionCandidate | None:
         """Returns the model of these nodes; without `outputs`, its outputs are the values that none
         of its nodes reads.  None where the model would need a value that was not recorded."""
         layers = [self._source.layers[number] for number in numbers]
@@ -141,7 +141,7 @@ class Pieces:
             path = Path(folder, MODEL)
             names = self._source.write(path, numbers, self._values, outputs, self._fixed)
             proto = onnx.load(path)
-        return Candidate(proto, {name: self._values[name] for name in names})
+        return ReductionCandidate(proto, {name: self._values[name] for name in names})
 
 
 def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
@@ -192,7 +192,7 @@ def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> lis
 # ---- within the nodes ---------------------------------------------------------------------------
 
 
-def simplified(candidate: Candidate, trials: Trials) -> Candidate:
+def simplified(candidate: ReductionCandidate, trials: Trials) -> ReductionCandidate:
     """Returns the candidate without the parts that the failure does not need: outputs, optional
     inputs, attributes, sizes."""
     for step in (_fewer_outputs, _fewer_operands, _fewer_attributes, _smaller):
@@ -206,33 +206,33 @@ def simplified(candidate: Candidate, trials: Trials) -> Candidate:
     return candidate
 
 
-def _fewer_outputs(candidate: Candidate) -> Iterator[Candidate]:
+def _fewer_outputs(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
     outputs = candidate.proto.graph.output
     for number in range(len(outputs) if len(outputs) > 1 else 0):
         proto = _copied(candidate.proto)
         del proto.graph.output[number]
-        yield Candidate(proto, candidate.arrays)
+        yield ReductionCandidate(proto, candidate.arrays)
 
 
-def _fewer_operands(candidate: Candidate) -> Iterator[Candidate]:
+def _fewer_operands(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
     """Yields candidates without the last input of a node; the checker refuses those where it is not
     optional."""
     for number, node in enumerate(candidate.proto.graph.node):
         if len(node.input) > 1:
             proto = _copied(candidate.proto)
             del proto.graph.node[number].input[-1]
-            yield _without_unread(Candidate(proto, candidate.arrays))
+            yield _without_unread(ReductionCandidate(proto, candidate.arrays))
 
 
-def _fewer_attributes(candidate: Candidate) -> Iterator[Candidate]:
+def _fewer_attributes(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
     for number, node in enumerate(candidate.proto.graph.node):
         for place in range(len(node.attribute)):
             proto = _copied(candidate.proto)
             del proto.graph.node[number].attribute[place]
-            yield Candidate(proto, candidate.arrays)
+            yield ReductionCandidate(proto, candidate.arrays)
 
 
-def _smaller(candidate: Candidate) -> Iterator[Candidate]:
+def _smaller(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
     """Yields candidates with all dimensions of one size cut to another, in inputs, weights and
     lists of sizes; then with one axis of one array cut."""
     arrays = dict(candidate.arrays)
@@ -253,7 +253,7 @@ def _less(size: int) -> list[int]:
     return sorted({1, 2, size // 2} - {size})
 
 
-def _cut(candidate: Candidate, arrays: Mapping[str, Array]) -> Candidate:
+def _cut(candidate: ReductionCandidate, arrays: Mapping[str, Array]) -> ReductionCandidate:
     proto = _copied(candidate.proto)
     for tensor in proto.graph.initializer:
         tensor.CopyFrom(onnx.numpy_helper.from_array(arrays[tensor.name], tensor.name))
@@ -261,7 +261,7 @@ def _cut(candidate: Candidate, arrays: Mapping[str, Array]) -> Candidate:
         element = value.type.tensor_type.elem_type
         shape = arrays[value.name].shape
         value.CopyFrom(onnx.helper.make_tensor_value_info(value.name, element, shape))
-    return Candidate(proto, {name: arrays[name] for name in candidate.arrays})
+    return ReductionCandidate(proto, {name: arrays[name] for name in candidate.arrays})
 
 
 def _sliced(array: Array, size: int, less: int) -> Array:
@@ -271,7 +271,7 @@ def _sliced(array: Array, size: int, less: int) -> Array:
     return np.ascontiguousarray(shortened)
 
 
-def _without_unread(candidate: Candidate) -> Candidate:
+def _without_unread(candidate: ReductionCandidate) -> ReductionCandidate:
     """Returns the candidate without inputs and weights that nothing reads any more."""
     graph = candidate.proto.graph
     read_names = {name for node in graph.node for name in node.input}
@@ -281,12 +281,12 @@ def _without_unread(candidate: Candidate) -> Candidate:
     for value in [value for value in graph.input if value.name not in read_names]:
         graph.input.remove(value)
     names = {value.name for value in graph.input}
-    return Candidate(
+    return ReductionCandidate(
         candidate.proto, {name: array for name, array in candidate.arrays.items() if name in names}
     )
 
 
-def _valid(candidate: Candidate) -> bool:
+def _valid(candidate: ReductionCandidate) -> bool:
     """Returns True where ONNX's checker and its inference of sizes accept the model."""
     try:
         onnx.checker.check_model(candidate.proto)

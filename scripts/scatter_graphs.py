@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 from bench_table import aligned
-from beside import Arrays, Plan, beside
+from beside import Arrays, PairSettings, beside
 from environment import ROOT
 from goals import geometric_mean
 from processor import processor_line
-from subgraph.writer import Draw, Graph, Writer, drawn, model_of
+from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw, drawn, model_of
 from tcc.cli.peers.rounds import best_ratio, paired_ratio
 from tcc.driver import resolve_targets
 from tcc.options import Options
@@ -31,12 +31,12 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 
 @dataclass(frozen=True, slots=True)
-class Scatter:
+class ScatterGraph:
     """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
 
     `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
     "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` names the
-    distribution of indices, as in `subgraph.writer.Draw`.
+    distribution of indices, as in `subgraph.writer.ValueDraw`.
     """
 
     form: str
@@ -52,10 +52,14 @@ class Scatter:
         sizes = f"{self.updates} to {self.rows} x {self.width}"
         return f"{self.form}, {self.reduction}, {sizes}, {self.draw}, {self.dtype}"
 
-    def graph(self) -> Graph:
-        w, draw = Writer(), Draw(self.draw, self.rows)
+    def graph(self) -> DrawnGraph:
+        w, draw = GraphWriter(), ValueDraw(self.draw, self.rows)
         shape = (self.rows,) if self.width == 1 and self.form == "elements" else self._shape
-        values = Draw("uniform", 0.99, 1.01) if self.reduction == "mul" else Draw("steps", 0.125)
+        values = (
+            ValueDraw("uniform", 0.99, 1.01)
+            if self.reduction == "mul"
+            else ValueDraw("steps", 0.125)
+        )
         start = np.full(shape, 1 if self.reduction in ("mul", "min") else 0)
         start_name = w.constant(start, self.dtype)
         if self.form in ("bag", "nd"):
@@ -66,7 +70,7 @@ class Scatter:
             )  # fmt: skip
         axis = int(self.form == "lines")
         count = (self.updates, *shape[1:]) if not axis else (shape[0], self.updates)
-        where = w.input("where", *count, dtype="int64", draw=Draw(self.draw, shape[axis]))
+        where = w.input("where", *count, dtype="int64", draw=ValueDraw(self.draw, shape[axis]))
         updates = w.input("updates", *count, dtype=self.dtype, draw=values)
         return w.graph(
             w.op("ScatterElements", start_name, where, updates, axis=axis,
@@ -77,12 +81,12 @@ class Scatter:
     def _shape(self) -> tuple[int, ...]:
         return (self.width, self.rows) if self.form == "lines" else (self.rows, self.width)
 
-    def _updates(self, w: Writer, values: Draw) -> str:
+    def _updates(self, w: GraphWriter, values: ValueDraw) -> str:
         if self.form == "nd":
             return w.input("updates", self.updates, self.width, dtype=self.dtype, draw=values)
         table = w.weight("table", 50_000, self.width, draw=values)
         return w.op("Gather", table, w.input("ids", self.updates, dtype="int64",
-                                             draw=Draw("below", 50_000)))  # fmt: skip
+                                             draw=ValueDraw("below", 50_000)))  # fmt: skip
 
     def expected(self, feed: Arrays) -> np.ndarray:
         """Returns the result in float64 or int64: updates are combined one after another."""
@@ -103,39 +107,39 @@ class Scatter:
         return y
 
 
-SCATTERS: tuple[Scatter, ...] = (
-    Scatter("bag", 1, 1, 64),
-    Scatter("bag", 1000, 100, 64, "rising"),
-    Scatter("bag", 20_480, 2048, 128, "rising"),
-    Scatter("bag", 100_000, 1000, 32),
-    Scatter("bag", 100_000, 10_000, 256, "skewed"),
-    Scatter("bag", 1_000_000, 10_000, 16, "skewed"),
-    Scatter("bag", 200_000, 50_000, 1, "rising"),
-    Scatter("nd", 1, 1_000_000, 1),
-    Scatter("nd", 1_000_000, 1_000_000, 1),
-    Scatter("nd", 1_000_000, 1000, 1, "skewed"),
-    Scatter("nd", 100_000, 100_000, 16),
-    Scatter("nd", 10_000, 1_000_000, 8),
-    Scatter("nd", 100_000, 10_000, 64, "skewed", "max"),
-    Scatter("nd", 10_000, 1000, 32, "below", "mul"),
-    Scatter("nd", 100_000, 100, 256, "skewed", "min"),
-    Scatter("nd", 1_000_000, 100_000, 1, "skewed", "add", "int64"),
-    Scatter("elements", 1_000_000, 1_000_000, 1),
-    Scatter("elements", 1_000_000, 10_000, 1, "skewed", "max"),
-    Scatter("elements", 100_000, 10_000, 16),
-    Scatter("elements", 1000, 100, 256, "skewed"),
-    Scatter("lines", 4096, 1024, 256),
-    Scatter("elements", 200_000, 1000, 1, "below", "add", "int64"),
-    Scatter("nd", 50_000, 5000, 8, "below", "add", "float64"),
-    Scatter("elements", 17, 5, 3, "below", "mul"),
-    Scatter("nd", 100_000, 10_000, 64, "skewed"),
-    Scatter("nd", 100_000, 1000, 256),
-    Scatter("elements", 1_000_000, 1000, 1, "skewed", "min"),
+SCATTERS: tuple[ScatterGraph, ...] = (
+    ScatterGraph("bag", 1, 1, 64),
+    ScatterGraph("bag", 1000, 100, 64, "rising"),
+    ScatterGraph("bag", 20_480, 2048, 128, "rising"),
+    ScatterGraph("bag", 100_000, 1000, 32),
+    ScatterGraph("bag", 100_000, 10_000, 256, "skewed"),
+    ScatterGraph("bag", 1_000_000, 10_000, 16, "skewed"),
+    ScatterGraph("bag", 200_000, 50_000, 1, "rising"),
+    ScatterGraph("nd", 1, 1_000_000, 1),
+    ScatterGraph("nd", 1_000_000, 1_000_000, 1),
+    ScatterGraph("nd", 1_000_000, 1000, 1, "skewed"),
+    ScatterGraph("nd", 100_000, 100_000, 16),
+    ScatterGraph("nd", 10_000, 1_000_000, 8),
+    ScatterGraph("nd", 100_000, 10_000, 64, "skewed", "max"),
+    ScatterGraph("nd", 10_000, 1000, 32, "below", "mul"),
+    ScatterGraph("nd", 100_000, 100, 256, "skewed", "min"),
+    ScatterGraph("nd", 1_000_000, 100_000, 1, "skewed", "add", "int64"),
+    ScatterGraph("elements", 1_000_000, 1_000_000, 1),
+    ScatterGraph("elements", 1_000_000, 10_000, 1, "skewed", "max"),
+    ScatterGraph("elements", 100_000, 10_000, 16),
+    ScatterGraph("elements", 1000, 100, 256, "skewed"),
+    ScatterGraph("lines", 4096, 1024, 256),
+    ScatterGraph("elements", 200_000, 1000, 1, "below", "add", "int64"),
+    ScatterGraph("nd", 50_000, 5000, 8, "below", "add", "float64"),
+    ScatterGraph("elements", 17, 5, 3, "below", "mul"),
+    ScatterGraph("nd", 100_000, 10_000, 64, "skewed"),
+    ScatterGraph("nd", 100_000, 1000, 256),
+    ScatterGraph("elements", 1_000_000, 1000, 1, "skewed", "min"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScatterRow:
     """A timed graph: seconds of both runtimes, the median of the rounds' ratios, and the ratio of
     the best rounds."""
 
@@ -156,7 +160,7 @@ class Differs(Exception):
     """Raised for a result that is not the expected one."""
 
 
-def measure(scatter: Scatter, folder: Path, plan: Plan) -> Row:
+def measure(scatter: ScatterGraph, folder: Path, plan: PairSettings) -> ScatterRow:
     """Compiles, compares and times one graph.  Raises `Differs` where a result is wrong."""
     graph, name = scatter.graph(), scatter.name
     model, artifact = folder / "model.onnx", folder / "model.so"
@@ -175,10 +179,10 @@ def measure(scatter: Scatter, folder: Path, plan: Plan) -> Row:
     times = beside(artifact, model, feed, plan, see=see)
     rounds = times["tcc"].rounds, [times["ort"].rounds]
     ratios = paired_ratio(*rounds), best_ratio(*rounds)
-    return Row(name, times["tcc"].median, times["ort"].median, *ratios)
+    return ScatterRow(name, times["tcc"].median, times["ort"].median, *ratios)
 
 
-def table(rows: Sequence[Row], plan: Plan) -> str:
+def table(rows: Sequence[ScatterRow], plan: PairSettings) -> str:
     """Returns the rows of one number of threads as text."""
     name = "graph: updates to rows x width, indices, dtype"
     head = (name, "tcc ms", "ort ms", "ratio", "best", "")
@@ -204,9 +208,9 @@ def _head() -> str:
     )
 
 
-def _rows(scatters: Iterable[Scatter], plan: Plan) -> tuple[list[Row], bool]:
+def _rows(scatters: Iterable[ScatterGraph], plan: PairSettings) -> tuple[list[ScatterRow], bool]:
     """Times and prints the graphs; returns their rows, and whether results of a graph differ."""
-    rows: list[Row] = []
+    rows: list[ScatterRow] = []
     differs = False
     for scatter in scatters:
         with tempfile.TemporaryDirectory() as folder:
@@ -226,7 +230,7 @@ def main(page: str) -> int:
     scatters = [s for s in SCATTERS if arguments.only.search(s.name)]
     text, bad, count = _head(), not scatters, 0
     for threads in sorted(set(arguments.threads)):
-        plan = Plan(threads, arguments.rounds, arguments.seconds)
+        plan = PairSettings(threads, arguments.rounds, arguments.seconds)
         rows, differs = _rows(scatters, plan)
         bad |= differs or any(row.ratio < _MIN_RATIO for row in rows)
         count += len(rows) == len(SCATTERS)

@@ -1,4 +1,7 @@
-"""The user's cache.  Its files become part of programs, so only the user may have written them."""
+"""The user's cache.
+
+Its files become part of compiled programs, so nobody but the user may be able to write them.
+"""
 
 import grp
 import os
@@ -14,8 +17,10 @@ _HINT = "set XDG_CACHE_HOME to a folder that belongs to you and that only you ma
 
 
 def cache_folder() -> Path:
-    """Returns `tcc` in the user's cache folder, which may not exist; raises ToolError if there is
-    no home folder."""
+    """Returns the path of `tcc` in the user's cache folder; the folder may not exist.
+
+    Raises ToolError if the user has no home folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(base) if base else Path.home() / ".cache").resolve() / "tcc"
@@ -24,8 +29,10 @@ def cache_folder() -> Path:
 
 
 def make_own(folder: Path) -> None:
-    """Creates the folder and missing parents for the user alone; other errors of the system are
-    ignored.  Raises ToolError as `check_own` does."""
+    """Creates the folder and its missing parents with access for the user alone.
+
+    Errors of the file system are ignored. Raises ToolError as `check_own` does.
+    """
     with suppress(OSError):
         for place in (*reversed(folder.parents), folder):
             place.mkdir(mode=0o700, exist_ok=True)
@@ -35,7 +42,7 @@ def make_own(folder: Path) -> None:
 def check_own(paths: Iterable[Path]) -> None:
     """Raises ToolError if a user other than root and the caller could have replaced one of `paths`.
 
-    The paths are absolute.  The owner and mode of each path and of all its parents are checked.  A
+    The paths are absolute. The owner and mode of each path and of all its parents are checked. A
     missing path is an error too.
     """
     trusted, paths = _trusted(), {*paths}
@@ -60,14 +67,17 @@ def check_own(paths: Iterable[Path]) -> None:
 
 def _trusted() -> set[int]:
     owners = {0, os.geteuid()}
-    # In a user namespace, the system's root may appear as the overflow user.
+    # In a user namespace, root of the host may appear as the overflow user.
     if Path("/proc/self/uid_map").read_text().split() != ["0", "0", str(2**32 - 1)]:
         owners.add(int(Path("/proc/sys/fs/overflowuid").read_text()))
     return owners
 
 
 def _others_write(status: os.stat_result) -> bool:
-    """True where other users may write to the path; in sticky folders they cannot replace files."""
+    """True if other users may write to the path.
+
+    A sticky folder counts as safe, because other users cannot replace files in it.
+    """
     if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
         return False
     everyone, group = status.st_mode & stat.S_IWOTH, status.st_mode & stat.S_IWGRP
@@ -75,8 +85,11 @@ def _others_write(status: os.stat_result) -> bool:
 
 
 def _is_private(group: int) -> bool:
-    """True for the group of root, and for a group with the user's name and no other member, which
-    many systems have."""
+    """True if the group has no other members.
+
+    It is the group of root, or a group with the user's name and no other member, as many systems
+    have for each user.
+    """
     with suppress(KeyError):
         user, entry = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
         if (user.pw_gid, user.pw_name) == (group, entry.gr_name):

@@ -1,8 +1,8 @@
-"""The communication library libtcc_comm.so, from runtime/src/comm.
+"""The communication library libtcc_comm.so, built from runtime/src/comm.
 
     python -m tcc.backends.artifact.comm_library FOLDER
 
-compiles it into FOLDER for this machine.  A wheel holds it in tcc/runtime/lib.
+This compiles it into FOLDER for this machine. A wheel ships it in tcc/runtime/lib.
 """
 
 import sys
@@ -12,15 +12,15 @@ from tcc.backends.artifact.toolchain import Toolchain, build_library, find_toolc
 from tcc.errors import ToolError
 
 LIBRARY = "libtcc_comm.so"
-# -O3 vectorises the loops of reduce.c.  The library stays loaded (nodelete), because it registers
-# functions for forks and the end of the process.
+# -O3 vectorises the loops of reduce.c. nodelete keeps the library loaded, because it registers
+# handlers for forks and for the end of the process.
 FLAGS = (
     "-std=c11", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-g0",
     "-Wall", "-Wextra", "-Wl,-z,nodelete", f"-Wl,-soname,{LIBRARY}",
 )  # fmt: skip
 
 
-# Files that the runtime contains too.
+# C files that artifacts contain too, as part of the runtime.
 _SHARED = ("alloc", "launchers", "notes", "sha256", "sized", "status")
 
 
@@ -36,7 +36,7 @@ def comm_sources() -> tuple[Path, ...]:
 def build_comm_library(toolchain: Toolchain, folder: Path) -> Path:
     """Writes libtcc_comm.so into `folder`, completely or not at all, and returns its path.
 
-    Raises ToolError where the compiler fails or the folder cannot be written.
+    Raises ToolError if the compiler fails or the folder cannot be written.
     """
     base = runtime_folder()
     flags = (*FLAGS, f"-I{base / 'include'}", f"-I{base / 'src'}")

@@ -1,4 +1,4 @@
-"""Encodes a program as bytes that runtime/src/program.c reads, and decodes it."""
+"""Encodes a program as the bytes that runtime/src/program.c reads, and decodes it."""
 
 import struct
 import zlib
@@ -38,21 +38,21 @@ from tcc.ir.types import DTYPES, DType
 
 MAGIC = 0x0147525043435474
 VERSION = 9
-COLLECTIVES = 10  # the version of programs that need a comm
-GROUPS = 11  # the version of programs with groups of ranks
+COLLECTIVES = 10  # the format's version for programs that need a comm
+GROUPS = 11  # the format's version for programs with groups of ranks
 HEADER_WORDS = 5
 MAX_DEPTH = 64
 
-# Rows of one class differ in the meaning of their operands, not in their fields.
+# Instructions of one class have the same fields; the class alone does not say what they mean.
 _BY_CODE = {CODES[row.node]: row for row in INSTRUCTIONS}
-_LIST = 3 << 8 | 64  # their types are in the ports' texts
+_LIST = 3 << 8 | 64  # the ports' texts say what the lists hold
 _DTYPES = {(dtype.dlpack, dtype.bits): dtype for dtype in DTYPES.values()}
 
 
 def encode_program(program: Program) -> bytes:
-    """Returns the bytes of `program`, equal for equal programs.
+    """Returns the bytes of `program`; equal programs give equal bytes.
 
-    Raises InternalError where a number does not fit in 64 bits; the runtime checks the rest.
+    Raises InternalError if a number does not fit in 64 bits. The runtime checks everything else.
     """
     writer = _Writer()
     writer.program(program)
@@ -98,7 +98,7 @@ class _Writer(WordWriter):
         self.body(program.body)
 
     def place(self, place: Place) -> None:
-        """Writes the code of a place and two numbers, 0 for those that it lacks."""
+        """Writes the code of a place and two numbers; a number that the place lacks is 0."""
         numbers = [getattr(place, field.name) for field in row_of(place).fields]
         self.put(PLACE_CODES[type(place)], *numbers, *(0 for _ in range(2 - len(numbers))))
 
@@ -143,11 +143,12 @@ class _Writer(WordWriter):
                 self.put(len(ref.dims), *ref.dims)
 
 
-# ---- and back -----------------------------------------------------------------------------------
+# ---- decoding ------------------------------------------------------------------------------------
 
 
 def decode_program(data: bytes) -> Program:
-    """Returns the program that `encode_program` encoded as `data`; raises UserError if damaged."""
+    """Returns the program that `encode_program` encoded as `data`; raises UserError if it is
+    damaged."""
     if len(data) < HEADER_WORDS * 8 or len(data) % 8:
         raise _damaged("it has no header")
     magic, version, words, string_bytes, crc = struct.unpack_from(f"<{HEADER_WORDS}q", data)
@@ -175,7 +176,8 @@ def _damaged(why: str) -> UserError:
 
 
 class _Reader:
-    """Reads words in order; IndexError, KeyError or ValueError mean damage."""
+    """Reads words in order; an IndexError, KeyError or ValueError means that the data is
+    damaged."""
 
     def __init__(self, words: tuple[int, ...], strings: bytes, grouped: bool) -> None:
         self._words, self._strings, self._at = words, strings, HEADER_WORDS

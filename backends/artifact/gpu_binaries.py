@@ -10,7 +10,7 @@ from tcc.ir.types import DTYPES
 
 MAGIC = 0x01474D4943435474
 VERSION = 3
-# Images begin at multiples of this; so do the blob and the table itself.
+# Each image starts at a multiple of this many bytes; so do the blob and the table itself.
 ALIGNMENT = 64
 _HOST_CALLS = 1
 
@@ -31,26 +31,28 @@ class BinaryKind(Enum):
 
 
 class Param(Enum):
-    """Kinds of kernel parameters; those not filled from the launch are null pointers."""
+    """Kinds of kernel parameters; a parameter that the launch does not fill is a null pointer."""
 
     POINTER = 0  # the launch's next buffer
     INT64 = 1  # the launch's next integer
     NULL = 2
-    TENSOR_MAP = 3  # the kernel's next tensor map, over the launch's buffer that it names
+    TENSOR_MAP = 3  # the kernel's next tensor map; it names a buffer of the launch
 
 
-# CUDA's numbers of element types; the spans of swizzled bytes, by CUDA's number.
+# CUDA's numbers of element types. SWIZZLES has the swizzle spans in bytes, at the index that is
+# their number in CUDA.
 _MAP_TYPES = MappingProxyType({"f16": 6, "bf16": 9})
 SWIZZLES = (0, 32, 64, 128)
 
 
 @frozen
 class TensorMap:
-    """A tensor in the launch's buffer at place `buffer`, for NVIDIA's copy engine.
+    """Describes a tensor in a buffer of the launch to NVIDIA's copy engine (TMA).
 
-    `sizes` and `strides` in elements of `dtype` (f16 or bf16), outermost first, the last stride 1;
-    `box` is what one copy moves, of rows swizzled in spans of `swizzle` bytes (0: not at all).
-    Elements outside of the tensor read as zero.
+    `buffer` is the position of the buffer. `sizes` and `strides` count elements of `dtype` (f16 or
+    bf16), the outermost axis first; the last stride is 1. `box` is the shape that one copy moves.
+    Its rows are swizzled in spans of `swizzle` bytes; 0 means that they are not. Elements outside
+    the tensor read as zero.
     """
 
     buffer: int
@@ -63,12 +65,12 @@ class TensorMap:
 
 @frozen
 class GpuKernel:
-    """One kernel as compiled for one architecture.
+    """A kernel compiled for one architecture.
 
-    `shared` is bytes of dynamic shared memory, `warps` all warps of a block, `params` are in the
-    order of the code.  Kernels may share an image.  `maps` are those of the parameters, in order.
-    `stays`: the kernel is persistent, so a launch needs no more programs than the device holds at
-    once.
+    `shared` is the number of bytes of dynamic shared memory, and `warps` the number of warps of a
+    block. `params` has the parameters in order, and `maps` the tensor maps among them in order.
+    Kernels may share an image. `stays`: the kernel is persistent, so a launch needs no more thread
+    blocks than the device holds at once.
     """
 
     symbol: str
@@ -85,9 +87,9 @@ class GpuKernel:
 class GpuVariant:
     """All kernels of a program for `arch` (sm_90, sm_90a, gfx942), in the program's order.
 
-    CUDA's machine code runs on its architecture and later ones of the same generation, PTX on all
-    later ones; with a letter behind the number, and on HIP, both run on that architecture only.
-    `needs` is the oldest driver that loads the code, for people.
+    CUDA's machine code runs on its architecture and on later ones of the same generation; PTX runs
+    on all later ones. With a letter after the number, and on HIP, both run on that architecture
+    only. `needs` is a text for people: the oldest driver that loads the code.
     """
 
     arch: str
@@ -98,9 +100,10 @@ class GpuVariant:
 
 @frozen
 class GpuImages:
-    """The kernels of one program for several architectures of one platform.
+    """The kernels of a program for several architectures of one platform.
 
-    `allow_host`: functions that only the host has may be called, with copies there and back.
+    `allow_host`: operations without a GPU kernel may run as functions of the host, with copies
+    there and back.
     """
 
     platform: Platform
@@ -109,10 +112,9 @@ class GpuImages:
 
 
 def encode_images(images: GpuImages) -> bytes:
-    """Returns the bytes of the table, equal for equal images.
+    """Returns the bytes of the table; equal images give equal bytes.
 
-    Raises InternalError where variants do not fit the platform or have different numbers of
-    kernels.
+    Raises InternalError if variants do not fit the platform or have different numbers of kernels.
     """
     _check(images)
     writer = _Writer()
@@ -175,6 +177,9 @@ class _Writer(WordWriter):
 
 
 def _stored(kernel: GpuKernel, form: BinaryKind) -> bytes:
-    """Returns the image as stored: PTX ends with a zero, because the driver reads a C string."""
+    """Returns the image as the table stores it.
+
+    PTX ends with a zero byte, because the driver reads a C string.
+    """
     text = form is BinaryKind.PTX and not kernel.image.endswith(b"\0")
     return kernel.image + b"\0" if text else kernel.image

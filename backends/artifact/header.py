@@ -1,4 +1,4 @@
-"""The C header of an artifact: its ports and sizes, tcc.h and tcc_pool.h in one file."""
+"""The C header of an artifact: its ports and sizes, and the texts of tcc.h and tcc_pool.h."""
 
 import re
 from math import prod
@@ -10,9 +10,9 @@ from tcc.known import all_known
 
 
 def model_header(name: str, program: Program, manifest: dict[str, Any]) -> str:
-    """Returns C text that declares `<name>_api` and needs no other header of tcc.
+    """Returns the text of a header that declares `<name>_api` and includes no other header of tcc.
 
-    Sizes that are known at compile time are macros.  The size of the arena is the largest of all
+    Sizes that are known at compile time become macros. The arena size is the largest of all
     variants.
     """
     upper = name.upper()
@@ -55,7 +55,7 @@ const tcc_api *{name}_api(void);
 
 
 def comment_text(text: str) -> str:
-    """Returns text for a C comment; names of models must neither end a comment nor begin one."""
+    """Returns text for a C comment; it cannot end the comment or begin another."""
     printable = "".join(c if c.isprintable() else "?" for c in text)
     return re.sub(r"(?<=/)(?=\*)|(?<=\*)(?=/)", " ", printable)
 

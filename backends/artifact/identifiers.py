@@ -17,8 +17,11 @@ def transliterated(text: str) -> str:
 
 @cache
 def _letters(char: str) -> str:
-    """Returns the ASCII form of a letter: without accents, else its name in Unicode, else its code
-    point.  Combining accents are dropped."""
+    """Returns the ASCII form of a character.
+
+    This is the letter without accents, else its name in Unicode, else its code point. A combining
+    accent gives "".
+    """
     if char.isascii():
         return char if char.isalnum() else "_"
     base = unicodedata.normalize("NFKD", _SHARP.get(char, char))

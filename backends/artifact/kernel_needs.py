@@ -1,15 +1,15 @@
-"""Encodes the memory and the sizes that the kernels of a variant need in a launch.
+"""Encodes how much memory, and which sizes, the kernels of a variant need in a launch.
 
 The table is stored next to the code and not in the program, so that no byte of a program can change
-the memory that a kernel touches.  The runtime checks each launch against it
-(`runtime/src/needs.c`).  It is a row of integers, of seven bits a byte, lowest first; the lowest
+the memory that a kernel touches. The runtime checks each launch against it (`runtime/src/needs.c`).
+The table is a sequence of integers with seven bits in each byte, the lowest bits first. The lowest
 bit of an integer is its sign:
 
     scratch, then for each kernel
-      counts of its sizes, of instructions and of buffers
+      number of sizes, number of instructions, number of buffers
       least value, greatest value and divisor     of each size
-      IntOp, a, b       register `count of sizes + n`, from earlier registers or constants
-      units, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more where it is written
+      IntOp, a, b       register `number of sizes + n`, from earlier registers or constants
+      tiles, bytes of each buffer     4 * constant, or 4 * register + 2; 1 more if it is written
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,14 +34,14 @@ from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import element_count
 from tcc.passes.program.lower_sizes import SizeRegisters
 
-# The greatest value of a register.
+# The greatest value that a register can hold.
 _MOST = 2**63 - 1
 
 
 def encode_needs(kernels: Sequence[TileKernel], scratch: int) -> bytes:
-    """Returns the table of `kernels`, in the program's order.
+    """Returns the table of `kernels`, which are in the program's order.
 
-    Each kernel needs at most `scratch` bytes of private memory a thread.
+    Each kernel needs at most `scratch` bytes of private memory per thread.
     """
     numbers = [scratch]
     for kernel in kernels:
@@ -71,10 +71,10 @@ def _needs(kernel: TileKernel) -> list[int]:
 
 
 def _at_least(size: Index, sizes: Vars) -> Index:
-    """Returns a lower bound of a size of memory, for these `sizes` and any values of all others.
+    """Returns a lower bound of a size in bytes, as a formula over `sizes` alone.
 
-    A kernel is not given the other sizes.  Its accesses are inside of the buffer for all of their
-    values, so for the smallest values too.
+    The kernel does not receive the other variables of the formula. Its accesses stay inside the
+    buffer for all their values, so also for their smallest values, which the bound uses.
     """
     other_vars = [v for v in free_vars(size) if v not in sizes]
     dependent = [
@@ -87,12 +87,12 @@ def _at_least(size: Index, sizes: Vars) -> Index:
 
 
 def _all_rise(terms: Iterable[tuple[tuple[Atom, ...], int]]) -> bool:
-    """True where no term falls with any of its variables."""
+    """True if no term decreases when one of its variables increases."""
     return all(coeff > 0 and all(map(_rises, atoms)) for atoms, coeff in terms)
 
 
 def _rises(atom: Atom) -> bool:
-    """True where an atom is not negative and falls with none of its variables."""
+    """True if an atom is not negative and does not decrease when one of its variables increases."""
     lower = bounds(of_atom(atom))[0]
     if lower is None or lower < 0 or isinstance(atom, Remainder):
         return False
@@ -102,7 +102,7 @@ def _rises(atom: Atom) -> bool:
 
 
 def _digits(number: int) -> bytes:
-    """Returns the bytes of one integer; all but the last have their highest bit set."""
+    """Returns the bytes of an integer; the highest bit is set in all but the last."""
     value = 2 * number if number >= 0 else -2 * number - 1
     digits = bytearray()
     while value > 127:

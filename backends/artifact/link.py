@@ -1,5 +1,4 @@
-"""Links objects, runtime, program, manifest and weights into one shared library; writes its C
-header.
+"""Links objects, runtime, program, manifest and weights into a shared library, with a C header.
 
 Equal inputs give equal bytes: the linker runs in a new folder with fixed relative names, and its
 output depends neither on the folder nor on the time.
@@ -56,7 +55,7 @@ EXPORTS = (
     "__tvm_ffi__metadata_main",
     "__tvm_ffi__doc_main",
 )
-# Some tools fail for files above 2 GiB, so larger weights are a side file.
+# Some tools fail for files above 2 GiB, so larger weights go into a separate file.
 _MOST_EMBEDDED = 2 << 30
 
 _LINK_FLAGS = (
@@ -67,9 +66,9 @@ _LINK_FLAGS = (
 
 
 def c_name(text: str) -> str:
-    """Returns `text` as the name of an artifact's model: a C identifier that tcc does not reserve.
+    """Returns `text` as a valid name of an artifact: a C identifier that tcc does not reserve.
 
-    Keywords of C are allowed, because functions are called NAME_api and NAME_run.
+    Keywords of C are allowed, because the exported functions are called NAME_api and NAME_run.
     """
     name = transliterated(text) or "model"
     needs_prefix = name[0].isdigit() or is_reserved(name)
@@ -85,13 +84,15 @@ def link_artifact(
     triple: str = "",
     side_file: bool = False,
 ) -> dict[str, Any]:
-    """Writes the artifact `out`, and its C header beside it with the suffix `.h`.
+    """Writes the artifact `out`, and next to it its C header with the suffix `.h`.
 
-    The loader takes the first of the `variants` that the machine can run, GPUs before the CPU.
-    `name` is a C identifier (`c_name`).  Returns the manifest, which is `manifest` with abi, name,
-    inputs, outputs, variants and weights.  Listings are a section that no program loads.  Files are
-    written under other names, then renamed.  Raises InternalError for variants that do not fit each
-    other, and ToolError where no compiler is found, it fails, or `out` cannot be written.
+    The loader takes the first of the `variants` that the machine can run; GPUs come before the CPU.
+    `name` is a C identifier (`c_name`). The kernels' listings become a section that is not loaded.
+    Each file is written under another name and then renamed.
+
+    Returns the manifest: `manifest` extended by abi, name, inputs, outputs, variants and weights.
+    Raises InternalError if the variants do not fit each other. Raises ToolError if no compiler is
+    found, if it fails, or if `out` cannot be written.
     """
     programs = [decode_program(variant.program) for variant in variants]
     check_variants(variants, programs)
@@ -141,7 +142,8 @@ def _complete(
 
 
 def _listings(variants: Sequence[Variant]) -> dict[str, str]:
-    """Returns the listings by symbol; with several variants, by `variant number/symbol`."""
+    """Returns the listings by symbol, or by `variant number/symbol` if there are several
+    variants."""
     if len(variants) == 1:
         return dict(variants[0].listings)
     return {
@@ -154,7 +156,7 @@ def _listings(variants: Sequence[Variant]) -> dict[str, str]:
 def _write_inputs(
     folder: Path, variants: Sequence[Variant], manifest: str, name: str, section: Section
 ) -> int:
-    """Writes the input files of compiler and linker; returns the number of objects."""
+    """Writes the input files of compiler and linker, and returns the number of object files."""
     objects = [data for variant in variants for data in variant.objects]
     for i, data in enumerate(objects):
         (folder / f"object{i}.o").write_bytes(data)
@@ -169,8 +171,10 @@ def _write_inputs(
 
 
 def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
-    """Writes listings.h, which puts the listings into a section that no program loads; it is empty
-    if there are none."""
+    """Writes listings.h, which puts the listings into a section that is not loaded.
+
+    The file is empty if there are none.
+    """
     source = ""
     if listings:
         text = json.dumps(dict(listings)).encode()
@@ -190,7 +194,8 @@ def _write_listings(folder: Path, listings: Mapping[str, str]) -> None:
 
 
 def _artifact_source(variants: Sequence[Variant], name: str, section: Section) -> str:
-    """Returns C text with the artifact's variants, its manifest, and the two exports."""
+    """Returns the C text of the artifact's variants, its manifest, and its two exported
+    functions."""
     parts = "\n".join(variant_source(i, variant) for i, variant in enumerate(variants))
     places = enumerate(zip(variants, section.weights, section.images, strict=True))
     rows = "".join(row_source(i, *facts) for i, facts in places)
@@ -239,14 +244,17 @@ def _link(toolchain: Toolchain, folder: Path, objects: int) -> None:
 
 
 def _seal(path: Path) -> None:
-    """Appends the hash of the image, by which the loader can detect a damaged file."""
+    """Appends a hash of the file, with which the loader can detect damage."""
     image = path.read_bytes()
     with path.open("ab") as file:
         file.write(SEAL.pack(SEAL_MAGIC, len(image), hashlib.sha256(image).digest()))
 
 
 def _publish(folder: Path, out: Path, side: bool) -> None:
-    """Renames the files, the artifact last, so that its other files exist when it appears."""
+    """Renames the files to their final names.
+
+    The artifact comes last, so that its other files exist when it appears.
+    """
     (folder / "model.so").chmod(0o755)
     side_file = out.with_name(out.name + SIDE_SUFFIX)
     if side:

@@ -1,4 +1,4 @@
-"""The arena planner for the pass plan-arena: the runtime's planner, with a budget in steps."""
+"""The arena planner for the pass plan-arena: the runtime's planner with a limited search."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -8,18 +8,17 @@ from tcc.errors import InternalError, ToolError, UserError
 from tcc.passes.memory.plan_arena import ALIGN, ArenaPlanner, Lifetime
 from tcc.runtime.planner import Life, Planner
 
-# The most buffers that the exact search visits if greedy plans exceed the lower bound; it takes
-# about half a second.
+# The exact search runs if greedy plans exceed the lower bound. It visits at most this many buffers,
+# which takes about half a second.
 STEPS = 1 << 26
 
 
 @cache
 def arena_planner() -> ArenaPlanner:
-    """Returns the planner; it checks each plan.
+    """Returns the planner; it checks each plan that it returns.
 
-    Raises ToolError where its library can neither be found nor compiled, or cannot be loaded.
-
-    The planner raises UserError for too many or too large buffers.
+    Raises ToolError if its library can be neither found nor compiled, or cannot be loaded. The
+    planner itself raises UserError if there are too many buffers, or if they are too large.
     """
     path = planner_library()
     try:

@@ -1,4 +1,4 @@
-"""Publishes complete files: they are written in a temporary folder nearby, then renamed."""
+"""Publishes only complete files: they are written to a temporary folder nearby, then renamed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +10,9 @@ from tcc.temporary import locked_folder
 
 @contextmanager
 def folder_beside(out: Path, what: str) -> Iterator[Path]:
-    """Yields a temporary folder on the disk of `out`, and removes those that killed processes left.
+    """Yields a temporary folder on the same disk as `out`; deletes the folders of killed processes.
 
-    Raises ToolError, which says that `what` cannot be written, for any error of the disk inside.
+    Any error of the file system inside becomes a ToolError: `what` cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

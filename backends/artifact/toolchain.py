@@ -1,4 +1,4 @@
-"""Finds and runs the system's C compiler, and compiles the runtime's objects."""
+"""Finds and runs the system's C compiler, and compiles the runtime to object files."""
 
 import atexit
 import hashlib
@@ -23,10 +23,11 @@ from tcc.frozen import frozen
 from tcc.target import ARCHITECTURES
 from tcc.temporary import temporary_folder
 
-# Portable for the architecture: the runtime checks CPU features before any kernel runs.
+# The code runs on every CPU of the architecture: the runtime checks features before any kernel
+# runs.
 RUNTIME_FLAGS = tuple("-std=c11 -O2 -fPIC -fvisibility=hidden -fno-plt -g0 -Wall -Wextra".split())
-# Files of the runtime that are compiled for size.  A process, a load or a recorded GPU run executes
-# them once; operations on strings spend most of their time in other files.
+# Files of the runtime that are compiled for size. Their code runs once per process, load or
+# recorded GPU run. String operations are here too: they spend most of their time in other files.
 _RARE = frozenset(
     f"src/{name}.c"
     for name in """
@@ -35,7 +36,7 @@ _RARE = frozenset(
 )
 PLANNER = "libtcc_plan.so"
 _TIMEOUT_SECONDS = 300
-# Compiled runtimes that only this process uses, by key.
+# Compiled runtimes that only this process uses, by `_runtime_key`.
 _OWN: dict[str, Path] = {}
 _ENDING = ExitStack()
 atexit.register(_ENDING.close)
@@ -43,7 +44,10 @@ atexit.register(_ENDING.close)
 
 @frozen
 class Toolchain:
-    """A C compiler that links shared libraries for `arch`: its command and its version text."""
+    """A C compiler for `arch` that links shared libraries.
+
+    `command` is the words that call it, and `version` the text that it prints as its version.
+    """
 
     command: tuple[str, ...]
     version: str
@@ -53,9 +57,9 @@ class Toolchain:
 def find_toolchain(triple: str = "") -> Toolchain:
     """Returns the compiler to link with: $CC, else cc, gcc or clang, else the ziglang wheel.
 
-    For another architecture than this machine's (`triple`, as in aarch64-linux-gnu) it is $CC, the
-    cross compiler ARCH-linux-gnu-gcc, or zig.  Raises ToolError with the remedy where none is
-    found.
+    `triple` (as in aarch64-linux-gnu) may name another architecture than this machine's. The
+    compiler is then $CC, the cross compiler ARCH-linux-gnu-gcc, or zig. Raises ToolError with a
+    remedy if there is none.
     """
     arch = triple.split("-")[0] or platform.machine()
     foreign = arch != platform.machine()
@@ -68,7 +72,7 @@ def find_toolchain(triple: str = "") -> Toolchain:
             command = (path, *candidate[1:])
             return Toolchain(command, _version(command), arch)
     if not user and importlib.util.find_spec("ziglang"):
-        # without a target, zig would use all instructions of this machine's processor
+        # without a target, zig would use all instructions of this machine's CPU
         command = (sys.executable, "-P", "-m", "ziglang", "cc", "-target", f"{arch}-linux-gnu")
         return Toolchain(command, _version(command), arch)
     raise ToolError(
@@ -79,7 +83,10 @@ def find_toolchain(triple: str = "") -> Toolchain:
 
 
 def _user_command() -> tuple[str, ...]:
-    """Returns the command in $CC, empty if it is not set; raises ToolError for a malformed one."""
+    """Returns the words of the command in $CC, or () if it is not set.
+
+    Raises ToolError if it is malformed.
+    """
     try:
         return tuple(shlex.split(os.environ.get("CC", "")))
     except ValueError as error:
@@ -110,9 +117,9 @@ def run_tool(command: Sequence[str], folder: Path) -> str:
 
 
 def runtime_folder() -> Path:
-    """Returns the folder of the runtime's C sources, which has include/ and src/.
+    """Returns the folder of the runtime's C sources, which contains include/ and src/.
 
-    The package is not imported, because wheels are built without NumPy.
+    The package is only located, not imported, because wheels are built without NumPy.
     """
     spec = importlib.util.find_spec("tcc.runtime")
     assert spec is not None
@@ -122,13 +129,13 @@ def runtime_folder() -> Path:
 
 @cache
 def runtime_flags(source: Path) -> tuple[str, ...]:
-    """Returns the compiler's flags for one file of the runtime."""
+    """Returns the compiler flags for a file of the runtime."""
     is_rare = source.relative_to(runtime_folder()).as_posix() in _RARE
     return (*RUNTIME_FLAGS, "-Os") if is_rare else RUNTIME_FLAGS
 
 
 def runtime_sources() -> tuple[Path, ...]:
-    """Returns the runtime's C files, in a fixed order."""
+    """Returns the C files of the runtime, in a fixed order."""
     source = runtime_folder() / "src"
     folders = (source, source / "gpu", source / "ops", source / "plan", source / "pool")
     return tuple(path for folder in folders for path in sorted(folder.glob("*.c")))
@@ -136,7 +143,10 @@ def runtime_sources() -> tuple[Path, ...]:
 
 @cache
 def planner_sources() -> tuple[Path, ...]:
-    """Returns the C files of the arena planner, in a fixed order: the runtime's and the search."""
+    """Returns the C files of the arena planner, in a fixed order.
+
+    They are the runtime's planner and the exact search.
+    """
     source = runtime_folder() / "src"
     folders = (source / "plan", source / "plan" / "exact")
     files = (path for folder in folders for path in sorted(folder.glob("*.c")))
@@ -144,11 +154,11 @@ def planner_sources() -> tuple[Path, ...]:
 
 
 def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
-    """Returns the objects of the runtime and the C library to link them with.
+    """Returns the runtime's object files and the C library to link them with.
 
-    They come from the folder runtime/lib/KEY, which a wheel may ship, else from the user's cache,
-    else are compiled now.  If the cache cannot be written, they are compiled for this process
-    alone, and stderr says so.  Raises ToolError if another user could have changed the cache.
+    They come from the folder runtime/lib/KEY, which a wheel may ship, or from the user's cache. If
+    neither has them, they are compiled now. If the cache cannot be written, only this process uses
+    them, and stderr says so. Raises ToolError if another user could have changed the cache.
     """
     names = (*map(_object_name, runtime_sources()), *c_library(toolchain.arch))
     return _built(toolchain, names)
@@ -157,8 +167,8 @@ def runtime_objects(toolchain: Toolchain) -> tuple[Path, ...]:
 def planner_library() -> Path:
     """Returns the library of the arena planner for this machine.
 
-    It is runtime/lib/libtcc_plan.so, which wheels and scripts/devtree have, else a file next to the
-    runtime's objects, which is compiled at its first use.
+    Wheels and scripts/devtree provide it as runtime/lib/libtcc_plan.so. Otherwise it is a file next
+    to the runtime's objects, and its first use compiles it.
 
     Raises ToolError as `find_toolchain` and `runtime_objects` do.
     """
@@ -170,7 +180,7 @@ def planner_library() -> Path:
     if not (folder / PLANNER).is_file():
         try:
             build_planner(toolchain, folder)
-        except OSError:  # for this process alone
+        except OSError:  # then only this process uses the library
             folder = _ENDING.enter_context(temporary_folder("tcc-planner-"))
             return build_planner(toolchain, folder)
     return _built(toolchain, (PLANNER,))[0]
@@ -187,9 +197,9 @@ def build_library(
 ) -> Path:
     """Compiles and links the shared library `out`, completely or not at all; returns its path.
 
-    Like an artifact, it is linked against the functions of `c_library`.  Functions that are missing
-    there come from the machine's C library, in their newest version.  Raises ToolError where the
-    compiler fails, and OSError where the folder cannot be written.
+    Like an artifact, it is linked against the functions of `c_library`. Functions that are missing
+    there come from the machine's C library, in their newest version. Raises ToolError if the
+    compiler fails, and OSError if the folder cannot be written.
     """
     with temporary_folder("making-", out.parent) as build_folder:
         for library in c_library(toolchain.arch):
@@ -202,10 +212,10 @@ def build_library(
 
 
 def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
-    """Writes a library for the linker, with the names and versions of `c_library` but no code.
+    """Writes a stand-in for a library: the names and versions of `c_library`, without code.
 
-    With the machine's C library, the linker would choose the newest version of each function, and
-    the result would not load on machines with an older C library.
+    With the machine's C library, the linker would choose the newest version of each function. The
+    result would then not load on machines with an older C library.
     """
     versions = c_library(toolchain.arch)[library]
     row = ".globl {0}\n.type {0}, STT_FUNC\n{0}:\n"
@@ -218,7 +228,7 @@ def link_stand_in(toolchain: Toolchain, library: str, folder: Path) -> None:
 
 
 def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
-    """Returns files of the compiled runtime, which is compiled if needed."""
+    """Returns the paths of files of the compiled runtime, which is compiled first if needed."""
     key = _runtime_key(toolchain)
     shipped = runtime_folder() / "lib" / key
     folder = shipped if shipped.is_dir() else cache_folder() / f"runtime-{key}"
@@ -243,7 +253,7 @@ def _built(toolchain: Toolchain, names: Sequence[str]) -> tuple[Path, ...]:
 def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
     """Returns the functions of runtime/glibc.txt as library -> version -> names.
 
-    `arch` is an architecture as compilers call it.
+    `arch` is the compilers' name of an architecture.
     """
     newer = next((row.c_library for row in ARCHITECTURES.values() if arch in row.systems), "")
     libraries: dict[str, dict[str, list[str]]] = {}
@@ -258,8 +268,11 @@ def c_library(arch: str) -> dict[str, dict[str, list[str]]]:
 
 
 def build_runtime(toolchain: Toolchain, parent: Path) -> Path:
-    """Compiles the runtime to `parent`/KEY, where `runtime_objects` looks, and the planner to
-    `parent`; returns the folder."""
+    """Compiles the runtime into `parent`/KEY, where `runtime_objects` looks for it; returns that
+    folder.
+
+    The arena planner goes into `parent`.
+    """
     folder = parent / _runtime_key(toolchain)
     _build_runtime(toolchain, folder)
     build_planner(toolchain, parent)
@@ -272,7 +285,10 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _object_name(source: Path) -> str:
-    """Returns the name of an object, with the folder, as files of two folders may share a name."""
+    """Returns the name of an object file.
+
+    It includes the source's folder, because files of two folders may have one name.
+    """
     return f"{source.parent.name}_{source.stem}.o"
 
 
@@ -284,7 +300,7 @@ def _runtime_key(toolchain: Toolchain) -> str:
     for path in (*headers, *runtime_sources(), *planner_sources(), base / "glibc.txt"):
         digest.update(path.relative_to(base).as_posix().encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
-    # the path of the compiler on this machine does not count
+    # where the compiler lies on this machine does not matter
     flags = (*RUNTIME_FLAGS, *sorted(_RARE))
     digest.update("\0".join((toolchain.version, *toolchain.command[1:], *flags)).encode())
     digest.update(toolchain.arch.encode())
@@ -292,11 +308,11 @@ def _runtime_key(toolchain: Toolchain) -> str:
 
 
 class _UnwritableError(ToolError):
-    """The cache cannot be written, so nothing can be stored for later processes."""
+    """Raised if the cache cannot be written, so that later processes have to compile again."""
 
 
 def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
-    """Compiles into a new folder, then renames it, as another process may do the same."""
+    """Compiles into a new folder and then renames it, because another process may do the same."""
     with ExitStack() as ending:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
@@ -321,7 +337,7 @@ def _build_runtime(toolchain: Toolchain, folder: Path) -> None:
 
 
 def _compile_runtime(toolchain: Toolchain, folder: Path) -> None:
-    """Writes the runtime's objects, and the libraries to link them against, into `folder`."""
+    """Writes into `folder` the runtime's object files and the libraries to link them with."""
     source = runtime_folder() / "src"
 
     def compile_one(path: Path) -> None:

@@ -1,4 +1,5 @@
-"""One variant of an artifact: the model as one program, with its code and its weights."""
+"""A variant of an artifact: the model as a program for one kind of target, with code and
+weights."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,14 +17,17 @@ from tcc.target import isa_feature
 
 @frozen
 class Variant:
-    """A complete form of the model, which the loader can choose.
+    """A complete form of the model; the loader chooses one of them.
 
-    `target` names it for people.  `objects` are ELF relocatable files that define the program's
-    kernels (hidden, with the kernel ABI of runtime.h); `gpu` has the kernels instead if they run on
-    GPUs.  `needs` is the table of `encode_needs`, which the runtime checks launches against; empty
-    (for kernels written by hand): no check.  `weights` are the parts of its weights; the program
-    has their offsets.  `features` are the instruction sets that the CPU must have.  `facts` are
-    further entries of the manifest, `listings` the kernels' texts by symbol.
+    `target` is a name for people, and `program` the encoded program. `objects` are relocatable ELF
+    files that define the program's kernels (hidden, with the kernel ABI of runtime.h). If the
+    kernels run on GPUs, `gpu` has them instead.
+
+    `needs` is the table of `encode_needs`, against which the runtime checks launches. It is empty
+    for kernels that were written by hand, and then nothing is checked. `weights` are the parts of
+    the weights; the program has their offsets. `features` are the instruction sets that the CPU
+    must have. `facts` are further entries of the manifest, and `listings` the kernels' texts by
+    symbol.
     """
 
     target: str
@@ -39,8 +43,11 @@ class Variant:
 
 
 def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> None:
-    """Raises InternalError where variants do not fit their programs, or not each other: all have
-    the same ports, and no two link kernels of one name."""
+    """Raises InternalError if variants do not fit their programs or one another.
+
+    All variants must have the same ports, and no two kernels that are linked may have the same
+    name.
+    """
     if not variants:
         raise InternalError("an artifact needs a variant", where="link")
     symbols: set[str] = set()
@@ -59,7 +66,7 @@ def check_variants(variants: Sequence[Variant], programs: Sequence[Program]) -> 
 
 
 def describe_ports(program: Program) -> dict[str, Any]:
-    """Returns the manifest's `inputs` and `outputs`."""
+    """Returns the manifest's entries `inputs` and `outputs`."""
     constants = constant_registers(program)
     return {
         "inputs": [_describe(port, constants) for port in program.inputs],
@@ -70,7 +77,10 @@ def describe_ports(program: Program) -> dict[str, Any]:
 def describe_variant(
     variant: Variant, program: Program, weights: Range, images: Range
 ) -> dict[str, Any]:
-    """Returns the manifest's entry in `variants`, with the ranges of weights and images."""
+    """Returns the entry of a variant in the manifest's `variants`.
+
+    `weights` and `images` are ranges of the weight section.
+    """
     entry = {
         **variant.facts,
         "target": variant.target,
@@ -102,13 +112,15 @@ def _describe(port: Port, constants: dict[int, int]) -> dict[str, Any]:
     }
 
 
-# ---- C ------------------------------------------------------------------------------------------
+# ---- C texts -------------------------------------------------------------------------------------
 
 
 def variant_source(number: int, variant: Variant) -> str:
-    """Returns C text that declares variant `number`'s kernels, features and program, for
-    `row_source`."""
-    symbols = () if variant.gpu is not None else variant.kernels  # kernels of GPUs are not linked
+    """Returns C text that declares the kernels, features and program of variant `number`.
+
+    The text of `row_source` uses these declarations.
+    """
+    symbols = () if variant.gpu is not None else variant.kernels  # kernels for GPUs are not linked
     for kernel in symbols:
         if not re.fullmatch(r"[A-Za-z_.$][\w.$]*", kernel, flags=re.ASCII):
             raise InternalError(f"'{kernel}' cannot be a symbol", where="link")
@@ -147,7 +159,7 @@ HIDDEN const uint8_t {name}_begin[], {name}_end[];
 
 
 def row_source(number: int, variant: Variant, weights: Range, images: Range) -> str:
-    """Returns the row of a variant in the table of variants, as C text."""
+    """Returns the C text of a variant's row in the table of variants."""
     kernels = "0" if variant.gpu is not None else f"kernels{number}"
     needs = [f"tcc_needs{number}_{end}" if variant.needs else "0" for end in ("begin", "end")]
     return f"""    {{

@@ -1,6 +1,6 @@
-"""The weight section of an artifact: the weights of all variants, then their kernels for GPUs.
+"""The weight section of an artifact: the weights of all variants, then their GPU kernels.
 
-It follows the ELF image or is a side file; runtime/src/weights.c defines its trailer.
+It follows the ELF image, or is a separate file. runtime/src/weights.c defines its trailer.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ import numpy as np
 from tcc.frozen import frozen
 from tcc.ir.container import TRAILER, TRAILER_MAGIC, TRAILER_VERSION
 
-BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # row-major
+BytesLike: TypeAlias = bytes | bytearray | memoryview | np.ndarray[Any, Any]  # arrays are row-major
 
-# Weights of at least this size start at a multiple of it in the file.
+# Weights of at least this many bytes start at a multiple of it in the file.
 _HUGE_PAGE = 2 << 20
 _PAGE = 64 << 10
 _LINE = 64
@@ -30,8 +30,11 @@ class Range:
 
 @frozen
 class Section:
-    """The parts in order, their size in bytes and hash, and the ranges of each variant's weights
-    and images."""
+    """The contents of the section.
+
+    `parts` are the data in order, with `size` bytes in total and the hash `sha256`. `weights` and
+    `images` have the ranges of each variant.
+    """
 
     parts: tuple[BytesLike, ...]
     size: int
@@ -41,13 +44,12 @@ class Section:
 
 
 def lay_out(weights: Sequence[Sequence[BytesLike]], images: Sequence[bytes]) -> Section:
-    """Returns a section with the `weights` and `images` of each variant; equal data are stored
-    once.
+    """Returns a section with the `weights` and `images` of each variant; equal data is stored once.
 
-    Weights begin on a page, large weights on a huge page, images on a cache line.
+    Weights start at a page, large weights at a huge page, images at a cache line.
     """
     writer = _Writer()
-    # with one variant there is nothing to compare, so nothing is hashed
+    # with one variant there is nothing to compare, so no hashes are needed
     several = len(weights) > 1
     weight_ranges = tuple(writer.place(parts, several=several) for parts in weights)
     image_ranges = tuple(writer.place([table] if table else [], line=True) for table in images)
@@ -57,7 +59,7 @@ def lay_out(weights: Sequence[Sequence[BytesLike]], images: Sequence[bytes]) -> 
 
 
 class _Writer:
-    """Appends ranges and pads between them."""
+    """Appends data to a section, with padding for alignment."""
 
     def __init__(self) -> None:
         self.parts: list[BytesLike] = []
@@ -68,7 +70,11 @@ class _Writer:
     def place(
         self, parts: Sequence[BytesLike], *, several: bool = True, line: bool = False
     ) -> Range:
-        """Returns the range of these parts, which are appended if they are new."""
+        """Returns the range of `parts` in the section; appends them if equal data is not there yet.
+
+        `several` False skips the search for equal data. `line` aligns to a cache line instead of a
+        page.
+        """
         size = sum(_bytes_of(part).nbytes for part in parts)
         if size == 0:
             return Range(0, 0)
@@ -102,7 +108,8 @@ def _bytes_of(part: BytesLike) -> memoryview:
 
 
 def append_section(path: Path, section: Section) -> None:
-    """Appends padding, the section and its trailer to the file; nothing where it is empty."""
+    """Appends padding, the section and its trailer to the file, or nothing if the section is
+    empty."""
     if section.size == 0:
         return
     with path.open("ab") as file:

@@ -7,7 +7,7 @@ from tcc.errors import InternalError
 
 
 class WordWriter:
-    """Appends words; equal strings are stored once."""
+    """Appends 64-bit words and strings; equal strings are stored once."""
 
     def __init__(self) -> None:
         self.words: list[int] = []
@@ -27,9 +27,9 @@ class WordWriter:
     def table(self, magic: int, version: int, alignment: int, *extra_words: int) -> bytes:
         """Returns a header, the words and the strings, padded to a multiple of `alignment` bytes.
 
-        The header is `magic`, `version`, the number of words including the header, the bytes of the
-        strings, a checksum of words and strings, and the words `extra_words`.
-        Raises InternalError where a number does not fit in 64 bits.
+        The header has these words: `magic`, `version`, the number of words including the header,
+        the number of bytes of the strings, a checksum of words and strings, and `extra_words`.
+        Raises InternalError if a number does not fit in 64 bits.
         """
         words = 5 + len(extra_words) + len(self.words)
         strings = bytes(self.strings) + bytes(-(8 * words + len(self.strings)) % alignment)

@@ -1,4 +1,4 @@
-"""Compiles a graph to one portable C file: scalar kernels, a static arena, no heap."""
+"""Compiles a graph to one portable C file with scalar kernels, a static arena and no heap."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -24,12 +24,12 @@ from tcc.ir.types import TensorType
 from tcc.options import Options
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.pipeline import GraphSettings, lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lower_node import check_without_collectives
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
 from tcc.passes.tile.cpu.lower import lower as lower_group
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound, KernelKey, Planned
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.choose import choose
@@ -40,8 +40,8 @@ from tcc.target import Target
 WEIGHTS_SUFFIX = ".weights"
 
 
-class ScalarPlanner(CorePlanner):
-    """Plans kernels of one lane: blocks have one element, constants keep the model's layout."""
+class ScalarChooser(CoreChooser):
+    """Plans scalar kernels: blocks have one element, and constants keep the model's layout."""
 
     gaps = False
 
@@ -59,7 +59,7 @@ class ScalarPlanner(CorePlanner):
 
 
 class CBackend(Backend):
-    """One C11 file and its header."""
+    """Writes a C11 file and its header."""
 
     kinds = ("c",)
     suffix = ".c"
@@ -77,7 +77,7 @@ class CBackend(Backend):
             l1=profile.l1,
             skips=options.numerics != "strict",
         )
-        self.planner = ScalarPlanner(core)
+        self.planner = ScalarChooser(core)
 
     @classmethod
     def refused(cls, options: Options) -> Mapping[str, str]:
@@ -106,8 +106,11 @@ class CBackend(Backend):
         return (cls(target, options),)
 
     def check(self, graph: Graph) -> None:
-        """Raises UserError for inputs of symbolic sizes, values of data-dependent size, and values
-        that are no arrays of numbers."""
+        """Raises UserError for what a C file cannot hold.
+
+        These are inputs of symbolic size, values of data-dependent size, and values that are no
+        arrays of numbers.
+        """
         check_without_collectives(graph, self.target.kind)
         for value in graph.inputs:
             if isinstance(value.type, TensorType) and value.type.static_shape is None:
@@ -131,10 +134,13 @@ class CBackend(Backend):
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         precision = Precision(bits=self.options.weight_bits)
-        return lower(graph, Plan(self.planner, arena_planner(), precision), trace)
+        return lower(graph, LoweringContext(self.planner, arena_planner(), precision), trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
-        """Returns the files under a placeholder name, which `write` replaces."""
+        """Returns the C file and its header with a placeholder for the model's name.
+
+        `write` replaces the placeholder.
+        """
         section = b"".join(part().tobytes() for part in lowered.weights.parts())
         files = print_model(_UNNAMED, lowered.program, lowered.kernels, lowered.table.locs, section)
         texts = tuple(text.encode() for text in (files.source, files.header))
@@ -178,7 +184,7 @@ class CBackend(Backend):
         return {**manifest, **describe_ports(program), "name": name, "variants": [entry]}
 
 
-# A placeholder for the model's name until `write` knows it.
+# Stands for the model's name until `write` knows it.
 _UNNAMED = "tcc_unnamed_model"
 
 

@@ -1,27 +1,28 @@
-"""Calls of C functions of the runtime: their operands, and their memory for temporaries."""
+"""Calls of the runtime's C functions: their operands and their temporary memory."""
 
 from collections.abc import Callable, Sequence
 from math import prod
 
-from tcc.backends.c.storage import Storage
+from tcc.backends.c.storage import CStorage
 from tcc.backends.c.types import literal
 from tcc.errors import UserError
 from tcc.ir.program import CallOp, Register, TensorRef
 from tcc.ir.types import I64
 
-# Functions that need a heap, or have results of data-dependent size.
+# Functions that need a heap or have results of data-dependent size.
 REFUSED = frozenset({"tf_idf", "unique", "unique_count"})
-# Bytes of temporaries for each element of the operands, and additional bytes.  Sorting takes most:
-# two keys and indices.  If a function needs more, it fails and the model returns an error.
+# A call gets so many bytes of temporary memory for each element of its operands, plus a fixed
+# number. Sorting needs most: two keys and indices. If a function needs more, it fails and the model
+# returns an error.
 _PER_ELEMENT, _FIXED = 40, 1 << 12
 
 
 def call_lines(
-    call: CallOp, storage: Storage, value: Callable[[Register], str]
+    call: CallOp, storage: CStorage, value: Callable[[Register], str]
 ) -> tuple[list[str], int]:
-    """Returns the lines before the call, and the bytes of temporaries that it may need.
+    """Returns the C lines that prepare a call, and the bytes of temporary memory that it may need.
 
-    Raises UserError for functions on strings and lists, and where sizes are not known.
+    Raises UserError for functions on strings and lists, and if a size is not known.
     """
     if call.op in REFUSED or call.op.startswith(("string_", "list_")):
         raise UserError(
@@ -52,7 +53,7 @@ def call_lines(
     return lines, room
 
 
-def _tensor(ref: TensorRef, name: str, dims: Sequence[str], storage: Storage) -> str:
+def _tensor(ref: TensorRef, name: str, dims: Sequence[str], storage: CStorage) -> str:
     dtype, place = ref.dtype, storage.names[ref.buffer]
     count = " * ".join(f"(int64_t){dim}" for dim in dims) or "1"
     if ref.buffer in storage.constant or " " in place:

@@ -1,4 +1,4 @@
-"""The header of a C file: its function and a description of the arguments."""
+"""The header of the C file: the declaration of its function and a description of the arguments."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -10,7 +10,7 @@ from tcc.ir.program import Input, Place, Register
 
 
 def declaration(name: str, arguments: Mapping[Place, Argument]) -> str:
-    """Returns the declaration of the function that runs the model, without a semicolon."""
+    """Returns the declaration of the function that runs the model, without the semicolon."""
     parameters = [
         f"{'const ' if isinstance(place, Input) else ''}{memory_type(a.port.dtype)} *{a.name}"
         for place, a in arguments.items()
@@ -28,11 +28,11 @@ def header_text(
     pointer: str,
     draws: bool,
 ) -> str:
-    """Returns the header.
+    """Returns the text of the header.
 
-    `memory` is the bytes of static arrays and `weights` those of weights.  `pointer` is the
-    variable with the weights' address, empty where they are in the C file.  `draws`: the model has
-    a seed.
+    `memory` is the size of the static arrays in bytes, and `weights` that of the weights. `pointer`
+    is the variable with the address of the weights, or "" if they are in the C file. `draws`: the
+    model draws random numbers, so it has a seed.
     """
     ports = "\n".join(
         _port_line(place, argument, registers) for place, argument in arguments.items()

@@ -1,4 +1,4 @@
-"""Prints integer expressions as C, which cannot overflow for variables in their ranges."""
+"""Prints integer expressions as C text that cannot overflow for variables in their ranges."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ _MOST = (1 << 31) - 1
 
 
 class IndexText:
-    """Prints indices; `name` returns the C variable of a loop variable or size."""
+    """Prints indices; `name` maps a loop variable or size to the name of its C variable."""
 
     def __init__(self, name: Callable[[Var], str]) -> None:
         self._name = name
 
     def __call__(self, index: Index) -> str:
-        """Returns C text of an index: a sum, which needs parentheses as an operand."""
+        """Returns the C text of an index, which is a sum; as an operand it needs parentheses."""
         wide = "(int64_t)" if _is_wide(index) else ""
         text = ""
         for monomial, coeff in index.terms:
@@ -30,7 +30,7 @@ class IndexText:
         return text
 
     def operand(self, index: Index) -> str:
-        """Returns C text of an index, in parentheses where another operator applies to it."""
+        """Returns the C text of an index, with parentheses if another operator could split it."""
         text = self(index)
         return f"({text})" if " " in text or text.startswith("-") else text
 
@@ -42,7 +42,8 @@ class IndexText:
                 a, b = self.operand(atom.a), self.operand(atom.b)
                 return f"({a} {'<' if atom.which == 'min' else '>'} {b} ? {a} : {b})"
         num, den = self.operand(atom.num), self.operand(atom.den)
-        if not nonnegative(atom.den - 1):  # may be evaluated outside of a loop without trips
+        # the divisor may be evaluated outside a loop that never runs
+        if not nonnegative(atom.den - 1):
             den = f"({den} > 0 ? {den} : 1)"
         quotient = isinstance(atom, Quotient)
         if nonnegative(atom.num):
@@ -50,14 +51,14 @@ class IndexText:
         return f"floor_{'div' if quotient else 'mod'}({num}, {den})"
 
     def guard(self, index: Index, extent: Index) -> str:
-        """Returns C text of the condition `0 <= index < extent`."""
+        """Returns the C text of the condition `0 <= index < extent`."""
         text = self(index)
         upper = f"{text} < {self(extent)}"
         return upper if nonnegative(index) else f"{text} >= 0 && {upper}"
 
 
 def _is_wide(index: Index) -> bool:
-    """True where a term, or a partial sum, may need more than 32 bits."""
+    """True if a term or a partial sum may need more than 32 bits."""
     magnitude = abs(index.const)
     for monomial, coeff in index.terms:
         size = abs(coeff)

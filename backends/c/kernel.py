@@ -1,7 +1,8 @@
-"""Prints a scalar tile kernel as one C function: its parallel axes are loops around its statements.
+"""Prints a scalar tile kernel as one C function.
 
-Blocks have one element: a block is a variable, a constant, or another name of a variable.  Only
-blocks that fill borders of scratch have several elements, all the same constant.
+The parallel axes become loops around the statements. Blocks have one element, so a block becomes a
+variable, a constant, or a name for another variable. Only blocks that fill the padding of scratch
+have several elements, which all are the same constant.
 """
 
 import re
@@ -12,7 +13,7 @@ from typing import assert_never
 
 from tcc.backends.c.indices import IndexText
 from tcc.backends.c.lines import Lines
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.scalars import scalar_text
 from tcc.backends.c.simplify import simplified
 from tcc.backends.c.types import from_memory, literal, memory_type, to_memory, value_type
@@ -29,7 +30,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Reduce,
@@ -39,6 +39,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
     TileKernel,
+    TileLoop,
     lanes,
 )
 
@@ -47,10 +48,11 @@ _NAMES = {MemorySpace.INPUT: "in", MemorySpace.OUTPUT: "out", MemorySpace.LOCAL:
 
 @frozen
 class KernelFunction:
-    """The C function `name` of a kernel.
+    """The C function of a kernel, with its `name` and its `text`.
 
-    `buffers` are its buffers with their positions, `sizes` the positions of its sizes, and
-    `scratch` the bytes of its static arrays.
+    `buffers` are pairs: the position of a buffer among the kernel's buffers, and the buffer.
+    `sizes` are the positions of the sizes that are used. `scratch` is the size of the static arrays
+    in bytes.
     """
 
     name: str
@@ -61,11 +63,11 @@ class KernelFunction:
 
 
 class KernelPrinter(Lines):
-    """Prints the statements of a kernel."""
+    """Prints the statements of a kernel as C."""
 
     def __init__(self, kernel: TileKernel) -> None:
         super().__init__()
-        self._kernel, self._taken = kernel, Names()
+        self._kernel, self._taken = kernel, CNames()
         self._variables: dict[str, str] = {}
         self._buffers: dict[TileBuffer, str] = {}
         self._blocks: dict[Block, str] = {}
@@ -78,9 +80,10 @@ class KernelPrinter(Lines):
             self._variables[var.name] = self._taken.fresh(var.name)
 
     def function(self, name: str, comment: Sequence[str]) -> KernelFunction:
-        """Returns the function `name`, with `comment` above it; unused buffers are left out.
+        """Returns the kernel as the C function `name`, with `comment` above it and without
+        unused buffers.
 
-        Raises InternalError for a kernel with blocks of more than one element.
+        Raises InternalError if a block has more than one element.
         """
         kernel = self._kernel
         with ExitStack() as loops:
@@ -110,7 +113,7 @@ class KernelPrinter(Lines):
         is_read = any(f"{name}[" in line.partition(" = ")[2] for line in lines)
         return text if is_read else f"{text}\n    (void){name}; /* nothing reads it */"
 
-    # ---- text ------------------------------------------------------------------------------
+    # ---- loops, names and values -----------------------------------------------------------------
 
     def _for(self, var: Var, start: Index, stop: Index, step: int) -> AbstractContextManager[None]:
         start_text, stop_text = self._index(start), self._index(stop)
@@ -126,7 +129,7 @@ class KernelPrinter(Lines):
         return name
 
     def _define(self, block: Block, text: str) -> None:
-        """Declares a variable for the block."""
+        """Declares a C variable that holds the block."""
         name = self._blocks[_scalar(block)] = self._taken.fresh("v")
         self._line(f"const {value_type(block.dtype)} {name} = {text};")
 
@@ -150,7 +153,7 @@ class KernelPrinter(Lines):
                     self._blocks[out] = self._value(block)
             case Broadcast() | Relayout():
                 self._blocks[node.out] = self._value(node.block)
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 condition = f"{self._index(node.lhs)} < {self._index(node.rhs)}"
@@ -161,7 +164,7 @@ class KernelPrinter(Lines):
                 assert_never(node)
 
     def _place(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str]:
-        """Returns the element, and the condition under which it may be accessed ("" for always)."""
+        """Returns the C text of an element, and of the condition for its access ("" for always)."""
         mapping = _lanes_at_zero(shape)
         for var, block in node.indirect:
             self._variables[var.name] = f"(int64_t){self._value(block)}"
@@ -178,7 +181,7 @@ class KernelPrinter(Lines):
         self._define(node.out, f"{guard} ? {text} : {literal(node.fill, dtype)}" if guard else text)
 
     def _store(self, node: Store) -> None:
-        """Stores a block; a block of several elements has one constant, and a loop stores it."""
+        """Stores a block; one of several elements holds one constant, which a C loop stores."""
         with ExitStack() as loops:
             for var in map(var_of, lanes(node.block.shape)):
                 if var is not None and extent(var) is not const(1):
@@ -201,7 +204,7 @@ class KernelPrinter(Lines):
         body = apply("add", acc, apply("mul", cast(a, dtype), cast(b, dtype)))
         self._compute(Compute(node.out, body, (node.acc, node.a, node.b)))
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         sums = []
         for carried, init, result in zip(node.carried, node.inits, node.results, strict=True):
             name = self._taken.fresh("sum" if carried.dtype.is_float else "s")
@@ -212,7 +215,8 @@ class KernelPrinter(Lines):
             self._body(node.body)
             values = list(map(self._value, node.yields))
             for n, text in enumerate(values):
-                # The other sum may be assigned before this one is read.
+                # `text` is another carried variable, which may be assigned before this one reads
+                # it.
                 if text in sums and text != sums[n]:
                     values[n] = self._temporary(value_type(node.carried[n].dtype), text)
             for name, text in zip(sums, values, strict=True):

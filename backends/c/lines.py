@@ -1,4 +1,4 @@
-"""The lines of a C function's body, indented by the braces around them."""
+"""Collects the lines of a C function's body, indented by the braces around them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Lines(ABC):
-    """Prints statement after statement."""
+    """Prints statements one after another."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -26,9 +26,9 @@ class Lines(ABC):
 
     @contextmanager
     def _braces(self, head: str = "", *, closed: bool = True) -> Iterator[None]:
-        """Prints braces after `head` around the lines printed inside.
+        """Prints `head` and braces around the lines that are printed inside.
 
-        If they are not `closed`, the next head closes them.
+        With `closed` False, the closing brace is part of the next head.
         """
         self._line(f"{head} {{".lstrip())
         self._depth += 1

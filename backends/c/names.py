@@ -1,10 +1,11 @@
-"""Unique identifiers of one scope of the C file."""
+"""Unique identifiers in one scope of the C file."""
 
 import re
 
 from tcc.backends.artifact.identifiers import transliterated
 
-# Keywords of C23 and C++23, as both read the header, and names that included headers define.
+# Keywords of C23 and C++23, because both may read the header, and names that included headers
+# define.
 _TAKEN = frozenset(
     "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t "
     "char32_t class co_await co_return co_yield compl concept const const_cast consteval constexpr "
@@ -16,15 +17,15 @@ _TAKEN = frozenset(
     "using virtual void volatile wchar_t while xor xor_eq "
     "HUGE_VAL HUGE_VALF HUGE_VALL INFINITY NAN NULL linux math_errhandling unix".split()
 )
-# Types, macros and functions of the headers, tcc's own, and the run function's variables.
+# Patterns of the names that the headers, tcc itself, and the run function use.
 _PATTERN = re.compile(
     r"\w+_t|(U?INT\w*|FP|M|MATH|PTRDIFF|SIG_ATOMIC|SIZE|WCHAR|WINT)_\w+|mem(cpy|move|set)|tcc_\w+|"
     r"r\d+|(inputs|outputs)(_\d+)?|call|ints|pool|results"
 )
 
 
-class Names:
-    """Generates unique C identifiers, none of which is `reserved`."""
+class CNames:
+    """Generates C identifiers that are unique and not `reserved`."""
 
     def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
         self._taken = set(_TAKEN | reserved)

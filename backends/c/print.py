@@ -13,7 +13,7 @@ import numpy as np
 from tcc.backends.artifact.header import comment_text
 from tcc.backends.c.header import declaration, header_text
 from tcc.backends.c.kernel import KernelPrinter
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.program import ProgramPrinter, known_registers
 from tcc.backends.c.sources import needed
 from tcc.backends.c.storage import Argument, element_types, place_buffers
@@ -24,15 +24,18 @@ from tcc.ir.program import Input, Output, Place, Program, Weight
 from tcc.ir.tile import TileKernel
 from tcc.ir.types import I64, DType
 
-# The most bytes of weights in the C file; a compiler takes seconds for as many.
+# Larger weights go into a separate file; a compiler takes seconds for an array of this size.
 MOST_IN_FILE = 16 << 20
 _LINE = 96
 
 
 @frozen
 class CFiles:
-    """The texts of the C file and its header, the bytes of the file of weights (b"": there is
-    none), and the bytes of static memory."""
+    """The files of a model.
+
+    `source` and `header` are the texts of the C file and its header. `weights` is the content of
+    the file of weights, b"" if there is none. `memory` is the size of static memory in bytes.
+    """
 
     source: str
     header: str
@@ -47,16 +50,16 @@ def print_model(
     comments: Sequence[str],
     section: bytes,
 ) -> CFiles:
-    """Returns the files of a model called `name`; large weights are a file of their own.
+    """Returns the files of a model called `name`; large weights get a file of their own.
 
-    `comments` say which nodes each kernel computes.  Raises UserError for memory whose size is not
-    known before the run.
+    `comments` say which nodes each kernel computes. `section` holds the bytes of the weights.
+    Raises UserError for buffers whose size is not known before the run.
     """
     for port in program.outputs:
         if port.state >= 0:
             raise UserError("C files keep no state", where=port.name, hint="leave out --state")
     suffixes = ("run", "weights", "seed")
-    names = Names(frozenset({*(f"{name}_{part}" for part in suffixes), "temporaries", "run_seed"}))
+    names = CNames(frozenset({*(f"{name}_{part}" for part in suffixes), "temporaries", "run_seed"}))
     function_names = [names.fresh(f"kernel_{number}") for number in range(len(kernels))]
     functions = [
         KernelPrinter(kernel).function(function_name, _comment(f"{function_name}: {nodes}"))
@@ -109,13 +112,16 @@ _CONTRACTION = "#if !defined(__GNUC__) || defined(__clang__)\n#pragma STDC FP_CO
 
 
 def _comment(text: str) -> list[str]:
-    """Returns the lines of a comment, wrapped."""
+    """Returns the lines of a C comment, wrapped."""
     *lines, last = _wrapped("/*", " *", comment_text(text).split())
     return [*lines, last + " */"]
 
 
 def _wrapped(first_margin: str, margin: str, words: Sequence[str], mark: str = "") -> list[str]:
-    """Wraps words, each followed by `mark`; lines begin with `first_margin`, then with `margin`."""
+    """Returns the words wrapped to lines, each followed by `mark`.
+
+    The first line begins with `first_margin`, every other line with `margin`.
+    """
     lines = [first_margin]
     for word in words:
         if len(lines[-1]) + len(word) > _LINE:

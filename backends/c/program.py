@@ -1,4 +1,4 @@
-"""Prints a host program as one C function, with constants for registers of known value."""
+"""Prints a host program as a C function; registers with known values become constants."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from typing import assert_never
 from tcc.backends.c.calls import call_lines
 from tcc.backends.c.kernel import KernelFunction
 from tcc.backends.c.lines import Lines
-from tcc.backends.c.storage import Storage
+from tcc.backends.c.storage import CStorage
 from tcc.backends.c.types import stored_as, value_type
 from tcc.errors import InternalError
 from tcc.ir.program import (
@@ -57,7 +57,10 @@ _RELATIONS = {
 
 
 def known_registers(program: Program) -> dict[Register, int]:
-    """Returns the registers with the same value in all runs; all inputs have known sizes."""
+    """Returns the registers that have the same value in all runs, with their values.
+
+    All inputs have known sizes.
+    """
     constants = constant_registers(program)
     ports = enumerate(program.inputs)
     dims = {(n, axis): constants[dim] for n, port in ports for axis, dim in enumerate(port.dims)}
@@ -68,17 +71,17 @@ def known_registers(program: Program) -> dict[Register, int]:
 
 
 class ProgramPrinter(Lines):
-    """Prints the statements of a program.
+    """Prints the statements of a program as C.
 
-    `messages[n]` is the message of the check that makes the function return n + 1.  `room` is the
-    bytes of temporaries of called functions.  `draws`: the program draws random numbers, with the
-    variable `seed`.
+    `messages[n]` is the message of the check that makes the function return n + 1. `room` is the
+    number of bytes that called functions need as temporary memory. `draws`: the program draws
+    random numbers, from the variable `seed`.
     """
 
     def __init__(
         self,
         program: Program,
-        storage: Storage,
+        storage: CStorage,
         functions: Sequence[KernelFunction],
         registers: Mapping[Register, int],
         seed: str,
@@ -113,7 +116,7 @@ class ProgramPrinter(Lines):
             case Check():
                 self._check(instr)
             case Allocate():
-                pass  # its memory is static
+                pass  # static memory needs no allocation
             case View():
                 self._view(instr)
             case Launch():
@@ -174,7 +177,7 @@ class ProgramPrinter(Lines):
     def _view(self, view: View) -> None:
         storage = self._storage
         if view.buffer not in storage.names:
-            return  # nothing uses it
+            return  # nothing reads it
         const = "const " if view.buffer in storage.constant else ""
         place = f"({const}char *)({storage.names[view.base]}) + {self._value(view.offset)}"
         kind = value_type(storage.types[view.buffer])

@@ -1,8 +1,8 @@
 """Prints scalar expressions as C.
 
-Integers wrap, because they are added and multiplied as unsigned integers.  f16, bf16 and narrower
-floats are computed as float, and each function rounds once.  Where C has no operator, a function of
-`support.c` or of <math.h> is called.
+Integers wrap, because they are added and multiplied as unsigned integers. f16, bf16 and narrower
+floats are computed as float, and each function rounds once. If C has no operator for a function, a
+function of `support.c` or of <math.h> is called.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ _LOGIC = MappingProxyType(
         **{"max": "||", "add": "||", "min": "&&", "mul": "&&"},
     }
 )
-# Functions whose result is representable in a narrow float type if the arguments are.
+# Functions whose result a narrow float type can represent if it can represent the arguments.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc rem".split())
 _FLOAT_NAMES = MappingProxyType({"abs": "fabs", "round": "nearbyint", "rem": "fmod"})
 _SUPPORT = frozenset({"max", "min", "sign", "mod"})
@@ -43,9 +43,10 @@ _SUPPORT = frozenset({"max", "min", "sign", "mod"})
 def scalar_text(
     root: Scalar, args: Sequence[str], indices: IndexText, temporary: Callable[[str, str], str]
 ) -> str:
-    """Returns the value of `root` for operands `args`.
+    """Returns the C text of the value of `root`; `args` are the texts of its operands.
 
-    `temporary(type, text)` declares a variable for a value with several uses and returns its name.
+    `temporary(type, text)` declares a variable for a value that is used several times, and returns
+    its name.
     """
     uses = Counter(child for node in walk(root) for child in children(node))
     texts: dict[Scalar, str] = {}
@@ -70,7 +71,7 @@ def scalar_text(
 
 
 def bare(text: str) -> str:
-    """Returns `text` without parentheses around all of it."""
+    """Returns `text` without parentheses that enclose all of it."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -123,7 +124,7 @@ def _float(name: str, args: Sequence[str], dtype: DType) -> str:
 
 
 def rounded_to(text: str, dtype: DType) -> str:
-    """Rounds a float to a narrower type; other types stay as they are."""
+    """Returns C text that rounds a float to a narrower type; for other types, `text` itself."""
     if dtype in (F32, F64):
         return text
     return f"{dtype.name}_value({dtype.name}_bits({bare(text)}))"
@@ -157,7 +158,10 @@ def _integer(name: str, args: Sequence[str], dtype: DType) -> str:
 
 
 def _converted(text: str, source: DType, target: DType) -> str:
-    """Converts values: floats to integers truncate and saturate, and NaN gives 0."""
+    """Returns C text that converts a value from `source` to `target`.
+
+    Floats are truncated to integers and saturated; NaN gives 0.
+    """
     if source is target:
         return text
     if target is BOOL:

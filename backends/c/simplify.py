@@ -14,8 +14,11 @@ _WIDTH = 100
 
 
 def simplified(lines: list[str]) -> list[str]:
-    """Returns equivalent statements in fewer lines; a value moves only past definitions, never past
-    a store, so it does not change."""
+    """Returns equivalent statements in fewer lines.
+
+    A definition moves only past other definitions and never past a store, so its value stays the
+    same.
+    """
     while True:
         shorter = _once(lines)
         if len(shorter) == len(lines):
@@ -45,7 +48,10 @@ def _once(lines: list[str]) -> list[str]:
 
 
 def _user(lines: list[str], place: int, name: str) -> int | None:
-    """Returns the first line after `place` that uses `name`, if only definitions precede it."""
+    """Returns the number of the first line after `place` that uses `name`.
+
+    Returns None if other lines than definitions precede it.
+    """
     for number in range(place + 1, len(lines)):
         if re.search(rf"\b{name}\b", lines[number]):
             is_statement = lines[number].endswith(";") and not lines[number].lstrip().startswith(

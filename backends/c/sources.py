@@ -1,7 +1,7 @@
-"""Reads definitions of C files, and selects those that a text needs, in an order that C accepts.
+"""Reads definitions from C files, and selects those that a C text needs, in a valid order.
 
-The files are `support.c` in this folder and the functions of the runtime that programs call.  Their
-top-level definitions begin at the first column, in the usual form.
+The files are `support.c` in this folder and the functions of the runtime that programs call. Their
+top-level definitions begin in the first column.
 """
 
 import re
@@ -21,7 +21,10 @@ _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
 
 @frozen
 class _Definition:
-    """A definition with the comment before it, and the names it defines."""
+    """A definition in a C file, with the comment before it.
+
+    `names` are the names that it defines, and `words` the words that it uses.
+    """
 
     file: str
     text: str
@@ -31,7 +34,7 @@ class _Definition:
 
 
 def needed(text: str) -> list[str]:
-    """Returns the definitions that `text` uses, in an order that C accepts; all are static."""
+    """Returns the definitions that `text` uses, in an order that C accepts; all become static."""
     definitions: dict[_Definition, None] = {}
     first_files: dict[str, str] = {}  # name -> the first file that defines it
     for word in dict.fromkeys(_WORD.findall(_bare(text))):
@@ -57,7 +60,10 @@ def _collect(
 
 
 def _static(definition: _Definition, first_files: dict[str, str]) -> str:
-    """Returns the text as static; names that another file defined first get its name as prefix."""
+    """Returns the definition's text as static.
+
+    If another file has already defined a name, this file's name becomes its prefix.
+    """
     text = definition.text
     for word in definition.words:
         other = _find(word, definition.file)
@@ -70,7 +76,7 @@ def _static(definition: _Definition, first_files: dict[str, str]) -> str:
 
 @cache
 def _table() -> dict[tuple[str, str], _Definition]:
-    """Returns definitions by (file, name); the file is "" for names that all files see."""
+    """Returns the definitions by (file, name); the file is "" for names that all files see."""
     table: dict[tuple[str, str], _Definition] = {}
     paths = sorted((runtime_folder() / "src" / "ops").glob("*.[ch]"))
     for path in (_SUPPORT, *paths):
@@ -102,7 +108,7 @@ def _bare(text: str) -> str:
 
 
 def _chunks(text: str) -> Iterator[str]:
-    """Yields the top-level definitions, each with the comment right before it."""
+    """Yields the top-level definitions of a C file, each with the comment right before it."""
     lines: list[str] = []
     for line in text.splitlines():
         if not lines and not line:
@@ -114,7 +120,7 @@ def _chunks(text: str) -> Iterator[str]:
             lines = []
         elif not code:
             if not line and chunk.count("/*") == chunk.count("*/"):
-                lines = []  # a comment of no definition
+                lines = []  # the comment belongs to no definition
         elif _is_whole(code, line):
             yield chunk
             lines = []
@@ -127,7 +133,7 @@ def _is_whole(code: str, line: str) -> bool:
 
 
 def _names(code: str) -> frozenset[str]:
-    """Returns the names that a definition defines; none for a declaration of a function."""
+    """Returns the names that a definition defines; empty for the declaration of a function."""
     if code.startswith("#define"):
         return frozenset(re.findall(r"#define (\w+)", code))
     if code.startswith(("enum", "typedef enum")):

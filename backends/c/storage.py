@@ -1,7 +1,8 @@
-"""Places the buffers of a program in the C file: arguments, constants, and static arrays.
+"""Places the buffers of a program in the C file: as arguments, constants or static arrays.
 
-Each array has one element type, because of C's aliasing rules.  The ranges of the planned arena are
-compacted into an arena for each element type; ranges that did not overlap still do not overlap.
+C's aliasing rules demand that each array has one element type. So there is an arena for each
+element type. The ranges of the planned arena are compacted into these arenas, and ranges that did
+not overlap still do not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from tcc.backends.c.kernel import KernelFunction
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 from tcc.backends.c.types import stored_as, value_type
 from tcc.errors import InternalError, UserError
 from tcc.frozen import frozen
@@ -44,19 +45,20 @@ ALIGN = 64
 
 @frozen
 class Argument:
-    """An input or output of the model, as the parameter `name` of the C function."""
+    """An input or output of the model, as parameter `name` of the C function."""
 
     name: str
     port: Port
 
 
 @dataclass(slots=True)
-class Storage:
+class CStorage:
     """The C form of each buffer.
 
-    `types` are the element types, `names` the texts of the addresses, `constant` the buffers that
-    cannot be written.  `declarations` are the static arrays, `pointers` the pointers that views
-    set, `weights` the names of arrays of weights, `bytes` the size of the static arrays.
+    `types` maps a buffer to its element type, and `names` to the C text of its address. `constant`
+    are the buffers that cannot be written. `declarations` are the lines of the static arrays,
+    `pointers` the pointers that views set, and `weights` the names of the arrays of weights.
+    `bytes` is the total size of the static arrays.
     """
 
     types: dict[BufferId, DType]
@@ -71,7 +73,7 @@ class Storage:
 def element_types(
     program: Program, functions: Sequence[KernelFunction], arguments: Mapping[Place, Argument]
 ) -> dict[BufferId, DType]:
-    """Returns the element type of the first use of each used buffer."""
+    """Returns the element type of each used buffer, which its first use decides."""
     dtypes = {
         number: arguments[buffer.place].port.dtype
         for number, buffer in enumerate(program.buffers)
@@ -90,7 +92,7 @@ def element_types(
                 dtypes.setdefault(instr.buffer, instr.dtype)
             case Branch(condition=buffer) | Loop(condition=buffer) if buffer >= 0:
                 dtypes.setdefault(buffer, BOOL)
-    # Buffers that are only copied, or only viewed, take the type of the other buffer.
+    # A buffer that is only copied or only viewed takes the type of the buffer at the other end.
     copies = [(i.target, i.source) for i in body if isinstance(i, Copy)]
     pairs = [*copies, *((b, a) for a, b in copies)]
     pairs += [(i.base, i.buffer) for i in body if isinstance(i, View)]
@@ -106,15 +108,15 @@ def place_buffers(
     dtypes: Mapping[BufferId, DType],
     sizes: Mapping[int, int],
     arguments: Mapping[Place, Argument],
-    names: Names,
+    names: CNames,
     weights: str,
-) -> Storage:
+) -> CStorage:
     """Returns the storage of all used buffers.
 
-    `sizes` has the values of known registers.  `weights` is the pointer to all weights, empty where
-    each weight is an array in the C file.  Raises UserError for buffers of data-dependent size.
+    `sizes` has the values of known registers. `weights` is the pointer to all weights, or "" if
+    each weight is an array in the C file. Raises UserError for buffers of data-dependent size.
     """
-    storage = Storage(dict(dtypes), {}, set(), [], [], {}, 0)
+    storage = CStorage(dict(dtypes), {}, set(), [], [], {}, 0)
     ranges: dict[BufferId, tuple[int, int]] = {}
     dynamic = _dynamic_sizes(program, sizes)
     written_buffers = _written(program)
@@ -162,7 +164,7 @@ def _range(place: Arena, sizes: Mapping[int, int], label: str) -> tuple[int, int
 
 
 def refused_size(label: str) -> UserError:
-    """Returns the error for a value whose size is not known before the run."""
+    """Returns the error for a value whose size only the run knows."""
     return UserError(
         "C files have a static arena",
         where=label,
@@ -172,7 +174,7 @@ def refused_size(label: str) -> UserError:
 
 
 def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId, int | None]:
-    """Returns the most bytes that each dynamic buffer is allocated; None where unknown."""
+    """Maps each dynamic buffer to the most bytes that are allocated for it; None means unknown."""
     largest: dict[BufferId, int | None] = {}
     for instr in walk_instructions(program.body):
         if isinstance(instr, Allocate):
@@ -184,13 +186,14 @@ def _dynamic_sizes(program: Program, sizes: Mapping[int, int]) -> dict[BufferId,
 
 
 def _written(program: Program) -> set[BufferId]:
-    """Returns the buffers that instructions write, or may write; kernels declare theirs."""
+    """Returns the buffers that instructions write or may write; a kernel declares which it
+    writes."""
     uses = (use for instr in walk_instructions(program.body) for use in operands(instr))
     return {value for kind, value in uses if kind in (Kind.WRITTEN, Kind.TOUCHED)}
 
 
 def _place_arena(
-    storage: Storage, ranges: Mapping[BufferId, tuple[int, int]], names: Names
+    storage: CStorage, ranges: Mapping[BufferId, tuple[int, int]], names: CNames
 ) -> None:
     by_type: dict[DType, list[BufferId]] = {}
     for number in ranges:
@@ -207,7 +210,7 @@ def _place_arena(
         _declare(storage, dtype, arena, max(ends.values()))
 
 
-def _declare(storage: Storage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
+def _declare(storage: CStorage, dtype: DType, name: str, size: int | None, label: str = "") -> None:
     if size is None:
         raise refused_size(label)
     count = max(-(-size // dtype.bytes), 1)

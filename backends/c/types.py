@@ -1,7 +1,7 @@
 """Element types in C: types in memory, types in expressions, and literals.
 
-bool is a byte in memory.  f16, bf16 and narrower floats are bits in memory and float in
-expressions. Integers of less than a byte take a whole byte.
+In memory, bool is a byte. f16, bf16 and narrower floats are their bits in memory, and float in
+expressions. An integer of less than a byte occupies a byte.
 """
 
 import math
@@ -13,7 +13,7 @@ from tcc.ir.types import BOOL, DTYPES, F32, F64, DType, DTypeKind, integer_limit
 
 
 def stored_as(dtype: DType) -> DType:
-    """Returns the type of elements in memory; raises UserError for strings and lists."""
+    """Returns the type of an element in memory; raises UserError for strings and lists."""
     if dtype.is_handle:
         raise UserError(f"C files have no {dtype.name}", why="it needs a heap")
     if dtype in (F32, F64):
@@ -22,7 +22,7 @@ def stored_as(dtype: DType) -> DType:
 
 
 def memory_type(dtype: DType) -> str:
-    """Returns the C type of one element in memory; raises UserError for strings and lists."""
+    """Returns the C type of an element in memory; raises UserError for strings and lists."""
     return value_type(stored_as(dtype))
 
 
@@ -36,7 +36,7 @@ def value_type(dtype: DType) -> str:
 
 
 def from_memory(text: str, dtype: DType) -> str:
-    """Converts a loaded element to a value."""
+    """Returns C text that converts an element loaded from memory to a value."""
     if dtype is BOOL:
         return f"({text} != 0)"
     if dtype.is_float and dtype not in (F32, F64):
@@ -45,21 +45,23 @@ def from_memory(text: str, dtype: DType) -> str:
 
 
 def to_memory(text: str, dtype: DType) -> str:
-    """Converts a value to its form in memory."""
+    """Returns C text that converts a value to its form in memory."""
     if dtype.is_float and dtype not in (F32, F64):
         return f"{dtype.name}_bits({text})"
     return f"{text} & {(1 << dtype.bits) - 1}" if dtype.is_packed else text
 
 
 def wrapped(text: str, dtype: DType) -> str:
-    """Returns the value of an integer's lowest `dtype.bits` bits, for a type of less than a
-    byte."""
+    """Returns C text for the lowest `dtype.bits` bits of an integer, as a value of `dtype`.
+
+    The type has less than a byte.
+    """
     kind = "signed" if dtype.kind is DTypeKind.INT else "unsigned"
     return f"({value_type(dtype)}){kind}_bits({text}, {dtype.bits})"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """Returns a constant of the type."""
+    """Returns the C text of a constant of type `dtype`."""
     if dtype is BOOL:
         return "true" if value else "false"
     if not dtype.is_float:

@@ -1,4 +1,4 @@
-"""Compiles a graph for the cores of one processor."""
+"""Compiles a graph for the cores of one CPU."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,10 +24,10 @@ from tcc.passes.derive.prices import Prices
 from tcc.passes.memory.plan_arena import live_bytes
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import GraphSettings, lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger, number
 from tcc.schedule.cpu.core import CoreModel
@@ -42,17 +42,20 @@ from tcc.schedule.nest import typical
 from tcc.schedule.open_sizes import table_sizes
 from tcc.target import Target
 
-# Candidate heights, in rows, of the tiles of grouped GEMMs.
+# Candidate heights, in rows, for the tiles of grouped GEMMs.
 _ROW_TILES = (16, 32)
-# The usual number of nodes in a kernel; it decides how many worker processes start early.
+# A kernel's usual number of nodes; it decides how many worker processes start early.
 _NODES = 4
-# A tile that takes more than `_LONG` seconds asks whether its run ends.  Every machine does `_WORK`
+# A tile that takes more than `_LONG` seconds checks for cancellation. Every machine does `_WORK`
 # operations, or moves as many bytes, in less time.
 _LONG, _WORK = 20e-3, 10_000_000
 
 
 class CpuBackend(Backend):
-    """Code for the cores of a CPU; `constants` is the size of the model's constants in bytes."""
+    """Generates code for the cores of a CPU.
+
+    `constants` is the size of the model's constants in bytes.
+    """
 
     kinds = ("cpu",)
 
@@ -76,10 +79,10 @@ class CpuBackend(Backend):
     def _graph_settings(self, masked: bool, ledger: Ledger) -> GraphSettings:
         options, profile = self.options, self.target.profile
         strict = options.numerics == "strict"
-        # scatter_rows is a function of the host.
+        # scatter_rows runs as a function on the host.
         settings = GraphSettings(scatter_rows=True, check_indices=True)
         if profile.multiplies_bytes:
-            # Instructions multiply signed bytes with unsigned or with signed ones, or with both.
+            # Some instructions multiply signed bytes with unsigned ones, some with signed ones.
             signed, mixed = (bool(byte_dot(profile, u, False, 4)) for u in (False, True))
             settings = replace(
                 settings,
@@ -94,11 +97,11 @@ class CpuBackend(Backend):
         settings = replace(settings, tile_of=tile_of, checks=True)
         if not options.derive:
             return settings
-        # Derivations are priced for constants of the largest allowed size.
+        # Derivations are priced as if the constants had the largest size that options allow.
         grown = round(self.constants * options.weight_growth)
         grown_planner = schedule_planner(self.machine, grown, masked=masked, ledger=ledger)
         if grown_planner.prices_as(self.planner):
-            grown_planner = self.planner  # shares its memory of priced kernels
+            grown_planner = self.planner  # this planner remembers the prices of kernels
         elif grown_planner.pricer is not None:
             grown_planner.pricer.counted = self.planner.pricer.counted
         pairs = options.precision == "bf16" and profile.multiplies_pairs
@@ -133,9 +136,9 @@ class CpuBackend(Backend):
         floats = DTYPES.get(self.options.precision, F32)  # CPUs have no tf32
         uses = most_uses(self.machine, floats, self.constants)
         pairs = self.target.profile.multiplies_pairs
-        # Processes start while the first kernels are planned.
+        # The processes start while the first kernels are being planned.
         start_processes(len(graph.nodes) // _NODES, self.options.jobs, self.options.budgets)
-        plan = Plan(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
+        plan = LoweringContext(self.planner, arena_planner(), Precision(floats, bits, pairs, uses))
         return lower(graph, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
@@ -147,11 +150,11 @@ class CpuBackend(Backend):
         return Generated(code.objects, code.scratch, code.listings, facts)
 
     def _long(self, bound: Bound) -> float:
-        """Returns the seconds of a tile, at the sizes where it takes longest, if that is too long
-        for a run to end only between tiles; else 0.
+        """Returns the seconds of a tile if it must check for cancellation, else 0.
 
-        If symbolic sizes decide the work of a tile and not the number of tiles, a tile may take
-        any time.
+        The time is that at the sizes where the tile takes longest. Short tiles need no check,
+        because a run can be cancelled between tiles. If symbolic sizes decide the work of a tile
+        but not the number of tiles, a tile may take any time.
         """
         schedule, longest = bound.schedule, 0.0
         assert isinstance(schedule, Schedule)
@@ -160,7 +163,7 @@ class CpuBackend(Backend):
             loops = [v for v in group.common if v.name in schedule.parallel]
             tiles = prod(-(-typical(extent(v)) // schedule.unit(v.name)) for v in loops)
             if max(group_flops(group), group_bytes(group)) < _WORK * tiles and not grows:
-                continue  # surely short, so it needs no price
+                continue  # certainly short, so it needs no price
             pricer = self.planner.pricer or Pricer(self.machine, self.constants)
             price = pricer.price(group, schedule, single_core=True)
             longest = max(longest, number(price.seconds) / max(1, tiles))
@@ -189,10 +192,10 @@ class CpuBackend(Backend):
 
 
 def resolve_machine(options: Options, target: Target) -> Machine:
-    """Returns the machine that schedules are chosen for: from the file that the options name, else
-    the shipped one of the target's processor.
+    """Returns the machine for which schedules are chosen.
 
-    Raises UserError for a file that is damaged, or describes a machine with other vectors.
+    This is the machine file that the options name, else the machine that tcc ships for the target's
+    CPU. Raises UserError if the file is damaged or describes a machine with other vector registers.
     """
     if options.machine is None:
         return machine_for(target.profile)
@@ -217,13 +220,13 @@ def schedule_planner(
     skips: bool = True,
     masked: bool = False,
     ledger: Ledger = SILENT,
-) -> CorePlanner:
+) -> CoreChooser:
     """Returns a planner that prices schedules for a model with `constants` bytes of constants.
 
-    `constants` None: a planner without prices.  `pairs`: the processor multiplies pairs of bf16.
+    With `constants` None, the planner has no prices. `pairs`: the CPU multiplies pairs of bf16.
     `skips` and `masked` are as in `CoreModel`.
     """
-    return CorePlanner(
+    return CoreChooser(
         CoreModel(
             machine.lanes,
             machine.registers,
@@ -244,8 +247,10 @@ def schedule_planner(
 
 
 def _live(lowered: Lowered) -> list[int]:
-    """Returns the most bytes of the arena that are live at once, for typical sizes and for each
-    further set of sizes."""
+    """Returns the most bytes of the arena that are live at once.
+
+    The first number holds for typical sizes; one more follows for each further set of sizes.
+    """
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): dim for n, v in inputs for axis, dim in enumerate(v.type.shape)}
     sets = ({}, *table_sizes(free_vars(*dims.values())))
@@ -254,10 +259,10 @@ def _live(lowered: Lowered) -> list[int]:
 
 
 def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
-    """Returns the work of one launch and its predicted seconds, at typical sizes.
+    """Returns the manifest's entry for one launch: its work and predicted seconds at typical sizes.
 
     With symbolic sizes, `times` has for each set of sizes: flops, bytes, seconds on all cores,
-    seconds on one core.  `live` has the live bytes of a run for each set.
+    seconds on one core. `live` has the live bytes of a run for each set.
     """
     schedule = bound.schedule
     assert isinstance(schedule, Schedule)

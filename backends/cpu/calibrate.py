@@ -35,11 +35,11 @@ from tcc.schedule.footprint import LINE
 from tcc.target import Target
 from tcc.temporary import temporary_folder
 
-# Seconds of one timed run, and how often each is repeated.
+# Seconds of one timed run, and how many times each run is repeated.
 _RUN, _REPEATS = 0.004, 5
 _HUGE = 2 << 20
 _LAUNCHES = 20_000
-# Vector multiply-adds a cycle that processors have.
+# How many vector multiply-adds a CPU may complete per cycle.
 _ISSUE = (0.5, 1.0, 2.0)
 
 _LOOP = ctypes.CFUNCTYPE(None, ctypes.c_int64)
@@ -49,16 +49,16 @@ _KERNEL = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
 
-Timed = Callable[[int], None]  # repeats its work as many times as it is told
+Timed = Callable[[int], None]  # repeats its work the given number of times
 
 
 def calibrate(target: Target) -> Machine:
-    """Measures this machine's constants, with code for `target` (its own processor).
+    """Returns this machine's constants, measured with code for `target` (its own CPU).
 
-    Constants for latency that a core hides behind other work cannot be measured by a loop.  They
-    are taken from the machine that tcc ships for the processor.
+    A loop cannot measure the part of a latency that a core hides behind other work. These constants
+    come from the machine file that tcc ships for the CPU.
 
-    Raises ToolError where nothing can link, UserError where the machine cannot run the code.
+    Raises ToolError if nothing can link, and UserError if the machine cannot run the code.
     """
     cores = len(os.sched_getaffinity(0))
     profile = target.profile
@@ -67,11 +67,13 @@ def calibrate(target: Target) -> Machine:
         step_seconds = loops.seconds(loops.spin) / 32
         fma = loops.seconds(loops.multiply) / UNROLL
         fmas = min(_ISSUE, key=lambda rate: abs(step_seconds / fma / rate - 1))
-        # A cycle is the time of `fmas` multiply-adds; dense vector code can lower the clock.
+        # A cycle is the time of `fmas` multiply-adds, because dense vector code can lower the
+        # clock.
         cycle = fma * fmas
         all_cores = max(fma, loops.seconds(loops.multiply, cores) / UNROLL) * fmas
         vector = profile.vector_bits // 8
-        # Only some of the vectors that are shorter than a cache line cross a line.
+        # Where vectors are shorter than a cache line, only some of the shifted vectors cross a
+        # line.
         across = loops.rate("read", loops.second) / loops.rate(
             "read", loops.second, shift=vector // 2
         )
@@ -106,7 +108,10 @@ def calibrate(target: Target) -> Machine:
 
 
 def _memory(loops: _Loops, cores: int) -> Memory:
-    """Measures memory; the faster of reading in order and with prefetches counts as its rate."""
+    """Returns the rates and the latency of memory.
+
+    Reading is measured in order and with prefetches; the faster way counts as the rate.
+    """
     size = loops.beyond
     one_core, all_cores = ([loops.rate(n, size, c) for n in ("read", "ahead")] for c in (1, cores))
     best = max(one_core) * max(all_cores)
@@ -123,7 +128,7 @@ def _memory(loops: _Loops, cores: int) -> Memory:
 
 
 def _usable_bytes(loops: _Loops, size: int) -> int:
-    """Returns the bytes of the last cache that one core can use, as other cores may share it."""
+    """Returns how many bytes of the last cache one core can use; other cores may share it."""
     third_rate, memory_rate = loops.rate("read", loops.third), loops.rate("read", loops.beyond)
     for part in (1, 2, 3, 4, 6):
         if loops.rate("read", size // part) > (third_rate * memory_rate) ** 0.5:
@@ -137,20 +142,20 @@ def _cache(loops: _Loops, size: int, span: int, cycle: float) -> Cache:
 
 
 def _round(value: float) -> float:
-    """Rounds to three digits; the measurements are not more repeatable."""
+    """Returns the value rounded to three digits; measurements are not repeatable beyond that."""
     return float(f"{value:.3g}")
 
 
 @frozen
 class _Span:
-    """Memory, aligned to 2 MiB, on huge pages where the system grants them."""
+    """A range of memory, aligned to 2 MiB, on huge pages where the system grants them."""
 
     mapping: mmap.mmap
     address: int
 
 
 def _take(size: int) -> _Span:
-    # Private: shared mappings get no huge pages.
+    # The mapping is private, because shared mappings get no huge pages.
     mapping = mmap.mmap(-1, size + _HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapping.madvise(mmap.MADV_HUGEPAGE)
     view = (ctypes.c_char * 1).from_buffer(mapping)
@@ -160,10 +165,10 @@ def _take(size: int) -> _Span:
 
 
 class LoadedCode:
-    """The functions of one LLVM module, linked and loaded like an artifact."""
+    """The functions of an LLVM module, linked and loaded as an artifact is."""
 
     def __init__(self, text: str, target: Target) -> None:
-        """Raises RuntimeError with LLVM's message for invalid text, and ToolError where linking
+        """Raises RuntimeError with LLVM's message for invalid text, and ToolError if linking
         fails."""
         with temporary_folder() as folder:
             (folder / "code.o").write_bytes(compile_object(text, target))
@@ -177,13 +182,17 @@ class LoadedCode:
 
 
 class _Loops:
-    """Runs and times the loops of `calibrate_text` over one large span, on one core or on all."""
+    """Runs and times the loops of `calibrate_text` over a large range of memory.
+
+    A loop runs on one core or on all cores.
+    """
 
     def __init__(self, target: Target, cores: int) -> None:
         profile = target.profile
         self._code = LoadedCode(loops_text(target), target)
         self._cpus = sorted(os.sched_getaffinity(0))[:cores]
-        # Sizes in bytes that fit into the first, second and third cache, and one that fits in none.
+        # Three sizes in bytes that fit into the first, second and third cache; one that fits into
+        # none.
         self.first, self.second = profile.l1 // 2, profile.l2 // 2
         self.third = min(profile.l2 * 4, profile.l3 // 2)
         self.beyond = min(max(profile.l3 * 4, 64 << 20), 256 << 20)
@@ -215,9 +224,10 @@ class _Loops:
         return lambda n: self._chain(self._span.address + core * 4096, n)
 
     def rate(self, name: str, size: int, cores: int = 1, shift: int = 0) -> float:
-        """Returns the bytes a second of all `cores` together.
+        """Returns the bytes per second of all `cores` together.
 
-        Each core has its own part of `size` bytes, which begins `shift` bytes behind a cache line.
+        Each core reads or writes its own share of `size` bytes. The share begins `shift` bytes
+        after the start of a cache line.
         """
         step = BLOCK if name == "ahead" else self._step
         part = size // cores // step * step
@@ -254,7 +264,7 @@ class _Loops:
         return best / steps
 
     def seconds(self, make: Callable[[int], Timed], cores: int = 1) -> float:
-        """Returns the best seconds of one repetition on `cores` cores at a time; the slowest core
+        """Returns the best seconds of one repetition while `cores` cores work; the slowest core
         counts."""
         work = [make(core) for core in range(cores)]
         if cores == 1:
@@ -263,7 +273,8 @@ class _Loops:
         start = Barrier(cores)
 
         def run(cpu: int, timed: Timed) -> float:
-            # Without affinity, two short-lived threads can spend a run on the same CPU.
+            # Unless each thread has a CPU of its own, two short-lived threads can share one for a
+            # complete run.
             os.sched_setaffinity(0, {cpu})
             start.wait()
             return _seconds(timed, count)
@@ -289,7 +300,10 @@ def _enough(work: Timed) -> int:
 
 
 def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
-    """Returns the cycles of one vector of each timed function, and of a C library function."""
+    """Returns two costs in cycles per vector.
+
+    The first maps each timed function to its cost, the second is the cost of a C library function.
+    """
     width = target.profile.lanes(32)
     costs = {}
     for name, arity in TIMED:
@@ -301,7 +315,7 @@ def _functions(target: Target, cycle: float) -> tuple[dict[str, float], float]:
 
 
 def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
-    """Returns the cycles of one vector of a kernel of `calibrate_kernels`."""
+    """Returns the cycles per vector of a kernel of `calibrate_kernels`."""
     count = VECTORS * BLOCKS * target.profile.lanes(32)
     span = _take(_HUGE)
     x, y, indices = (span.address + n * 2 * ctypes.sizeof(ctypes.c_float * count) for n in range(3))
@@ -320,7 +334,7 @@ def _kernel_cycles(text: KernelText, target: Target, cycle: float) -> float:
 
 
 def _launches(target: Target, cores: int) -> tuple[float, float]:
-    """Returns the seconds of a launch on the calling thread, and of a launch on all threads."""
+    """Returns the seconds of a launch on the calling thread, and of one on all threads."""
     with temporary_folder() as folder:
         serial_module, parallel_module = (
             runtime.load(link_launches(folder, _LAUNCHES, cores, target, serial=serial))

@@ -1,4 +1,4 @@
-"""The calibration's kernels: functions on blocks, and launches of a kernel that does nothing."""
+"""The kernels of the calibration: functions of blocks, and launches of an empty kernel."""
 
 from pathlib import Path
 
@@ -24,23 +24,24 @@ from tcc.ir.tile import (
 from tcc.ir.types import F32, I32
 from tcc.target import Target
 
-# Vectors of one block, and blocks of one pass: all data fit into any first-level cache.
+# Vectors per block, and blocks per pass. All data fits into any first-level cache.
 VECTORS, BLOCKS = 4, 8
 _PASSES = 1 << 30
 
-# Functions whose cost a machine's row lists, with their number of operands, and `gather`.
+# Functions whose cost a machine file lists, with their number of operands. `gather` is listed too.
 TIMED = (
     *(("div", 2), ("sqrt", 1), ("exp", 1), ("expm1", 1), ("tanh", 1), ("log", 1), ("log1p", 1)),
     *(("erf", 1), ("sin", 1), ("cos", 1), ("tan", 1), ("pow", 2)),
 )
-# Represents the functions of two operands that the C library computes, element by element.
+# Stands for all functions of two operands that the C library computes element by element.
 LIBRARY = "atan2"
 
 
 def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> KernelText:
-    """y[i] = function(x[i], ...) over BLOCKS tiles of VECTORS vectors; buffers x and y.
+    """Returns the kernel y[i] = function(x[i], ...) over BLOCKS tiles of VECTORS vectors.
 
-    Tile n and tile n + BLOCKS do the same: a launch of more tiles repeats the pass.
+    Its buffers are x and y. Tile n + BLOCKS repeats tile n, so a launch of more tiles repeats the
+    pass.
     """
     shape = (VECTORS * lanes_,)
     x, y = _buffers(shape[0] * BLOCKS)
@@ -57,7 +58,7 @@ def function_kernel(function: str, arity: int, lanes_: int, target: Target) -> K
 
 
 def gather_kernel(lanes_: int, target: Target) -> KernelText:
-    """y[i] = x[at[i]]; buffers x, y and at."""
+    """Returns the kernel y[i] = x[at[i]]; its buffers are x, y and at."""
     shape = (VECTORS * lanes_,)
     x, y = _buffers(shape[0] * BLOCKS)
     at = TileBuffer("at", I32, x.sizes, MemorySpace.INPUT)
@@ -81,7 +82,7 @@ def _buffers(size: int) -> tuple[TileBuffer, TileBuffer]:
 
 
 def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
-    """Returns the axes of the grid (passes, blocks) and the index of a block of `size` elements."""
+    """Returns the parallel axes (passes, blocks), and the index of a block of `size` elements."""
     axes = tuple(var_of(iterator(n, e)) for n, e in (("pass", _PASSES), ("u", BLOCKS)))
     number = iterator("u", BLOCKS)
     return tuple(v for v in axes if v is not None), (number * size + lanes((size,))[0],)
@@ -90,7 +91,7 @@ def _axes(size: int) -> tuple[tuple[Var, ...], tuple[Index, ...]]:
 def link_launches(folder: Path, trips: int, units: int, target: Target, *, serial: bool) -> Path:
     """Links an artifact that launches an empty kernel `trips` times over `units` tiles.
 
-    Raises ToolError where nothing can link.
+    Raises ToolError if nothing can link.
     """
     name = "nothing"
     count = 4 if serial else -1  # the register with the number of tiles

@@ -9,24 +9,25 @@
     void write(ptr data, i64 vectors, i64 n)   n times all vectors, storing in order
     ptr chase(ptr data, i64 n)                 n loads, each from the address that the last one gave
 
-`data` is 64-byte aligned, for `read` 4-byte aligned; counts are positive, and `vectors` is a
-multiple of UNROLL, for `ahead` of the vectors in BLOCK bytes.  Loads and stores are volatile: the
-code generator neither drops nor merges them.
+`data` is 64-byte aligned, but 4-byte aligned for `read`. Counts are positive. `vectors` is a
+multiple of UNROLL, for `ahead` of the vectors in BLOCK bytes. Loads and stores are volatile, so
+that the code generator neither drops nor merges them.
 """
 
 from tcc.backends.cpu.instructions import llvm_features
 from tcc.target import Target
 
-# Hides the latency of any multiply-add and needs no more than sixteen registers.
+# Enough independent operations to hide the latency of any multiply-add; they fit in sixteen
+# registers.
 UNROLL = 12
-# `ahead` reads several pages at a time: more banks of memory are busy, and the hardware prefetcher
-# follows each page.
+# `ahead` reads several pages at a time, so that more banks of memory are busy and the hardware
+# prefetcher follows each page.
 _STREAMS, _LINE, _PAGE = 8, 64, 4096
 BLOCK = _STREAMS * _PAGE
 
 
 def loops_text(target: Target) -> str:
-    """Returns the module of all loops for the target."""
+    """Returns the LLVM module with all loops."""
     vector = f"<{target.profile.lanes(32)} x float>"
     size = target.profile.vector_bits // 8
     load = f"load volatile {vector}, ptr %p{{k}}, align 4"
@@ -55,7 +56,8 @@ def loops_text(target: Target) -> str:
 
 
 def _counted(name: str, params: str, result: str, phis: str, body: str, tail: str) -> str:
-    """Returns a function around `for %i in 0..%n`, which carries `phis`."""
+    """Returns the text of a function with a loop `for %i in 0..%n`; `phis` are its carried
+    values."""
     return (
         f"define {result} @{name}({params}) #0 {{\nentry:\n  br label %loop\nloop:\n"
         f"  %i = phi i64 [ 0, %entry ], [ %i.next, %loop ]\n{phis}\n{body}\n"
@@ -132,7 +134,10 @@ def _ahead(access: str, size: int) -> str:
 
 
 def _walk(name: str, body: str, size: int, step: int) -> str:
-    """Returns a function that repeats `body` for every `step` vectors, at %q = %data + %o bytes."""
+    """Returns the text of a function that runs `body` for every `step` vectors, %n times over all.
+
+    In `body`, %q is the address %data + %o bytes.
+    """
     return (
         f"define void @{name}(ptr %data, i64 %vectors, i64 %n) #0 {{\nentry:\n  br label %again\n"
         "again:\n  %i = phi i64 [ 0, %entry ], [ %i.next, %end ]\n  br label %loop\n"

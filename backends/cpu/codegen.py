@@ -34,14 +34,15 @@ def _machine(target: Target) -> llvm.TargetMachine:
     )
 
 
-# The text is in SSA form with tiled loops: LLVM's default pipeline takes twice as long for no gain,
-# and rotating loops or simplifying twice gives the same code.  Passes outside of the default
-# pipeline are not safe: NewGVN confused guarded loads with other loads.
+# The text is in SSA form with tiled loops. LLVM's default pipeline takes twice as long for no gain;
+# rotating loops, or simplifying twice, gives the same code. Passes outside the default pipeline are
+# not safe: NewGVN confused guarded loads with other loads.
 _PASSES = "always_inliner", "simplify_cfg", "instruction_combine", "global_dead_code_eliminate"
 
 
 def optimize(text: str, target: Target) -> llvm.ModuleRef:
-    """Parses, verifies and optimises a module; raises RuntimeError with LLVM's message."""
+    """Returns the parsed, verified and optimised module; raises RuntimeError with LLVM's
+    message."""
     # In a new context, types and names do not depend on earlier compilations.
     module = llvm.parse_assembly(text, llvm.create_context())
     module.data_layout = str(_machine(target).target_data)
@@ -55,12 +56,12 @@ def optimize(text: str, target: Target) -> llvm.ModuleRef:
 
 
 def compile_object(text: str, target: Target) -> bytes:
-    """Returns a relocatable object file (position independent code)."""
+    """Returns a relocatable object file of position-independent code."""
     code: bytes = _machine(target).emit_object(optimize(text, target))
     return code
 
 
 def compile_assembly(text: str, target: Target) -> str:
-    """Returns the assembly that `compile_object` encodes."""
+    """Returns the assembly text of the code that `compile_object` returns."""
     listing: str = _machine(target).emit_assembly(optimize(text, target))
     return listing

@@ -17,9 +17,10 @@ _WORKER = "tcc.backends.cpu.worker"
 
 @frozen
 class CompiledKernels:
-    """One object file and one LLVM listing for each kernel, in order.
+    """The object file and the LLVM listing of each kernel, in order.
 
-    `scratch` is the bytes of private memory a thread needs to run any of them, 64-byte aligned.
+    `scratch` is the number of bytes of private memory (64-byte aligned) that a thread needs to run
+    any of them.
     """
 
     objects: tuple[bytes, ...]
@@ -35,12 +36,14 @@ def compile_kernels(
     budgets: Budgets = BUDGETS,
     seconds: Sequence[float] = (),
 ) -> CompiledKernels:
-    """Compiles each kernel under its name, with up to `jobs` processes.
+    """Compiles each kernel under its name, in up to `jobs` processes.
 
-    `seconds` has for each kernel the time of one tile where it is long, else 0; empty: 0 for all.
-    The bytes depend on kernels, names, target and `seconds` only.  Raises InternalError, naming the
-    kernel and a file with its LLVM text, where code generation fails or kills its process, and the
-    error of the budget where it exceeds its memory or time.
+    `seconds` has for each kernel the time of one tile if it is long, else 0; empty means 0 for all.
+    The result depends on kernels, names, target and `seconds` only.
+
+    Raises InternalError if code generation fails or kills its process; the error names the kernel
+    and a file with its LLVM text. Raises the error of the budget if the process exceeds its memory
+    or time.
     """
     key, pool = _awake_pool(len(kernels), jobs, budgets)
     texts: list[KernelText] = []
@@ -60,7 +63,7 @@ def compile_kernels(
 
 
 def start_processes(kernels: int, jobs: int, budgets: Budgets) -> None:
-    """Starts processes for about so many kernels, which `compile_kernels` will compile soon."""
+    """Starts processes for about `kernels` kernels, which `compile_kernels` will compile soon."""
     RESTING.leave(*_awake_pool(kernels, jobs, budgets))
 
 
@@ -75,7 +78,7 @@ def _awake_pool(kernels: int, jobs: int, budgets: Budgets) -> tuple[tuple[object
 def kernel_assembly(llvm: str, target: Target) -> str:
     """Returns the assembly of a kernel's LLVM IR, as `compile_kernels` would encode it.
 
-    Raises UserError where LLVM does not take the text.
+    Raises UserError if LLVM rejects the text.
     """
     key, pool = _awake_pool(1, 1, BUDGETS)
     try:

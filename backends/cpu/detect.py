@@ -1,4 +1,4 @@
-"""The processor of this machine as a `Profile`."""
+"""Detects this machine's CPU as a `Profile`."""
 
 import platform
 from pathlib import Path
@@ -19,11 +19,11 @@ _ARCHS = {system: name for name, row in ARCHITECTURES.items() for system in row.
 
 
 def detect() -> Profile:
-    """Returns this machine's processor: LLVM's name and features, and the kernel's cache sizes.
+    """Returns this machine's CPU: LLVM's name and features, and the cache sizes that Linux reports.
 
-    Missing cache sizes are taken from the processor's row of `CPUS`, else from the row of the
-    architecture's usual processor.  Raises UserError where the machine has none of the
-    `ARCHITECTURES`, or is older than the oldest supported processor.
+    Missing cache sizes are taken from the CPU's row of `CPUS`, else from the row of the
+    architecture's usual CPU. Raises UserError if the machine has none of the `ARCHITECTURES`, or is
+    older than the oldest supported CPU.
     """
     machine = platform.machine()
     if machine not in _ARCHS:
@@ -41,7 +41,8 @@ def detect() -> Profile:
 
 
 def _cache_sizes(folder: Path) -> dict[int, int]:
-    """Returns level -> bytes of data and unified caches, as `folder` (Linux's sysfs) has them."""
+    """Maps cache level to bytes of data and unified caches, as `folder` (Linux's sysfs) reports
+    them."""
     sizes = {}
     for index in sorted(folder.glob("index*")):
         kind = (index / "type").read_text().strip()

@@ -4,8 +4,8 @@ from types import MappingProxyType
 
 from tcc.target import ARCHITECTURES, Profile
 
-# LLVM's switches beside those of the profile's features.  On x86-64 it must not split 512-bit
-# vectors; on 64-bit Arm it must not use scalable vectors, which have other registers.
+# LLVM features that tcc sets besides those of the profile. On x86-64, LLVM must not split 512-bit
+# vectors. On 64-bit Arm, it must not use scalable vectors, which have other registers.
 _TUNING = MappingProxyType(
     {
         "x86-64": ("-prefer-256-bit",),
@@ -17,23 +17,23 @@ _TUNING = MappingProxyType(
 
 
 def llvm_features(profile: Profile) -> str:
-    """Returns LLVM's feature string: each instruction set switched on or off."""
+    """Returns LLVM's feature string, which switches each instruction set on or off."""
     have, isa = frozenset(profile.features), ARCHITECTURES[profile.arch].isa
     switches = (f"{'+' if f.name in have else '-'}{f.name}" for f in isa)
     return ",".join([*switches, *_TUNING.get(profile.arch, ())])
 
 
 def bf16_dot(profile: Profile, width: int) -> str:
-    """Returns the intrinsic that multiplies and adds `width` words of pairs of bf16."""
+    """Returns the intrinsic that multiplies pairs of bf16 and adds them to `width` f32 sums."""
     if profile.arch == "aarch64":
         return f"llvm.aarch64.neon.bfdot.v{width}f32.v{2 * width}bf16"
     return f"llvm.x86.avx512bf16.dpbf16ps.{32 * width}"
 
 
 def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, width: int) -> str:
-    """Returns the intrinsic that adds products of four bytes to each of `width` words; "" for none.
+    """Returns the intrinsic that adds the products of four bytes to each of `width` i32 sums.
 
-    If one operand is unsigned, it is the first.
+    Returns "" if there is none. If only one operand is unsigned, it is the first.
     """
     if not profile.multiplies_bytes or width < 4:
         return ""
@@ -47,8 +47,11 @@ def byte_dot(profile: Profile, first_unsigned: bool, second_unsigned: bool, widt
 
 
 def pair_dot(profile: Profile, width: int) -> str:
-    """Returns the intrinsic that sums products of two 16-bit neighbours into `width` words; "" for
-    none."""
+    """Returns the intrinsic that multiplies pairs of 16-bit neighbours and sums them to `width`
+    words.
+
+    Returns "" if there is none.
+    """
     names = {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}
     fits = profile.arch == "x86-64" and 32 * width <= profile.vector_bits
     return f"llvm.x86.{names[width]}" if fits and width in names else ""

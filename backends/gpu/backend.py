@@ -23,13 +23,13 @@ from tcc.passes.derive.merge import MergePrices
 from tcc.passes.derive.prices import Prices
 from tcc.passes.moe.price import GroupedGemmPrices
 from tcc.passes.pipeline import GraphSettings, lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.handles import check_without_handles
 from tcc.passes.program.lower_node import check_without_calls
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.program.price import cheapest
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
+from tcc.passes.tile.gpu.plan import BlockChooser, block_schedule
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger
 from tcc.schedule.cpu.work import work_facts
@@ -45,7 +45,7 @@ class GpuBackend(Backend):
     """Code for the GPUs of `target`."""
 
     kinds = ("cuda", "rocm")
-    planner: BlockPlanner
+    planner: BlockChooser
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class GpuBackend(Backend):
         roles = options.gpu_kernels == "auto" and options.precision in ("bf16", "f16")
         if roles and all(gpu.arch == HOPPER for gpu in target.gpus):
             profile = replace(profile, warpgroups=True)
-        self.planner = BlockPlanner(profile, floats, skips=not strict, ledger=ledger)
+        self.planner = BlockChooser(profile, floats, skips=not strict, ledger=ledger)
         self.precision = Precision(
             floats, options.weight_bits, pairs=True, everywhere=floats is not F32
         )
@@ -120,7 +120,7 @@ class GpuBackend(Backend):
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
             self.compilers.start()  # their start takes about as long as the lowering
-        return lower(graph, Plan(self.planner, arena_planner(), self.precision), trace)
+        return lower(graph, LoweringContext(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
         if self.compilers is not None:
@@ -144,7 +144,9 @@ class GpuBackend(Backend):
         if not changes:
             return lowered
         self.planner.exchange(changes)
-        plan = Plan(self.planner, arena_planner(), self.precision, packed=lowered.placed.surface)
+        plan = LoweringContext(
+            self.planner, arena_planner(), self.precision, packed=lowered.placed.surface
+        )
         return lower(lowered.placed, plan, trace)
 
     def generate(self, lowered: Lowered, names: Sequence[str]) -> Generated:
@@ -244,9 +246,9 @@ def graph_settings(
     )
 
 
-def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockPlanner:
+def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> BlockChooser:
     profile = block_profile(gpus, options.precision)
-    return BlockPlanner(profile, stored_floats(options), ledger=ledger)
+    return BlockChooser(profile, stored_floats(options), ledger=ledger)
 
 
 # GPUs share schedules if the largest has less than this many times the multiprocessors, and the

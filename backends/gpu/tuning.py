@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.frozen import frozen
-from tcc.passes.tile.gpu.plan import BlockPlanner, block_schedule
+from tcc.passes.tile.gpu.plan import BlockChooser, block_schedule
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import IMPOSSIBLE, Alternative, Seconds, in_order, saves
 from tcc.schedule.gpu.choose import BlockChoice, ranked
@@ -32,7 +32,7 @@ Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]
 
 
 def better_schedules(
-    bounds: Sequence[Bound], planner: BlockPlanner, compiled: Compile
+    bounds: Sequence[Bound], planner: BlockChooser, compiled: Compile
 ) -> dict[Bound, Bound]:
     """Returns the replacements of kernels that should have another schedule.
 
@@ -66,7 +66,7 @@ class _Trial:
 class _Search:
     """Searches the schedules of one kernel, from the cheapest on."""
 
-    def __init__(self, bound: Bound, planner: BlockPlanner) -> None:
+    def __init__(self, bound: Bound, planner: BlockChooser) -> None:
         self.planner = planner
         self.pricer = BlockPricer(bound.group, planner.profile)
         self.trials: list[_Trial] = []

@@ -16,7 +16,7 @@ from tcc.errors import UserError, file_errors
 from tcc.frozen import frozen
 from tcc.ir.types import BF16, DTYPES, STRING, DType, DTypeKind
 from tcc.later import later
-from tcc.runtime import Port
+from tcc.runtime import ModulePort
 from tcc.temporary import locked_folder
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Draw:
 
 
 def inputs_of(
-    path: Path, ports: Sequence[Port], input_texts: Iterable[str], seed: int
+    path: Path, ports: Sequence[ModulePort], input_texts: Iterable[str], seed: int
 ) -> dict[str, Any]:
     """Returns `make_inputs` for the artifact at `path`, encoded as a module takes arrays."""
     return as_taken(make_inputs(ports, input_texts, seed, lambda: program_of(path)), ports)
@@ -67,7 +67,7 @@ def program_of(path: Path, variant: int = 0) -> Program:
 
 
 def make_inputs(
-    ports: Sequence[Port],
+    ports: Sequence[ModulePort],
     input_texts: Iterable[str],
     seed: int,
     program: Callable[[], Program] | None = None,
@@ -83,7 +83,7 @@ def make_inputs(
 
 
 def make_draws(
-    ports: Sequence[Port],
+    ports: Sequence[ModulePort],
     input_texts: Iterable[str],
     draws: Sequence[Draw],
     program: Callable[[], Program] | None = None,
@@ -100,7 +100,7 @@ def make_draws(
         for n, port in enumerate(ports)
         if port.kind == "tensor" and not set("@=") & set(texts.get(port.name, ""))
     ]
-    shaped: dict[bool, list[Port]] = {}
+    shaped: dict[bool, list[ModulePort]] = {}
     draw_arrays = []
     for draw in draws if random_ports else draws[:1]:
         if draw.larger not in shaped:
@@ -124,18 +124,18 @@ def make_draws(
     return draw_arrays
 
 
-def _described_as(port: Port, texts: Mapping[str, str]) -> str:
+def _described_as(port: ModulePort, texts: Mapping[str, str]) -> str:
     """Returns how a random input is printed: the user's text, else its sizes and type."""
     sizes = tuple(1 if size is None else size for size in port.shape)
     return texts.get(port.name) or "x".join(map(str, (*sizes, port.dtype)))
 
 
 def _shaped(
-    ports: Sequence[Port],
+    ports: Sequence[ModulePort],
     texts: Mapping[str, str],
     draw: Draw,
     program: Callable[[], Program] | None,
-) -> list[Port]:
+) -> list[ModulePort]:
     """Returns `ports` with numbers in place of the symbolic sizes of ports without a text."""
     known_shapes = {
         n: np.shape(_value(port, texts[port.name], draw, n))
@@ -149,7 +149,7 @@ def _shaped(
     return [replace(port, shape=shapes[n]) if n in free else port for n, port in enumerate(ports)]
 
 
-def _texts(ports: Mapping[str, Port], input_texts: Iterable[str]) -> dict[str, str]:
+def _texts(ports: Mapping[str, ModulePort], input_texts: Iterable[str]) -> dict[str, str]:
     """Returns the value's text of each `NAME=VALUE` by name; raises UserError for a bad text."""
     texts: dict[str, str] = {}
     for text in input_texts:
@@ -171,7 +171,7 @@ def _texts(ports: Mapping[str, Port], input_texts: Iterable[str]) -> dict[str, s
     return texts
 
 
-def _value(port: Port, text: str, draw: Draw, number: int) -> Any:
+def _value(port: ModulePort, text: str, draw: Draw, number: int) -> Any:
     if port.kind == "tensor":
         return _array(port, text, draw, number)
     where = f"--input {port.name}={text}"
@@ -186,7 +186,7 @@ def _value(port: Port, text: str, draw: Draw, number: int) -> Any:
     return items[0] if items else None
 
 
-def _array(port: Port, text: str, draw: Draw, number: int) -> Array:
+def _array(port: ModulePort, text: str, draw: Draw, number: int) -> Array:
     where = f"--input {port.name}={text}"
     if text.startswith("@"):
         return _load(Path(text[1:]), where)
@@ -230,7 +230,7 @@ def _member(archive: NamedArrays, key: str) -> Array:
     return archive[key]
 
 
-def _described(port: Port, text: str) -> tuple[DType, tuple[int, ...]]:
+def _described(port: ModulePort, text: str) -> tuple[DType, tuple[int, ...]]:
     """Parses `2x3xf32`, `2x3`, `f32` or nothing; the port supplies a missing type or shape."""
     sizes_text, _, type_name = text.rpartition("x")
     if type_name in DTYPES:
@@ -267,17 +267,17 @@ def _random(
 # ---- types that NumPy lacks: a wider type here, bit patterns for a module ------------------------
 
 
-def is_carried(port: Port) -> bool:
+def is_carried(port: ModulePort) -> bool:
     """True where NumPy lacks the port's type, so that its arrays have a wider type here."""
     return port.kind == "tensor" and (port.dtype == BF16.name or DTYPES[port.dtype].is_narrow)
 
 
-def as_taken(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
+def as_taken(arrays: Mapping[str, Any], ports: Sequence[ModulePort]) -> dict[str, Any]:
     """Returns arrays as a module takes them: floats of types that NumPy lacks are rounded."""
     return _converted(arrays, ports, _bits)
 
 
-def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any]:
+def as_values(arrays: Mapping[str, Any], ports: Sequence[ModulePort]) -> dict[str, Any]:
     """Returns arrays or results of a module with values in place of bit patterns.
 
     It is the inverse of `as_taken`.
@@ -286,7 +286,7 @@ def as_values(arrays: Mapping[str, Any], ports: Sequence[Port]) -> dict[str, Any
 
 
 def _converted(
-    arrays: Mapping[str, Any], ports: Sequence[Port], convert: Callable[[Array, DType], Array]
+    arrays: Mapping[str, Any], ports: Sequence[ModulePort], convert: Callable[[Array, DType], Array]
 ) -> dict[str, Any]:
     types = {port.name: DTYPES[port.dtype] for port in ports if is_carried(port)}
     return {name: convert(a, types[name]) if name in types else a for name, a in arrays.items()}

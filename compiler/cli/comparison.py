@@ -9,7 +9,7 @@ import numpy as np
 from tcc.allowance import allowance, judged
 from tcc.cli.arrays import Draw, is_carried
 from tcc.cli.compare import compare
-from tcc.cli.reference import Job, reference_of, run_reference
+from tcc.cli.reference import ReferenceJob, reference_of, run_reference
 from tcc.driver import float_types, input_values
 from tcc.errors import UserError
 from tcc.frontends.rounding import artifact_rounding, changed_rounding
@@ -18,7 +18,7 @@ from tcc.ir.narrow import FORMATS
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.types import DTYPES
 from tcc.options import TOLERANCES
-from tcc.runtime import Module, Port
+from tcc.runtime import Module, ModulePort
 
 # The factor of the floats of each draw: small inputs reach where large inputs saturate.
 _SCALES = (1.0, 1.0, 2.0**-4, 2.0**-4)
@@ -98,9 +98,9 @@ def compared(
     nudged = [_nudged(arrays, seed) for seed, arrays in enumerate(draws[count:])]
     changed = range(draw_count, draw_count + len(nudged))
     jobs = [
-        Job(range(draw_count), rounding),
-        *(Job(changed, changed_rounding(*facts, seed)) for seed in range(_NOISES)),
-        *([] if rounding is None else [Job(range(count))]),
+        ReferenceJob(range(draw_count), rounding),
+        *(ReferenceJob(changed, changed_rounding(*facts, seed)) for seed in range(_NOISES)),
+        *([] if rounding is None else [ReferenceJob(range(count))]),
     ]
     threads = len(os.sched_getaffinity(0))
     names = [port.name for port in module.outputs]
@@ -153,7 +153,7 @@ def _nudged(inputs: NamedArrays, seed: int) -> dict[str, Array]:
     }
 
 
-def least_error(model: Path, outputs: Sequence[Port] = ()) -> float:
+def least_error(model: Path, outputs: Sequence[ModulePort] = ()) -> float:
     """Returns the error that the model's own narrow floats and one step of its narrow outputs
     cause."""
     narrow = [FORMATS.get(DTYPES[port.dtype]) for port in outputs if is_carried(port)]

@@ -129,13 +129,13 @@ def _processor() -> dict[str, str]:
     except UserError as error:
         return {"processor": f"not supported: {error.what}"}
     profile = target.profile
-    machine = shipped_machines.machine_for(profile)
+    machine = shipped_machines.machine_path(shipped_machines.machine_for(profile).name)
     caches = (bytes_text(size) for size in (profile.l1, profile.l2, profile.l3))
     return {
         "processor": f"{target.text}, {profile.vector_bits}-bit vectors",
         "features": " ".join(profile.features),
         "caches": ", ".join(caches),
-        "machine": str(shipped_machines.machine_path(machine.name)),
+        "machine": str(machine.relative_to(Path(__file__).parents[2])),
     }
 
 

@@ -19,7 +19,7 @@ _TORCH = PeerKind("PyTorch", "tcc.cli.peers.torch", "torch", "torch")
 
 
 @frozen
-class Job:
+class ReferenceJob:
     """A run of the model on a range of draws; `rounding` says how the model is rounded."""
 
     draws: range
@@ -60,7 +60,7 @@ def reference_of(model: Path, evaluator_only: bool) -> Reference:
 def run_reference(
     model: Path,
     names: Sequence[str],
-    jobs: Sequence[Job],
+    jobs: Sequence[ReferenceJob],
     draws: Sequence[NamedArrays],
     threads: int,
     evaluator_only: bool,

@@ -36,7 +36,7 @@ from tcc.frontends.onnx.pieces import PieceModel
 from tcc.ir.op import Array, NamedArrays
 from tcc.ir.program import Program
 from tcc.options import read_options
-from tcc.runtime import Module, Port
+from tcc.runtime import Module, ModulePort
 from tcc.temporary import temporary_folder
 
 _AGREEMENT = (
@@ -270,7 +270,7 @@ def _refusal(values: Mapping[str, Any], error: UserError) -> str:
     return f"not compared: the artifact refuses {', '.join(sizes)} ({error.what}: {error.where})"
 
 
-def _check_same_inputs(artifact: Path, ports: Sequence[Port], model: Path) -> None:
+def _check_same_inputs(artifact: Path, ports: Sequence[ModulePort], model: Path) -> None:
     """Raises UserError where the artifact was compiled from a model with other inputs."""
     got = [port.name for port in ports]
     expected = [port.name for port in model_inputs(model, [f"{name}=" for name in got])]
@@ -283,7 +283,7 @@ def _check_same_inputs(artifact: Path, ports: Sequence[Port], model: Path) -> No
         )
 
 
-def _check_arrays(ports: Sequence[Port], use: str) -> None:
+def _check_arrays(ports: Sequence[ModulePort], use: str) -> None:
     """Raises UserError that names the first sequence or optional among `ports`."""
     for port in ports:
         if "(" in port.dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 import onnx
 from tcc.budgets import BUDGETS, Budgets
 from tcc.errors import UserError
+from tcc.frontends.inputs import Shapes
 from tcc.frontends.onnx.importer import import_model
 from tcc.frontends.onnx.reader import read_model
 from tcc.frontends.rounding import Rounding
 from tcc.frontends.torch.archive import read_archive
-from tcc.frontends.torch.calls import Program
+from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.importer import import_program
 from tcc.frontends.torch.inputs import call_form
 from tcc.frontends.torch.support import check_calls, missing_calls
@@ -27,7 +28,6 @@ from tcc.ir.types import F32, DType
 __all__ = ["captured", "exported", "is_torch_module", "load_called", "load_model", "replayed"]
 
 Model: TypeAlias = "str | os.PathLike[str] | onnx.ModelProto | Any"
-Shapes: TypeAlias = Mapping[str, Sequence[int | str]]
 Called: TypeAlias = tuple[Graph, list[Any] | None]
 
 
@@ -117,7 +117,7 @@ def replayed(path: str, rounding: Rounding) -> Callable[[NamedArrays], dict[str,
     return replay
 
 
-def _with_rounded_weights(program: Program, rounding: Rounding) -> Program:
+def _with_rounded_weights(program: TorchProgram, rounding: Rounding) -> TorchProgram:
     """Returns the program with its weights rounded."""
 
     def contents(name: str) -> tuple[Array, DType]:

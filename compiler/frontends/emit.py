@@ -126,6 +126,11 @@ class Emitter:
             raise self.fail(f"{hint} is one number, not {operand.type!r}")
         return elements[0]
 
+    def fresh_count(self, lo: int = 0) -> Index:
+        """Returns a new symbol for the number of elements that the node's results have, which data
+        decide."""
+        return self.scope.session.fresh_symbol(f"{next(iter(self.names), 'size')}.count", lo)
+
     def ranked(self, operand: Operand, *ranks: int) -> Operand:
         """Returns the operand; raises `UserError` unless its rank is in `ranks`."""
         if operand.rank not in ranks:
@@ -235,6 +240,12 @@ class Emitter:
         if tuple(perm) == tuple(range(x.rank)):
             return x
         return self.emit("transpose", x, perm=tuple(perm))
+
+    def moved(self, x: Operand, source: int, target: int) -> Operand:
+        """Returns `x` with its axis `source` moved to `target`; the others keep their order."""
+        perm = [n for n in range(x.rank) if n != source]
+        perm.insert(target, source)
+        return self.transpose(x, perm)
 
     def broadcast(self, *shapes: Sequence[Index]) -> tuple[Index, ...]:
         """Returns the shape to which all `shapes` broadcast; the run checks what is not proved

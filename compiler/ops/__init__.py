@@ -1,6 +1,6 @@
-"""The op table: every op of tcc, by name.
+"""The op table: a row for every op of tcc, found by the op's name.
 
-`OPS` has the rows of all families; two rows with one name raise an error at import.
+`OPS` holds the rows of all families. Two rows with one name raise an error at import.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
-"""Ops that the ranks of a comm compute together; every rank has its own operand.
+"""Ops that the ranks of a comm compute together; every rank has an operand of its own.
 
-Where an operand or a result has a block for each rank, the blocks follow each other along axis 0.
+Where an operand or a result has a block for each rank, the blocks follow one another along axis 0.
 """
 
 from __future__ import annotations
@@ -33,11 +33,16 @@ from tcc.ops.shapes import Shape, check_dtype, required
 
 @frozen
 class CollectiveAttrs:
-    """`ranks` take part, or any number if it is 0.  `reduction` is the name of a `Reduction`,
-    `root` the rank whose operand a broadcast sends, and `group` the model's name of the ranks.
-    `members` are those of a `RankGroup`; without them all ranks take part.  `rows` are the rows of
-    the blocks of x, and then of the result, in an all_gather or all_to_all; without them blocks are
-    equal."""
+    """The ranks that take part, and how they combine their operands.
+
+    `ranks` is the number of ranks; 0 stands for any number. `reduction` is the name of a
+    `Reduction`. `root` is the rank whose operand a broadcast sends. `group` is the model's name for
+    the group of ranks.
+
+    `members` are the lists of a `RankGroup`; if empty, all ranks take part. Blocks are equal unless
+    `rows` says otherwise, for an all_gather or all_to_all: it has the number of rows of each block
+    of the operand, then of each block of the result.
+    """
 
     ranks: int = 0
     reduction: str = "sum"
@@ -48,7 +53,7 @@ class CollectiveAttrs:
 
 
 def collective_kind(name: str) -> CollectiveKind:
-    """Returns the kind of the op `name`."""
+    """Returns the kind of the op called `name`."""
     return CollectiveKind[name.upper()]
 
 
@@ -95,8 +100,10 @@ _COMBINE: Mapping[Reduction, Callable[[Array, Array], Array]] = MappingProxyType
 
 
 def _combined(reduction: Reduction, operands: Sequence[Array]) -> Array:
-    """Combines operands in the order of the ranks; f16 in f32, integers modulo 2^64 before they are
-    narrowed."""
+    """Returns the operands combined in the order of the ranks.
+
+    f16 is combined in f32. Integers are combined modulo 2^64 and then narrowed.
+    """
     carrier = operands[0].dtype
     wide = {"i": "i8", "u": "i8"}.get(carrier.kind, "f4" if carrier.itemsize == 2 else carrier)
     combined = reduce(_COMBINE[reduction], (x.astype(wide) for x in operands))
@@ -114,8 +121,10 @@ def collected(
     operands: Sequence[Array],
     cuts: Sequence[Any] = (),
 ) -> list[Array]:
-    """Returns the results of all ranks for the operands of all ranks; `cuts` are the positions
-    between the blocks of each operand, where blocks are not equal."""
+    """Returns the results of all ranks, given the operands of all ranks.
+
+    `cuts` has for each operand the positions between its blocks; if empty, all blocks are equal.
+    """
     n = len(operands)
     if kind.reduces:
         operands = [_combined(Reduction[attrs.reduction.upper()], operands)] * n
@@ -130,7 +139,7 @@ def collected(
 
 
 def _reference(kind: CollectiveKind, arrays: Arrays, attrs: CollectiveAttrs) -> OutArrays:
-    """Returns the result of rank 0 where all ranks have equal operands."""
+    """Returns the result of rank 0 if all ranks have the same operand."""
     n = max(attrs.ranks, 1)
     cuts = [np.cumsum(sizes(attrs.rows[: n - 1]))] * n if attrs.rows else ()
     return (collected(kind, attrs, [required(arrays, 0)] * n, cuts)[0],)

@@ -1,9 +1,10 @@
-"""Control flow: If, Loop and Scan have their bodies as graphs in their attributes.
+"""Control flow: the attributes of If, Loop and Scan hold their bodies as graphs.
 
-Bodies read values of enclosing graphs directly (`tcc.ir.graph.captures`).  `tcc.ir.graph.evaluate`
-defines the meaning of these ops, because it evaluates graphs.  Where iterations or branches return
-results of different sizes, the importer writes new size symbols into `types`, and the run binds
-them.
+Bodies read values of enclosing graphs directly (`tcc.ir.graph.captures`). `tcc.ir.graph.evaluate`
+defines the meaning of these ops, because it evaluates graphs.
+
+Iterations or branches may return results of different sizes. The importer then writes new size
+symbols into `types`, and the run binds them.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,8 @@ from tcc.ops.shapes import replaced
 
 @frozen
 class IfAttrs:
-    """`then` and `otherwise` take no inputs; `types` are the types that hold for both results."""
+    """`then` and `otherwise` take no inputs; `types` are output types that hold for both
+    branches."""
 
     then: Graph
     otherwise: Graph
@@ -29,9 +31,9 @@ class IfAttrs:
 
 @frozen
 class LoopAttrs:
-    """`body`: (iteration, condition, carried...) -> (condition, carried..., rows...).
+    """`body` maps (iteration, condition, carried...) to (condition, carried..., rows...).
 
-    `types` are those of the outputs: the carried values, then the rows stacked along axis 0.
+    `types` are the types of the outputs: the carried values, then the rows stacked along axis 0.
     """
 
     body: Graph
@@ -40,10 +42,10 @@ class LoopAttrs:
 
 @frozen
 class ScanAttrs:
-    """`body`: (states..., slices...) -> (states..., rows...).
+    """`body` maps (states..., slices...) to (states..., rows...).
 
     The last `num_scan_inputs` operands are sliced along `input_axes`, from the end where
-    `input_reverse`; rows are stacked along `output_axes`, prepended where `output_reverse`.
+    `input_reverse`. Rows are stacked along `output_axes`, prepended where `output_reverse`.
     """
 
     body: Graph
@@ -104,7 +106,7 @@ def _scan_types(types: Types, attrs: ScanAttrs) -> OutTypes:
 
 
 def scan_length(sources: Sequence[TensorType], axes: Sequence[int]) -> Index:
-    """Returns the number of iterations; raises ValueError where the scanned axes differ."""
+    """Returns the number of iterations; raises ValueError if the scanned axes differ in size."""
     lengths = [t.shape[axis] for t, axis in zip(sources, axes, strict=True)]
     if any(length is not lengths[0] for length in lengths):
         lengths_text = ", ".join(length.key for length in lengths)
@@ -127,13 +129,16 @@ def insert_axis(type: TensorType, axis: int, size: Index) -> TensorType:
 
 
 def _scalar(type: TensorType | None, dtype: object, what: str) -> None:
-    """Checks a scalar type; ONNX allows one-element tensors for scalars."""
+    """Checks that `type` is a scalar of `dtype`; ONNX also allows tensors of one element."""
     if type is None or type.dtype is not dtype or type.static_shape not in ((), (1,)):
         raise ValueError(f"{what} is not a scalar of type {dtype!r}")
 
 
 def _check_same(due: Types, actual: Types, what: str) -> None:
-    """Checks number, element types and ranks, and dimensions that are constant in both."""
+    """Checks that two lists of types agree.
+
+    The numbers, element types and ranks must be equal, and so must dims that are constant in both.
+    """
     if len(due) != len(actual):
         raise ValueError(f"{len(due)} values are due, there are {len(actual)}")
     for a, b in zip(due, actual, strict=True):

@@ -1,4 +1,5 @@
-"""Finds ops whose reference takes time and memory that operands and results do not bound."""
+"""Finds ops whose NumPy reference may need much more time and memory than their operands
+suggest."""
 
 from math import prod
 from typing import Any
@@ -8,17 +9,19 @@ from tcc.ir.expr import known_extent
 from tcc.ir.index import Index, as_int
 from tcc.ir.op import OpSpec, Trait, Types
 
-# A reference takes time and memory with the points of windows, and with numbers in attributes.
+# The cost of a reference grows with the points of its windows and with numbers in attributes.
 _POINTS, _REACH = 1 << 26, 1 << 18
-# Their references call a BLAS library.
+# The references of these ops call a BLAS library.
 _BLAS = frozenset({"matmul", "gemm"})
-# Their references are NumPy's own loops over operands and results.
+# The references of ops with these traits are NumPy's own loops over operands and results.
 FAST = Trait.MOVEMENT | Trait.ELEMENTWISE
 
 
 def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
-    """True if the reference may take long however small operands and results are, as for a pooling
-    window of 2^30; then only the run computes it."""
+    """True if the reference may take long although operands and results are small.
+
+    Example: a pooling window of 2^30. Constant folding then leaves the op to the run.
+    """
     if FAST & op.traits or op.name in _BLAS:
         return False
     if _largest(attrs) > _REACH:
@@ -29,7 +32,7 @@ def is_laborious(op: OpSpec, types: Types, attrs: Any) -> bool:
 
 
 def _largest(item: Any) -> int:
-    """Returns the largest magnitude of a number in attributes."""
+    """Returns the largest magnitude among the numbers in attributes."""
     if isinstance(item, Index):
         return abs(as_int(item) or 0)
     if isinstance(item, int):

@@ -1,4 +1,4 @@
-"""Nodes that hold expressions: results of rewrites that fuse, split or derive ops."""
+"""Nodes that hold expressions; rewrites that fuse, split or derive ops create them."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -14,7 +14,7 @@ from tcc.ops.shapes import ALL
 
 @frozen
 class ExpressionAttrs:
-    """The expression of the node; its parameters are the types of the operands."""
+    """`expr` is the node's expression; its parameters have the types of the operands."""
 
     expr: Expr
 
@@ -46,7 +46,10 @@ def _guarded(arrays: Arrays, attrs: ExpressionAttrs) -> OutArrays:
 
 
 def _guarded_expr(types: Types, attrs: ExpressionAttrs) -> Expr:
-    """Returns the stages of the attributes, and a last one that selects."""
+    """Returns the expression of the attributes with one more stage.
+
+    The last stage selects operand 0 where operand 1 is false, else the result of the expression.
+    """
 
     def later(source: Source) -> Source:
         return source + 2 if isinstance(source, int) else source

@@ -27,19 +27,22 @@ from tcc.ops.shapes import Point
 
 
 def fn(function: str, *args: Term) -> Scalar:
-    """Returns `function(args)`; numbers and indices get the element type of the last other
-    argument."""
+    """Returns the scalar `function(args)`.
+
+    Numbers and indices among the arguments take the element type of the last scalar argument.
+    """
     dtype = next(a.dtype for a in reversed(args) if not isinstance(a, Index | int | float))
     return apply(function, *(lifted(a, dtype) for a in args))
 
 
 def choose(condition: Scalar, yes: Term, no: Term) -> Scalar:
-    """Returns `yes` where `condition`, else `no`; at least one of the two is not a plain number."""
+    """Returns `yes` where `condition` holds, else `no`; at least one of them is not a plain
+    number."""
     return fn("select", condition, yes, no)
 
 
 def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
-    """Returns `values[which]`, as selects."""
+    """Returns `values[which]`, as a chain of selects."""
     value = values[-1]
     for number in reversed(range(len(values) - 1)):
         value = choose(fn("eq", index_value(which, I64), number), values[number], value)
@@ -47,37 +50,44 @@ def chosen(which: Index, values: Sequence[Scalar]) -> Scalar:
 
 
 def widened(dtype: DType) -> DType:
-    """Returns the type to compute in: f32 for f16 and bf16, else the type itself."""
+    """Returns the type in which values of `dtype` are computed: f32 for f16 and bf16, else
+    `dtype`."""
     return F32 if dtype in (F16, BF16) else dtype
 
 
 def wide(scalar: Scalar) -> Scalar:
-    """Returns `scalar` in the type to compute in."""
+    """Returns `scalar`, widened from f16 or bf16 to f32."""
     return cast(scalar, widened(scalar.dtype))
 
 
 def number(value: float, dtype: DType) -> Const:
-    """Returns a literal of the type to compute in."""
+    """Returns `value` as a literal of the type in which values of `dtype` are computed."""
     return literal(value, widened(dtype))
 
 
 def aligned(shape: Sequence[Index], at: Sequence[Index]) -> tuple[IndexLike, ...]:
-    """Returns the indices of a tensor of `shape`, which broadcasts, at the point `at` of the
-    result."""
+    """Returns the indices into a tensor that broadcasts.
+
+    `shape` is the tensor's shape, and `at` the point of the result.
+    """
     tail = at[len(at) - len(shape) :]
     return tuple(0 if dim is const(1) else i for dim, i in zip(shape, tail, strict=True))
 
 
 def read_aligned(b: ExprBuilder, source: Source, type: TensorType, at: Sequence[Index]) -> Scalar:
-    """Returns the element of `source` (of type `type`) for the point `at`, not widened."""
+    """Returns the element of `source` that broadcasting puts at the point `at`; it is not
+    widened."""
     return b.read(source, *aligned(type.shape, at))
 
 
 def one_stage(
     infer: Infer, element: Callable[[ExprBuilder, Point, Any], Scalar]
 ) -> Callable[[Types, Any], Expr]:
-    """Returns a row's `expr` of one stage: `element(b, at, attrs)` is the element at each point of
-    the result, and is rounded to its type."""
+    """Returns a row's `expr` whose only stage is `element(b, at, attrs)` at each point of the
+    result.
+
+    The element is rounded to the result's type.
+    """
 
     def expr(types: Types, attrs: Any) -> Expr:
         (y,) = infer(types, attrs)
@@ -97,8 +107,10 @@ def by_element(
     element: Callable[[ExprBuilder, Point, Any], Scalar],
     **more: Any,
 ) -> OpSpec:
-    """Returns a row whose expression is `one_stage`; `fields` and `more` are arguments of
-    `OpSpec`."""
+    """Returns an op-table row whose expression is `one_stage(infer, element)`.
+
+    `fields` and `more` are further arguments of `OpSpec`.
+    """
     row = OpSpec(name, attrs, arity, infer, *fields, **more)
     return replace(row, expr=one_stage(infer, element))
 
@@ -110,9 +122,10 @@ def total(
     monoid: str,
     *element: Callable[[Point], Scalar],
 ) -> StageRef:
-    """Appends a stage that combines along `axes` of `shape`; its iterators are the other axes.
+    """Appends a stage that reduces `axes` of `shape` with `monoid`; its iterators are the other
+    axes.
 
-    `element(at)` is the element to combine at the point `at` of the whole shape.
+    `element(at)` is the element to reduce at the point `at` of the complete shape.
     """
     at = b.iters(*shape)
     result_axes, over = outside(at, axes), tuple(at[n] for n in axes)
@@ -121,6 +134,6 @@ def total(
 
 
 def outside(at: Sequence[Index], axes: Sequence[int]) -> Point:
-    """Returns the part of a point outside of `axes`: the indices at which to read the stage of
-    `total`."""
+    """Returns the indices of a point without those of `axes`: where the stage of `total` is
+    read."""
     return tuple(i for n, i in enumerate(at) if n not in axes)

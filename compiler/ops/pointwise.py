@@ -1,4 +1,4 @@
-"""Builds rows of pointwise ops from one formula and one NumPy function."""
+"""Builds op-table rows of pointwise ops from a scalar formula and a NumPy function."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -41,11 +41,11 @@ def pointwise_op(
     tolerance: Tolerance = Tolerance.ELEMENTWISE,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """Returns the row of a pointwise op on operands of one element type.
+    """Returns the op-table row of a pointwise op whose operands have one element type.
 
-    `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` are the same function as scalars and in
-    NumPy; both get None for an absent optional operand.  `result` is the result's element type if
-    it is not the operands'; `shape` returns the shape of the result.
+    `formula(attrs, *scalars)` and `numpy(attrs, *arrays)` compute the same function. Both get None
+    for an absent optional operand. `result` is the result's element type if it differs from the
+    operands' type. `shape` returns the shape of the result.
     """
 
     def infer(types: Types, _: Any) -> OutTypes:

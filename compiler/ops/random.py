@@ -1,13 +1,15 @@
 """Random bits: a pure function of a seed, a stream and the number of an element.
 
-    seed    the run's seed, an i64; inside a loop each trip has its own seed
+    seed    the run's seed, an i64; each iteration of a loop has a seed of its own
     stream  an i64 that differs between the random nodes of a model
 
 The generator is Philox4x32 with ten rounds (Salmon, Moraes, Dror and Shaw, "Parallel random
-numbers: as easy as 1, 2, 3", 2011).  The seed is its key; its counter is the element and the
-stream, 64 bits each.  Elements are independent, so threads, tiles, targets and ranks do not change
-a draw, and several kernels may recompute the same draw.  The ops without operands are opaque:
-nothing folds or merges them or results computed from them.
+numbers: as easy as 1, 2, 3", 2011). The seed is its key; its counter is the element and the stream,
+64 bits each.
+
+Elements are independent, so threads, tiles, targets and ranks do not change a number, and several
+kernels may recompute the same number. The ops without operands are opaque: no pass folds or merges
+them or results computed from them.
 """
 
 from collections.abc import Iterator
@@ -30,10 +32,11 @@ _LOW = 0xFFFFFFFF
 
 @frozen
 class RandomBitsAttrs:
-    """The shape of the result, and the bits of an element.
+    """`shape` is that of the result; `half` and `count` say which random bits an element has.
 
-    `half` 0 selects the first two of the generator's four words, 1 the other two; an element has
-    the `count` highest bits of the second and the first selected word.
+    The generator gives four words. `half` 0 selects the first two, 1 the last two. An element has
+    the `count` highest bits of 64: the second selected word is the high half, the first the low
+    half.
     """
 
     shape: Shape
@@ -43,19 +46,20 @@ class RandomBitsAttrs:
 
 @frozen
 class StreamAttrs:
-    """The number that the node returns."""
+    """`number` is the number that the node returns."""
 
     number: int
 
 
 def _round_keys(key: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Yields the two key words of each round."""
+    """Yields the two words of the key of each round."""
     for n in range(_ROUNDS):
         yield (key[0] + n * _STEPS[0]) & _LOW, (key[1] + n * _STEPS[1]) & _LOW
 
 
 def philox(seed: int, stream: int, elements: Array) -> tuple[Array, ...]:
-    """Returns the four 32-bit words of each of `elements` (u64), as u64."""
+    """Returns four arrays: for each of `elements` (u64), the generator's four 32-bit words, as
+    u64."""
     low, half = np.uint64(_LOW), np.uint64(32)
     a, b = elements & low, elements >> half
     c, d = (np.full_like(elements, stream >> n & _LOW) for n in (0, 32))
@@ -114,8 +118,10 @@ def _number(_types: Types, _attrs: Any) -> OutTypes:
 
 
 def _opaque(name: str, attrs: type[Any], doc: str) -> OpSpec:
-    """Returns a row without operands; its reference knows no run and no loop, so both have number
-    0."""
+    """Returns the op-table row of an op without operands.
+
+    Its reference knows neither run nor loop, and returns the attribute `number`, or 0 without one.
+    """
 
     def reference(_: Arrays, attrs: Any) -> OutArrays:
         return (np.array(getattr(attrs, "number", 0), np.int64),)

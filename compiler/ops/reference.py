@@ -1,4 +1,4 @@
-"""Conventions of the NumPy references, such as f16 computed in f32."""
+"""Conventions of the NumPy references; for example, f16 is computed in f32."""
 
 import math
 from typing import Any
@@ -9,12 +9,12 @@ from tcc.ir.types import DType, integer_limits
 
 
 def widen_half(array: Array) -> Array:
-    """Returns f16 as f32; other arrays unchanged."""
+    """Returns an f16 array as f32, any other array unchanged."""
     return array.astype(np.float32) if array.dtype == np.float16 else array
 
 
 def truncated(array: Array, dtype: DType) -> Array:
-    """Converts floats to integers: towards zero, saturating, and 0 for NaN."""
+    """Returns floats as integers of `dtype`: truncated towards zero and saturated; NaN gives 0."""
     low, high = integer_limits(dtype)
 
     def integer(value: float) -> int:
@@ -27,10 +27,10 @@ def truncated(array: Array, dtype: DType) -> Array:
 
 
 def in_f32(reference: Reference) -> Reference:
-    """Wraps `reference` so that f16 operands are widened, and f32 results rounded to f16 once if
-    the first operand was f16.
+    """Wraps `reference` so that f16 operands are widened to f32.
 
-    Floating-point exceptions are part of the meaning here, so NumPy does not report them.
+    If the first operand is f16, f32 results are rounded to f16 once. Floating-point exceptions
+    belong to the meaning here, so NumPy does not report them.
     """
 
     def apply(arrays: Arrays, attrs: Any) -> OutArrays:

@@ -1,9 +1,10 @@
 """Shape and type rules that several op families share.
 
-Every rule raises ValueError with one sentence that names the dims or types at fault.  Dimensions
-are compared as interned `Index` objects: two different ones never agree.  Importers catch an
-`UnequalDimsError`: they add a check to every run, and give the operands one of the two dims, or,
-where they broadcast, the larger one.
+Every rule raises ValueError with one sentence that names the dims or types at fault. Dims are
+compared as interned `Index` objects, so two different formulas never count as equal.
+
+Importers catch an `UnequalDimsError`. They add a check to every run and give the operands one of
+the two dims; where they broadcast, the larger one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,13 @@ from tcc.ir.op import T, Types
 from tcc.ir.types import DTYPES, DType, DTypeKind, TensorType
 
 Shape = tuple[Index, ...]
-Point = tuple[Index, ...]  # one index into each axis of a shape
+Point = tuple[Index, ...]  # an index into each axis of a shape
 Axes = int | Mapping[int, Sequence[int]] | None
 
 ALL = tuple(d for d in DTYPES.values() if not d.is_handle)
-# The types of ops that look at no values.
+# The element types of ops that do not look at values.
 MOVED = (*ALL, DTYPES["string"])
-# The types to compute with; narrow types are only moved and converted.
+# The element types of ops that compute; narrow types are only moved and converted.
 COMMON = tuple(d for d in ALL if not d.is_narrow)
 STORED = (*COMMON, DTYPES["string"])
 FLOATS = tuple(d for d in COMMON if d.is_float)
@@ -31,16 +32,16 @@ BOOLS = (DTYPES["bool"],)
 
 
 def replaced(items: Sequence[T], axis: int, *new: T) -> tuple[T, ...]:
-    """Returns `items`, one per axis, with `new` in place of the item of `axis`."""
+    """Returns `items`, one per axis, with the item of `axis` replaced by `new`."""
     return (*items[:axis], *new, *items[axis + 1 :])
 
 
 class UnequalDimsError(ValueError):
-    """Two dims that must be equal, and are not known to be equal; at run time they may be.
+    """Two dims must be equal but are not known to be; at run time they may be.
 
-    `what` says in a few words why they must.  If one of them may also be 1, `axis` is their axis,
-    counted from the end of all operands, or a map from the numbers of operands to their axes;
-    `narrow`: only the first may be 1.
+    `what` says in a few words why they must be equal. `axis` is given if one of them may also be 1.
+    It is their axis, counted from the end of all operands, or a map from operand numbers to axes.
+    With `narrow`, only the first dim may be 1.
     """
 
     def __init__(
@@ -52,13 +53,13 @@ class UnequalDimsError(ValueError):
 
 @frozen
 class AxisAttrs:
-    """The attributes of ops that work along one axis, which is at least 0."""
+    """Attributes of ops that work along one axis; it is not negative."""
 
     axis: int
 
 
 def required(operands: Sequence[T | None], number: int) -> T:
-    """Returns the type or array of operand `number`; raises ValueError if it is absent."""
+    """Returns operand `number` (its type or array); raises ValueError if it is absent."""
     operand = optional(operands, number)
     if operand is None:
         raise ValueError(f"operand {number} is missing")
@@ -66,7 +67,7 @@ def required(operands: Sequence[T | None], number: int) -> T:
 
 
 def optional(operands: Sequence[T | None], number: int) -> T | None:
-    """Returns the type or array of operand `number`, None if it is absent or beyond the last."""
+    """Returns operand `number` (its type or array), or None if it is absent or beyond the last."""
     return operands[number] if number < len(operands) else None
 
 
@@ -76,7 +77,7 @@ def present(operands: Sequence[T | None], count: int | None = None) -> tuple[T, 
 
 
 def check_dtype(dtype: DType, allowed: Sequence[DType], what: str = "the operand") -> None:
-    """Requires `dtype` to be one of `allowed`."""
+    """Raises ValueError unless `dtype` is one of `allowed`."""
     if dtype not in allowed:
         raise ValueError(f"{what} may not be {dtype.name}")
 
@@ -93,8 +94,10 @@ def same_dtype(types: Types) -> DType:
 
 
 def broadcast_dims(a: Index, b: Index, axis: Axes) -> Index:
-    """Returns the dim to which `a` and `b` broadcast; a dim of one yields to the other.  `axis` is
-    that of `UnequalDimsError`."""
+    """Returns the dim to which `a` and `b` broadcast.
+
+    A dim of 1 broadcasts to any other. `axis` is passed to `UnequalDimsError`.
+    """
     if a is not b and const(1) not in (a, b):
         raise UnequalDimsError(a, b, "dims do not broadcast", axis)
     return a if b is const(1) else b
@@ -103,7 +106,7 @@ def broadcast_dims(a: Index, b: Index, axis: Axes) -> Index:
 def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
     """Returns the shape to which all `shapes` broadcast, aligned at the last axis (NumPy's rule).
 
-    Operands have `tail` more axes, which follow.
+    The operands have `tail` more axes after those of `shapes`; errors count axes from their end.
     """
     rank = max((len(shape) for shape in shapes), default=0)
     result = [const(1)] * rank
@@ -116,7 +119,7 @@ def broadcast_shapes(*shapes: Shape, tail: int = 0) -> Shape:
 
 
 def broadcast_types(types: Types) -> Shape:
-    """Returns the shape to which all present operands broadcast."""
+    """Returns the shape to which the operands that are present broadcast."""
     return broadcast_shapes(*(t.shape for t in types if t is not None))
 
 
@@ -129,13 +132,13 @@ def broadcasts_to(shape: Shape, target: Shape) -> bool:
 
 
 def check_axis(axis: int, rank: int) -> None:
-    """Requires `0 <= axis < rank`."""
+    """Raises ValueError unless `0 <= axis < rank`."""
     if not 0 <= axis < rank:
         raise ValueError(f"axis {axis} is not an axis of a tensor of rank {rank}")
 
 
 def check_axes(axes: Sequence[int], rank: int) -> None:
-    """Requires distinct axes in `[0, rank)`."""
+    """Raises ValueError unless the axes are distinct and lie in [0, rank)."""
     for axis in axes:
         check_axis(axis, rank)
     if len(dict.fromkeys(axes)) != len(axes):
@@ -143,7 +146,7 @@ def check_axes(axes: Sequence[int], rank: int) -> None:
 
 
 def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
-    """Returns `shape` after reducing `axes`, which stay as ones if `keepdims`."""
+    """Returns `shape` without the reduced `axes`, or with size 1 for them if `keepdims`."""
     check_axes(axes, len(shape))
     if keepdims:
         return tuple(const(1) if n in axes else dim for n, dim in enumerate(shape))
@@ -151,21 +154,26 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
 
 
 def check_rank(type: TensorType, what: str = "the operand") -> None:
-    """Requires at least two dims."""
+    """Raises ValueError unless `type` has at least two dims."""
     if type.rank < 2:
         raise ValueError(f"{what} has rank {type.rank}, at least 2 is needed")
 
 
 def agree(a: Index, b: Index, what: str) -> Index:
-    """Returns the dim that `a` and `b` both are; raises `UnequalDimsError` with `what` if they
-    differ."""
+    """Returns the dim that `a` and `b` have in common.
+
+    Raises `UnequalDimsError` with the text `what` if they differ.
+    """
     if a is not b:
         raise UnequalDimsError(a, b, what)
     return a
 
 
 def agree_shapes(a: Shape, b: Shape, what: str) -> Shape:
-    """Applies `agree` dim by dim; the ranks must be equal."""
+    """Returns the shape that `a` and `b` have in common; `agree` compares each dim.
+
+    Raises ValueError if the ranks differ.
+    """
     if len(a) != len(b):
         raise ValueError(f"{what}: ranks {len(a)} and {len(b)} differ")
     return tuple(agree(x, y, what) for x, y in zip(a, b, strict=True))
@@ -181,7 +189,10 @@ def first_shape(types: Types) -> Shape:
 
 
 def check_broadcast(shape: Shape, target: Shape, operand: int) -> None:
-    """Requires `shape`, that of an operand, to broadcast to `target` without enlarging it."""
+    """Raises ValueError unless `shape` broadcasts to `target` without enlarging it.
+
+    `operand` is the number of the operand that has the shape.
+    """
     what = f"a shape ({_dims(shape)}) does not broadcast to ({_dims(target)})"
     if len(shape) > len(target):
         raise ValueError(what)

@@ -12,8 +12,10 @@ from tcc.ops.shapes import required
 
 @frozen
 class RequireAttrs:
-    """Two sizes that must be equal, or the left one 1 if `or_one`, and why: a clause that continues
-    "because"."""
+    """`left` must equal `right`, or may also be 1 if `or_one`.
+
+    `reason` says why, as a clause that can follow "because".
+    """
 
     left: Index
     right: Index
@@ -22,13 +24,16 @@ class RequireAttrs:
 
     @property
     def due(self) -> Index:
-        """The value that the left size must have."""
+        """The value that `left` must have."""
         return if_one(self.left, const(1), self.right) if self.or_one else self.right
 
     @property
     def text(self) -> str:
-        """The demand as text.  If a size must equal the maximum of itself and a bound, the text
-        says that it is at least the bound."""
+        """The requirement as text.
+
+        Where a size must equal the maximum of itself and a bound, the text says that it is at least
+        the bound.
+        """
         lhs, rhs = self.left, self.right
         for (atom, *_), _ in lhs.terms:
             if isinstance(atom, Extremum) and lhs is of_atom(atom) and rhs in (atom.a, atom.b):
@@ -56,7 +61,7 @@ def _require(arrays: Arrays, attrs: RequireAttrs) -> OutArrays:
 
 @frozen
 class BroadcastSizeAttrs:
-    """A new size symbol for the size to which two sizes broadcast."""
+    """The new size symbol `symbol` stands for the size to which `left` and `right` broadcast."""
 
     symbol: Index
     left: Index
@@ -64,13 +69,13 @@ class BroadcastSizeAttrs:
 
     @property
     def value(self) -> Index:
-        """The value of the symbol where the sizes are equal or one of them is 1."""
+        """The value of the symbol if the sizes are equal or one of them is 1."""
         return if_one(self.left, self.right, self.left)
 
 
 @frozen
 class NameSizeAttrs:
-    """A new size symbol for `value`, a formula too long to be part of others."""
+    """The new size symbol `symbol` stands for `value`, a formula too long to repeat."""
 
     symbol: Index
     value: Index
@@ -78,8 +83,11 @@ class NameSizeAttrs:
 
 @frozen
 class CheckIndicesAttrs:
-    """Elements `number`, `number + period`, ... are indices into an axis of `size`; if `signed`,
-    indices below zero count from its end.  `reason` is the error's text."""
+    """Elements `number`, `number + period`, ... of the operand must be indices into an axis of
+    `size`.
+
+    If `signed`, negative indices count from the end of the axis. `reason` is the text of the error.
+    """
 
     size: Index
     period: int = 1
@@ -89,7 +97,7 @@ class CheckIndicesAttrs:
 
     @property
     def least(self) -> Index:
-        """The smallest index inside the axis."""
+        """The smallest valid index into the axis."""
         return const(0) - self.size if self.signed else const(0)
 
 

@@ -50,7 +50,7 @@ Ends: TypeAlias = tuple[Index, Index]
 
 
 @frozen
-class Limit:
+class TermLimit:
     """A term may change an accumulator only where `step * loop + offset` is at least 0."""
 
     step: int
@@ -58,17 +58,17 @@ class Limit:
 
 
 @lru_cache(1 << 10)  # Groups are compared by identity, and every schedule asks for them.
-def limits_of(group: TileGroup) -> tuple[Limit, ...]:
+def limits_of(group: TileGroup) -> tuple[TermLimit, ...]:
     """Returns the limits of the streaming loop of `group`: outside them terms change no
     accumulator. Empty for a group without a streaming loop."""
     stream = group.stream
     if stream is None:
         return ()
-    return tuple(dict.fromkeys(Limit(c.step, c.offset) for c in _conditions(group, stream)))
+    return tuple(dict.fromkeys(TermLimit(c.step, c.offset) for c in _conditions(group, stream)))
 
 
 def needed(
-    limits: Sequence[Limit], tile_ends: Mapping[Var, Ends]
+    limits: Sequence[TermLimit], tile_ends: Mapping[Var, Ends]
 ) -> tuple[list[Index], list[Index]]:
     """Returns lower bounds of the first place, and upper bounds (exclusive) of the last place, that
     a tile needs along the streaming loop.

@@ -30,7 +30,7 @@ from tcc.ir.index import (
     substitute,
 )
 from tcc.ir.tile.group import GroupStage
-from tcc.schedule.masked_terms import Ends, Limit, needed
+from tcc.schedule.masked_terms import Ends, TermLimit, needed
 from tcc.schedule.nest import contraction_factors, trips, typical_value
 
 # Loops longer than this count as this long: a border is then a small part of them.
@@ -43,7 +43,7 @@ class Border:
     loop."""
 
     every: int
-    limit: Limit
+    limit: TermLimit
 
 
 @lru_cache(1 << 12)  # Stages are compared by identity.
@@ -67,8 +67,8 @@ def _borders(stage: GroupStage, loop: Var) -> Iterator[Border]:
             if steps is None or as_int(guard.extent) is not None:
                 continue
             every, step, offset = steps
-            yield Border(every, Limit(step, offset))
-            yield Border(every, Limit(-step, guard.extent - 1 - offset))
+            yield Border(every, TermLimit(step, offset))
+            yield Border(every, TermLimit(-step, guard.extent - 1 - offset))
 
 
 def _steps(index: Index, loop: Var) -> tuple[int, int, Index] | None:

@@ -16,7 +16,7 @@ from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.rule import Arguments
 
 
-class Step(NamedTuple):
+class DerivationStep(NamedTuple):
     """A rule applied to a stage, which is numbered as it is before the step."""
 
     rule: str
@@ -32,16 +32,16 @@ class Step(NamedTuple):
         return " ".join((self.rule, f"stage={self.stage}", *arguments))
 
 
-def parse_step(text: str) -> Step:
+def parse_step(text: str) -> DerivationStep:
     """Returns the step that `text` writes.  Raises ValueError for a text that is no step."""
     rule, numbers = text.partition(" ")[0], tuple(map(int, findall(r"-?\d+", text)))
-    step = Step(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
+    step = DerivationStep(rule, numbers[0], numbers[1:]) if rule in RULES and numbers else None
     if step is None or str(step) != text:
         raise ValueError("the text is no rule with its arguments")
     return step
 
 
-def applied(region: Region, step: Step) -> Region:
+def applied(region: Region, step: DerivationStep) -> Region:
     """Returns the region after a step.  Raises Refused where the rule does not hold."""
     return RULES[step.rule].apply(region, step.stage, *step.arguments)
 

@@ -44,7 +44,7 @@ from tcc.passes.derive.candidate import MARGIN, Candidate, SearchResult, price_f
 from tcc.passes.derive.phases import by_phases
 from tcc.passes.derive.prices import Prices
 from tcc.passes.derive.rewritten import reordered, searched
-from tcc.passes.derive.sites import Scope, Site, scopes
+from tcc.passes.derive.sites import Site, SiteScope, scopes
 from tcc.schedule.alternatives import IMPOSSIBLE, NO_TIME, Alternative, Seconds, in_order, saves
 from tcc.schedule.margins import MARGINS
 
@@ -149,7 +149,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
     """Returns the candidates of every site, and the choice for all sites together."""
     decided: dict[Any, SiteOptions] = {}
     ordered: list[SiteOptions] = []
-    scope_of: list[Scope] = []
+    scope_of: list[SiteScope] = []
     for scope in scopes(graph):
         for site in _sites(scope):
             key = site.key
@@ -178,7 +178,7 @@ def decisions(graph: Graph, limits: Derivations) -> list[SiteOptions]:
     ]
 
 
-def _sites(scope: Scope) -> Iterator[Site]:
+def _sites(scope: SiteScope) -> Iterator[Site]:
     """Yields all sums of products except single convolutions that may take bilinear forms, then
     these convolutions. A convolution may also be a node of a larger site."""
     convs = list(convolutions(scope))
@@ -241,7 +241,7 @@ _Place: TypeAlias = Sequence[Alternative[Option | None]]
 
 def _links(
     prices: Prices,
-    scope_of: Sequence[Scope],
+    scope_of: Sequence[SiteScope],
     sites: Sequence[Site],
     places: Sequence[_Place],
 ) -> Iterator[tuple[tuple[int, int], Link]]:
@@ -276,7 +276,7 @@ def _hopeful(place: _Place) -> list[bool]:
 
 
 def _link(
-    prices: Prices, scope: Scope, sites: tuple[Site, Site], first: _Place, second: _Place
+    prices: Prices, scope: SiteScope, sites: tuple[Site, Site], first: _Place, second: _Place
 ) -> Link:
     """Returns a function from two choices to the seconds that both convolutions take together
     beyond the sum of their own prices; 0 where a choice is no form near the best price."""

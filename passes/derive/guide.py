@@ -20,37 +20,39 @@ from itertools import product
 from math import gcd
 from typing import TypeAlias
 
-from tcc.ir.region import Region, Stage, is_leaf
+from tcc.ir.region import Region, RegionStage, is_leaf
 from tcc.ir.region.affine import Affine, is_multiple
 from tcc.ir.region.edit import readers
-from tcc.passes.derive.derivation import Step, applied
+from tcc.passes.derive.derivation import DerivationStep, applied
 from tcc.passes.derive.rules import RULES
 from tcc.passes.derive.rules.operands import is_copy
 from tcc.passes.derive.rules.rule import Refused
 
-Steps: TypeAlias = tuple[Step, ...]
+Steps: TypeAlias = tuple[DerivationStep, ...]
 _WINDOWS = (3, 2)  # taps of the windows into which larger windows are split
 
 
 def apply_free_steps(region: Region, strict: bool = False) -> tuple[Region, Steps]:
     """Returns the region after all steps that cost nothing, and these steps: conditions are solved,
     bounds tightened, and windows reversed to run along their results."""
-    steps: list[Step] = []
+    steps: list[DerivationStep] = []
     while (result := _free_step(region, strict)) is not None:
         step, region = result
         steps.append(step)
     return region, tuple(steps)
 
 
-def _free_step(region: Region, strict: bool) -> tuple[Step, Region] | None:
+def _free_step(region: Region, strict: bool) -> tuple[DerivationStep, Region] | None:
     for number, stage in enumerate(region.stages):
         if is_leaf(stage):
             continue
-        steps = [Step("solve", number, a) for a in RULES["solve"].moves(region, number)]
+        steps = [DerivationStep("solve", number, a) for a in RULES["solve"].moves(region, number)]
         if not strict:
-            steps += [Step("tighten", number, a) for a in RULES["tighten"].moves(region, number)]
+            steps += [
+                DerivationStep("tighten", number, a) for a in RULES["tighten"].moves(region, number)
+            ]
         if not strict and _multiplies(stage):
-            steps += [Step("reverse", number, (loop,)) for loop in _against(stage)]
+            steps += [DerivationStep("reverse", number, (loop,)) for loop in _against(stage)]
         for step in steps:
             try:
                 new = applied(region, step)
@@ -61,7 +63,7 @@ def _free_step(region: Region, strict: bool) -> tuple[Step, Region] | None:
     return None
 
 
-def _against(stage: Stage) -> list[int]:
+def _against(stage: RegionStage) -> list[int]:
     """Returns the sum loops of windows that run against their results in every index."""
     first = len(stage.iters)
     signs: dict[int, set[bool]] = {}
@@ -79,7 +81,7 @@ def moves(region: Region) -> Iterator[Steps]:
     for number, stage in enumerate(region.stages):
         if not is_leaf(stage):
             for name, rule in RULES.items():
-                yield from ((Step(name, number, a),) for a in rule.moves(region, number))
+                yield from ((DerivationStep(name, number, a),) for a in rule.moves(region, number))
 
 
 def is_regular(region: Region) -> bool:
@@ -104,20 +106,20 @@ def repairs(region: Region) -> Iterator[Steps]:
         yield from _of_operands(number, stage)
 
 
-def _contractions(region: Region) -> Iterator[tuple[int, Stage]]:
+def _contractions(region: Region) -> Iterator[tuple[int, RegionStage]]:
     return ((n, s) for n, s in enumerate(region.stages) if not is_leaf(s) and _multiplies(s))
 
 
-def _multiplies(stage: Stage) -> bool:
+def _multiplies(stage: RegionStage) -> bool:
     """True where a stage has a sum and reads two tensors or more."""
     return bool(stage.sums) and sum(f.source is not None for f in stage.factors) > 1
 
 
-def _adds(stage: Stage) -> bool:
+def _adds(stage: RegionStage) -> bool:
     return bool(stage.sums) and len(stage.factors) == 1
 
 
-def _forms(stage: Stage) -> list[Affine]:
+def _forms(stage: RegionStage) -> list[Affine]:
     """Returns the indices of a stage, in which loops of one trip have step 0."""
     forms = [form for factor in stage.factors for form in factor.forms]
     if 1 not in stage.loops:
@@ -137,7 +139,7 @@ def _steps(form: Affine) -> list[tuple[int, int]]:
     return [(k, s) for k, s in enumerate(form.steps) if isinstance(s, int) and s]
 
 
-def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
+def _of_digits(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields splits of all loops of a digit by its divisor. Result loops are shifted so that the
     digit's offset vanishes; a second alternative has no shift, as a shift adds points."""
     digits = dict.fromkeys(digit for form in _forms(stage) for digit in form.digits)
@@ -153,7 +155,7 @@ def _of_digits(number: int, stage: Stage) -> Iterator[Steps]:
             yield steps
 
 
-def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
+def _of_splits(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields splits of a loop by the relative step of another loop, and of windows, whose loops
     have one step, into smaller windows."""
     first, splits = len(stage.iters), dict[Steps, None]()
@@ -169,20 +171,20 @@ def _of_splits(number: int, stage: Stage) -> Iterator[Steps]:
     return filter(None, splits)
 
 
-def _split(number: int, stage: Stage, loop: int, inner: int, shift: int = 0) -> Steps:
+def _split(number: int, stage: RegionStage, loop: int, inner: int, shift: int = 0) -> Steps:
     """Returns the split of a loop longer than `inner`; a sum loop is first relaxed to a multiple of
     `inner`. Returns no steps where the loop cannot be split."""
-    size, step = stage.loops[loop], Step("split", number, (loop, inner, shift))
+    size, step = stage.loops[loop], DerivationStep("split", number, (loop, inner, shift))
     if isinstance(size, int) and size <= inner:
         return ()
     if loop < len(stage.iters) or is_multiple(size, inner):
         return (step,)
     if not isinstance(size, int):
         return ()
-    return Step("relax", number, (loop, -(-size // inner) * inner)), step
+    return DerivationStep("relax", number, (loop, -(-size // inner) * inner)), step
 
 
-def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
+def _of_sums(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields nests of sums whose loops share an index with a result loop."""
     first = len(stage.iters)
     mixed = {
@@ -193,13 +195,13 @@ def _of_sums(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
     }
     for loops in RULES["nest"].moves(region, number):
         if mixed.issuperset(loops):
-            yield (Step("nest", number, loops),)
+            yield (DerivationStep("nest", number, loops),)
 
 
-def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
+def _of_results(region: Region, number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields skews that separate result loops from others in every index where they overlap, all at
     once."""
-    forms, steps = _forms(stage), list[Step]()
+    forms, steps = _forms(stage), list[DerivationStep]()
     skewed, skewed_by = set[int](), set[int]()
     for loop, by, step in RULES["skew"].moves(region, number):
         size = stage.loops[loop]
@@ -209,15 +211,15 @@ def _of_results(region: Region, number: int, stage: Stage) -> Iterator[Steps]:
         if overlaps and free and all(f.steps[by] == step * f.steps[loop] for f in forms_of_loop):
             skewed.add(loop)
             skewed_by.add(by)
-            steps.append(Step("skew", number, (loop, by, step)))
+            steps.append(DerivationStep("skew", number, (loop, by, step)))
     return iter([tuple(steps)] if steps else [])
 
 
-def _of_operands(number: int, stage: Stage) -> Iterator[Steps]:
+def _of_operands(number: int, stage: RegionStage) -> Iterator[Steps]:
     """Yields regroupings of all operands that have steps other than 1, all at once."""
     steps: Steps = ()
     for place, factor in enumerate(stage.factors):
         if factor.source is not None and any(s != 1 for f in factor.forms for _, s in _steps(f)):
-            steps += (Step("regroup", number + len(steps), (place,)),)
+            steps += (DerivationStep("regroup", number + len(steps), (place,)),)
     if steps:
         yield steps

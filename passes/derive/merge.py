@@ -31,12 +31,12 @@ from tcc.ops import OPS
 from tcc.ops.algebra.movement import SplitAttrs
 from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.prices import site_graph, stand_ins
-from tcc.passes.derive.sites import Scope, scopes
+from tcc.passes.derive.sites import SiteScope, scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import priced_kernels, unread
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.choice_text import text_of
 from tcc.schedule.margins import MARGINS
@@ -70,12 +70,12 @@ class MergePrices:
     decided once.
     """
 
-    def __init__(self, planner: KernelPlanner) -> None:
+    def __init__(self, planner: KernelChooser) -> None:
         self.planner = planner
         self._cheapest_of: dict[Any, list[slice]] = {}
         self._decided: dict[Any, list[slice]] = {}
 
-    def groups(self, scope: Scope, bundle: Bundle) -> Iterator[Bundle]:
+    def groups(self, scope: SiteScope, bundle: Bundle) -> Iterator[Bundle]:
         """Yields the groups of parts that are merged, each of several parts."""
         constants = tuple(
             scope.known[v]
@@ -88,7 +88,7 @@ class MergePrices:
         slices = (bundle[part] for part in self._decided[constants])
         return (group for group in slices if len(group) > 1)
 
-    def _cheapest(self, scope: Scope, bundle: Bundle) -> list[slice]:
+    def _cheapest(self, scope: SiteScope, bundle: Bundle) -> list[slice]:
         image = bundle[0].node.outputs[0].type.rank > 3  # stored in a layout for its neighbours
         site = scope.site([p.node for p in bundle], _neighbours(scope, bundle), stored=image)
         if site.key not in self._cheapest_of:
@@ -188,7 +188,7 @@ def _ways(count: int) -> Iterator[list[slice]]:
 # ---- bundles ------------------------------------------------------------------------------------
 
 
-def bundles(scope: Scope) -> Iterator[Bundle]:
+def bundles(scope: SiteScope) -> Iterator[Bundle]:
     """Yields groups of at most `_PARTS` nodes that compute the same sums of products with different
     constants."""
     parts_of: dict[Any, list[Part]] = {}
@@ -262,7 +262,7 @@ def _other_axes(value: Value | None, axis: int) -> Any:
     return value and (value.type.dtype, value.type.shape[:axis], value.type.shape[axis + 1 :])
 
 
-def _is_own(scope: Scope, node: Node, axes: Sequence[int | None]) -> bool:
+def _is_own(scope: SiteScope, node: Node, axes: Sequence[int | None]) -> bool:
     """True where the operands that a node does not share are constants that nothing else reads, and
     some shared operand is not constant."""
     pairs = [(v, axis) for v, axis in zip(node.inputs, axes, strict=True) if v is not None]
@@ -274,7 +274,7 @@ def _is_own(scope: Scope, node: Node, axes: Sequence[int | None]) -> bool:
     return are_private and any(axis is None and v not in scope.known for v, axis in pairs)
 
 
-def _neighbours(scope: Scope, bundle: Bundle) -> list[Node]:
+def _neighbours(scope: SiteScope, bundle: Bundle) -> list[Node]:
     """Returns the nodes that may share kernels with the parts: the nodes after them up to the next
     sums of products with constants, and the nodes before them that nothing else reads."""
     nodes = [part.node for part in bundle]
@@ -292,14 +292,14 @@ def _neighbours(scope: Scope, bundle: Bundle) -> list[Node]:
     return nodes_around
 
 
-def _is_read_by(scope: Scope, node: Node, readers: Sequence[Node]) -> bool:
+def _is_read_by(scope: SiteScope, node: Node, readers: Sequence[Node]) -> bool:
     """True where a node may share kernels with `readers`, and nothing else reads it."""
     users = (u for v in node.outputs for u in scope.users.get(v, ()))
     is_output = not scope.kept_values.isdisjoint(node.outputs)
     return not is_output and all(u in readers for u in users) and _may_share(scope, node)
 
 
-def _may_share(scope: Scope, node: Node) -> bool:
+def _may_share(scope: SiteScope, node: Node) -> bool:
     kind = classify(node).kind
     has_constant = kind is NodeKind.CONTRACTION and any(v in scope.known for v in node.inputs if v)
     return kind is not NodeKind.OPAQUE and not has_constant

@@ -26,7 +26,7 @@ from tcc.passes.derive.bilinear.tiled_conv import Conv, Form
 from tcc.passes.derive.candidate import Candidate
 from tcc.passes.derive.sites import Role, Site
 from tcc.passes.program.price import timed_kernels, unread
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import Seconds, lower
 from tcc.schedule.open_sizes import Times, mean_share, together
 
@@ -46,7 +46,7 @@ class Prices:
     were placed and scheduled.
     """
 
-    def __init__(self, planner: KernelPlanner, direct: float = 1.0) -> None:
+    def __init__(self, planner: KernelChooser, direct: float = 1.0) -> None:
         self.planner = planner
         self.priced = 0
         self._direct = direct

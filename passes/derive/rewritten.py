@@ -13,7 +13,7 @@ from tcc.frozen import frozen
 from tcc.ir.graph import GraphBuilder, Value
 from tcc.ir.index import as_index
 from tcc.ir.op import Array
-from tcc.ir.region import Factor, Region, Stage
+from tcc.ir.region import Factor, Region, RegionStage
 from tcc.ir.region.affine import plain
 from tcc.ir.region.check import Unchecked
 from tcc.ir.region.convert import region_text, to_expr
@@ -24,7 +24,7 @@ from tcc.passes.derive.algebra.instance import agree
 from tcc.passes.derive.algebra.reassociate import reassociated
 from tcc.passes.derive.candidate import MARGIN, Arrays, Candidate, SearchResult
 from tcc.passes.derive.guide import is_regular, repairs
-from tcc.passes.derive.search import State, search
+from tcc.passes.derive.search import DerivationState, search
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
@@ -150,7 +150,7 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
     region = composed(site.nodes)
     states, candidates_found = _derived(region, strict)
 
-    def seconds(state: State) -> Seconds:
+    def seconds(state: DerivationState) -> Seconds:
         return estimate(state.region, site.constants, rates)
 
     direct = estimate(region, site.constants, rates) if is_regular(region) else None
@@ -168,7 +168,7 @@ def searched(site: Site, rates: Rates, strict: bool = False) -> SearchResult:
 
 
 @lru_cache(maxsize=256)
-def _derived(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
+def _derived(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
     """Returns the number of states that a search visited, and its candidates; none for a region
     without obstacles."""
     if next(repairs(region), None) is None:
@@ -192,7 +192,7 @@ def _rounded(array: Array, dtype: DType) -> Array:
         return np.asarray(array).astype(dtype.carrier)
 
 
-def _single_stage(stage: Stage) -> tuple[Region, list[tuple[int, int]]]:
+def _single_stage(stage: RegionStage) -> tuple[Region, list[tuple[int, int]]]:
     """Returns a region of one stage, without the types of its parameters, and the source and
     component of each parameter."""
     places: dict[tuple[int, int], int] = {}

@@ -23,7 +23,7 @@ BUDGET = 500
 _MOST_STEPS = 24
 
 
-class State(NamedTuple):
+class DerivationState(NamedTuple):
     """A region with the steps that lead to it."""
 
     region: Region
@@ -39,7 +39,7 @@ class Derivation(NamedTuple):
     """The result of a search: `candidates` are all regions whose contractions run at peak, in the
     order of discovery; `states` is the number of visited states."""
 
-    candidates: tuple[State, ...]
+    candidates: tuple[DerivationState, ...]
     states: int
 
 
@@ -52,12 +52,12 @@ def search(
     obstacle.  Each step proves its own conditions; nothing is evaluated here.
     """
     visited: set[bytes] = set()
-    candidates: list[State] = []
-    queue: list[tuple[int, int, int, bool, State]] = []
+    candidates: list[DerivationState] = []
+    queue: list[tuple[int, int, int, bool, DerivationState]] = []
 
-    def see(state: State, extra: int) -> None:
+    def see(state: DerivationState, extra: int) -> None:
         settled_region, more = apply_free_steps(state.region, strict)
-        state = State(settled_region, (*state.chain, *more))
+        state = DerivationState(settled_region, (*state.chain, *more))
         key = fingerprint(state.region)
         if key not in visited:
             visited.add(key)
@@ -65,7 +65,7 @@ def search(
                 candidates.append(state)
             heappush(queue, (extra, len(state.chain), len(visited), False, state))
 
-    see(State(region, ()), 0)
+    see(DerivationState(region, ()), 0)
     while queue and len(visited) < budget:
         extra, length, number, explores, state = heappop(queue)
         for steps in moves(state.region) if explores else repairs(state.region):
@@ -77,7 +77,7 @@ def search(
     return Derivation(tuple(candidates), len(visited))
 
 
-def _after(state: State, steps: Steps, strict: bool) -> State | None:
+def _after(state: DerivationState, steps: Steps, strict: bool) -> DerivationState | None:
     """Returns the state after more steps; None where a rule refuses, or reorders a sum in strict
     mode."""
     region = state.region
@@ -88,4 +88,4 @@ def _after(state: State, steps: Steps, strict: bool) -> State | None:
             region = applied(region, step)
     except Refused:
         return None
-    return State(region, (*state.chain, *steps))
+    return DerivationState(region, (*state.chain, *steps))

@@ -18,7 +18,7 @@ from tcc.frozen import entity
 from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Handle, Node, Value, walk_graphs
 from tcc.ir.index import as_int
-from tcc.ir.region import Region, Stage, reads_inside
+from tcc.ir.region import Region, RegionStage, reads_inside
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import with_sources
 from tcc.ir.types import element_count
@@ -94,15 +94,15 @@ def sites(graph: Graph) -> Iterator[Site]:
         yield from scope.sums()
 
 
-def scopes(graph: Graph) -> Iterator[Scope]:
+def scopes(graph: Graph) -> Iterator[SiteScope]:
     """Yields a scope for a graph and for each of its bodies."""
     constants: dict[Value, Handle] = {}
     for part in walk_graphs(graph):
         constants.update(part.constants)
-        yield Scope(part, constants)
+        yield SiteScope(part, constants)
 
 
-class Scope:
+class SiteScope:
     """A graph or a body in which sites are found; `known` are the constants that it may read."""
 
     def __init__(self, graph: Graph, known: Mapping[Value, Handle]) -> None:
@@ -223,7 +223,7 @@ def _may_join(node: Node, *other: NodeKind) -> bool:
 
 @lru_cache(maxsize=4096)
 def _linear_params(expr: Expr) -> tuple[bool, ...] | None:
-    """Returns for each parameter of an expression what `Scope._linear` returns for each operand."""
+    """Returns for each parameter what `SiteScope._linear` returns for an operand."""
     region = from_expr(expr)
     flat = Flattened(region, spread=True)
     if len(region.outputs) != 1:
@@ -260,7 +260,7 @@ def composed(nodes: Sequence[Node]) -> Region:
     that the nodes read and do not compute, in order of first use.  The nodes have expressions."""
     operands: dict[Value, int] = {}
     sources: dict[Value, int] = {}
-    stages: list[Stage] = []
+    stages: list[RegionStage] = []
     for node in nodes:
         expr = node_expr(node)
         assert expr is not None

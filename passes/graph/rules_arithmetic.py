@@ -4,7 +4,7 @@ import numpy as np
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal
 from tcc.ir.graph import Graph, Value
-from tcc.ir.graph.rewrite import Replacement, Rule, Site, inlined
+from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule, inlined
 from tcc.ir.op import Array
 from tcc.ir.types import BF16, F32
 from tcc.passes.graph.emit import emit, express
@@ -14,7 +14,7 @@ from tcc.passes.graph.rules_movement import first_operand, result_types, same_be
 _MOST_PRODUCTS = 3
 
 
-def _operand(site: Site, number: int) -> Value | None:
+def _operand(site: RewriteSite, number: int) -> Value | None:
     """Returns operand `number` if it has the type of the result, so that dropping the other operand
     loses no broadcast."""
     value = site.inputs[number]
@@ -31,7 +31,7 @@ def _is_zero(array: Array, negative: bool) -> bool:
     return bool(not array.any() and signs)
 
 
-def _neutral(site: Site) -> Value | None:
+def _neutral(site: RewriteSite) -> Value | None:
     """Returns the operand of x + 0, x - 0, x * 1, x / 1 that equals the result."""
     name = site.node.op.name
     if name not in ("add", "sub", "mul", "div"):
@@ -52,7 +52,7 @@ def _neutral(site: Site) -> Value | None:
 # ---- products instead of quotients and powers ---------------------------------------------------
 
 
-def _reciprocal(site: Site) -> Value | None:
+def _reciprocal(site: RewriteSite) -> Value | None:
     """Returns a product with the reciprocals of a constant divisor if all are exact: powers of two,
     normal in both directions."""
     if site.node.op.name != "div":
@@ -72,7 +72,7 @@ def _reciprocal(site: Site) -> Value | None:
     return emit(site.builder, "mul", site.inputs[0], site.builder.constant(inverse, "reciprocal"))
 
 
-def _small_power(site: Site) -> Value | None:
+def _small_power(site: RewriteSite) -> Value | None:
     """Returns products for a constant exponent of 1 to 3, uniform over all elements, of floats."""
     if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
         return None
@@ -91,13 +91,13 @@ def _small_power(site: Site) -> Value | None:
 # ---- nodes of one operand, and pairs ------------------------------------------------------------
 
 
-def _single_operand(site: Site) -> Value | None:
+def _single_operand(site: RewriteSite) -> Value | None:
     """Returns the only operand of an op that combines any number of operands."""
     many = site.node.op.name in ("sum", "max", "min", "mean")
     return first_operand(site) if many and len(site.inputs) == 1 else None
 
 
-def _undone(site: Site) -> Value | None:
+def _undone(site: RewriteSite) -> Value | None:
     """Returns x of neg(neg(x)) and not(not(x))."""
     before = same_before(site, "neg", "not", "bitwise_not")
     return None if before is None else before.inputs[0]
@@ -106,7 +106,7 @@ def _undone(site: Site) -> Value | None:
 # ---- values instead of NaN ----------------------------------------------------------------------
 
 
-def _without_nan(site: Site) -> Replacement:
+def _without_nan(site: RewriteSite) -> Replacement:
     """Returns where(is_nan(x), constant, x) as an expression, so that the kernel knows the
     constant."""
     if site.node.op.name != "where" or site.inputs[2] is None:
@@ -126,7 +126,7 @@ def _without_nan(site: Site) -> Replacement:
 # ---- control flow -------------------------------------------------------------------------------
 
 
-def _known_if(site: Site) -> Replacement:
+def _known_if(site: RewriteSite) -> Replacement:
     """Returns the results of the branch that a constant condition selects, if their types are those
     of the node.
 

@@ -3,7 +3,7 @@
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.graph import Node, Value
-from tcc.ir.graph.rewrite import Replacement, Rule, Site
+from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule
 from tcc.ir.types import F32
 from tcc.ops.formula import fn
 from tcc.passes.graph.emit import express
@@ -13,7 +13,7 @@ from tcc.passes.graph.rules_movement import result_types
 _LEAST, _MOST = 2.0**-10, 2.0**10
 
 
-def _one_plus_erf(site: Site) -> Replacement:
+def _one_plus_erf(site: RewriteSite) -> Replacement:
     """Returns erf(x / c) + 1, part of GELU, as an expression: the kernel then knows the constants
     and uses its code for the sum, which needs erf to an absolute error only."""
     if site.node.op.name != "add" or result_types(site)[0].dtype is not F32:
@@ -34,7 +34,7 @@ def _one_plus_erf(site: Site) -> Replacement:
     return None
 
 
-def _scaled(site: Site, inner: Node) -> tuple[Value, float]:
+def _scaled(site: RewriteSite, inner: Node) -> tuple[Value, float]:
     """Returns the operand of erf without its constant factor or divisor, and that number as a
     factor.
 

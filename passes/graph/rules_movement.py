@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from tcc.ir.graph import Node, Value
-from tcc.ir.graph.rewrite import Replacement, Rule, Site
+from tcc.ir.graph.rewrite import Replacement, RewriteSite, Rule
 from tcc.ir.index import Index, as_index, as_int, const
 from tcc.ir.types import TensorType
 from tcc.known import all_known
@@ -16,13 +16,13 @@ from tcc.ops.algebra.window import reaching_taps
 from tcc.passes.graph.emit import emit
 
 
-def result_types(site: Site) -> tuple[TensorType, ...]:
+def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
     """Returns the types of the node's results for its inputs in the new graph."""
     types = [None if v is None else v.type for v in site.inputs]
     return site.node.op.infer(types, site.node.attrs)
 
 
-def first_operand(site: Site) -> Value:
+def first_operand(site: RewriteSite) -> Value:
     """Returns operand 0, which the op requires."""
     value = site.inputs[0]
     assert value is not None
@@ -33,7 +33,7 @@ def _constants(values: Sequence[Index]) -> tuple[int | None, ...]:
     return tuple(as_int(v) for v in values)
 
 
-def _same_shape(site: Site) -> Value | None:
+def _same_shape(site: RewriteSite) -> Value | None:
     """Returns operand 0 if it has the type of the only result."""
     value = first_operand(site)
     types = result_types(site)
@@ -43,7 +43,7 @@ def _same_shape(site: Site) -> Value | None:
 # ---- nodes that move nothing --------------------------------------------------------------------
 
 
-def _moves_nothing(site: Site) -> Value | None:
+def _moves_nothing(site: RewriteSite) -> Value | None:
     attrs = site.node.attrs
     match site.node.op.name:
         case "identity" | "reshape" | "expand" | "cast" | "split":
@@ -70,20 +70,20 @@ def _moves_nothing(site: Site) -> Value | None:
 # ---- one after another --------------------------------------------------------------------------
 
 
-def same_before(site: Site, *ops: str) -> Node | None:
+def same_before(site: RewriteSite, *ops: str) -> Node | None:
     """Returns the producer of operand 0 of a node of one of `ops`, if it is of the same op."""
     before = site.producer(0) if site.node.op.name in ops else None
     return before if before and before.op is site.node.op else None
 
 
-def _double_reshape(site: Site) -> Replacement:
+def _double_reshape(site: RewriteSite) -> Replacement:
     before = same_before(site, "reshape")
     if before is None:
         return None
     return site.builder.add(before.op, before.inputs, site.node.attrs)
 
 
-def _double_transpose(site: Site) -> Value | None:
+def _double_transpose(site: RewriteSite) -> Value | None:
     before = same_before(site, "transpose")
     if before is None:
         return None
@@ -91,7 +91,7 @@ def _double_transpose(site: Site) -> Value | None:
     return emit(site.builder, "transpose", *before.inputs, perm=perm)
 
 
-def _unit_transpose(site: Site) -> Value | None:
+def _unit_transpose(site: RewriteSite) -> Value | None:
     """Returns a reshape where a transpose moves only axes of one element."""
     if site.node.op.name != "transpose":
         return None
@@ -104,7 +104,7 @@ def _unit_transpose(site: Site) -> Value | None:
 # ---- zeros before a convolution -----------------------------------------------------------------
 
 
-def _padded_conv(site: Site) -> Replacement:
+def _padded_conv(site: RewriteSite) -> Replacement:
     """Returns a convolution that pads the image itself."""
     if site.node.op.name != "conv":
         return None
@@ -127,14 +127,14 @@ def _padded_conv(site: Site) -> Replacement:
     return site.builder.add(site.node.op, [image, *site.inputs[1:]], wider)
 
 
-def _zero_fill(site: Site, pad: Any) -> bool:
+def _zero_fill(site: RewriteSite, pad: Any) -> bool:
     if len(pad.inputs) < 2 or pad.inputs[1] is None:
         return True
     fill = site.builder.array(pad.inputs[1])
     return fill is not None and not fill.any()
 
 
-def _reaching_taps(site: Site) -> Replacement:
+def _reaching_taps(site: RewriteSite) -> Replacement:
     """Returns a convolution without the taps that read only padding in every window."""
     if site.node.op.name != "conv":
         return None
@@ -161,7 +161,7 @@ def _reaching_taps(site: Site) -> Replacement:
 # ---- scatters of rows --------------------------------------------------------------------------
 
 
-def _scattered_rows(site: Site) -> Value | None:
+def _scattered_rows(site: RewriteSite) -> Value | None:
     """Returns a scatter of rows for a scatter along the first axis whose indices are equal for all
     elements of a row."""
     if site.node.op.name != "scatter_elements" or site.node.attrs.axis:
@@ -183,7 +183,7 @@ def _scattered_rows(site: Site) -> Value | None:
 # ---- choices that are known ---------------------------------------------------------------------
 
 
-def _known_where(site: Site) -> Value | None:
+def _known_where(site: RewriteSite) -> Value | None:
     """Returns the branch of `where` that a uniform constant condition selects, if it has the shape
     of the result."""
     if site.node.op.name != "where":

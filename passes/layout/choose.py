@@ -35,7 +35,7 @@ from tcc.passes.choose.beam import Link, choose_together
 from tcc.passes.choose.content import site
 from tcc.passes.choose.together import forced_numbers, numbered, settle_all
 from tcc.passes.layout.assign import Kernel, Placed, on_others, operand_reads, pinned_values
-from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.alternatives import (
     IMPOSSIBLE,
     NO_TIME,
@@ -73,7 +73,7 @@ class _Class:
 
 
 def choose_layouts(
-    placed: Placed, planner: KernelPlanner, outer: Mapping[Value, Graph] | None = None
+    placed: Placed, planner: KernelChooser, outer: Mapping[Value, Graph] | None = None
 ) -> Placed:
     """Returns `placed` with the orders of its kernels' lowest price, and with copies merged into
     their readers; without prices, `placed` itself.
@@ -116,7 +116,7 @@ class _Prices:
     """Prices of kernels under the rule's layouts and with some classes in other orders."""
 
     def __init__(
-        self, placed: Placed, planner: KernelPlanner, constants: Collection[Value]
+        self, placed: Placed, planner: KernelChooser, constants: Collection[Value]
     ) -> None:
         self._planner, self._constants = planner, constants
         self._layouts = dict(placed.layouts)

@@ -19,7 +19,7 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.overwrite import overwrites, stored_once
 from tcc.passes.memory.merge_buffers import (
     Halo,
-    Life,
+    LiveRange,
     filled_halo,
     fixed_buffers,
     lives_of,
@@ -98,7 +98,7 @@ class _Merger:
         ):
             return False
         self.replaced_by[result] = operand
-        self._lives[operand] = Life(self._lives[operand].first, self._lives[result].last)
+        self._lives[operand] = LiveRange(self._lives[operand].first, self._lives[result].last)
         return True
 
     def _may_merge(self, operand: BufferId, result: BufferId, position: int, end: int) -> bool:

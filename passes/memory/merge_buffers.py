@@ -27,7 +27,7 @@ Halo: TypeAlias = tuple[Register, DType, tuple[Register, ...], tuple[int, ...]]
 
 
 @frozen
-class Life:
+class LiveRange:
     """The first and the last position that touches a buffer."""
 
     first: int
@@ -45,17 +45,19 @@ def known_sizes(program: Program, dims: Mapping[tuple[int, int], int]) -> dict[B
     }
 
 
-def lives_of(program: Program) -> dict[BufferId, Life]:
+def lives_of(program: Program) -> dict[BufferId, LiveRange]:
     """Returns the life of each buffer, without those that views extend."""
-    lives: dict[BufferId, Life] = {}
+    lives: dict[BufferId, LiveRange] = {}
     for position, instr in enumerate(program.body):
         for buffer in touched(instr):
             start = lives[buffer].first if buffer in lives else position
-            lives[buffer] = Life(start, position)
+            lives[buffer] = LiveRange(start, position)
     return lives | born_behind(lives, laid_over(program.body, lives))
 
 
-def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[BufferId, BufferId]:
+def laid_over(
+    body: Sequence[Instr], lives: Mapping[BufferId, LiveRange]
+) -> dict[BufferId, BufferId]:
     """Returns a map from each buffer that dies where `thin` reads it to the buffer that `thin`
     leaves at its front."""
     calls = (i for i in body if isinstance(i, CallOp) and i.op == "thin")
@@ -64,14 +66,14 @@ def laid_over(body: Sequence[Instr], lives: Mapping[BufferId, Life]) -> dict[Buf
 
 
 def born_behind(
-    lives: Mapping[BufferId, Life], over: Mapping[BufferId, BufferId]
-) -> dict[BufferId, Life]:
+    lives: Mapping[BufferId, LiveRange], over: Mapping[BufferId, BufferId]
+) -> dict[BufferId, LiveRange]:
     """Returns the lives of the new buffers in `over`, which begin after the death of the old
     ones."""
-    return {new: Life(lives[old].last + 1, lives[new].last) for old, new in over.items()}
+    return {new: LiveRange(lives[old].last + 1, lives[new].last) for old, new in over.items()}
 
 
-def most_live(lives: Mapping[BufferId, Life], sizes: Mapping[BufferId, int]) -> int:
+def most_live(lives: Mapping[BufferId, LiveRange], sizes: Mapping[BufferId, int]) -> int:
     """Returns the most bytes of `sizes` that are live at one time: a lower bound of any arena."""
     changes: dict[int, int] = {}
     for buffer, life in lives.items():

@@ -42,7 +42,7 @@ from tcc.ir.program.operands import (
     walk_instructions,
 )
 from tcc.passes.memory.merge_buffers import (
-    Life,
+    LiveRange,
     born_behind,
     known_sizes,
     laid_over,
@@ -114,7 +114,7 @@ def _planned(
     program: Program,
     kind: type[Arena | Symmetric],
     sizes: Mapping[BufferId, Register],
-    lives: Mapping[BufferId, Life],
+    lives: Mapping[BufferId, LiveRange],
     over: Mapping[BufferId, BufferId],
     planner: ArenaPlanner,
 ) -> Program:
@@ -136,7 +136,7 @@ def _planned(
     return emitter.planned([number for span in spans for number in span])
 
 
-def _without_idle(program: Program, lives: Mapping[BufferId, Life]) -> Program:
+def _without_idle(program: Program, lives: Mapping[BufferId, LiveRange]) -> Program:
     """Returns `program` with arena buffers that nothing touches (empty values) as aliases that are
     never set."""
     buffers = tuple(
@@ -157,7 +157,7 @@ def live_bytes(program: Program, dims: Mapping[tuple[int, int], int]) -> int:
 
 def arena_lives(
     body: Sequence[Instr],
-) -> tuple[Mapping[BufferId, Life], Mapping[BufferId, BufferId]]:
+) -> tuple[Mapping[BufferId, LiveRange], Mapping[BufferId, BufferId]]:
     """Returns the life of each buffer, through its views, and a map from buffers to those that
     later lie over them.
 
@@ -174,7 +174,9 @@ def arena_lives(
             # A buffer touched inside and outside of a loop may be read in any later trip.
             if len({start < p < end for p in positions}) > 1:
                 positions.update((start, end))
-    lives = {buffer: Life(min(positions), max(positions)) for buffer, positions in touches.items()}
+    lives = {
+        buffer: LiveRange(min(positions), max(positions)) for buffer, positions in touches.items()
+    }
     over = laid_over(body, lives)
     return lives | born_behind(lives, over), over
 

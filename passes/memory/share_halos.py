@@ -11,7 +11,7 @@ values share one only if the peak of live bytes does not rise.
 from tcc.ir.program import BufferId, Program
 from tcc.passes.memory.merge_buffers import (
     Halo,
-    Life,
+    LiveRange,
     filled_halo,
     fixed_buffers,
     known_sizes,
@@ -38,7 +38,7 @@ def share_halos(program: Program) -> Program:
             if live[keeper].last >= live[buffer].first:
                 continue
             merged_lives = {n: life for n, life in live.items() if n != buffer}
-            merged_lives[keeper] = Life(live[keeper].first, live[buffer].last)
+            merged_lives[keeper] = LiveRange(live[keeper].first, live[buffer].last)
             if most_live(merged_lives, sizes) <= peak:
                 replacements[buffer], live = keeper, merged_lives
                 break

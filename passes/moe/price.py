@@ -24,7 +24,7 @@ from tcc.passes.moe.grouped_gemm import (
     tiled_matmul,
 )
 from tcc.passes.program.price import priced_kernels, unread
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import NO_TIME, Alternative
 from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import typical
@@ -34,7 +34,7 @@ from tcc.schedule.nest import typical
 class GroupedGemmPrices:
     """The cheapest tile size of a matmul among `tiles`; equal matmuls are priced once."""
 
-    planner: KernelPlanner
+    planner: KernelChooser
     tiles: tuple[int, ...]
     _tile_of: dict[GroupedMatmul, int | None] = field(default_factory=dict)
 

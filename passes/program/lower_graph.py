@@ -63,10 +63,10 @@ from tcc.ir.types import I64, DType, TensorType, dtype_of, element_count
 from tcc.passes.graph.state import updates_in_place
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.weights import WeightTable, stored_bytes
-from tcc.passes.place import Plan, place_graph
+from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.program.lower_sizes import SizeRegisters
 from tcc.passes.quantize.precision import FULL, Precision
-from tcc.passes.tile.plan import Bound, KernelPlanner, PlannedKernel
+from tcc.passes.tile.plan import Bound, KernelChooser, PlannedKernel
 
 _NO_TRIP = const(0)
 
@@ -96,7 +96,7 @@ class KernelTable:
 class Context:
     """State that the lowerings of a graph and its bodies share."""
 
-    planner: KernelPlanner
+    planner: KernelChooser
     kernels: KernelTable
     weights: WeightTable
     lower_node: Callable[[GraphLowering, ProgramStep], None]
@@ -295,7 +295,7 @@ class GraphLowering:
     def child(self, graph: Graph) -> GraphLowering:
         """Returns a frame for a body, which sees the buffers of the graphs around it."""
         planner = self.context.planner
-        settings = Plan(planner, precision=self.context.precision, outer=self.constants)
+        settings = LoweringContext(planner, precision=self.context.precision, outer=self.constants)
         self.context.kernels.bodies[graph] = placed = place_graph(graph, settings)
         return GraphLowering(
             self.context,
@@ -363,7 +363,7 @@ def halo_widths(value: Value, where: Layout) -> tuple[int, ...]:
 
 def lower_program(
     placed: Placed,
-    planner: KernelPlanner,
+    planner: KernelChooser,
     lower_node: Callable[[GraphLowering, ProgramStep], None],
     precision: Precision = FULL,
 ) -> tuple[Program, KernelTable, WeightTable]:

@@ -14,7 +14,7 @@ from tcc.errors import InternalError, UserError
 from tcc.ir.graph import Graph, Node, walk_nodes
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.layout.assign import Placed, ProgramStep
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lower_calls import (
     BY_KERNELS,
     CALLS,
@@ -67,7 +67,7 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     lower(frame, node)
 
 
-def emit(placed: Placed, plan: Plan) -> Lowered:
+def emit(placed: Placed, plan: LoweringContext) -> Lowered:
     """Plans the kernels, and lowers the program that launches them."""
     placed = replace(placed, surface=plan.packed)
     program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)

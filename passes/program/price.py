@@ -9,14 +9,14 @@ from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.place import Plan, place_graph
-from tcc.passes.tile.plan import KernelKey, KernelPlanner, kernel_key
+from tcc.passes.place import place_graph
+from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.open_sizes import Times
 
 
 def priced_kernels(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+    graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Seconds]]:
     """Yields the kernels of a graph, each with its seconds; the nodes `ends` stay kernels of their
     own."""
@@ -25,7 +25,7 @@ def priced_kernels(
 
 
 def timed_kernels(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node] = ()
+    graph: Graph, planner: KernelChooser, ends: Collection[Node] = ()
 ) -> Iterator[tuple[Kernel, Times]]:
     """Yields the kernels of a graph as `priced_kernels` does, each with its seconds at each set of
     sizes."""
@@ -34,16 +34,16 @@ def timed_kernels(
 
 
 def _keys(
-    graph: Graph, planner: KernelPlanner, ends: Collection[Node]
+    graph: Graph, planner: KernelChooser, ends: Collection[Node]
 ) -> Iterator[tuple[Kernel, KernelKey]]:
     with planner.ledger.trial():
-        placed = place_graph(graph, Plan(planner, ends=ends, priced=True))
+        placed = place_graph(graph, LoweringContext(planner, ends=ends, priced=True))
     constants = dict.fromkeys(graph.constants)
     for kernel in placed.kernels:
         yield kernel, kernel_key(kernel, placed.layouts, constants)
 
 
-def cheapest(graphs: Sequence[Graph], planner: KernelPlanner) -> int:
+def cheapest(graphs: Sequence[Graph], planner: KernelChooser) -> int:
     """Returns the number of the graph whose kernels take the least time together."""
     rule, *others = (
         Alternative(n, sum((s for _, s in priced_kernels(g, planner)), NO_TIME), name=f"form-{n}")

@@ -42,7 +42,7 @@ from tcc.ir.program import (
 from tcc.ir.program.operands import buffers_of
 from tcc.passes.memory.merge_buffers import touched
 from tcc.passes.program.lowered import Lowered
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.alternatives import NO_TIME, Seconds, number
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.margins import MARGINS
@@ -53,7 +53,7 @@ from tcc.schedule.open_sizes import FALLING, table_sizes
 _LEAST = MARGINS["direct sums of small sizes"].saves
 
 
-def direct_where_small(lowered: Lowered, planner: KernelPlanner) -> Lowered:
+def direct_where_small(lowered: Lowered, planner: KernelChooser) -> Lowered:
     """Returns `lowered` with direct sums at sizes at which their price is lower; unchanged if the
     user gives typical sizes."""
     dims = _open_dims(lowered)

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from tcc.ir.index import Index, free_vars, iterator
-from tcc.ir.tile import Block, Blocks, Loop, Stmt, Stmts
+from tcc.ir.tile import Block, Blocks, Stmt, Stmts, TileLoop
 from tcc.ir.types import DType
 
 
-class Emitter:
+class StatementEmitter:
     """Adds statements to the open body; at first the kernel's."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Emitter:
             yield
         if body:
             (var,) = free_vars(counter)
-            self.add(Loop(var, start, stop, step, (), (), tuple(body), (), ()))
+            self.add(TileLoop(var, start, stop, step, (), (), tuple(body), (), ()))
 
     def carry(
         self,
@@ -70,5 +70,5 @@ class Emitter:
         with self.body() as body:
             yields = trip(carried)
         results = self.like(inits)
-        self.add(Loop(var, start, stop, step, inits, carried, tuple(body), yields, results))
+        self.add(TileLoop(var, start, stop, step, inits, carried, tuple(body), yields, results))
         return results

@@ -5,7 +5,7 @@ from tcc.ir.expr.scalar import Scalar, Scalars, apply, argument, literal
 from tcc.ir.tile import Blocks, Compute
 from tcc.ir.tile.group import GroupStage, Rescale
 from tcc.ir.types import DType
-from tcc.passes.tile.emitter import Emitter
+from tcc.passes.tile.emitter import StatementEmitter
 
 
 def identities(stage: GroupStage) -> Scalars:
@@ -14,7 +14,7 @@ def identities(stage: GroupStage) -> Scalars:
     return MONOIDS[stage.monoid].identity(tuple(s.dtype for s in stage.body))
 
 
-def identity_blocks(emitter: Emitter, stage: GroupStage, shape: tuple[int, ...]) -> Blocks:
+def identity_blocks(emitter: StatementEmitter, stage: GroupStage, shape: tuple[int, ...]) -> Blocks:
     """Returns blocks of `shape` that hold the identity."""
     scalars = identities(stage)
     blocks = tuple(emitter.fresh(s.dtype, shape) for s in scalars)

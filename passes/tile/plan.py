@@ -72,7 +72,7 @@ KernelKey: TypeAlias = tuple[Expr, tuple[Storage, ...], tuple[Storage, ...]]
 Planned: TypeAlias = tuple[tuple[Storage, ...], Bound]
 
 
-class KernelPlanner(KernelModel):
+class KernelChooser(KernelModel):
     """Plans kernels for one target and caches them by structure.
 
     `priced` counts the schedules whose prices were compared. With `prices_layouts` the layouts of

@@ -44,7 +44,7 @@ MAX_SETS = 4 << 20  # sets of launches that are remembered
 
 
 @dataclass
-class Case:
+class OrderCase:
     """A program before results are placed over operands, and the size of its arena in bytes.
     `results` has, by kernel, the positions of written buffers; `pairs` those of operands and the
     results that may lie over them."""
@@ -56,7 +56,7 @@ class Case:
 
 
 @dataclass
-class Step:
+class OrderStep:
     """An instruction: the memory that it touches and writes, by numbers of buffers, `pairs` of
     operand and result where the result may lie over the operand, and the bytes that its bodies need
     (`inside`).  No step passes a fixed step."""
@@ -68,15 +68,15 @@ class Step:
     fixed: bool
 
 
-def lowered(path: Path) -> Case:
+def lowered(path: Path) -> OrderCase:
     """Returns the program of a model; its arena is 0 where inputs decide sizes."""
-    cases: list[Case] = []
+    cases: list[OrderCase] = []
     update, plan = pipeline.update_in_place, pipeline.plan_arena
 
     def updated(program, bounds):  # type: ignore[no-untyped-def]
         kernels = [(bound.kernel, bound.group) for bound in bounds]
         pairs = [replaceable(kernel, group) for kernel, group in kernels]
-        cases.append(Case(program, [kernel.results for kernel, _ in kernels], pairs))
+        cases.append(OrderCase(program, [kernel.results for kernel, _ in kernels], pairs))
         return update(program, bounds)
 
     def planned(program, planner):  # type: ignore[no-untyped-def]
@@ -95,7 +95,7 @@ def lowered(path: Path) -> Case:
     return cases[-1]
 
 
-def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
+def steps_of(case: OrderCase, sizes: dict[int, int]) -> list[OrderStep]:
     """Returns the instructions that take time or that others may depend on."""
     program = case.program
     shared = shared_memory(program)
@@ -106,7 +106,7 @@ def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
     def home(buffer: int) -> int:
         return min(shared.get(buffer, (buffer,)))
 
-    def step(instr: Instr, touched: set[int], elsewhere: set[int]) -> Step:
+    def step(instr: Instr, touched: set[int], elsewhere: set[int]) -> OrderStep:
         inner = list(walk_instructions([instr]))[1:]
         users = {b: [n for n, i in enumerate(inner) if b in buffers_of(i)] for b in touched}
         lives = [
@@ -133,7 +133,7 @@ def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
         moves = isinstance(instr, Launch | Copy) or (
             isinstance(instr, CallOp) and instr.outputs and not instr.results
         )
-        return Step(memory, writes, pairs, inside, not moves)
+        return OrderStep(memory, writes, pairs, inside, not moves)
 
     return list(map(step, body, named, outside))
 
@@ -141,7 +141,7 @@ def steps_of(case: Case, sizes: dict[int, int]) -> list[Step]:
 class Search:
     """Searches orders of steps; a state is the set of finished steps, as bits."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: OrderCase) -> None:
         registers = constant_registers(case.program)
         places = ((n, b.place) for n, b in enumerate(case.program.buffers))
         self.sizes = {n: registers[p.size] for n, p in places if isinstance(p, Arena)}

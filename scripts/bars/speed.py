@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from comm_times import Times, measured, table
+from comm_times import CollectiveTimes, measured, table
 from environment import ROOT
 from onnx import TensorProto, helper, save
 from tcc import compile as compile_model
@@ -55,7 +55,7 @@ def call(folder: Path) -> Iterator[Figure]:
     yield at_most("a call of Module, quickest round", min(rounds) * 1e3, 2, "us")
 
 
-def _tcc_times(times: Times) -> Iterator[Figure]:
+def _tcc_times(times: CollectiveTimes) -> Iterator[Figure]:
     for size, bar in ((4 << 10, 1), (64 << 10, 10), (MIB, 60)):
         yield at_most(f"all_reduce of {size >> 10} KiB", times.staged[size], bar, "us")
     for size in (s for s in times.staged if s >= 8 * MIB):
@@ -64,7 +64,7 @@ def _tcc_times(times: Times) -> Iterator[Figure]:
     yield at_least("symmetric over staged, 32 MiB", 1 / times.ratios["symmetric"][32 * MIB], 1.6)
 
 
-def _peers(times: Times) -> Iterator[Figure]:
+def _peers(times: CollectiveTimes) -> Iterator[Figure]:
     for name, bar in (("gloo", 5.0), ("MPI", 1.4)):
         what = f"speed over {name}'s, worst size from 4 KiB on"
         peer_ratios = [times.ratios[peer] for peer in times.ratios if peer.startswith(name)]

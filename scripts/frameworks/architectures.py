@@ -17,7 +17,7 @@ VOCABULARY, LENGTH = 96, 12
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ModelCase:
     """One architecture.  `fields` are fields of the configuration, `arguments` go to forward."""
 
     name: str
@@ -114,33 +114,33 @@ _SWIN = {"image_size": 32, "patch_size": 2, "embed_dim": 16, "depths": [2, 2], "
 _STAGES = {"hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1]}
 
 
-def _encoder(name: str, family: str, **more: Any) -> Case:
-    return Case(name, f"{family}Model", f"{family}Config", _BERT | more, text)
+def _encoder(name: str, family: str, **more: Any) -> ModelCase:
+    return ModelCase(name, f"{family}Model", f"{family}Config", _BERT | more, text)
 
 
-def _decoder(name: str, family: str, base: Mapping[str, Any] = _LLAMA, **more: Any) -> Case:
+def _decoder(name: str, family: str, base: Mapping[str, Any] = _LLAMA, **more: Any) -> ModelCase:
     fields = {**base, **more}
     model = f"{family}ForCausalLM"
-    return Case(name, model, f"{family}Config", fields, text, {"use_cache": False})
+    return ModelCase(name, model, f"{family}Config", fields, text, {"use_cache": False})
 
 
-def _both(name: str, family: str, base: Mapping[str, Any] = _BART, **more: Any) -> Case:
+def _both(name: str, family: str, base: Mapping[str, Any] = _BART, **more: Any) -> ModelCase:
     fields = {**base, **more}
-    return Case(name, f"{family}Model", f"{family}Config", fields, pair, {"use_cache": False})
+    return ModelCase(name, f"{family}Model", f"{family}Config", fields, pair, {"use_cache": False})
 
 
-def _vision(name: str, family: str, fields: Mapping[str, Any], size: int = 32) -> Case:
-    return Case(name, f"{family}Model", f"{family}Config", fields, image(size))
+def _vision(name: str, family: str, fields: Mapping[str, Any], size: int = 32) -> ModelCase:
+    return ModelCase(name, f"{family}Model", f"{family}Config", fields, image(size))
 
 
-def _waves(name: str, family: str, **more: Any) -> Case:
-    return Case(name, f"{family}Model", f"{family}Config", _WAVE | more, wave)
+def _waves(name: str, family: str, **more: Any) -> ModelCase:
+    return ModelCase(name, f"{family}Model", f"{family}Config", _WAVE | more, wave)
 
 
 TEXT = (
     _encoder("bert", "Bert"),
     _encoder("roberta", "Roberta"),
-    Case("distilbert", "DistilBertModel", "DistilBertConfig",
+    ModelCase("distilbert", "DistilBertModel", "DistilBertConfig",
          {"vocab_size": VOCABULARY, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
          text),
     _encoder("albert", "Albert", embedding_size=16),
@@ -158,7 +158,7 @@ TEXT = (
     _encoder("roformer", "RoFormer", embedding_size=32),
     _encoder("convbert", "ConvBert", embedding_size=32, conv_kernel_size=3),
     _encoder("squeezebert", "SqueezeBert", embedding_size=32),
-    Case("nystromformer", "NystromformerModel", "NystromformerConfig",
+    ModelCase("nystromformer", "NystromformerModel", "NystromformerConfig",
          _BERT | {"num_landmarks": 12, "segment_means_seq_len": 12}, text),
     _encoder("esm", "Esm", pad_token_id=1, position_embedding_type="rotary", mask_token_id=2),
     _encoder("data2vec_text", "Data2VecText"),
@@ -166,16 +166,16 @@ TEXT = (
     _encoder("layoutlm", "LayoutLM"),
     _encoder("modernbert", "ModernBert", pad_token_id=0),
     _encoder("ibert", "IBert"),
-    Case("fnet", "FNetModel", "FNetConfig", _BERT, tokens),
-    Case("funnel", "FunnelBaseModel", "FunnelConfig",
+    ModelCase("fnet", "FNetModel", "FNetConfig", _BERT, tokens),
+    ModelCase("funnel", "FunnelBaseModel", "FunnelConfig",
          {"vocab_size": VOCABULARY, "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 48,
           "block_sizes": [1, 1], "num_decoder_layers": 1}, text),
-    Case("xlnet", "XLNetModel", "XLNetConfig",
+    ModelCase("xlnet", "XLNetModel", "XLNetConfig",
          {"vocab_size": VOCABULARY, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, text),
-    Case("xlm", "XLMModel", "XLMConfig",
+    ModelCase("xlm", "XLMModel", "XLMConfig",
          {"vocab_size": VOCABULARY, "emb_dim": 32, "n_layers": 2, "n_heads": 4}, text),
-    Case("gpt2", "GPT2LMHeadModel", "GPT2Config", _GPT, text, {"use_cache": False}),
-    Case("openai_gpt", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", _GPT, text),
+    ModelCase("gpt2", "GPT2LMHeadModel", "GPT2Config", _GPT, text, {"use_cache": False}),
+    ModelCase("openai_gpt", "OpenAIGPTLMHeadModel", "OpenAIGPTConfig", _GPT, text),
     _decoder("gpt_neo", "GPTNeo", _BERT, num_layers=2, num_heads=4,
              attention_types=[[["global", "local"], 1]]),
     _decoder("gptj", "GPTJ", _GPT, rotary_dim=4),
@@ -196,8 +196,8 @@ TEXT = (
     _decoder("qwen3_moe", "Qwen3Moe", _MOE),
     _decoder("gemma", "Gemma"),
     _decoder("gemma2", "Gemma2", query_pre_attn_scalar=8),
-    Case("gemma3", "Gemma3ForCausalLM", "Gemma3TextConfig", _LLAMA | {"query_pre_attn_scalar": 8},
-         text, {"use_cache": False}),
+    ModelCase("gemma3", "Gemma3ForCausalLM", "Gemma3TextConfig",
+         _LLAMA | {"query_pre_attn_scalar": 8}, text, {"use_cache": False}),
     _decoder("phi", "Phi"),
     _decoder("phi3", "Phi3"),
     _decoder("falcon", "Falcon", _BERT),
@@ -288,24 +288,25 @@ VISION = (
     _vision("swiftformer", "SwiftFormer", {"depths": [1, 1, 1, 1], "embed_dims": [8, 16, 24, 32]},
             64),
     _vision("textnet", "TextNet", {}, 64),
-    Case("dpt", "DPTForDepthEstimation", "DPTConfig",
+    ModelCase("dpt", "DPTForDepthEstimation", "DPTConfig",
          _VIT | {"backbone_out_indices": [0, 1, 2, 3], "neck_hidden_sizes": [8, 16, 24, 32],
                  "fusion_hidden_size": 16, "is_hybrid": False, "num_hidden_layers": 4},
          image()),
-    Case("vit_mae", "ViTMAEForPreTraining", "ViTMAEConfig",
+    ModelCase("vit_mae", "ViTMAEForPreTraining", "ViTMAEConfig",
          _VIT | {"decoder_hidden_size": 16, "decoder_num_hidden_layers": 1,
                  "decoder_num_attention_heads": 4, "decoder_intermediate_size": 24,
                  "mask_ratio": 0.0},
          lambda: image()() | {"noise": torch.rand(2, 16)}),
-    Case("imagegpt", "ImageGPTModel", "ImageGPTConfig", _GPT, tokens, {"use_cache": False}),
-    Case("timesformer", "TimesformerModel", "TimesformerConfig", _VIT | {"num_frames": 4}, frames),
-    Case("videomae", "VideoMAEModel", "VideoMAEConfig", _VIT | {"num_frames": 4}, frames),
-    Case("vivit", "VivitModel", "VivitConfig",
+    ModelCase("imagegpt", "ImageGPTModel", "ImageGPTConfig", _GPT, tokens, {"use_cache": False}),
+    ModelCase("timesformer", "TimesformerModel", "TimesformerConfig", _VIT | {"num_frames": 4},
+         frames),
+    ModelCase("videomae", "VideoMAEModel", "VideoMAEConfig", _VIT | {"num_frames": 4}, frames),
+    ModelCase("vivit", "VivitModel", "VivitConfig",
          _VIT | {"num_frames": 4, "tubelet_size": [2, 8, 8]}, frames),
-    Case("sam_vision", "SamVisionModel", "SamVisionConfig",
+    ModelCase("sam_vision", "SamVisionModel", "SamVisionConfig",
          _VIT | {"output_channels": 16, "window_size": 2, "global_attn_indexes": [1],
                  "mlp_dim": 48}, image()),
-    Case("superpoint_like_univnet", "UnivNetModel", "UnivNetConfig",
+    ModelCase("superpoint_like_univnet", "UnivNetModel", "UnivNetConfig",
          {"model_in_channels": 8, "model_hidden_channels": 4, "num_mel_bins": 8,
           "resblock_kernel_sizes": [3], "resblock_stride_sizes": [4],
           "resblock_dilation_sizes": [[1, 3]], "kernel_predictor_hidden_channels": 8},
@@ -313,18 +314,18 @@ VISION = (
 )  # fmt: skip
 
 BOTH = (
-    Case("clip", "CLIPModel", "CLIPConfig", _PAIR, image_and_text()),
-    Case("siglip", "SiglipModel", "SiglipConfig", _PAIR, image_and_text()),
-    Case("chinese_clip", "ChineseCLIPModel", "ChineseCLIPConfig", _PAIR, image_and_text()),
-    Case("clipseg", "CLIPSegModel", "CLIPSegConfig", _PAIR, image_and_text()),
-    Case("altclip_vision", "CLIPVisionModel", "CLIPVisionConfig", _VIT, image()),
-    Case("owlvit", "OwlViTModel", "OwlViTConfig", _PAIR, image_and_text()),
-    Case("blip_vision", "BlipVisionModel", "BlipVisionConfig", _VIT, image()),
-    Case("groupvit_text", "GroupViTTextModel", "GroupViTTextConfig",
+    ModelCase("clip", "CLIPModel", "CLIPConfig", _PAIR, image_and_text()),
+    ModelCase("siglip", "SiglipModel", "SiglipConfig", _PAIR, image_and_text()),
+    ModelCase("chinese_clip", "ChineseCLIPModel", "ChineseCLIPConfig", _PAIR, image_and_text()),
+    ModelCase("clipseg", "CLIPSegModel", "CLIPSegConfig", _PAIR, image_and_text()),
+    ModelCase("altclip_vision", "CLIPVisionModel", "CLIPVisionConfig", _VIT, image()),
+    ModelCase("owlvit", "OwlViTModel", "OwlViTConfig", _PAIR, image_and_text()),
+    ModelCase("blip_vision", "BlipVisionModel", "BlipVisionConfig", _VIT, image()),
+    ModelCase("groupvit_text", "GroupViTTextModel", "GroupViTTextConfig",
          _PAIR["text_config"], text),
-    Case("vilt", "ViltModel", "ViltConfig", _BERT | {"image_size": 32, "patch_size": 8,
+    ModelCase("vilt", "ViltModel", "ViltConfig", _BERT | {"image_size": 32, "patch_size": 8,
                                                      "max_image_length": -1}, image_and_text()),
-    Case("git", "GitModel", "GitConfig",
+    ModelCase("git", "GitModel", "GitConfig",
          _BERT | {"vision_config": _TOWER | {"image_size": 32, "patch_size": 8}},
          image_and_text(), {"use_cache": False}),
 )  # fmt: skip
@@ -336,28 +337,28 @@ AUDIO = (
     _waves("unispeech", "UniSpeech"),
     _waves("wavlm", "WavLM"),
     _waves("sew", "SEW", squeeze_factor=2),
-    Case("whisper", "WhisperModel", "WhisperConfig",
+    ModelCase("whisper", "WhisperModel", "WhisperConfig",
          _BART | {"num_mel_bins": 16, "max_source_positions": 20, "max_target_positions": 20,
                   "decoder_start_token_id": 1}, spectrum(), {"use_cache": False}),
-    Case("audio_spectrogram", "ASTModel", "ASTConfig",
+    ModelCase("audio_spectrogram", "ASTModel", "ASTConfig",
          _TOWER | {"patch_size": 4, "max_length": 24, "num_mel_bins": 16, "frequency_stride": 4,
                    "time_stride": 4},
          lambda: {"input_values": torch.randn(1, 24, 16)}),
-    Case("speech_to_text", "Speech2TextModel", "Speech2TextConfig",
+    ModelCase("speech_to_text", "Speech2TextModel", "Speech2TextConfig",
          _BART | {"input_feat_per_channel": 16, "conv_channels": 16, "max_source_positions": 40,
                   "max_target_positions": 20},
          lambda: {"input_features": torch.randn(1, 40, 16),
                   "decoder_input_ids": torch.randint(3, VOCABULARY, (1, 5))},
          {"use_cache": False}),
-    Case("encodec", "EncodecModel", "EncodecConfig",
+    ModelCase("encodec", "EncodecModel", "EncodecConfig",
          {"hidden_size": 16, "num_filters": 4, "codebook_size": 16, "upsampling_ratios": [4, 2],
           "num_lstm_layers": 1},
          lambda: {"input_values": torch.randn(1, 1, 320)}),
-    Case("patchtst", "PatchTSTModel", "PatchTSTConfig",
+    ModelCase("patchtst", "PatchTSTModel", "PatchTSTConfig",
          {"d_model": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 24,
           "context_length": 32, "num_input_channels": 2, "patch_length": 4, "patch_stride": 4},
          lambda: {"past_values": torch.randn(2, 32, 2)}),
-    Case("patchtsmixer", "PatchTSMixerModel", "PatchTSMixerConfig",
+    ModelCase("patchtsmixer", "PatchTSMixerModel", "PatchTSMixerConfig",
          {"d_model": 16, "num_layers": 2, "context_length": 32, "num_input_channels": 2,
           "patch_length": 4, "patch_stride": 4},
          lambda: {"past_values": torch.randn(2, 32, 2)}),

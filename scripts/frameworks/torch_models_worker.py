@@ -16,7 +16,7 @@ import tcc
 import torch
 import transformers
 from answers import answer, brief
-from architectures import CASES, Case
+from architectures import CASES, ModelCase
 from tcc.errors import TccError, UserError
 from tcc.frontends import exported, load_model
 from tcc.ir.graph.evaluate import evaluate_graph
@@ -28,7 +28,7 @@ Tensors: TypeAlias = Mapping[str, torch.Tensor]
 Results: TypeAlias = Callable[[Any, Tensors, Mapping[str, Any]], list[Any]]
 
 
-def check(case: Case, results: Results) -> tuple[str, str]:
+def check(case: ModelCase, results: Results) -> tuple[str, str]:
     """Returns `pass`, `refused`, `mismatch`, `crash` or `no model`, and the reason or the error."""
     torch.manual_seed(0)
     try:
@@ -65,7 +65,7 @@ def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) 
         return list(evaluate_graph(graph, arrays).values())
 
 
-def build(case: Case) -> Any:
+def build(case: ModelCase) -> Any:
     """Returns the model with seeded weights, in which biases and gains of norms are random too."""
     config = getattr(transformers, case.config)(**case.fields)
     model = getattr(transformers, case.model)(config).eval()

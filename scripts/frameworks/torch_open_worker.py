@@ -8,7 +8,7 @@ from typing import Any
 import tcc
 import torch
 from answers import answer, brief
-from architectures import CASES, Case
+from architectures import CASES, ModelCase
 from tcc.errors import TccError, UserError
 from torch.export import Dim
 from torch_models_worker import build, compare, tensors
@@ -16,7 +16,7 @@ from torch_models_worker import build, compare, tensors
 Inputs = dict[str, torch.Tensor]
 
 
-def check(case: Case) -> tuple[str, str]:
+def check(case: ModelCase) -> tuple[str, str]:
     """Returns an outcome and its reason or its error.
 
     The outcome is `pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch`, `crash`, `no

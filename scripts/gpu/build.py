@@ -23,9 +23,9 @@ from tcc.errors import TccError
 from tcc.options import TOLERANCES, read_options
 
 from gpu.carry import pack
-from gpu.draws import Draw
+from gpu.draws import ArrayDraw
 from gpu.graphs import graph_json, reseed
-from gpu.kernels import CHECKED, SMALL, Kernel, Sizes, kernels
+from gpu.kernels import CHECKED, SMALL, MeasuredKernel, Sizes, kernels
 from gpu.names import COLLECTIVES, MODELS, is_wanted, split
 from gpu.names import SMALL as PREFIX
 from models.manifest import InputSpec, model_spec
@@ -48,7 +48,7 @@ class Item:
     """An item: a model with its seeded weights, options of its compile, and facts for the index."""
 
     model: onnx.ModelProto
-    draws: Mapping[str, Draw]
+    draws: Mapping[str, ArrayDraw]
     options: Mapping[str, Any]
     facts: dict[str, Any]
 
@@ -64,7 +64,7 @@ def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Pa
     compile_model(model, read_options(dict(options)), out)
 
 
-def kernel_item(kernel: Kernel) -> Item:
+def kernel_item(kernel: MeasuredKernel) -> Item:
     """Returns the item of a kernel, with inputs of random floats, or of integers below their
     bounds.
     """

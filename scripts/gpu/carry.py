@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from gpu.draws import Draw
-from gpu.recipe import Part, Remainder, describe, rebuild
+from gpu.draws import ArrayDraw
+from gpu.recipe import SectionPart, SectionRemainder, describe, rebuild
 
 # The end of an artifact, as runtime/src/weights.c states it: magic, version, offset, size, SHA-256.
 _TRAILER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"TCCWGTS\0"
 
 
-def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
+def pack(artifact: Path, draws: Mapping[str, ArrayDraw], out: Path) -> int:
     """Writes `artifact` to `out` without the weights that come from `draws`.
 
     Returns how many bytes of the weight section, which holds the kernels too, are carried; an
@@ -54,7 +54,7 @@ def pack(artifact: Path, draws: Mapping[str, Draw], out: Path) -> int:
     return len(remainder.lines)
 
 
-def unpack(archive: Path, draws: Mapping[str, Draw], out: Path) -> None:
+def unpack(archive: Path, draws: Mapping[str, ArrayDraw], out: Path) -> None:
     """Writes the artifact that `pack` took to `out`.
 
     Raises ValueError where its weights, or its file, differ from those that were packed.
@@ -63,7 +63,7 @@ def unpack(archive: Path, draws: Mapping[str, Draw], out: Path) -> None:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))
         facts = json.loads(file.read("recipe.json"))
     parts = tuple(map(_part, facts["parts"]))
-    section = rebuild(parts, Remainder(facts["size"], mask, lines), draws)
+    section = rebuild(parts, SectionRemainder(facts["size"], mask, lines), draws)
     if hashlib.sha256(section).hexdigest() != facts["weights_sha256"]:
         raise ValueError(f"{archive}: the weights made from seeds are not those of the artifact")
     checksum = hashlib.sha256(head)
@@ -78,6 +78,6 @@ def unpack(archive: Path, draws: Mapping[str, Draw], out: Path) -> None:
     out.chmod(0o755)
 
 
-def _part(fields: dict[str, Any]) -> Part:
+def _part(fields: dict[str, Any]) -> SectionPart:
     panel = fields["panel"] and tuple(fields["panel"])
-    return Part(**{**fields, "panel": panel, "axes": tuple(fields["axes"])})
+    return SectionPart(**{**fields, "panel": panel, "axes": tuple(fields["axes"])})

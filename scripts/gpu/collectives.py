@@ -33,7 +33,7 @@ KINDS = {"all_reduce": (1, True), "reduce_scatter": (2, True), "all_gather": (3,
 _UNSUPPORTED = 3
 
 
-class Memory(Protocol):
+class GpuMemory(Protocol):
     """The memory of a GPU and a stream on it; `device_type` is DLPack's."""
 
     device_type: int
@@ -102,7 +102,7 @@ def library() -> ctypes.CDLL:
     return handle
 
 
-def check_operations(comm: comms.Comm, memory: Memory) -> int:
+def check_operations(comm: comms.Comm, memory: GpuMemory) -> int:
     """Returns how many operations were right.
 
     Raises LookupError if there is no library for the GPU, and AssertionError if an operation is

@@ -13,7 +13,7 @@ import torch
 Start = Callable[[], Any]
 
 
-class Device(Protocol):
+class MeasuredDevice(Protocol):
     """A device to measure on.
 
     `name` is torch's name, `cache_bytes` exceed the device's caches, and `seconds` limits a
@@ -140,7 +140,7 @@ def _driver() -> str:
     return version.read_text().splitlines()[0] if version.exists() else "unknown"
 
 
-def device_of(name: str) -> Device:
+def device_of(name: str) -> MeasuredDevice:
     """Returns the device that an index names."""
-    devices: dict[str, Device] = {"cuda": Gpu(), "cpu": Cpu()}
+    devices: dict[str, MeasuredDevice] = {"cuda": Gpu(), "cpu": Cpu()}
     return devices[name]

@@ -20,7 +20,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ArrayDraw:
     """A float32 array: `offset` plus uniform values from [-spread, spread)."""
 
     seed: int
@@ -34,7 +34,7 @@ def seed_of(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def values(draw: Draw) -> Array:
+def values(draw: ArrayDraw) -> Array:
     """Returns the array of `draw`; equal draws give equal bytes on every machine."""
     count = prod(draw.shape)
     words = np.random.Philox(key=draw.seed).random_raw((count + 1) // 2)
@@ -48,7 +48,7 @@ def values(draw: Draw) -> Array:
 
 
 @cache
-def cached_values(draw: Draw) -> Array:
+def cached_values(draw: ArrayDraw) -> Array:
     """Returns `values(draw)` from a cache of the process; no caller may write to it."""
     return values(draw)
 
@@ -71,6 +71,8 @@ def array_of(tensor: Mapping[str, Any]) -> Array:
     bytes.
     """
     if "draw" in tensor:
-        return cached_values(Draw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])}))
+        return cached_values(
+            ArrayDraw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])})
+        )
     data = zlib.decompress(base64.b64decode(tensor["data"]))
     return np.frombuffer(data, tensor["dtype"]).reshape(tensor["shape"]).copy()

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from gpu.draws import Array, Draw, seed_of, values
+from gpu.draws import Array, ArrayDraw, seed_of, values
 
 # Elements: smaller float initialisers are scalars and tables of the architecture, and stay.
 _SMALLEST = 32
@@ -24,7 +24,7 @@ _GAIN = 0.5
 _NORM = (1.0, 0.1)  # gains of layer norms: around one
 
 
-def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
+def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
     """Replaces the float initialisers of `model`, in place, by seeded arrays; returns their draws.
 
     Matrices and filters are scaled by their fan-in, so that signals survive.  Batch norms get unit
@@ -36,7 +36,7 @@ def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
         for node in reversed(model.graph.node)
         for place, name in enumerate(node.input)
     }
-    draws: dict[str, Draw] = {}
+    draws: dict[str, ArrayDraw] = {}
     for tensor in model.graph.initializer:
         array = numpy_helper.to_array(tensor)
         if tensor.name not in users or array.dtype != np.float32 or array.size < _SMALLEST:
@@ -45,7 +45,7 @@ def reseed(model: onnx.ModelProto) -> dict[str, Draw]:
             continue
         node, place = users[tensor.name]
         offset, spread = _scale(node, place, array.shape)
-        draw = Draw(seed_of(tensor.name), array.shape, offset, spread)
+        draw = ArrayDraw(seed_of(tensor.name), array.shape, offset, spread)
         tensor.CopyFrom(numpy_helper.from_array(values(draw), tensor.name))
         draws[tensor.name] = draw
     return draws
@@ -84,7 +84,7 @@ def _uniform(fan_in: int) -> float:
     return sqrt(3 / fan_in)
 
 
-def graph_json(model: onnx.ModelProto, draws: Mapping[str, Draw]) -> dict[str, Any]:
+def graph_json(model: onnx.ModelProto, draws: Mapping[str, ArrayDraw]) -> dict[str, Any]:
     """Returns `model` as JSON: nodes, inputs, outputs, and tensors as draws or as literals."""
     graph = model.graph
     arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
@@ -125,7 +125,7 @@ def _constant(attributes: Mapping[str, Any]) -> Array:
     return np.asarray(value, kind)
 
 
-def _tensor(array: Array, draw: Draw | None) -> dict[str, Any]:
+def _tensor(array: Array, draw: ArrayDraw | None) -> dict[str, Any]:
     if draw is not None:
         return {"draw": asdict(draw)}
     data = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes())).decode()

@@ -48,7 +48,7 @@ CHECKED = Sizes(
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class MeasuredKernel:
     """A kernel's model, the least work and traffic of its run, and the compile's options.
 
     `group` says what its speed is compared with: copies ("memory"), cuBLAS or rocBLAS ("matrix"),
@@ -65,7 +65,7 @@ class Kernel:
     indices: dict[str, int] = field(default_factory=dict)
 
 
-def kernels(sizes: Sizes = Sizes()) -> Iterator[Kernel]:
+def kernels(sizes: Sizes = Sizes()) -> Iterator[MeasuredKernel]:
     """Yields all kernels, the most important first."""
     yield from _attention(sizes)
     yield from _matmuls(sizes)
@@ -79,13 +79,13 @@ def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
     return onnx.parser.parse_model(text.replace("T[", f"{_NAMES[dtype]}["))
 
 
-def _memory(sizes: Sizes) -> Iterator[Kernel]:
+def _memory(sizes: Sizes) -> Iterator[MeasuredKernel]:
     for megabytes in sizes.megabytes:
         for dtype in ("f32", "bf16") if megabytes == sizes.both_types_at else ("f32",):
             yield from _memory_of(dtype, megabytes, sizes.width)
 
 
-def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[Kernel]:
+def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[MeasuredKernel]:
     size = megabytes << 20
     rows = size // (width * _BYTES[dtype])
     x, row = f"T[{rows},{width}]", f"T[{width}]"
@@ -121,16 +121,18 @@ def _memory_of(dtype: str, megabytes: int, width: int) -> Iterator[Kernel]:
         model = _model(dtype, inputs, outputs, body)
         indices = {"index": rows} if name == "gather" else {}
         title = f"{name}_{dtype}_{megabytes}mb"
-        yield Kernel(title, "memory", dtype, model, times * size, indices=indices)
+        yield MeasuredKernel(title, "memory", dtype, model, times * size, indices=indices)
 
 
-def _matmul(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> Kernel:
+def _matmul(name: str, dtype: str, m: int, n: int, k: int, **options: Any) -> MeasuredKernel:
     body = f"T[{m},{k}] a, T[{k},{n}] b", f"T[{m},{n}] y", "y = MatMul(a, b)"
     traffic = (m * k + k * n + m * n) * _BYTES[dtype]
-    return Kernel(name, "matrix", dtype, _model(dtype, *body), traffic, 2 * m * n * k, options)
+    return MeasuredKernel(
+        name, "matrix", dtype, _model(dtype, *body), traffic, 2 * m * n * k, options
+    )
 
 
-def _matmuls(sizes: Sizes) -> Iterator[Kernel]:
+def _matmuls(sizes: Sizes) -> Iterator[MeasuredKernel]:
     n = sizes.square
     for k in reversed(sizes.depths):
         yield _matmul(f"gemm_bf16_k{k}", "bf16", n, n, k)
@@ -143,7 +145,7 @@ def _matmuls(sizes: Sizes) -> Iterator[Kernel]:
         yield _matmul(f"gemm_f32_k{k}", "f32", n, n, k)
 
 
-def _convolutions(sizes: Sizes) -> Iterator[Kernel]:
+def _convolutions(sizes: Sizes) -> Iterator[MeasuredKernel]:
     for dtype in ("bf16", "f32"):
         batch, channels, size = sizes.batch, sizes.channels, sizes.image
         x = f"T[{batch},{channels},{size},{size}]"
@@ -155,10 +157,12 @@ def _convolutions(sizes: Sizes) -> Iterator[Kernel]:
         elements = batch * channels * size * size
         traffic = (2 * elements + channels * channels * 9) * _BYTES[dtype]
         flops = 2 * elements * channels * 9
-        yield Kernel(f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), traffic, flops)
+        yield MeasuredKernel(
+            f"conv3x3_{dtype}", "other", dtype, _model(dtype, *body), traffic, flops
+        )
 
 
-def _attention(sizes: Sizes) -> Iterator[Kernel]:
+def _attention(sizes: Sizes) -> Iterator[MeasuredKernel]:
     heads, length, width = sizes.heads, sizes.length, sizes.head
     x = f"T[1,{heads},{length},{width}]"
     for causal in (0, 1):
@@ -169,4 +173,4 @@ def _attention(sizes: Sizes) -> Iterator[Kernel]:
         # Shares are rounded before their matmul, as in every fused attention of 16-bit floats.
         options = {"precision": "bf16"}
         traffic = 8 * heads * length * width
-        yield Kernel(name, "other", "bf16", model, traffic, flops, options)
+        yield MeasuredKernel(name, "other", "bf16", model, traffic, flops, options)

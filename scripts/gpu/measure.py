@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpu.devices import Device, Start
+from gpu.devices import MeasuredDevice, Start
 from gpu.draws import seed_of
 
 TYPES = {
@@ -34,7 +34,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class DeviceTiming:
     """Seconds of one run on the device, and the way of timing: a recorded "graph", or "events"."""
 
     seconds: float
@@ -59,7 +59,7 @@ def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
     raise ValueError(f"inputs cannot be drawn as {spec['draw']!r}")
 
 
-def input_sets(specs: Sequence[Mapping[str, Any]], device: Device) -> list[list[Tensor]]:
+def input_sets(specs: Sequence[Mapping[str, Any]], device: MeasuredDevice) -> list[list[Tensor]]:
     """Returns input sets of equal shapes and different values.
 
     Together they are larger than any cache, so that no run finds its arrays in one.
@@ -84,7 +84,7 @@ def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
     return worst
 
 
-def compare(device: Device, works: Sequence[Work]) -> list[Timing]:
+def compare(device: MeasuredDevice, works: Sequence[Work]) -> list[DeviceTiming]:
     """Returns median times of works that take turns, so that clocks and heat are the same for all.
 
     A turn is one graph of runs over all input sets where they can be recorded, else single runs in
@@ -96,12 +96,12 @@ def compare(device: Device, works: Sequence[Work]) -> list[Timing]:
         for (start, calls, _how), samples in zip(prepared, times, strict=True):
             samples.append(device.timed(start, 1) / calls)
     return [
-        Timing(statistics.median(samples), how)
+        DeviceTiming(statistics.median(samples), how)
         for (_start, _calls, how), samples in zip(prepared, times, strict=True)
     ]
 
 
-def _prepare(device: Device, work: Work) -> tuple[Start, int, str]:
+def _prepare(device: MeasuredDevice, work: Work) -> tuple[Start, int, str]:
     """Runs a turn once; returns its start function, its number of runs, and the way of timing."""
     for i in range(3):
         work.call(i % work.sets)
@@ -123,7 +123,7 @@ def _prepare(device: Device, work: Work) -> tuple[Start, int, str]:
     return start, calls, how
 
 
-def latency(device: Device, start: Start) -> float:
+def latency(device: MeasuredDevice, start: Start) -> float:
     """Returns the median seconds from the call to the result, over at least five runs."""
     for _ in range(3):
         start()

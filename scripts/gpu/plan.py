@@ -10,7 +10,7 @@ from gpu.tools import CHECKS, PROFILER, SANITIZER
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class StepSeconds:
     """Times of a step in seconds: it takes at most `limit`, and starts only with `minimum` left.
 
     `expected` is an estimate for a GPU of a server.
@@ -23,23 +23,23 @@ class Kind:
 
 # The import of torch and the start of the device, in each process; at first, files may come over
 # a network.
-READY = Kind(150.0, 5.0, 10.0)
+READY = StepSeconds(150.0, 5.0, 10.0)
 KINDS = {
-    "device": Kind(60.0, 10.0, 5.0),
-    "small": Kind(20.0, 5.0, 1.0),
-    "collectives": Kind(60.0, 10.0, 10.0),
-    "sanitize": Kind(75.0, 20.0, 30.0),
-    "profile": Kind(60.0, 20.0, 20.0),
-    "model": Kind(75.0, 10.0, 8.0),
-    "kernel": Kind(30.0, 5.0, 2.0),
-    "compiled": Kind(110.0, 20.0, 25.0),
-    "autotuned": Kind(150.0, 40.0, 75.0),
-    "jax": Kind(60.0, 15.0, 15.0),
+    "device": StepSeconds(60.0, 10.0, 5.0),
+    "small": StepSeconds(20.0, 5.0, 1.0),
+    "collectives": StepSeconds(60.0, 10.0, 10.0),
+    "sanitize": StepSeconds(75.0, 20.0, 30.0),
+    "profile": StepSeconds(60.0, 20.0, 20.0),
+    "model": StepSeconds(75.0, 10.0, 8.0),
+    "kernel": StepSeconds(30.0, 5.0, 2.0),
+    "compiled": StepSeconds(110.0, 20.0, 25.0),
+    "autotuned": StepSeconds(150.0, 40.0, 75.0),
+    "jax": StepSeconds(60.0, 15.0, 15.0),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class GpuStep:
     """A request to the worker; `item` is a row of the index, empty for the device."""
 
     task: str
@@ -54,7 +54,7 @@ class Step:
 _PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
 
 
-def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[Step]:
+def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[GpuStep]:
     """Yields all steps, the most important first: steps at the end are left out if time is short.
 
     Kernels of small sizes come before all other kernels, for results and under the first check of
@@ -71,31 +71,31 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
     compared = [item for item in urgent if "twin_of" not in item]
     small = [item for item in items if item["kind"] == "small"]
     checks = _checks(small) if SANITIZER in tools else []
-    yield Step("device", {})
-    yield from (Step("small", item) for item in small)
+    yield GpuStep("device", {})
+    yield from (GpuStep("small", item) for item in small)
     yield from checks[:1]
-    yield from (Step("collectives", item) for item in items if item["kind"] == "collectives")
-    yield from (Step("kernel", item) for item in first)
+    yield from (GpuStep("collectives", item) for item in items if item["kind"] == "collectives")
+    yield from (GpuStep("kernel", item) for item in first)
     yield from checks[1:]
-    yield from (Step("model", item) for item in urgent)
-    yield from (Step("kernel", item) for item in other_kernels if _is_urgent(item))
-    yield from (Step("model", item) for item in later)
-    yield from (Step("kernel", item) for item in other_kernels if not _is_urgent(item))
+    yield from (GpuStep("model", item) for item in urgent)
+    yield from (GpuStep("kernel", item) for item in other_kernels if _is_urgent(item))
+    yield from (GpuStep("model", item) for item in later)
+    yield from (GpuStep("kernel", item) for item in other_kernels if not _is_urgent(item))
     yield from _profiles(kernels) if PROFILER in tools else ()
-    yield from (Step("compiled", item) for item in compared)
-    yield from (Step("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
-    yield from (Step("autotuned", item) for item in compared)
-    yield from (Step("compiled", item) for item in later)
+    yield from (GpuStep("compiled", item) for item in compared)
+    yield from (GpuStep("jax", item) for item in (*compared, *kernels) if _is_for_jax(item))
+    yield from (GpuStep("autotuned", item) for item in compared)
+    yield from (GpuStep("compiled", item) for item in later)
 
 
-def _checks(small: Sequence[Mapping[str, Any]]) -> list[Step]:
+def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:
     """Returns the sanitizer's checks, each with the kernels that it supports."""
     doubled = with_twins(small)
     steps = []
     for check in CHECKS:
         blind = doubled if check in _BLIND else ()
         names = [item["name"] for item in small if item["name"] not in blind]
-        steps += [Step("sanitize", {"name": check, "of": names})] if names else []
+        steps += [GpuStep("sanitize", {"name": check, "of": names})] if names else []
     return steps
 
 
@@ -104,12 +104,12 @@ def _checks(small: Sequence[Mapping[str, Any]]) -> list[Step]:
 _BLIND = ("racecheck", "initcheck")
 
 
-def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[Step]:
+def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[GpuStep]:
     """Yields a profile of one kernel of each kind whose speed has a goal."""
     for kind in _PROFILED:
         names = [k["name"] for k in kernels if k["name"].startswith(kind) and "twin_of" not in k]
         if names:
-            yield Step("profile", {"name": f"ncu_{kind}", "of": names[:1]})
+            yield GpuStep("profile", {"name": f"ncu_{kind}", "of": names[:1]})
 
 
 def with_twins(items: Sequence[Mapping[str, Any]]) -> frozenset[str]:
@@ -138,7 +138,7 @@ def _is_for_jax(item: Mapping[str, Any]) -> bool:
     return item["kind"] == "model" or compared
 
 
-def forecast(steps: Sequence[Step], seconds: float) -> str:
+def forecast(steps: Sequence[GpuStep], seconds: float) -> str:
     """Returns the expected times of the steps and the `seconds` that there are, as a text."""
     lines, expected, first = [], 0.0, 0
     while first < len(steps):

@@ -17,7 +17,7 @@ from math import prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gpu.draws import Array, Draw, bits_of, cached_values, values
+from gpu.draws import Array, ArrayDraw, bits_of, cached_values, values
 
 _LINE = 64  # the compiler aligns weights, and rows of large weights, to this many bytes
 _HEAD = 8
@@ -29,7 +29,7 @@ _MOST_PLACES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SectionPart:
     """Bytes of a section that are an array.
 
     The array is `source` with its axes in the order `axes`, stored as `dtype`.  It lies in `rows`
@@ -47,7 +47,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Remainder:
+class SectionRemainder:
     """The lines of a section that hold bytes of no part: a bit for each line, and their bytes."""
 
     size: int
@@ -55,7 +55,9 @@ class Remainder:
     lines: bytes
 
 
-def describe(section: Array, draws: Mapping[str, Draw]) -> tuple[tuple[Part, ...], Remainder]:
+def describe(
+    section: Array, draws: Mapping[str, ArrayDraw]
+) -> tuple[tuple[SectionPart, ...], SectionRemainder]:
     """Returns the parts of `section` (bytes) that are arrays of `draws`, and the remainder."""
     heads = _Heads(section)
     parts = tuple(
@@ -71,17 +73,21 @@ def describe(section: Array, draws: Mapping[str, Draw]) -> tuple[tuple[Part, ...
         _rows(unexplained, part, prod(shape) * _item(part.dtype) // part.rows)[:] = 0
     lines = unexplained.reshape(-1, _LINE)
     nonzero = lines.any(1)
-    return parts, Remainder(section.size, np.packbits(nonzero).tobytes(), lines[nonzero].tobytes())
+    return parts, SectionRemainder(
+        section.size, np.packbits(nonzero).tobytes(), lines[nonzero].tobytes()
+    )
 
 
-def rebuild(parts: tuple[Part, ...], remainder: Remainder, draws: Mapping[str, Draw]) -> Array:
+def rebuild(
+    parts: tuple[SectionPart, ...], remainder: SectionRemainder, draws: Mapping[str, ArrayDraw]
+) -> Array:
     """Returns the bytes of the section that `describe` took."""
     count = -(-remainder.size // _LINE)
     lines = np.zeros((count, _LINE), np.uint8)
     nonzero = np.unpackbits(np.frombuffer(remainder.mask, np.uint8), count=count).astype(bool)
     lines[nonzero] = np.frombuffer(remainder.lines, np.uint8).reshape(-1, _LINE)
     section = lines.reshape(-1)
-    by_source: dict[str, list[Part]] = {}
+    by_source: dict[str, list[SectionPart]] = {}
     for part in parts:
         by_source.setdefault(part.source, []).append(part)
     for source, source_parts in by_source.items():
@@ -107,7 +113,7 @@ class _Heads:
         return [int(i) * _LINE for i in self._order[first : min(last, first + _MOST_PLACES)]]
 
 
-def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[Part]:
+def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[SectionPart]:
     """Yields the parts of `section` that hold the array, in all types and orders of axes."""
     for dtype in _TYPES:
         bits = bits_of(array, dtype)
@@ -122,7 +128,7 @@ def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterato
                 rows_and_stride = _part_at(place, view.shape, flat, section, heads)
                 if rows_and_stride is not None:
                     part_places.add(place)
-                    yield Part(name, panel, axes, dtype, place, *rows_and_stride)
+                    yield SectionPart(name, panel, axes, dtype, place, *rows_and_stride)
 
 
 def _part_at(
@@ -141,7 +147,7 @@ def _part_at(
         for second in heads.find(flat[length : length + _HEAD].tobytes()):
             stride = second - place
             fits = stride > length and place + stride * (rows - 1) + length <= section.size
-            part = Part("", None, (), "", place, rows, stride)
+            part = SectionPart("", None, (), "", place, rows, stride)
             if fits and np.array_equal(_rows(section, part, length), flat.reshape(rows, length)):
                 return rows, stride
     return None
@@ -174,7 +180,7 @@ def _cut(array: Array, panel: tuple[int, int] | None) -> Array:
     return array.reshape(*array.shape[:axis], -1, width, *array.shape[axis + 1 :])
 
 
-def _rows(section: Array, part: Part, length: int) -> Array:
+def _rows(section: Array, part: SectionPart, length: int) -> Array:
     return as_strided(section[part.offset :], (part.rows, length), (part.stride, 1))
 
 

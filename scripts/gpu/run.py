@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from gpu.budget import Budget
 from gpu.names import is_wanted, split
-from gpu.plan import KINDS, READY, Step, forecast, plan, with_twins
+from gpu.plan import KINDS, READY, GpuStep, forecast, plan, with_twins
 from gpu.report import failures, table
 from gpu.tools import WATCHED, present_tools, watch
 
@@ -65,7 +65,7 @@ def carry_out(
         "tools": {},
     }  # fmt: skip
     unproven = with_twins(index["items"])
-    waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[Step]()
+    waiting, late = deque(plan(index["items"], index.get("tools", ()))), deque[GpuStep]()
     broken_items = 0
     while waiting or late:
         step = waiting.popleft() if waiting else late.popleft()
@@ -83,7 +83,7 @@ def carry_out(
 
 
 def _take(
-    step: Step, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
+    step: GpuStep, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
     budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
     """Returns the answer to a step and adds it to `results`; None if there is no time for it."""
@@ -123,7 +123,7 @@ def is_rehearsal(index: Mapping[str, Any]) -> bool:
     return bool(index["device"] == "cpu")
 
 
-def _keep(results: dict[str, Any], step: Step, answer: Mapping[str, Any]) -> None:
+def _keep(results: dict[str, Any], step: GpuStep, answer: Mapping[str, Any]) -> None:
     place = results["items"].get(step.name, results["device"])
     if step.task in WATCHED:
         place = results["tools"].setdefault(step.name, {})

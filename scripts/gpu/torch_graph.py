@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from gpu.draws import Draw, array_of
+from gpu.draws import ArrayDraw, array_of
 
 
-def draws_of(graph: Mapping[str, Any]) -> dict[str, Draw]:
+def draws_of(graph: Mapping[str, Any]) -> dict[str, ArrayDraw]:
     """Returns the draws of a graph's seeded tensors."""
     draws = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
-    return {n: Draw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in draws.items()}
+    return {n: ArrayDraw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in draws.items()}
 
 
 def build(graph: Mapping[str, Any]) -> fx.GraphModule:

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from gpu.carry import unpack
 from gpu.collectives import check
-from gpu.devices import Device, device_of
-from gpu.measure import TYPES, Timing, Work, compare, draw, error, input_sets, latency
+from gpu.devices import MeasuredDevice, device_of
+from gpu.measure import TYPES, DeviceTiming, Work, compare, draw, error, input_sets, latency
 from gpu.names import TORCH_MODES
 from gpu.torch_graph import build, draws_of
 
@@ -38,7 +38,7 @@ def _graph(folder: str, name: str) -> Any:
     return json.loads((Path(folder) / "graphs" / f"{name}.json").read_text())
 
 
-def device(request: Request, device: Device) -> dict[str, Any]:
+def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the facts of this machine, its copy bandwidth and its bf16 matrix peak."""
     size = device.peak
     a, b = (torch.randn(size, size, device=device.name).bfloat16() for _ in range(2))
@@ -52,7 +52,7 @@ def device(request: Request, device: Device) -> dict[str, Any]:
     }
 
 
-def _copy(device: Device, traffic: int) -> Work:
+def _copy(device: MeasuredDevice, traffic: int) -> Work:
     """Returns a copy with `traffic` bytes, of which half are read."""
     spec = {"name": "copy", "shape": [traffic // 8], "dtype": "f32", "draw": "normal"}
     sets = [tensors[0] for tensors in input_sets([spec], device)]
@@ -60,7 +60,7 @@ def _copy(device: Device, traffic: int) -> Work:
     return Work(lambda i: targets[i].copy_(sets[i]), len(sets))
 
 
-def kernel(request: Request, device: Device) -> dict[str, Any]:
+def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns a kernel's error against torch, its time, and its share of the bounding speed."""
     os.environ["TCC_GRAPHS"] = "0"  # the runs are recorded from here
     item = request["item"]
@@ -79,7 +79,7 @@ def kernel(request: Request, device: Device) -> dict[str, Any]:
     return result | _rates(item, tcc_time, torch_time, copies)
 
 
-def small(request: Request, device: Device) -> dict[str, Any]:
+def small(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the error of a kernel of small sizes, which runs twice."""
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
@@ -90,7 +90,10 @@ def small(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _rates(
-    item: Mapping[str, Any], tcc_time: Timing, torch_time: Timing, copies: list[Timing]
+    item: Mapping[str, Any],
+    tcc_time: DeviceTiming,
+    torch_time: DeviceTiming,
+    copies: list[DeviceTiming],
 ) -> dict[str, Any]:
     rates = {
         "seconds": tcc_time.seconds, "timed": tcc_time.how, "torch_seconds": torch_time.seconds,
@@ -129,11 +132,11 @@ def _kernel_error(
         return error(outputs, reference(*exact))
 
 
-def _reference(request: Request, device: Device) -> Any:
+def _reference(request: Request, device: MeasuredDevice) -> Any:
     return build(_graph(request["folder"], request["item"]["graph"])).to(device.name)
 
 
-def _module(request: Request, device: Device) -> Any:
+def _module(request: Request, device: MeasuredDevice) -> Any:
     """Returns the loaded artifact of an item, with weights drawn from their seeds."""
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
@@ -152,7 +155,7 @@ def _tuple(outputs: Any) -> tuple[Tensor, ...]:
     return tuple(outputs) if isinstance(outputs, tuple) else (outputs,)
 
 
-def model(request: Request, device: Device) -> dict[str, Any]:
+def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns a model's error against torch in float32, its latency, and that of torch's eager
     mode.
     """
@@ -179,17 +182,17 @@ def _in_precision(
     return reference.to(dtype), [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
-def compiled(request: Request, device: Device) -> dict[str, Any]:
+def compiled(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the latency of torch.compile, which records CUDA graphs and tunes little."""
     return _compiled(request, device, "compiled")
 
 
-def autotuned(request: Request, device: Device) -> dict[str, Any]:
+def autotuned(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the latency of torch.compile at its best, which takes long to compile."""
     return _compiled(request, device, "autotuned")
 
 
-def _compiled(request: Request, device: Device, name: str) -> dict[str, Any]:
+def _compiled(request: Request, device: MeasuredDevice, name: str) -> dict[str, Any]:
     """Returns the latency of torch.compile in a mode, and the seconds of its first call."""
     inputs = [draw(spec, device.name, 1) for spec in request["item"]["inputs"]]
     torch_model, operands = _in_precision(_reference(request, device), inputs, request["item"])
@@ -207,7 +210,7 @@ def _compiled(request: Request, device: Device, name: str) -> dict[str, Any]:
     return {f"{name}_seconds": seconds, f"{name}_after": compile_seconds}
 
 
-def jax(request: Request, device: Device) -> dict[str, Any]:
+def jax(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Returns the latency of the item's graph in JAX, and JAX's error against torch."""
     # only this step needs jax
     seconds_of = importlib.import_module("gpu.jax_worker").seconds_of
@@ -222,13 +225,13 @@ def jax(request: Request, device: Device) -> dict[str, Any]:
     return {**result, "jax_error": error(outputs, expected)}
 
 
-def collectives(request: Request, device: Device) -> dict[str, Any]:
+def collectives(request: Request, device: MeasuredDevice) -> dict[str, Any]:
     """Checks the operations of a comm of one rank, and a model with a collective."""
     del device
     return check(Path(request["folder"]))
 
 
-TASKS: dict[str, Callable[[Request, Device], dict[str, Any]]] = {
+TASKS: dict[str, Callable[[Request, MeasuredDevice], dict[str, Any]]] = {
     "device": device, "small": small, "kernel": kernel, "model": model, "compiled": compiled,
     "autotuned": autotuned, "jax": jax, "collectives": collectives,
 }  # fmt: skip

@@ -24,7 +24,7 @@ _BF16_RTOL = 2.0**-6  # ONNX's runner allows two steps of bfloat16
 
 
 @dataclass(frozen=True)
-class Case:
+class SuiteCase:
     """One case; a node case carries its model, other cases name a folder or a file."""
 
     name: str
@@ -47,7 +47,7 @@ class Case:
         return _light(self.source) if self.kind == "real" else _folder(self.source)
 
 
-def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
+def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
     """Returns all cases of the kinds, sorted by kind, then name."""
     cases = []
     for kind in kinds:
@@ -57,13 +57,13 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[Case, ...]:
             )  # warnings of NumPy, while ONNX computes expected outputs
             listed = load_model_tests(kind=kind)
         cases += [
-            Case(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
+            SuiteCase(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
             for test in sorted(listed, key=lambda test: test.name)
         ]
     return tuple(cases)
 
 
-def node_cases(modules: Sequence[str]) -> tuple[Case, ...]:
+def node_cases(modules: Sequence[str]) -> tuple[SuiteCase, ...]:
     """Returns the node cases that these modules of ONNX's suite define, and those defined by
     earlier imports."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -71,7 +71,7 @@ def node_cases(modules: Sequence[str]) -> tuple[Case, ...]:
         for name in modules:
             import_module(f"{node.__name__}.{name}")
     tests = sorted(node._NodeTestCases, key=lambda test: test.name)
-    return tuple(Case(test.name, "node", test.rtol, test.atol, test) for test in tests)
+    return tuple(SuiteCase(test.name, "node", test.rtol, test.atol, test) for test in tests)
 
 
 def node_modules() -> tuple[str, ...]:
@@ -180,7 +180,7 @@ _RANDOM = re.compile(
 )
 
 
-def category(case: Case, model: onnx.ModelProto) -> str:
+def category(case: SuiteCase, model: onnx.ModelProto) -> str:
     """Returns the group of a case in the summary: its rarest requirement."""
     if case.kind != "node":
         return case.kind

@@ -16,7 +16,7 @@ from tcc import onnx_backend
 from tcc.backends.cpu import compile as cpu_compile
 from tcc.errors import ToolError, UserError
 
-from onnx_suite.cases import Case, category, mismatch
+from onnx_suite.cases import SuiteCase, category, mismatch
 from onnx_suite.exact import exact
 from onnx_suite.modes import MODES
 from tests.lib.pool_here import PoolHere
@@ -40,7 +40,7 @@ _RANDOM = frozenset(("Bernoulli", "Dropout", "Multinomial"))
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SuiteRow:
     """The outcome of a case in one mode; `why` is the reason, in one line."""
 
     name: str
@@ -50,7 +50,7 @@ class Row:
     why: str = ""
 
 
-def judge(case: Case, mode: str, level: int) -> Row:
+def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
     """Returns the row of a case, whatever Python raises."""
     started = time.perf_counter()
     model, data = case.load()
@@ -70,10 +70,12 @@ def judge(case: Case, mode: str, level: int) -> Row:
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
         outcome, why = "internal", f"{kind} {place}: {_line(error)}"
-    return Row(case.name, category(case, model), outcome, time.perf_counter() - started, why)
+    return SuiteRow(case.name, category(case, model), outcome, time.perf_counter() - started, why)
 
 
-def _compare(case: Case, model: Any, data: Sequence[Any], mode: str, level: int) -> tuple[str, str]:
+def _compare(
+    case: SuiteCase, model: Any, data: Sequence[Any], mode: str, level: int
+) -> tuple[str, str]:
     outcome, reason = "pass", ""
     for inputs, expected in data:
         changed, run_inputs = MODES[mode](model, inputs)

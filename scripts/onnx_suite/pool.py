@@ -11,8 +11,8 @@ from typing import Any
 
 from tcc.children import end_with_parent, ending
 
-from onnx_suite.cases import Case, category
-from onnx_suite.judge import Row
+from onnx_suite.cases import SuiteCase, category
+from onnx_suite.judge import SuiteRow
 
 _CASES_PER_PROCESS = 150  # loaded artifacts stay in a process until it ends
 _FORK = get_context("fork")  # the cases are made once, here
@@ -22,7 +22,7 @@ class _Worker:
     """A process that judges cases by number; `deadline` belongs to its current case, `count` counts
     its cases."""
 
-    def __init__(self, judge_number: Callable[[int], Row]) -> None:
+    def __init__(self, judge_number: Callable[[int], SuiteRow]) -> None:
         self.pipe, worker_pipe = _FORK.Pipe()
         self.process = _FORK.Process(
             target=_serve, args=(worker_pipe, self.pipe, judge_number), daemon=True
@@ -43,7 +43,7 @@ class _Worker:
         self.process.join()
 
 
-def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], Row]) -> None:
+def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], SuiteRow]) -> None:
     parents.close()
     end_with_parent(pipe.fileno())
     quiet = os.open(os.devnull, os.O_WRONLY)
@@ -57,8 +57,8 @@ def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], Row]) -> None:
 
 
 def rows(
-    cases: Sequence[Case], judge_case: Callable[[Case], Row], jobs: int, limit: float
-) -> Iterator[Row]:
+    cases: Sequence[SuiteCase], judge_case: Callable[[SuiteCase], SuiteRow], jobs: int, limit: float
+) -> Iterator[SuiteRow]:
     """Yields a row of each case as it is done, in `jobs` processes, each case in at most `limit`
     seconds.
 
@@ -91,11 +91,11 @@ def rows(
             worker.end()
 
 
-def _row(worker: _Worker, cases: Sequence[Case], ready: bool) -> Row | None:
+def _row(worker: _Worker, cases: Sequence[SuiteCase], ready: bool) -> SuiteRow | None:
     """Returns the row of the worker's case; None while it is at work."""
     if ready:
         try:
-            row: Row = worker.pipe.recv()
+            row: SuiteRow = worker.pipe.recv()
             return row
         except (EOFError, ConnectionResetError):
             worker.process.join()
@@ -105,7 +105,7 @@ def _row(worker: _Worker, cases: Sequence[Case], ready: bool) -> Row | None:
     return _lost(worker, cases, "hang", "over the time limit")
 
 
-def _lost(worker: _Worker, cases: Sequence[Case], outcome: str, why: str) -> Row:
+def _lost(worker: _Worker, cases: Sequence[SuiteCase], outcome: str, why: str) -> SuiteRow:
     case = cases[worker.number]
     seconds = time.monotonic() - worker.started
-    return Row(case.name, category(case, case.load()[0]), outcome, seconds, why)
+    return SuiteRow(case.name, category(case, case.load()[0]), outcome, seconds, why)

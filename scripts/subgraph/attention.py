@@ -6,42 +6,42 @@ Queries, keys and values are inputs of a run, of shape [batch, length, heads, si
 from __future__ import annotations
 
 import numpy as np
-from subgraph.writer import Draw, Graph, Writer
+from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw
 
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def causal(batch: int, length: int) -> Graph:
+def causal(batch: int, length: int) -> DrawnGraph:
     """Returns GPT-2's attention: 12 heads of 64."""
-    w = Writer()
+    w = GraphWriter()
     q, k, v = _heads(w, batch, length, 12, 64)
     return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_causal_mask(w, length)))
 
 
-def sliding_window(batch: int, length: int) -> Graph:
+def sliding_window(batch: int, length: int) -> DrawnGraph:
     """Returns Mistral's attention: 8 heads of 128, a causal mask, a window of 256 positions."""
-    w = Writer()
+    w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 128)
     return w.graph(_attend(w, q, k, v, 128**-0.5, mask=_causal_mask(w, length, 256)))
 
 
-def alibi(batch: int, length: int) -> Graph:
+def alibi(batch: int, length: int) -> DrawnGraph:
     """Returns BLOOM's attention: 16 heads of 64, causal, a slope a head times the distance."""
-    w = Writer()
+    w = GraphWriter()
     q, k, v = _heads(w, batch, length, 16, 64)
     slopes = 2.0 ** (-8.0 * np.arange(1, 17) / 16)
     bias = w.constant(slopes[:, None, None] * np.arange(length)[None, None])
     return w.graph(_attend(w, q, k, v, 64**-0.5, bias=bias, mask=_causal_mask(w, length)))
 
 
-def normalised_keys(batch: int, length: int) -> Graph:
+def normalised_keys(batch: int, length: int) -> DrawnGraph:
     """Returns Swin v2's attention: 8 heads of 32, queries and keys of length 1, a scale a head, a
     bias a pair.
     """
-    w = Writer()
+    w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 32)
-    scale = w.weight("scale", 8, 1, 1, draw=Draw("uniform", 5, 20))
-    bias = w.weight("bias", 8, length, length, draw=Draw("normal", 1.0))
+    scale = w.weight("scale", 8, 1, 1, draw=ValueDraw("uniform", 5, 20))
+    bias = w.weight("bias", 8, length, length, draw=ValueDraw("normal", 1.0))
     scores = w.op(
         "MatMul", _normalised(w, q), w.op("Transpose", _normalised(w, k), perm=[0, 1, 3, 2])
     )
@@ -49,39 +49,39 @@ def normalised_keys(batch: int, length: int) -> Graph:
     return w.graph(_weighted_values(w, scores, v))
 
 
-def tanh_cap(batch: int, length: int) -> Graph:
+def tanh_cap(batch: int, length: int) -> DrawnGraph:
     """Returns Gemma 2's attention: 8 query and 4 key heads of 256, scores capped at 50, a causal
     mask.
     """
-    w = Writer()
+    w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 256, 4)
     k, v = (_repeat_heads(w, x, 2, (batch, 4, length, 256)) for x in (k, v))
     return w.graph(_attend(w, q, k, v, 256**-0.5, cap=50.0, mask=_causal_mask(w, length)))
 
 
-def qk_norm_gemma3(batch: int, length: int) -> Graph:
+def qk_norm_gemma3(batch: int, length: int) -> DrawnGraph:
     """Returns Gemma 3's attention (1B): 4 query heads and 1 key head of 256, a window of 512."""
     return _qk_norm(batch, length, 4, 1, 256, 512)
 
 
-def qk_norm_qwen3(batch: int, length: int) -> Graph:
+def qk_norm_qwen3(batch: int, length: int) -> DrawnGraph:
     """Returns Qwen 3's attention (0.6B): 16 query and 8 key heads of 128."""
     return _qk_norm(batch, length, 16, 8, 128, None)
 
 
 def _qk_norm(
     batch: int, length: int, heads: int, kv_heads: int, size: int, window: int | None
-) -> Graph:
+) -> DrawnGraph:
     """Returns attention with a causal mask: queries and keys pass RMSNorm over a head, then rotary
     embedding.
     """
-    w = Writer()
+    w = GraphWriter()
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
     q, k, v = (w.input(n, batch, length, count, size) for n, count in shapes.items())
     angles = np.arange(length)[:, None] * 10000.0 ** (-np.arange(size // 2) / (size // 2))
     both_halves = np.concatenate([angles, angles], 1)
     rotation = w.constant(np.cos(both_halves)), w.constant(np.sin(both_halves))
-    gains = [w.weight(f"{n}_norm", size, draw=Draw("uniform", 0.5, 1.5)) for n in "qk"]
+    gains = [w.weight(f"{n}_norm", size, draw=ValueDraw("uniform", 0.5, 1.5)) for n in "qk"]
     q, k = (
         rotary(w, w.op("Transpose", rms_norm(w, x, gain), perm=[0, 2, 1, 3]), size, *rotation)
         for x, gain in zip((q, k), gains, strict=True)
@@ -91,21 +91,21 @@ def _qk_norm(
     return w.graph(_attend(w, q, k, v, size**-0.5, mask=_causal_mask(w, length, window)))
 
 
-def mha(batch: int, length: int) -> Graph:
+def mha(batch: int, length: int) -> DrawnGraph:
     """Returns oneDNN's attention: 16 heads of 64, scores divided, a mask added that is an input of
     the run.
     """
-    w = Writer()
+    w = GraphWriter()
     q, k, v = (w.input(n, batch, 16, length, 64) for n in "qkv")
-    mask = w.input("mask", batch, 1, 1, length, draw=Draw("uniform", -4, 0))
+    mask = w.input("mask", batch, 1, 1, length, draw=ValueDraw("uniform", -4, 0))
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Add", w.op("Div", scores, w.constant(8.0)), mask)
     return w.graph(_weighted_values(w, scores, v))
 
 
-def self_attention(batch: int, length: int) -> Graph:
+def self_attention(batch: int, length: int) -> DrawnGraph:
     """Returns Whisper tiny's attention: width 384, 6 heads of 64, projections before and after."""
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", batch, length, 384)
     parts = []
     for name in "qkv":
@@ -120,12 +120,12 @@ def self_attention(batch: int, length: int) -> Graph:
     return w.graph(w.op("Add", result, w.weight("o_bias", 384)))
 
 
-def decode_appending(batch: int, length: int) -> Graph:
+def decode_appending(batch: int, length: int) -> DrawnGraph:
     """Returns Llama 3's attention for one new token: 32 query and 8 key heads of 128.
 
     A cache of `length` - 1 rows is an input, a cache of `length` rows a result.
     """
-    w = Writer()
+    w = GraphWriter()
     q, *new_rows = (
         w.input(n, batch, heads, 1, 128) for n, heads in (("q", 32), ("k", 8), ("v", 8))
     )
@@ -134,35 +134,35 @@ def decode_appending(batch: int, length: int) -> Graph:
     return w.graph(_decoded(w, q, k, v, batch, length), k, v)
 
 
-def decode_reading(batch: int, length: int) -> Graph:
+def decode_reading(batch: int, length: int) -> DrawnGraph:
     """Returns attention of one new token over a cache of `length` rows, which is an input."""
-    w = Writer()
+    w = GraphWriter()
     q = w.input("q", batch, 32, 1, 128)
     k, v = (w.input(n, batch, 8, length, 128) for n in "kv")
     return w.graph(_decoded(w, q, k, v, batch, length))
 
 
-def scores(batch: int, length: int) -> Graph:
+def scores(batch: int, length: int) -> DrawnGraph:
     """Returns q @ k^T of run-time operands, 12 heads of 64; the transposition is a node."""
-    w = Writer()
+    w = GraphWriter()
     q, k = (w.input(n, batch, 12, length, 64) for n in "qk")
     return w.graph(w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2])))
 
 
-def scores_stored(batch: int, length: int) -> Graph:
+def scores_stored(batch: int, length: int) -> DrawnGraph:
     """Returns q @ k of run-time operands, where the input k is transposed already."""
-    w = Writer()
+    w = GraphWriter()
     q, k = w.input("q", batch, 12, length, 64), w.input("k", batch, 12, 64, length)
     return w.graph(w.op("MatMul", q, k))
 
 
-def longformer(batch: int, length: int) -> Graph:
+def longformer(batch: int, length: int) -> DrawnGraph:
     """Returns FreeTensor's Longformer: 8 heads of 64, a window of 32 on both sides, 2 heads of
     dilation 4.
 
     Keys and values of the window are gathered, as in PyTorch.
     """
-    w = Writer()
+    w = GraphWriter()
     parts = [
         w.several("Split", 2, w.input(n, batch, 8, length, 64), w.ints(6, 2), axis=1) for n in "qkv"
     ]
@@ -173,7 +173,7 @@ def longformer(batch: int, length: int) -> Graph:
     return w.graph(w.op("Concat", *bands, axis=1))
 
 
-def _band(w: Writer, q: str, k: str, v: str, *, length: int, step: int) -> str:
+def _band(w: GraphWriter, q: str, k: str, v: str, *, length: int, step: int) -> str:
     places = np.arange(length)[:, None] + step * np.arange(-32, 33)[None]
     inside = w.constant((places >= 0) & (places < length), "bool")
     rows = w.constant(places.clip(0, length - 1), "int64")
@@ -186,14 +186,14 @@ def _band(w: Writer, q: str, k: str, v: str, *, length: int, step: int) -> str:
     return w.op("Squeeze", w.op("MatMul", shares, window_v), w.ints(3))
 
 
-def rms_norm(w: Writer, x: str, gain: str) -> str:
+def rms_norm(w: GraphWriter, x: str, gain: str) -> str:
     """Adds RMSNorm over the last axis, as exporters write it."""
     mean = w.op("ReduceMean", w.op("Pow", x, w.constant(2.0)), w.ints(-1), keepdims=1)
     root = w.op("Sqrt", w.op("Add", mean, w.constant(1e-6)))
     return w.op("Mul", w.op("Mul", x, w.op("Reciprocal", root)), gain)
 
 
-def rotary(w: Writer, x: str, size: int, cos: str, sin: str) -> str:
+def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
     """Adds x cos + (-x2, x1) sin, where x1 and x2 are the halves of x's last axis, of `size`."""
     half, last = w.ints(size // 2), w.ints(-1)
     first = w.op("Slice", x, w.ints(0), half, last)
@@ -203,7 +203,7 @@ def rotary(w: Writer, x: str, size: int, cos: str, sin: str) -> str:
 
 
 def _heads(
-    w: Writer, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
+    w: GraphWriter, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
 ) -> list[str]:
     """Adds inputs q, k, v of shape [batch, heads, length, size]; k and v have `kv_heads` heads."""
     counts = {"q": heads, "k": kv_heads or heads, "v": kv_heads or heads}
@@ -211,7 +211,7 @@ def _heads(
     return [w.op("Transpose", name, perm=[0, 2, 1, 3]) for name in inputs]
 
 
-def _repeat_heads(w: Writer, x: str, times: int, shape: tuple[int, ...]) -> str:
+def _repeat_heads(w: GraphWriter, x: str, times: int, shape: tuple[int, ...]) -> str:
     """Repeats every head of x, of `shape`, `times` times, one copy after the other."""
     batch, heads, length, size = shape
     wide = w.op("Unsqueeze", x, w.ints(2))
@@ -219,13 +219,13 @@ def _repeat_heads(w: Writer, x: str, times: int, shape: tuple[int, ...]) -> str:
     return w.op("Reshape", wide, w.ints(batch, heads * times, length, size))
 
 
-def _normalised(w: Writer, x: str) -> str:
+def _normalised(w: GraphWriter, x: str) -> str:
     """Adds x over its Euclidean length, as torch's normalize writes it."""
     size = w.op("ReduceL2", x, w.ints(-1), keepdims=1)
     return w.op("Div", x, w.op("Clip", size, w.constant(1e-12)))
 
 
-def _causal_mask(w: Writer, length: int, window: int | None = None) -> str:
+def _causal_mask(w: GraphWriter, length: int, window: int | None = None) -> str:
     """Adds bool[length, length]: true for columns that a row sees, which are its own and those
     before it.
     """
@@ -238,7 +238,7 @@ def _causal_mask(w: Writer, length: int, window: int | None = None) -> str:
 
 
 def _attend(
-    w: Writer,
+    w: GraphWriter,
     q: str,
     k: str,
     v: str,
@@ -261,13 +261,13 @@ def _attend(
     return _weighted_values(w, scores, v)
 
 
-def _weighted_values(w: Writer, scores: str, v: str) -> str:
+def _weighted_values(w: GraphWriter, scores: str, v: str) -> str:
     """Adds softmax(scores) v with the heads concatenated: [batch, length, heads size]."""
     result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
     result = w.op("Transpose", result, perm=[0, 2, 1, 3])
     return w.op("Reshape", result, w.ints(0, 0, -1))
 
 
-def _decoded(w: Writer, q: str, k: str, v: str, batch: int, length: int) -> str:
+def _decoded(w: GraphWriter, q: str, k: str, v: str, batch: int, length: int) -> str:
     shape = (batch, 8, length, 128)
     return _attend(w, q, _repeat_heads(w, k, 4, shape), _repeat_heads(w, v, 4, shape), 128**-0.5)

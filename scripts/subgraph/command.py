@@ -9,18 +9,18 @@ import signal
 import time
 from collections.abc import Sequence
 
-from beside import Plan
+from beside import PairSettings
 from environment import ROOT
 from peaks import Calm, Peaks
 from subgraph import listing
-from subgraph.families import SWEEP, Case, cases
+from subgraph.families import SWEEP, SubgraphCase, cases
 from subgraph.measure import Bench, measure
 from subgraph.results import (
     FAULTS,
     OUTCOMES,
     Conditions,
-    Result,
-    Store,
+    ResultStore,
+    SubgraphResult,
     table,
 )
 from tcc.driver import resolve_targets
@@ -60,16 +60,19 @@ def _run(options: argparse.Namespace) -> int:
     if not selected:
         print("no graph of the list has such a name")
         return 2
-    plan = Plan(options.threads, options.rounds, options.seconds)
+    plan = PairSettings(options.threads, options.rounds, options.seconds)
     target = targets_text(resolve_targets(Options()))
     conditions = Conditions(target, code_key(ROOT), plan)
-    store = Store(SCRATCH / "results", conditions)
+    store = ResultStore(SCRATCH / "results", conditions)
     _measure_all(selected, store, plan, options)
     return _report(selected, store, conditions, options)
 
 
 def _measure_all(
-    selected: Sequence[Case], store: Store, plan: Plan, options: argparse.Namespace
+    selected: Sequence[SubgraphCase],
+    store: ResultStore,
+    plan: PairSettings,
+    options: argparse.Namespace,
 ) -> None:
     """Measures the cases that have no result yet, and prints an estimate of the time left."""
     results = {case.name: store.get(case) for case in selected}
@@ -91,11 +94,11 @@ def _measure_all(
             print(place, case.name, _summary(result), flush=True)
 
 
-def _stays(result: Result | None, again: Sequence[str]) -> bool:
+def _stays(result: SubgraphResult | None, again: Sequence[str]) -> bool:
     return result is not None and "all" not in again and result.outcome not in again
 
 
-def _summary(result: Result) -> str:
+def _summary(result: SubgraphResult) -> str:
     if result.ratio is None:
         return f"{OUTCOMES[result.outcome].upper()}: {result.why}"
     times = f"{result.tcc * 1e3:.4f} ms, ort {result.ort * 1e3:.4f} ms"
@@ -103,7 +106,10 @@ def _summary(result: Result) -> str:
 
 
 def _report(
-    selected: Sequence[Case], store: Store, conditions: Conditions, options: argparse.Namespace
+    selected: Sequence[SubgraphCase],
+    store: ResultStore,
+    conditions: Conditions,
+    options: argparse.Namespace,
 ) -> int:
     """Prints the table of the selected cases, and writes the table of all cases.
 
@@ -125,7 +131,7 @@ def _report(
     return int(faults or (options.check and missed))
 
 
-def _selected_cases(options: argparse.Namespace) -> list[Case]:
+def _selected_cases(options: argparse.Namespace) -> list[SubgraphCase]:
     part, parts = options.shard
     shard_cases = cases(options.sweep)[part::parts]
     return [case for case in shard_cases if options.only.search(case.name)]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from subgraph.writer import Draw, Graph, Writer
+from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw
 
-_NEAR_ONE = Draw("uniform", 0.5, 1.5)
-_SMALL = Draw("normal", 0.1)
+_NEAR_ONE = ValueDraw("uniform", 0.5, 1.5)
+_SMALL = ValueDraw("normal", 0.1)
 
 
 class _Chain:
     """A chain of layers: `x` is the last result, with `channels` channels."""
 
     def __init__(self, batch: int, channels: int, size: int) -> None:
-        self.w = Writer()
+        self.w = GraphWriter()
         self.channels = channels
         self.x = self.w.input("x", batch, channels, size, size)
         self._layers = 0
@@ -22,7 +22,7 @@ class _Chain:
         `x`.
         """
         inner = self.channels // group
-        draw = Draw("normal", (2 / (inner * kernel**2)) ** 0.5)
+        draw = ValueDraw("normal", (2 / (inner * kernel**2)) ** 0.5)
         name = f"filter{self._layers}"
         weight = self.w.weight(name, outer, inner, kernel, kernel, draw=draw)
         pads = [kernel // 2] * 4
@@ -63,17 +63,17 @@ class _Chain:
         self.x = self.w.op("Add", self.x, before)
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> DrawnGraph:
         return self.w.graph(self.x)
 
 
-def conv_norm_relu(batch: int, channels: int, size: int) -> Graph:
+def conv_norm_relu(batch: int, channels: int, size: int) -> DrawnGraph:
     c = _Chain(batch, channels, size)
     c.conv_norm_relu(channels, 3)
     return c.graph
 
 
-def residual(batch: int, channels: int, size: int) -> Graph:
+def residual(batch: int, channels: int, size: int) -> DrawnGraph:
     """Returns ResNet's basic block."""
     c = _Chain(batch, channels, size)
     before = c.x
@@ -85,7 +85,7 @@ def residual(batch: int, channels: int, size: int) -> Graph:
     return c.graph
 
 
-def bottleneck(batch: int, channels: int, size: int) -> Graph:
+def bottleneck(batch: int, channels: int, size: int) -> DrawnGraph:
     """Returns ResNet 50's block."""
     c = _Chain(batch, channels, size)
     before = c.x
@@ -98,7 +98,7 @@ def bottleneck(batch: int, channels: int, size: int) -> Graph:
     return c.graph
 
 
-def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> Graph:
+def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> DrawnGraph:
     """Returns MobileNet's block, which doubles the channels."""
     c = _Chain(batch, channels, size)
     c.conv_norm_relu(channels, 3, stride, channels)
@@ -106,7 +106,7 @@ def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> Gr
     return c.graph
 
 
-def inverted_residual(batch: int, channels: int, size: int) -> Graph:
+def inverted_residual(batch: int, channels: int, size: int) -> DrawnGraph:
     """Returns MobileNetV2's block, six times as wide inside."""
     c = _Chain(batch, channels, size)
     before, wide = c.x, 6 * channels
@@ -122,7 +122,7 @@ def inverted_residual(batch: int, channels: int, size: int) -> Graph:
     return c.graph
 
 
-def inverted_residual_squeezed(batch: int, channels: int, size: int) -> Graph:
+def inverted_residual_squeezed(batch: int, channels: int, size: int) -> DrawnGraph:
     """Returns EfficientNet's block: SiLU, a window of 5, squeeze and excitation."""
     c = _Chain(batch, channels, size)
     before, wide = c.x, 6 * channels

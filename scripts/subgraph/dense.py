@@ -6,55 +6,55 @@ from itertools import pairwise
 
 import numpy as np
 from subgraph.attention import rms_norm, rotary
-from subgraph.writer import Draw, Graph, Writer
+from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw
 
-_GAIN = Draw("uniform", 0.5, 1.5)
+_GAIN = ValueDraw("uniform", 0.5, 1.5)
 
 
-def matmul(m: int, k: int, n: int) -> Graph:
+def matmul(m: int, k: int, n: int) -> DrawnGraph:
     """Returns the matmul of a run-time operand and a weight."""
-    w = Writer()
+    w = GraphWriter()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n)))
 
 
-def matmul_bias_relu(m: int, k: int, n: int) -> Graph:
-    w = Writer()
+def matmul_bias_relu(m: int, k: int, n: int) -> DrawnGraph:
+    w = GraphWriter()
     result = w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n))
     return w.graph(w.op("Relu", w.op("Add", result, w.weight("bias", n))))
 
 
-def matmul_inputs(m: int, k: int, n: int) -> Graph:
+def matmul_inputs(m: int, k: int, n: int) -> DrawnGraph:
     """Returns the matmul of two run-time operands."""
-    w = Writer()
+    w = GraphWriter()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.input("y", k, n)))
 
 
-def matmul_transposed(m: int, k: int, n: int) -> Graph:
+def matmul_transposed(m: int, k: int, n: int) -> DrawnGraph:
     """Returns the matmul of two run-time operands, the second transposed."""
-    w = Writer()
+    w = GraphWriter()
     x, y = w.input("x", m, k), w.input("y", n, k)
     return w.graph(w.op("MatMul", x, w.op("Transpose", y, perm=[1, 0])))
 
 
-def mlp_gelu(batch: int, length: int) -> Graph:
+def mlp_gelu(batch: int, length: int) -> DrawnGraph:
     """Returns BERT's MLP: 768 to 3,072 and back."""
-    w = Writer()
+    w = GraphWriter()
     inner = w.op("Gelu", _linear(w, w.input("x", batch, length, 768), "up", 768, 3072))
     return w.graph(_linear(w, inner, "down", 3072, 768))
 
 
-def mlp_swiglu(batch: int, length: int) -> Graph:
+def mlp_swiglu(batch: int, length: int) -> DrawnGraph:
     """Returns a small Llama's MLP: 1,024 to twice 2,816 and back, without biases."""
-    w = Writer()
+    w = GraphWriter()
     return w.graph(_swiglu(w, w.input("x", batch, length, 1024)))
 
 
-def mlp_recommending(rows: int, top: int) -> Graph:
+def mlp_recommending(rows: int, top: int) -> DrawnGraph:
     """Returns one of oneDNN's two MLPs of DLRM.
 
     The widths are 13-512-256-128 or, with `top` 1, 479-1024-1024-512-256-1 with a sigmoid.
     """
-    w = Writer()
+    w = GraphWriter()
     widths = (479, 1024, 1024, 512, 256, 1) if top else (13, 512, 256, 128)
     x = w.input("x", rows, widths[0])
     for place, (inner, outer) in enumerate(pairwise(widths)):
@@ -63,24 +63,24 @@ def mlp_recommending(rows: int, top: int) -> Graph:
     return w.graph(x)
 
 
-def routing(batch: int, length: int, experts: int, chosen: int) -> Graph:
+def routing(batch: int, length: int, experts: int, chosen: int) -> DrawnGraph:
     """Returns the router of a mixture of experts: softmax, the `chosen` largest shares, scaled to
     sum to 1.
 
     The sums are exact, so that rounding decides no choice.
     """
-    w = Writer()
-    x = w.input("x", batch * length, 1024, draw=Draw("steps", 2.0**-3))
-    gate = w.weight("gate", 1024, experts, draw=Draw("steps", 2.0**-7))
+    w = GraphWriter()
+    x = w.input("x", batch * length, 1024, draw=ValueDraw("steps", 2.0**-3))
+    gate = w.weight("gate", 1024, experts, draw=ValueDraw("steps", 2.0**-7))
     shares = w.op("Softmax", w.op("MatMul", x, gate), axis=-1)
     largest, experts_of_tokens = w.several("TopK", 2, shares, w.ints(chosen), axis=-1)
     share_sum = w.op("ReduceSum", largest, w.ints(-1), keepdims=1)
     return w.graph(w.op("Div", largest, share_sum), experts_of_tokens)
 
 
-def quantised(batch: int, length: int, inner: int, outer: int) -> Graph:
+def quantised(batch: int, length: int, inner: int, outer: int) -> DrawnGraph:
     """Returns dynamic quantisation as ONNX Runtime's tools write it: u8 by i8, scales, bias."""
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", batch * length, inner)
     codes, scale, zero = w.several("DynamicQuantizeLinear", 3, x)
     rng = np.random.default_rng(inner * outer)
@@ -91,13 +91,13 @@ def quantised(batch: int, length: int, inner: int, outer: int) -> Graph:
     return w.graph(w.op("Add", result, w.weight("bias", outer)))
 
 
-def decoder_step(batch: int, past: int) -> Graph:
+def decoder_step(batch: int, past: int) -> DrawnGraph:
     """Returns one layer of a Llama for one new token a row.
 
     The layer has width 1,024, 16 query and 4 key heads of 64 and an MLP of 2,816: norms,
     projections, rotary embedding, a growing cache, SwiGLU.
     """
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", batch, 1, 1024)
     caches = [w.input(f"past_{n}", batch, 4, past, 64) for n in "kv"]
     normal = rms_norm(w, x, w.weight("first", 1024, draw=_GAIN))
@@ -122,17 +122,17 @@ def decoder_step(batch: int, past: int) -> Graph:
     return w.graph(x, k, v)
 
 
-def _four_times(w: Writer, cache: str, batch: int, rows: int) -> str:
+def _four_times(w: GraphWriter, cache: str, batch: int, rows: int) -> str:
     wide = w.op("Expand", w.op("Unsqueeze", cache, w.ints(2)), w.ints(batch, 4, 4, rows, 64))
     return w.op("Reshape", wide, w.ints(batch, 16, rows, 64))
 
 
-def _swiglu(w: Writer, x: str) -> str:
+def _swiglu(w: GraphWriter, x: str) -> str:
     gate, up = (w.op("MatMul", x, w.weight(n, 1024, 2816)) for n in ("gate", "up"))
     inner = w.op("Mul", w.op("Mul", gate, w.op("Sigmoid", gate)), up)
     return w.op("MatMul", inner, w.weight("down", 2816, 1024))
 
 
-def _linear(w: Writer, x: str, name: str, inner: int, outer: int) -> str:
+def _linear(w: GraphWriter, x: str, name: str, inner: int, outer: int) -> str:
     result = w.op("MatMul", x, w.weight(name, inner, outer))
     return w.op("Add", result, w.weight(f"{name}_bias", outer))

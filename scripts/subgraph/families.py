@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from itertools import product
 
 from subgraph import attention, convolutions, dense, irregular, norms, pointwise
-from subgraph.writer import Graph, live_bytes
+from subgraph.writer import DrawnGraph, live_bytes
 
 Sizes = Mapping[str, int]
 
@@ -31,16 +31,16 @@ class Family:
     """Graphs of one builder; `sizes` are its keyword arguments."""
 
     name: str
-    build: Callable[..., Graph]
+    build: Callable[..., DrawnGraph]
     sizes: tuple[Sizes, ...]
 
 
 @dataclass(frozen=True)
-class Case:
+class SubgraphCase:
     """One graph of the list."""
 
     family: str
-    build: Callable[..., Graph]
+    build: Callable[..., DrawnGraph]
     sizes: Sizes
 
     @property
@@ -53,7 +53,7 @@ class Case:
         return "".join(c if c.isalnum() else "_" for c in self.name.replace(", ", "-"))
 
     @cached_property
-    def graph(self) -> Graph:
+    def graph(self) -> DrawnGraph:
         return self.build(**self.sizes)
 
     @cached_property
@@ -188,7 +188,7 @@ FAMILIES: tuple[Family, ...] = (
 )  # fmt: skip
 
 
-def sweep(count: int = SWEEP) -> Iterator[Case]:
+def sweep(count: int = SWEEP) -> Iterator[SubgraphCase]:
     """Yields `count` of the 343,000 matmuls of M, K, N from 1 to 70, in turn from each of four
     kinds.
     """
@@ -201,7 +201,7 @@ def sweep(count: int = SWEEP) -> Iterator[Case]:
     for number, place in enumerate(_shuffled()[:count]):
         quotient, n = divmod(place, _LARGEST)
         m, k = divmod(quotient, _LARGEST)
-        yield Case(*kinds[number % len(kinds)], {"m": m + 1, "k": k + 1, "n": n + 1})
+        yield SubgraphCase(*kinds[number % len(kinds)], {"m": m + 1, "k": k + 1, "n": n + 1})
 
 
 @cache
@@ -211,7 +211,7 @@ def _shuffled() -> list[int]:
     return places
 
 
-def cases(swept: int = SWEEP) -> list[Case]:
+def cases(swept: int = SWEEP) -> list[SubgraphCase]:
     """Returns the list in its order, with graphs that do not fit into memory; the sweep is last."""
-    family_cases = [Case(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
+    family_cases = [SubgraphCase(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
     return [*family_cases, *sweep(swept)]

@@ -5,20 +5,20 @@ embeddings.
 from __future__ import annotations
 
 import numpy as np
-from subgraph.writer import Draw, Graph, Writer
+from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw
 
 _LOWEST = float(np.finfo(np.float32).min)
 
 
-def subdivnet(faces: int) -> Graph:
+def subdivnet(faces: int) -> DrawnGraph:
     """Returns SubdivNet's convolution of a mesh, 13 to 64 features.
 
     The features of a face are its own, and three sums over its three neighbours: of their features,
     of the differences between neighbours, and of the differences between the face and a neighbour.
     """
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", faces, 13)
-    neighbours = w.input("near", faces, 3, dtype="int64", draw=Draw("below", faces))
+    neighbours = w.input("near", faces, 3, dtype="int64", draw=ValueDraw("below", faces))
     neighbour_features = w.op("Gather", x, neighbours, axis=0)  # [faces, 3, 13]
     rotated = w.op("Gather", neighbour_features, w.ints(1, 2, 0), axis=1)
     between_neighbours = w.op("Abs", w.op("Sub", neighbour_features, rotated))
@@ -37,17 +37,17 @@ def subdivnet(faces: int) -> Graph:
     return w.graph(str(features))
 
 
-def gat(nodes: int, edges: int) -> Graph:
+def gat(nodes: int, edges: int) -> DrawnGraph:
     """Returns graph attention with 32 features.
 
     A softmax runs over the edges that end in a node, which are contiguous; it weights the sum of
     the source nodes' features.  ONNX has no sparse rows: maxima and sums are scattered.
     """
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", nodes, 32)
     ends = {"source": "below", "target": "rising"}
     source, target = (
-        w.input(n, edges, dtype="int64", draw=Draw(kind, nodes)) for n, kind in ends.items()
+        w.input(n, edges, dtype="int64", draw=ValueDraw(kind, nodes)) for n, kind in ends.items()
     )
     h = w.op("MatMul", x, w.weight("weight", 32, 32))
     left, right = (
@@ -66,13 +66,13 @@ def gat(nodes: int, edges: int) -> Graph:
     return w.graph(w.op("ScatterND", empty, rows, sent, reduction="add"))
 
 
-def softras(faces: int, size: int) -> Graph:
+def softras(faces: int, size: int) -> DrawnGraph:
     """Returns SoftRas: the probability that each of size x size pixels belongs to each triangle.
 
     The probability is the sigmoid of the signed square distance.
     """
-    w = Writer()
-    corners = w.input("corners", faces, 3, 2, draw=Draw("uniform", -1, 1))
+    w = GraphWriter()
+    corners = w.input("corners", faces, 3, 2, draw=ValueDraw("uniform", -1, 1))
     line = (np.arange(size) + 0.5) / size * 2 - 1
     pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))  # [size, size, 2]
     ends = w.several("Split", 3, corners, axis=1, num_outputs=3)
@@ -86,7 +86,7 @@ def softras(faces: int, size: int) -> Graph:
     return w.graph(w.op("Sigmoid", w.op("Mul", signed, w.constant(20.0))))
 
 
-def _edge(w: Writer, pixels: str, a: str, b: str) -> tuple[str, str]:
+def _edge(w: GraphWriter, pixels: str, a: str, b: str) -> tuple[str, str]:
     """Adds each pixel's square distance from an edge, and its side of the edge, [faces, size,
     size].
     """
@@ -100,69 +100,71 @@ def _edge(w: Writer, pixels: str, a: str, b: str) -> tuple[str, str]:
     return _dot(w, gap, gap), side
 
 
-def _coordinates(w: Writer, vectors: str) -> list[str]:
+def _coordinates(w: GraphWriter, vectors: str) -> list[str]:
     return [w.op("Gather", vectors, w.constant(n, "int64"), axis=-1) for n in (0, 1)]
 
 
-def _dot(w: Writer, a: str, b: str) -> str:
+def _dot(w: GraphWriter, a: str, b: str) -> str:
     return w.op("ReduceSum", w.op("Mul", a, b), w.ints(-1), keepdims=0)
 
 
-def gather(table: int, rows: int, width: int) -> Graph:
+def gather(table: int, rows: int, width: int) -> DrawnGraph:
     """Returns a gather of `rows` rows of a table."""
-    w = Writer()
+    w = GraphWriter()
     indices = _indices(w, "which", table, rows)
-    return w.graph(w.op("Gather", w.weight("table", table, width, draw=Draw()), indices))
+    return w.graph(w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices))
 
 
-def embedding(batch: int, length: int, table: int) -> Graph:
+def embedding(batch: int, length: int, table: int) -> DrawnGraph:
     """Returns GPT-2's embedding: rows of a table, 768 wide, plus rows of positions."""
-    w = Writer()
+    w = GraphWriter()
     tokens = _indices(w, "tokens", table, batch, length)
-    rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
-    return w.graph(w.op("Add", rows, w.weight("places", length, 768, draw=Draw())))
+    rows = w.op("Gather", w.weight("table", table, 768, draw=ValueDraw()), tokens)
+    return w.graph(w.op("Add", rows, w.weight("places", length, 768, draw=ValueDraw())))
 
 
-def embedding_norm(batch: int, length: int, table: int) -> Graph:
+def embedding_norm(batch: int, length: int, table: int) -> DrawnGraph:
     """Returns BERT's embedding: tokens, segments, positions, LayerNorm."""
-    w = Writer()
+    w = GraphWriter()
     tokens = _indices(w, "tokens", table, batch, length)
     kinds = _indices(w, "kinds", 2, batch, length)
-    rows = w.op("Gather", w.weight("table", table, 768, draw=Draw()), tokens)
-    summed = w.op("Add", rows, w.op("Gather", w.weight("segments", 2, 768, draw=Draw()), kinds))
-    summed = w.op("Add", summed, w.weight("places", length, 768, draw=Draw()))
-    gain = w.weight("gain", 768, draw=Draw("uniform", 0.5, 1.5))
+    rows = w.op("Gather", w.weight("table", table, 768, draw=ValueDraw()), tokens)
+    summed = w.op(
+        "Add", rows, w.op("Gather", w.weight("segments", 2, 768, draw=ValueDraw()), kinds)
+    )
+    summed = w.op("Add", summed, w.weight("places", length, 768, draw=ValueDraw()))
+    gain = w.weight("gain", 768, draw=ValueDraw("uniform", 0.5, 1.5))
     return w.graph(w.op("LayerNormalization", summed, gain, w.weight("bias", 768), axis=-1))
 
 
-def bag(bags: int, rows: int, width: int, table: int, mean: int) -> Graph:
+def bag(bags: int, rows: int, width: int, table: int, mean: int) -> DrawnGraph:
     """Returns sums (`mean` 0) or means of `rows` rows of a table."""
-    w = Writer()
+    w = GraphWriter()
     indices = _indices(w, "which", table, bags, rows)
-    entries = w.op("Gather", w.weight("table", table, width, draw=Draw()), indices)
+    entries = w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices)
     kind = "ReduceMean" if mean else "ReduceSum"
     return w.graph(w.op(kind, entries, w.ints(1), keepdims=0))
 
 
-def bag_weighted(bags: int, rows: int, width: int, table: int) -> Graph:
+def bag_weighted(bags: int, rows: int, width: int, table: int) -> DrawnGraph:
     """Returns sums of rows with weights that are an input of the run."""
-    w = Writer()
+    w = GraphWriter()
     indices = _indices(w, "which", table, bags, rows)
-    entries = w.op("Gather", w.weight("table", table, width, draw=Draw()), indices)
+    entries = w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices)
     share = w.op("Unsqueeze", w.input("share", bags, rows), w.ints(-1))
     return w.graph(w.op("ReduceSum", w.op("Mul", entries, share), w.ints(1), keepdims=0))
 
 
-def bags_of_tables(bags: int, rows: int, table: int) -> Graph:
+def bags_of_tables(bags: int, rows: int, table: int) -> DrawnGraph:
     """Returns DLRM's 26 tables, of rows of 64, with their sums concatenated."""
-    w = Writer()
+    w = GraphWriter()
     parts = []
     for number in range(26):
         indices = _indices(w, f"which{number}", table, bags, rows)
-        entries = w.op("Gather", w.weight(f"table{number}", table, 64, draw=Draw()), indices)
+        entries = w.op("Gather", w.weight(f"table{number}", table, 64, draw=ValueDraw()), indices)
         parts.append(w.op("ReduceSum", entries, w.ints(1), keepdims=0))
     return w.graph(w.op("Concat", *parts, axis=1))
 
 
-def _indices(w: Writer, name: str, top: int, *shape: int) -> str:
-    return w.input(name, *shape, dtype="int64", draw=Draw("below", top))
+def _indices(w: GraphWriter, name: str, top: int, *shape: int) -> str:
+    return w.input(name, *shape, dtype="int64", draw=ValueDraw("below", top))

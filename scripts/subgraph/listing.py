@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from bench_table import aligned
 from environment import ROOT
-from subgraph.families import MOST_BYTES, SWEEP, Case, cases
+from subgraph.families import MOST_BYTES, SWEEP, SubgraphCase, cases
 
 LIST = ROOT / "scripts" / "results" / "subgraphs-list.txt"
 _HEAD = ("graph", "nodes", "inputs MB", "weights MB", "unfused MB", "digest")
 
 
-def text(selected: Sequence[Case] | None = None) -> str:
+def text(selected: Sequence[SubgraphCase] | None = None) -> str:
     """Returns a table of the graphs that are timed, then one of the graphs that do not fit into
     memory.
 
@@ -46,7 +46,7 @@ def changed() -> Iterator[str]:
     yield from (f"+ {line}" for line in current if line not in set(committed))
 
 
-def _row(case: Case) -> tuple[str, ...]:
+def _row(case: SubgraphCase) -> tuple[str, ...]:
     graph = case.graph
     amounts = (
         sum(t.bytes for t in graph.inputs),

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from beside import Arrays, Plan, beside
+from beside import Arrays, PairSettings, beside
 from environment import ROOT
 from peaks import Calm, CalmTurns, Peaks
-from subgraph.families import Case
-from subgraph.results import FAULTS, LONGER, Result
+from subgraph.families import SubgraphCase
+from subgraph.results import FAULTS, LONGER, SubgraphResult
 from subgraph.writer import drawn, model_of
 from tcc.cli.compare import compare
 from tcc.cli.peers.peer import Peer
@@ -38,22 +38,26 @@ class _Unfit(Exception):
 
     def __init__(self, outcome: str, why: str, command: str = "") -> None:
         super().__init__(why)
-        self.result = Result(outcome, why.strip(), command, date=date.today().isoformat())
+        self.result = SubgraphResult(outcome, why.strip(), command, date=date.today().isoformat())
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The conditions under which graphs are measured; a step may take `cap` seconds."""
 
-    plan: Plan
+    plan: PairSettings
     calm: Calm
     peaks: Peaks
     cap: float
 
 
 def measure(
-    case: Case, folder: Path, bench: Bench, keep: bool, earlier: Result | None = None
-) -> Result:
+    case: SubgraphCase,
+    folder: Path,
+    bench: Bench,
+    keep: bool,
+    earlier: SubgraphResult | None = None,
+) -> SubgraphResult:
     """Measures in `folder`, which is removed unless `keep` is set or the outcome is a fault.
 
     Returns `earlier` where it has times of the same artifact.
@@ -70,14 +74,14 @@ def measure(
 
 
 class _Steps:
-    def __init__(self, case: Case, folder: Path, bench: Bench) -> None:
+    def __init__(self, case: SubgraphCase, folder: Path, bench: Bench) -> None:
         self._case, self._folder, self._bench = case, folder, bench
         self._plan, self._cap = bench.plan, bench.cap
         self._model, self._artifact = folder / "model.onnx", folder / "model.so"
         self._input_flags: list[str] = []
         self._note = ""
 
-    def all(self, earlier: Result | None = None) -> Result:
+    def all(self, earlier: SubgraphResult | None = None) -> SubgraphResult:
         """Returns the result; raises _Unfit with the outcome that prevents times."""
         self._check_memory()
         feed = self._write()
@@ -96,7 +100,7 @@ class _Steps:
         kernels = self._kernels() if result.below else []
         return replace(result, kernels=kernels, artifact=artifact)
 
-    def _timed(self, feed: Arrays, reference: Arrays, plan: Plan) -> Result:
+    def _timed(self, feed: Arrays, reference: Arrays, plan: PairSettings) -> SubgraphResult:
         """Returns a timed result in `plan`'s rounds, with the largest error over all runs."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
@@ -115,7 +119,7 @@ class _Steps:
             ) from None
         tcc, ort = times["tcc"], times["ort"]
         ratios = [of(tcc.rounds, [ort.rounds]) for of in (paired_ratio, best_ratio)]
-        return Result(
+        return SubgraphResult(
             "timed", self._note, "", tcc.median, ort.median, *ratios, max(error),
             sum(turns.disturbed.values()), date.today().isoformat(),
         )  # fmt: skip

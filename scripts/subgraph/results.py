@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from bench_table import aligned
-from beside import Plan
+from beside import PairSettings
 from goals import geometric_mean
-from subgraph.families import Case
+from subgraph.families import SubgraphCase
 from whole import write_whole
 
 # The least speed of a graph as a share of ONNX Runtime's speed.
@@ -41,11 +41,11 @@ class Conditions:
 
     target: str
     sources: str
-    plan: Plan
+    plan: PairSettings
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SubgraphResult:
     """The result of one graph.
 
     `why` says what prevents a measurement; of a timed graph, it is the verdict of `tcc verify` on
@@ -75,7 +75,7 @@ class Result:
         return self.ratio is not None and self.ratio < FLOOR
 
 
-class Store:
+class ResultStore:
     """Stores results in a folder under the given conditions."""
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
@@ -83,7 +83,7 @@ class Store:
         self._conditions = asdict(conditions)
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, case: Case) -> Result | None:
+    def get(self, case: SubgraphCase) -> SubgraphResult | None:
         """Returns the result of this graph under these conditions, else None.
 
         A lack of memory is no result, because memory may be free the next time.
@@ -91,7 +91,7 @@ class Store:
         result = self._load(case, self._conditions)
         return None if result is None or result.outcome == "memory" else result
 
-    def earlier(self, case: Case) -> Result | None:
+    def earlier(self, case: SubgraphCase) -> SubgraphResult | None:
         """Returns the times of this graph on this processor from any sources, else None.
 
         They count where the new sources give the same artifact.
@@ -99,19 +99,19 @@ class Store:
         result = self._load(case, {k: v for k, v in self._conditions.items() if k != "sources"})
         return result if result is not None and result.ratio is not None else None
 
-    def _load(self, case: Case, conditions: Mapping[str, Any]) -> Result | None:
+    def _load(self, case: SubgraphCase, conditions: Mapping[str, Any]) -> SubgraphResult | None:
         path = self._path(case)
         if not path.is_file():
             return None
         record = json.loads(path.read_text(encoding="utf-8"))
         matches = all(record["conditions"][name] == value for name, value in conditions.items())
         return (
-            Result(**record["result"])
+            SubgraphResult(**record["result"])
             if matches and record["digest"] == case.graph.digest
             else None
         )
 
-    def put(self, case: Case, result: Result) -> None:
+    def put(self, case: SubgraphCase, result: SubgraphResult) -> None:
         """Writes the result; an interruption leaves the previous result."""
         record = {
             "graph": case.name,
@@ -121,11 +121,11 @@ class Store:
         }
         write_whole(self._path(case), json.dumps(record, indent=1, sort_keys=True) + "\n")
 
-    def _path(self, case: Case) -> Path:
+    def _path(self, case: SubgraphCase) -> Path:
         return self._folder / f"{case.file}.json"
 
 
-def table(results: Mapping[str, Result], cases: int, conditions: Conditions) -> str:
+def table(results: Mapping[str, SubgraphResult], cases: int, conditions: Conditions) -> str:
     """Returns the report as text.
 
     Graphs below the floor with their kernels come first, then failures, then all timed graphs by
@@ -168,7 +168,7 @@ def _mean(ratios: Sequence[tuple[float, str]]) -> str:
     return f", geometric mean {geometric_mean([r for r, _ in ratios]):.2f}" if ratios else ""
 
 
-def _counts(results: Iterable[Result]) -> list[str]:
+def _counts(results: Iterable[SubgraphResult]) -> list[str]:
     all_results = list(results)
     counted = [
         (text, sum(r.outcome == kind for r in all_results)) for kind, text in OUTCOMES.items()
@@ -176,7 +176,7 @@ def _counts(results: Iterable[Result]) -> list[str]:
     return [f"{count}: {text}" for text, count in counted[1:] if count]
 
 
-def _cells(name: str, result: Result) -> tuple[str, ...]:
+def _cells(name: str, result: SubgraphResult) -> tuple[str, ...]:
     assert result.ratio is not None
     assert result.best is not None
     times = (f"{seconds * 1e3:.4f}" for seconds in (result.tcc, result.ort))
@@ -184,7 +184,7 @@ def _cells(name: str, result: Result) -> tuple[str, ...]:
     return name, *times, f"{result.ratio:.2f}", f"{result.best:.2f}", error, disturbed
 
 
-def _kernels(result: Result) -> Iterator[str]:
+def _kernels(result: SubgraphResult) -> Iterator[str]:
     for kernel in result.kernels:
         share = "" if kernel["share"] is None else f", {kernel['share']:.0%} of {kernel['limit']}"
         launches = f", {kernel['launches']} launches" if kernel["launches"] > 1 else ""
@@ -192,6 +192,6 @@ def _kernels(result: Result) -> Iterator[str]:
         yield f"    {kernel['measured'] * 1e6:.1f} us {kernel['name']}{source}{share}{launches}"
 
 
-def _dates(results: Iterable[Result]) -> str:
+def _dates(results: Iterable[SubgraphResult]) -> str:
     dates = sorted({r.date for r in results if r.date})
     return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "nothing measured"

@@ -1,7 +1,7 @@
 """Describes small graphs as data: nodes, literal constants, and tensors that are drawn on demand.
 
-A graph of gigabytes is listed and sized without an array: a `Tensor` says how its values are drawn,
-and `drawn` draws them.  The time and the order of the draws do not change the values.
+A graph of gigabytes is listed and sized without an array: a `DrawnTensor` says how its values are
+drawn, and `drawn` draws them.  The time and the order of the draws do not change the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_WEIGHTS = 2**31 - 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ValueDraw:
     """How values are drawn.
 
     - normal: `a` is their standard deviation
@@ -41,17 +41,17 @@ class Draw:
     b: float = 0.0
 
 
-NORMAL = Draw()
+NORMAL = ValueDraw()
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class DrawnTensor:
     """An input of a run, or a weight of the model; `dtype` is NumPy's name."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    draw: Draw
+    draw: ValueDraw
 
     @property
     def bytes(self) -> int:
@@ -59,7 +59,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class DrawnGraph:
     """Nodes in an order in which they can run.
 
     `constants` are literals of the graph (axes, positions, scalars), `weights` the learnt values of
@@ -67,8 +67,8 @@ class Graph:
     """
 
     nodes: tuple[onnx.NodeProto, ...]
-    inputs: tuple[Tensor, ...]
-    weights: tuple[Tensor, ...]
+    inputs: tuple[DrawnTensor, ...]
+    weights: tuple[DrawnTensor, ...]
     constants: Mapping[str, Array]
     outputs: tuple[str, ...]
 
@@ -97,22 +97,24 @@ def _same_anywhere(constant: Array) -> bytes:
 
 
 @dataclass(slots=True)
-class Writer:
+class GraphWriter:
     """Writes one graph, node by node; every method returns the names of its results."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
-    inputs: list[Tensor] = field(default_factory=list)
-    weights: list[Tensor] = field(default_factory=list)
+    inputs: list[DrawnTensor] = field(default_factory=list)
+    weights: list[DrawnTensor] = field(default_factory=list)
     constants: dict[str, Array] = field(default_factory=dict)
 
-    def input(self, name: str, *shape: int, dtype: str = "float32", draw: Draw = NORMAL) -> str:
-        self.inputs.append(Tensor(name, shape, dtype, draw))
+    def input(
+        self, name: str, *shape: int, dtype: str = "float32", draw: ValueDraw = NORMAL
+    ) -> str:
+        self.inputs.append(DrawnTensor(name, shape, dtype, draw))
         return name
 
-    def weight(self, name: str, *shape: int, draw: Draw | None = None) -> str:
+    def weight(self, name: str, *shape: int, draw: ValueDraw | None = None) -> str:
         """Adds a weight; the default draw preserves the deviation of a matmul's operand."""
-        default = Draw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
-        self.weights.append(Tensor(name, shape, "float32", draw or default))
+        default = ValueDraw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
+        self.weights.append(DrawnTensor(name, shape, "float32", draw or default))
         return name
 
     def constant(self, value: Any, dtype: str = "float32") -> str:
@@ -135,9 +137,9 @@ class Writer:
         self.nodes.append(helper.make_node(kind, operands, results, **attributes))
         return results
 
-    def graph(self, *results: str) -> Graph:
+    def graph(self, *results: str) -> DrawnGraph:
         """Returns the graph with these results."""
-        return Graph(
+        return DrawnGraph(
             tuple(self.nodes),
             tuple(self.inputs),
             tuple(self.weights),
@@ -146,12 +148,12 @@ class Writer:
         )
 
 
-def drawn(name: str, tensors: Sequence[Tensor]) -> dict[str, Array]:
+def drawn(name: str, tensors: Sequence[DrawnTensor]) -> dict[str, Array]:
     """Returns the arrays of a case's tensors, seeded by the names of the case and of the tensor."""
     return {item.name: _drawn(name, item) for item in tensors}
 
 
-def _drawn(case: str, item: Tensor) -> Array:
+def _drawn(case: str, item: DrawnTensor) -> Array:
     seeds = [zlib.crc32(text.encode()) for text in (case, item.name)]
     rng, draw, shape = np.random.default_rng(seeds), item.draw, item.shape
     values: Array
@@ -175,7 +177,7 @@ def _drawn(case: str, item: Tensor) -> Array:
     return values.astype(item.dtype, copy=False)
 
 
-def skeleton(graph: Graph) -> onnx.ModelProto:
+def skeleton(graph: DrawnGraph) -> onnx.ModelProto:
     """Returns the model with all its types, in which weights are inputs: it takes no memory."""
     inputs = [
         helper.make_tensor_value_info(
@@ -187,7 +189,7 @@ def skeleton(graph: Graph) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
 
 
-def model_of(name: str, graph: Graph) -> onnx.ModelProto:
+def model_of(name: str, graph: DrawnGraph) -> onnx.ModelProto:
     """Returns the model with its weights; raises ValueError where they exceed a file's limit."""
     if sum(t.bytes for t in graph.weights) > MOST_WEIGHTS:
         raise ValueError(f"{name}: weights of 2 GiB or more do not fit into one ONNX file")
@@ -198,7 +200,7 @@ def model_of(name: str, graph: Graph) -> onnx.ModelProto:
 
 
 def _model(
-    graph: Graph,
+    graph: DrawnGraph,
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
     weights: Mapping[str, Array],
@@ -211,7 +213,7 @@ def _model(
     return helper.make_model(proto, opset_imports=[opset], ir_version=_IR)
 
 
-def live_bytes(graph: Graph) -> int:
+def live_bytes(graph: DrawnGraph) -> int:
     """Returns the most bytes that are alive at once where nodes run one by one, in order.
 
     A value is alive from the node that writes it to the last node that reads it; inputs, weights

@@ -261,9 +261,9 @@ def _export(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _time(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:
-    from zoo.timing import Plan, measure
+    from zoo.timing import TimingSettings, measure
 
-    return measure(FOLDER / entry.family, Plan(**plan))
+    return measure(FOLDER / entry.family, TimingSettings(**plan))
 
 
 def tabling(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:

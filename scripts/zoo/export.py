@@ -25,7 +25,7 @@ class Dead(Exception):
     """Signals do not live, even after weights were scaled."""
 
 
-class Positional(nn.Module):
+class PositionalModel(nn.Module):
     """A model with positional arguments, as the exporter needs it, that returns only logits and
     predictions.
     """
@@ -63,7 +63,7 @@ def export(entry: Entry, folder: Path) -> dict[str, Any]:
     candidate = build(entry)
     signals.seed_weights(candidate.model, 0)
     first, second = candidate.inputs(0), candidate.inputs(1)
-    module = Positional(candidate.model, list(first), candidate.constants).eval()
+    module = PositionalModel(candidate.model, list(first), candidate.constants).eval()
     scaled = enlivened(module, first, second)
     with torch.no_grad():
         outputs = results(candidate.model(**first, **candidate.constants))

@@ -35,7 +35,7 @@ KERNELS, RUNS = 8, 5  # rows of the table of kernels; measured runs for it
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TimingSettings:
     """How an architecture is timed.
 
     `seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest wait
@@ -55,7 +55,7 @@ class Plan:
         return ("tcc", *BASELINES[self.precision])
 
 
-def measure(stem: Path, plan: Plan) -> dict[str, Any]:
+def measure(stem: Path, plan: TimingSettings) -> dict[str, Any]:
     """Returns the facts of STEM.onnx on STEM.npz for the table.
 
     Raises TccError where tcc fails, and ValueError where its results differ from those of the
@@ -97,7 +97,11 @@ def commit() -> str:
 
 
 def _start(
-    source: Path, artifact: Path, arrays: Mapping[str, Array], plan: Plan, stack: ExitStack
+    source: Path,
+    artifact: Path,
+    arrays: Mapping[str, Array],
+    plan: TimingSettings,
+    stack: ExitStack,
 ) -> tuple[list[Peer], dict[str, dict[str, str]]]:
     """Returns the peers that run, and the reasons why the other peers do not."""
     running: list[Peer] = []
@@ -116,7 +120,9 @@ def _start(
     return running, absent
 
 
-def _timed(running: Sequence[Peer], plan: Plan, folder: Path, stack: ExitStack) -> dict[str, Any]:
+def _timed(
+    running: Sequence[Peer], plan: TimingSettings, folder: Path, stack: ExitStack
+) -> dict[str, Any]:
     """Returns the times of the peers, which take turns, and the machine's peaks between rounds."""
     peaks = stack.enter_context(Peaks(folder, plan.threads))
     calm = Calm(plan.patience)

@@ -9,11 +9,11 @@ import pytest
 from tcc.cli.arrays import as_taken, as_values, make_inputs, write_arrays
 from tcc.cli.peers import worker
 from tcc.errors import UserError
-from tcc.runtime import Port
+from tcc.runtime import ModulePort
 from tcc.runtime.abi import numpy_dtype, plain_dtype
 
-X = Port("x", "f32", (None, 3), "[n,3]")
-IDS = Port("ids", "i64", (2,), "[2]")
+X = ModulePort("x", "f32", (None, 3), "[n,3]")
+IDS = ModulePort("ids", "i64", (2,), "[2]")
 
 
 def test_fillings_name_shape_and_type() -> None:
@@ -49,7 +49,7 @@ def test_files_are_taken_as_they_are(tmp_path: Path) -> None:
 def test_floats_that_numpy_lacks_are_taken_as_bits(
     dtype: str, given: str, bits: int, value: float
 ) -> None:
-    port = Port("x", dtype, (2,), "[2]")
+    port = ModulePort("x", dtype, (2,), "[2]")
     made = make_inputs((port,), [f"x=2x{dtype}={given}"], seed=0)
     taken = as_taken(made, (port,))
     assert taken["x"].tolist() == [bits, bits]
@@ -61,16 +61,21 @@ def test_floats_that_numpy_lacks_are_taken_as_bits(
 
 def test_other_arrays_are_taken_as_they_are() -> None:
     given = {"x": np.zeros(3), "i": np.array([1, 7], np.int8), "b": np.array([1], np.uint16)}
-    ports = [Port(n, t, (None,), "[n]") for n, t in zip("xib", ("f32", "i4", "bf16"), strict=True)]
+    ports = [
+        ModulePort(n, t, (None,), "[n]") for n, t in zip("xib", ("f32", "i4", "bf16"), strict=True)
+    ]
     taken = as_taken(given, ports)
     assert all(taken[name] is array for name, array in given.items())
-    assert as_values({"x": np.zeros(3)}, [Port("x", "bf16", (3,), "[3]")])["x"].dtype == np.float64
+    assert (
+        as_values({"x": np.zeros(3)}, [ModulePort("x", "bf16", (3,), "[3]")])["x"].dtype
+        == np.float64
+    )
 
 
 def test_strings_of_files_are_as_those_of_models(tmp_path: Path) -> None:
     texts = np.array(["a", "", "bcd"], object)
     write_arrays({"s": texts}, tmp_path)
-    made = make_inputs((Port("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0)
+    made = make_inputs((ModulePort("s", "string", (3,), "[3]"),), [f"s=@{tmp_path}/s.npy"], seed=0)
     np.testing.assert_array_equal(made["s"], texts, strict=True)
     for given in (texts, texts.astype(str)):
         worker.write_arrays(tmp_path / "sent.npz", {"s": given})
@@ -112,7 +117,7 @@ def test_bad_texts_are_the_users_error(text: str) -> None:
 def test_an_input_is_given_once_and_its_name_may_hold_a_sign() -> None:
     with pytest.raises(UserError, match="twice"):
         make_inputs((X,), ["x=1x3", "x=2x3"], seed=0)
-    ports = (X, Port("x=2", "f32", (None,), "[n]"))
+    ports = (X, ModulePort("x=2", "f32", (None,), "[n]"))
     made = make_inputs(ports, ["x=2x3=1", "x=2=4=7"], seed=0)
     assert (made["x"].shape, made["x=2"].shape) == ((2, 3), (4,))
 

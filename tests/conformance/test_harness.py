@@ -15,9 +15,9 @@ from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from onnx_suite.cases import Case, mismatch
+from onnx_suite.cases import SuiteCase, mismatch
 from onnx_suite.exact import exact
-from onnx_suite.judge import OUTCOMES, Row
+from onnx_suite.judge import OUTCOMES, SuiteRow
 from onnx_suite.modes import constant, dynamic
 from onnx_suite.pool import rows
 from onnx_suite.report import Expected, read_expected, read_rows, table, write_rows
@@ -38,11 +38,11 @@ class Source:
         self.model, self.data_sets = model(2), []
 
 
-def case(name: str) -> Case:
-    return Case(name, "node", 1e-3, 1e-7, Source())
+def case(name: str) -> SuiteCase:
+    return SuiteCase(name, "node", 1e-3, 1e-7, Source())
 
 
-def fate(each: Case) -> Row:
+def fate(each: SuiteCase) -> SuiteRow:
     match each.name:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -50,7 +50,7 @@ def fate(each: Case) -> Row:
             os._exit(3)
         case "sleep":
             time.sleep(60)
-    return Row(each.name, "core", "pass", 0.0)
+    return SuiteRow(each.name, "core", "pass", 0.0)
 
 
 def test_a_case_that_kills_or_stalls_its_process_is_a_row() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from onnx_suite.cases import Case, node_cases, node_modules
+from onnx_suite.cases import SuiteCase, node_cases, node_modules
 from onnx_suite.judge import judge
 from onnx_suite.report import as_row, read_expected
 
@@ -25,7 +25,7 @@ def _number(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
-def _sample() -> list[Case]:
+def _sample() -> list[SuiteCase]:
     modules = [name for name in node_modules() if _number(name) % _MODULES == 0]
     return [
         case
@@ -35,7 +35,7 @@ def _sample() -> list[Case]:
 
 
 @pytest.mark.parametrize("case", _sample(), ids=lambda case: case.name)
-def test_node(case: Case) -> None:
+def test_node(case: SuiteCase) -> None:
     mode = "constant" if _number(case.name) // _CASES % 4 == 0 else "static"
     row = as_row(judge(case, mode, _LEVEL))
     assert read_expected(EXPECTED, mode, _LEVEL).complaints({case.name: row}) == []

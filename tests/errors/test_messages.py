@@ -89,6 +89,13 @@ CASES = {
     "compile-unknown-target": Case(("compile", "m.onnx", "--target", "tpu")),
     "compile-unknown-arch": Case(("compile", "m.onnx", "--target", "cpu:riscv")),
     "compile-unknown-cpu": Case(("compile", "m.onnx", "--cpu", "z80")),
+    "compile-missing-machine": Case(
+        ("compile", "m.onnx", "--cpu", "x86-64-v3", "--machine", "a.json"), (("m.onnx", GOOD),)
+    ),
+    "compile-damaged-machine": Case(
+        ("compile", "m.onnx", "--cpu", "x86-64-v3", "--machine", "a.json"),
+        (("m.onnx", GOOD), ("a.json", b'{"tcc_machine": 1, "name": "mine"}')),
+    ),
     "compile-bad-shape": Case(("compile", "m.onnx", "--input", "x=1,3")),
     "compile-bad-state": Case(("compile", "m.onnx", "--state", "past")),
     "compile-bad-level": Case(("compile", "m.onnx", "-O", "9")),

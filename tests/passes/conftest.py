@@ -24,7 +24,7 @@ from tcc.ops import OPS
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.runtime.module import Module, load
 from tcc.schedule.cpu.core import CoreModel
 from tcc.target import parse_target
@@ -82,7 +82,7 @@ def compiled(tmp_path: Path) -> Run:
 
     def run(graph: Graph) -> Module:
         program, table, weights = lower_program(
-            place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+            place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
         )
         program = plan_arena(program, arena_planner())
         target = parse_target("cpu", "host", detect)

@@ -12,8 +12,8 @@ from tcc.ir.graph import Graph, Value
 from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.pipeline import GRAPH, LOWER, PLAIN
-from tcc.passes.place import Plan
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.place import LoweringContext
+from tcc.passes.tile.plan import KernelChooser
 
 from tests.lib.oracle.calls import calls_of
 from tests.passes.fuse.models import Model
@@ -61,9 +61,9 @@ def convolutions(layers: int) -> Graph:
     return m.finish(x)
 
 
-def work(graph: Graph, kernels: KernelPlanner) -> dict[str, int]:
+def work(graph: Graph, kernels: KernelChooser) -> dict[str, int]:
     """The calls that each step makes."""
-    plan, found, form = Plan(kernels, arena_planner()), {}, graph
+    plan, found, form = LoweringContext(kernels, arena_planner()), {}, graph
 
     def run(name: str, function: Callable[[Any], Any]) -> None:
         def step() -> None:

@@ -30,11 +30,11 @@ from tcc.passes.pipeline import (
     run_pipeline,
     step_names,
 )
-from tcc.passes.place import PLACE, Plan
+from tcc.passes.place import PLACE, LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.steps import Step
-from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
 Read = Callable[..., Graph]
@@ -74,12 +74,16 @@ def test_the_pass_that_breaks_a_graph_is_named(read: Read) -> None:
     assert "after step cut" in caught.value.__notes__
 
 
-PLANNERS = {"cpu": CorePlanner(TYPICAL_CORE), "gpu": BlockPlanner()}
+PLANNERS = {"cpu": CoreChooser(TYPICAL_CORE), "gpu": BlockChooser()}
 
 
 @pytest.mark.parametrize("kind", PLANNERS)
 def test_every_form_is_verified_and_written(read: Read, tmp_path: Path, kind: str) -> None:
-    lower(read(TEXT), Plan(PLANNERS[kind], arena_planner()), Trace(tmp_path, verifying=True))
+    lower(
+        read(TEXT),
+        LoweringContext(PLANNERS[kind], arena_planner()),
+        Trace(tmp_path, verifying=True),
+    )
     written = {path.stem.partition("-")[2]: path.read_text() for path in tmp_path.iterdir()}
     assert written["partition"] == "0: relu %a : f32[2], neg %y : f32[2]\n"
     assert "expr(p0: f32[2])" in written["assign-layouts"]
@@ -114,7 +118,7 @@ def test_the_step_that_breaks_a_later_form_is_named(
     steps = [step for step in LOWER if step.name != "describe-ports"]
     place = [step.name for step in steps].index(after) + (after != "emit")
     steps.insert(place, Step("fault", fault))
-    plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
+    plan = LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner())
     with pytest.raises(InternalError) as caught:
         run_steps(read(TEXT), steps, plan, Trace(verifying=True))
     assert "after step fault" in caught.value.__notes__
@@ -122,7 +126,7 @@ def test_the_step_that_breaks_a_later_form_is_named(
 
 def test_a_compile_ends_after_any_step_and_shows_the_form(read: Read) -> None:
     for step in LOWER:
-        plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
+        plan = LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner())
         if step.when not in ("", "ports") and not step.runs(plan):
             continue
         with pytest.raises(Stopped) as stopped:
@@ -139,7 +143,7 @@ def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
 
 
 def test_steps_are_named_functions_whose_settings_exist() -> None:
-    plan = Plan(CorePlanner(TYPICAL_CORE), arena_planner())
+    plan = LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner())
     for steps, settings in ((GRAPH, PLAIN), (LOWER, plan)):
         for step in steps:
             assert step.function.__name__ != "<lambda>"
@@ -148,20 +152,23 @@ def test_steps_are_named_functions_whose_settings_exist() -> None:
 
 
 # The steps from a graph to placed kernels, for each kind of graph on each kind of machine.
-CORE, DEVICE = CorePlanner(TYPICAL_CORE), BlockPlanner()
+CORE, DEVICE = CoreChooser(TYPICAL_CORE), BlockChooser()
 PLACED = {
     "model": (
-        Plan(CORE),
+        LoweringContext(CORE),
         "partition assign-layouts tabulate choose-layouts narrow-storage compact-buffers "
         "divide-sums",
     ),
     "body": (
-        Plan(CORE, outer={}),
+        LoweringContext(CORE, outer={}),
         "partition merge-groups assign-layouts narrow-storage divide-sums choose-layouts-in-bodies",
     ),
-    "price": (Plan(CORE, priced=True), "partition assign-layouts narrow-storage divide-sums"),
+    "price": (
+        LoweringContext(CORE, priced=True),
+        "partition assign-layouts narrow-storage divide-sums",
+    ),
     "model on a GPU": (
-        Plan(DEVICE),
+        LoweringContext(DEVICE),
         "partition assign-layouts choose-layouts narrow-storage divide-sums sign-operands",
     ),
 }

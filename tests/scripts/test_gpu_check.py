@@ -32,7 +32,7 @@ from gpu.budget import Budget
 from gpu.build import Item, compile_with_tcc, kernel_item, make_folder, rehearsed_items
 from gpu.carry import pack, unpack
 from gpu.devices import Cpu
-from gpu.draws import Draw
+from gpu.draws import ArrayDraw
 from gpu.kernels import CHECKED, SMALL, kernels
 from gpu.plan import KINDS, forecast, plan
 from tests.draws import RNG
@@ -86,7 +86,7 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[A
 
 
 def test_draws_are_the_words_of_philox_in_exact_arithmetic() -> None:
-    found = drawing.values(Draw(7, (3, 5), 1.0, 0.25))
+    found = drawing.values(ArrayDraw(7, (3, 5), 1.0, 0.25))
     words = np.random.Philox(key=7).random_raw(8)
     halves = [int(w) >> shift & 0xFFFFFFFF for w in words for shift in (0, 32)]
     wanted = [1 + 0.25 * ((half >> 8) / 2**23 - 1) for half in halves[:15]]
@@ -96,7 +96,7 @@ def test_draws_are_the_words_of_philox_in_exact_arithmetic() -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_stored_bits_are_those_of_torch(dtype: str) -> None:
-    array = drawing.values(Draw(3, (4000,), 0.0, 2.0))
+    array = drawing.values(ArrayDraw(3, (4000,), 0.0, 2.0))
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
     wanted = torch.from_numpy(array).to(kind).view(torch.int32 if dtype == "f32" else torch.int16)
     found = drawing.bits_of(array, dtype)
@@ -113,12 +113,12 @@ def place(section: Any, offset: int, array: Any, dtype: str) -> None:
 
 def test_a_section_is_found_in_every_form_and_rebuilt() -> None:
     draws = {
-        "filter": Draw(1, (32, 16, 3, 3), 0.0, 1.0),
-        "left": Draw(2, (64, 32), 0.0, 1.0),
-        "right": Draw(3, (64, 96), 0.0, 1.0),
-        "table": Draw(4, (100, 64), 0.5, 1.0),
-        "panels": Draw(5, (48, 96), 0.0, 1.0),
-        "absent": Draw(6, (64, 64), 0.0, 1.0),
+        "filter": ArrayDraw(1, (32, 16, 3, 3), 0.0, 1.0),
+        "left": ArrayDraw(2, (64, 32), 0.0, 1.0),
+        "right": ArrayDraw(3, (64, 96), 0.0, 1.0),
+        "table": ArrayDraw(4, (100, 64), 0.5, 1.0),
+        "panels": ArrayDraw(5, (48, 96), 0.0, 1.0),
+        "absent": ArrayDraw(6, (64, 64), 0.0, 1.0),
     }
     held = {name: drawing.values(draw) for name, draw in draws.items()}
     section = np.zeros(1 << 18, np.uint8)
@@ -135,7 +135,9 @@ def test_a_section_is_found_in_every_form_and_rebuilt() -> None:
 
 
 @pytest.fixture(scope="module")
-def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Draw], int]:
+def packed(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, Path, dict[str, ArrayDraw], int]:
     folder = tmp_path_factory.mktemp("carry")
     model = dense_model()
     draws = graphs.reseed(model)
@@ -164,7 +166,7 @@ def test_most_weights_are_not_carried(packed: Any) -> None:
 
 def test_other_seeds_are_noticed(packed: Any, tmp_path: Path) -> None:
     _, carried, draws, _ = packed
-    wrong = {n: Draw(d.seed + 1, d.shape, d.offset, d.spread) for n, d in draws.items()}
+    wrong = {n: ArrayDraw(d.seed + 1, d.shape, d.offset, d.spread) for n, d in draws.items()}
     with pytest.raises(ValueError, match="are not those of the artifact"):
         unpack(carried, wrong, tmp_path / "wrong.so")
 

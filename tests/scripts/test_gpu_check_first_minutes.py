@@ -27,7 +27,7 @@ from tcc.options import read_options
 from gpu import measure, report, run, tools
 from gpu.budget import Budget
 from gpu.devices import Cpu, Gpu
-from gpu.kernels import CHECKED, Kernel, kernels
+from gpu.kernels import CHECKED, MeasuredKernel, kernels
 from gpu.names import MODELS, asks_for_models, is_wanted
 from gpu.plan import plan
 from models.manifest import model_spec
@@ -227,7 +227,7 @@ def languages(model: Any, folder: Path, **options: Any) -> set[str]:
 @NEEDS_TRITON[1]
 def test_the_small_pass_and_the_models_have_kernels_in_gluon(tmp_path: Path) -> None:
     """Of the models the second product of a feed-forward layer, whose operand is stored as bf16."""
-    found: dict[str, Kernel] = {}
+    found: dict[str, MeasuredKernel] = {}
     for kernel in kernels(CHECKED):
         found.setdefault(kernel.name.partition("_k")[0], kernel)
     for name in ("attention_bf16", "gemm_bf16"):

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
-from beside import Plan, distance
+from beside import PairSettings, distance
 from open_cases import OpenRow, Operator, measure, model_of, operators, summary
 from tcc.options import read_options
 
@@ -35,7 +35,7 @@ def test_open_sizes_give_what_fixed_ones_give(operator: Operator) -> None:
 
 def test_every_size_is_measured_in_every_round(tmp_path: Path) -> None:
     softmax = next(o for o in CASES if o.name == "softmax 64")
-    plan = Plan(threads=1, rounds=2, seconds=1e-3)
+    plan = PairSettings(threads=1, rounds=2, seconds=1e-3)
     rows = list(measure(softmax, (1, 7), read_options({}), plan, tmp_path))
     assert [row.size for row in rows] == [1, 7]
     assert all(len(t) == 2 and min(t) > 0 for row in rows for t in (row.open, row.fixed, row.ort))

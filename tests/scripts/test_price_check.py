@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 import price_main
 import price_report
-from price_kernels import Buffer, planned, sample
-from price_times import Code, Effort, Memory, Schedules
+from price_kernels import KernelBuffer, planned, sample
+from price_times import Effort, KernelCode, KernelMemory, Schedules
 
 Array = NDArray[np.float32]
 ROWS, DEPTH, COLUMNS = 96, 64, 160
@@ -184,7 +184,7 @@ def test_all_schedules_compute_the_same(
     drawn = sample(model, own, 6, seed=3)
     assert len(drawn.candidates) > 5
     assert drawn.refused == 0
-    code = Code(drawn.candidates, model.backend.target, weights=0)
+    code = KernelCode(drawn.candidates, model.backend.target, weights=0)
     running = Schedules(code, tmp_path)
     shapes = [
         tuple(d.dim_value for d in value.type.tensor_type.shape.dim)
@@ -219,7 +219,7 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
 
     model = planned(product(tmp_path / "m.onnx"), read_options({}))
     drawn = sample(model, model.kernels[0], 2, seed=0)
-    code = Code(drawn.candidates, model.backend.target, weights=0)
+    code = KernelCode(drawn.candidates, model.backend.target, weights=0)
     code.units[2] = 0  # nothing to do: far below the others
     calm: Any = Calm()
     found = Schedules(code, tmp_path).rounds(Effort(2, 1e-4), 1, calm)
@@ -229,9 +229,9 @@ def test_each_time_is_that_of_its_schedule(tmp_path: Path) -> None:
 
 
 def test_constants_rotate_as_in_a_model_and_nothing_overlaps() -> None:
-    constant, other = Buffer(5 << 20, True, "f32"), Buffer(1000, False, "i64")
-    both = [[other, constant], [other, Buffer(4 << 20, True, "f32")]]
-    table = (memory := Memory(both, rotated=48 << 20)).table
+    constant, other = KernelBuffer(5 << 20, True, "f32"), KernelBuffer(1000, False, "i64")
+    both = [[other, constant], [other, KernelBuffer(4 << 20, True, "f32")]]
+    table = (memory := KernelMemory(both, rotated=48 << 20)).table
     assert len(set(table[:, 0])) == 1
     assert len(set(table[:, 1])) == len(table) == 48 // 5
     spans = sorted(
@@ -241,4 +241,4 @@ def test_constants_rotate_as_in_a_model_and_nothing_overlaps() -> None:
     assert ctypes.c_float.from_address(int(table[-1, 1]) + (5 << 20) - 4).value == np.float32(1e-3)
     assert ctypes.c_int64.from_address(int(table[0, 0])).value == 0
     del memory
-    assert len(Memory(both, rotated=6 << 20).table) == 1
+    assert len(KernelMemory(both, rotated=6 << 20).table) == 1

@@ -14,7 +14,7 @@ import pytest
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 
-from comm_times import Times
+from comm_times import CollectiveTimes
 
 from bars.figures import Figure, absent, at_least, at_most
 from bars.speed import _outcome, _peers, _tcc_times
@@ -67,7 +67,7 @@ def test_a_missed_bar_is_the_exit_code(
 def test_collectives_are_judged_by_the_worst_size_and_the_best_peer() -> None:
     sizes = [4 << 10, 64 << 10, MIB, 8 * MIB, 32 * MIB]
     flat = dict.fromkeys(sizes, 2.0)
-    times = Times(
+    times = CollectiveTimes(
         dict(zip(sizes, (1.0, 10.0, 61.0, 700.0, 3000.0), strict=True)),
         {
             "copy": flat | {32 * MIB: 0.7},

@@ -17,23 +17,23 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from beside import Plan
+from beside import PairSettings
 from goals import geometric_mean
 from subgraph import attention, listing, measure
-from subgraph.families import FAMILIES, Case, cases, rows, sweep
+from subgraph.families import FAMILIES, SubgraphCase, cases, rows, sweep
 from subgraph.measure import Bench, _Steps, _Unfit, run_group
-from subgraph.results import Conditions, Result, Store, table
-from subgraph.writer import Writer, drawn, live_bytes, model_of
+from subgraph.results import Conditions, ResultStore, SubgraphResult, table
+from subgraph.writer import GraphWriter, drawn, live_bytes, model_of
 from subgraph_formulas import FORMULAS, Given, layer_norm, rms
 from tcc.cli.peers.rounds import Times
 
-CONDITIONS = Conditions("cpu: a processor", "abc", Plan(2, 5, 0.2))
+CONDITIONS = Conditions("cpu: a processor", "abc", PairSettings(2, 5, 0.2))
 
 
-def smallest(family: str) -> Case:
+def smallest(family: str) -> SubgraphCase:
     """The smallest graph of a family; a table that rows are gathered from is cut."""
     (found,) = (f for f in FAMILIES if f.name == family)
-    options = [Case(family, found.build, sizes) for sizes in found.sizes]
+    options = [SubgraphCase(family, found.build, sizes) for sizes in found.sizes]
     case = min(options, key=lambda case: case.bytes)
     shorter = {
         name: min(size, 999) if name == "table" else size for name, size in case.sizes.items()
@@ -41,7 +41,7 @@ def smallest(family: str) -> Case:
     return replace(case, sizes=shorter)
 
 
-def run(case: Case) -> tuple[dict[str, Any], list[Any]]:
+def run(case: SubgraphCase) -> tuple[dict[str, Any], list[Any]]:
     """What ONNX Runtime makes of a case: inputs and weights by name, results in order."""
     model = model_of(case.name, case.graph)
     onnx.checker.check_model(model)
@@ -59,7 +59,7 @@ def as_f64(given: Mapping[str, Any]) -> Given:
     return {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in given.items()}
 
 
-def agrees(case: Case) -> bool:
+def agrees(case: SubgraphCase) -> bool:
     given, found = run(case)
     wanted = FORMULAS[case.family](as_f64(given))
     assert len(found) == len(wanted)
@@ -89,13 +89,27 @@ def test_the_other_graphs_run_and_their_signals_live(family: str) -> None:
 
 
 def without_scale(
-    w: Writer, q: str, k: str, v: str, scale: float, *, real: Any = attention._attend, **more: Any
+    w: GraphWriter,
+    q: str,
+    k: str,
+    v: str,
+    scale: float,
+    *,
+    real: Any = attention._attend,
+    **more: Any,
 ) -> str:
     return str(real(w, q, k, v, 1.0, **more))
 
 
 def without_mask(
-    w: Writer, q: str, k: str, v: str, scale: float, *, real: Any = attention._attend, **more: Any
+    w: GraphWriter,
+    q: str,
+    k: str,
+    v: str,
+    scale: float,
+    *,
+    real: Any = attention._attend,
+    **more: Any,
 ) -> str:
     return str(real(w, q, k, v, scale, **more | {"mask": None}))
 
@@ -163,7 +177,7 @@ def test_a_larger_sweep_holds_the_smaller_one() -> None:
 
 
 def test_live_bytes_are_counted_by_hand() -> None:
-    w = Writer()
+    w = GraphWriter()
     x = w.input("x", 1000)  # 4,000 bytes, always there, as is the scalar
     a = w.op("Exp", x)
     b = w.op("Mul", a, w.constant(2.0))  # a dies here
@@ -174,7 +188,7 @@ def test_live_bytes_are_counted_by_hand() -> None:
 
 def test_what_does_not_fit_is_left_out_by_its_size() -> None:
     sizes = {"batch": 1, "length": 4096}
-    kept = Case("causal (GPT-2)", attention.causal, sizes)
+    kept = SubgraphCase("causal (GPT-2)", attention.causal, sizes)
     left = replace(kept, sizes={**sizes, "batch": 8})
     scores = 12 * 4096**2 * 4  # bytes: before the softmax and after it
     assert kept.fits
@@ -185,25 +199,30 @@ def test_what_does_not_fit_is_left_out_by_its_size() -> None:
     assert listed.index(kept.name) < listed.index("left out:") < listed.index(left.name)
 
 
-def timed(tcc: float, ort: float, **facts: Any) -> Result:
-    return Result("timed", tcc=tcc, ort=ort, ratio=ort / tcc, best=ort / tcc, **facts)
+def timed(tcc: float, ort: float, **facts: Any) -> SubgraphResult:
+    return SubgraphResult("timed", tcc=tcc, ort=ort, ratio=ort / tcc, best=ort / tcc, **facts)
 
 
 def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> None:
     case = smallest("tanh")
     result = timed(0.002, 0.001, kernels=[{"name": "k"}])
-    Store(tmp_path, CONDITIONS).put(case, result)
-    assert Store(tmp_path, CONDITIONS).get(case) == result
-    assert Store(tmp_path, replace(CONDITIONS, sources="new")).get(case) is None
-    assert Store(tmp_path, replace(CONDITIONS, plan=Plan(1, 5, 0.2))).get(case) is None
-    assert Store(tmp_path, replace(CONDITIONS, sources="new")).earlier(case) == result
-    assert Store(tmp_path, replace(CONDITIONS, target="another")).earlier(case) is None
-    assert Store(tmp_path, replace(CONDITIONS, plan=Plan(1, 5, 0.2))).earlier(case) is None
-    other = Case(case.family, FAMILIES[0].build, {"batch": 1, "length": 17})
+    ResultStore(tmp_path, CONDITIONS).put(case, result)
+    assert ResultStore(tmp_path, CONDITIONS).get(case) == result
+    assert ResultStore(tmp_path, replace(CONDITIONS, sources="new")).get(case) is None
+    assert (
+        ResultStore(tmp_path, replace(CONDITIONS, plan=PairSettings(1, 5, 0.2))).get(case) is None
+    )
+    assert ResultStore(tmp_path, replace(CONDITIONS, sources="new")).earlier(case) == result
+    assert ResultStore(tmp_path, replace(CONDITIONS, target="another")).earlier(case) is None
+    assert (
+        ResultStore(tmp_path, replace(CONDITIONS, plan=PairSettings(1, 5, 0.2))).earlier(case)
+        is None
+    )
+    other = SubgraphCase(case.family, FAMILIES[0].build, {"batch": 1, "length": 17})
     Path(tmp_path / f"{case.file}.json").rename(tmp_path / f"{other.file}.json")
-    assert Store(tmp_path, CONDITIONS).get(other) is None
-    Store(tmp_path, CONDITIONS).put(case, Result("memory"))
-    assert Store(tmp_path, CONDITIONS).get(case) is None, "there may be more the next time"
+    assert ResultStore(tmp_path, CONDITIONS).get(other) is None
+    ResultStore(tmp_path, CONDITIONS).put(case, SubgraphResult("memory"))
+    assert ResultStore(tmp_path, CONDITIONS).get(case) is None, "there may be more the next time"
 
 
 def test_the_table_names_what_is_slow_first() -> None:
@@ -213,7 +232,7 @@ def test_the_table_names_what_is_slow_first() -> None:
         "fast": timed(0.001, 0.004, date="2026-01-02"),
         "slow": timed(0.002, 0.001, date="2026-01-01", kernels=[kernel]),
         "just": timed(0.1, 0.097, date="2026-01-01"),
-        "broken": Result("compile", why="no such thing", command="tcc compile x"),
+        "broken": SubgraphResult("compile", why="no such thing", command="tcc compile x"),
     }
     text = table(found, 9, CONDITIONS)
     assert "cpu: a processor, 2 threads" in text
@@ -233,7 +252,7 @@ def test_the_mean_is_geometric() -> None:
 
 def test_a_digest_knows_draws_constants_and_attributes() -> None:
     def made(value: float = 1.0, axis: int = 0, name: str = "x") -> str:
-        w = Writer()
+        w = GraphWriter()
         x = w.op("Add", w.input(name, 2, 2), w.constant(value))
         return w.graph(w.op("Softmax", x, axis=axis)).digest
 
@@ -244,7 +263,7 @@ def test_a_digest_knows_draws_constants_and_attributes() -> None:
 
 def judged(
     error: float, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> tuple[float | Result, list[list[str]]]:
+) -> tuple[float | SubgraphResult, list[list[str]]]:
     """What comes of results that are apart by `error`, and the commands that were asked, where
     these end with `status`."""
     asked = []
@@ -272,7 +291,7 @@ def test_what_is_over_the_tolerance_is_judged_by_verify(
     assert judged(5e-5, 1, tmp_path, monkeypatch) == (pytest.approx(5e-5, rel=1e-2), [])
     assert judged(2e-4, 0, tmp_path, monkeypatch) == (pytest.approx(2e-4, rel=1e-2), [command])
     found, asked = judged(2e-4, 1, tmp_path, monkeypatch)
-    assert isinstance(found, Result)
+    assert isinstance(found, SubgraphResult)
     assert (found.outcome, found.why, asked) == ("differs", "the verdict", [command])
     assert found.command == f"tcc verify {model} {artifact}"
 
@@ -289,7 +308,7 @@ class Timed:
         monkeypatch.setattr(measure, "beside", self._beside)
         monkeypatch.setattr(_Steps, "_reference", lambda steps, feed: {})
 
-    def result(self, earlier: Result | None = None) -> Result:
+    def result(self, earlier: SubgraphResult | None = None) -> SubgraphResult:
         return measure.measure(
             smallest("tanh"), self._folder / "graph", self._bench, False, earlier
         )

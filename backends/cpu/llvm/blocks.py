@@ -1,9 +1,10 @@
 """Blocks in registers.
 
-A block is a grid of rows (all axes but the last).  Each row is cut into chunks, and each chunk is
-one register.  The last chunk of a row may use only the first lanes of its register.  Blocks whose
-last axis has size one, and blocks that are used element by element, have chunks of one lane, which
-are LLVM scalars.  A use that needs a vector repeats a scalar over lanes.
+A block is a list of rows (all axes but the last). Each row is cut into chunks, and a register holds
+a chunk. The last chunk of a row may use only the first lanes of its register.
+
+Chunks have one lane if the last axis has size one, or if the block is used element by element. They
+are then LLVM scalars. A use that needs a vector repeats a scalar over the lanes.
 """
 
 from bisect import bisect_right
@@ -19,7 +20,7 @@ from tcc.ir.types import DType, DTypeKind
 
 @frozen
 class Chunk:
-    """Elements `start .. start + count` of a row, in a register of `width >= count` lanes."""
+    """Elements `start` to `start + count` of a row, in a register of `width >= count` lanes."""
 
     start: int
     count: int
@@ -28,7 +29,10 @@ class Chunk:
 
 @lru_cache(maxsize=1024)
 def vector_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
-    """Cuts the last axis into vectors; the tail gets the smallest power of two that holds it."""
+    """Returns the chunks of a last axis of `size` elements, each a vector of `lanes` lanes.
+
+    The last chunk gets the smallest power of two of lanes that holds its elements.
+    """
     full_chunks = tuple(Chunk(s, lanes, lanes) for s in range(0, size - lanes + 1, lanes))
     tail = size % lanes
     if not tail:
@@ -38,11 +42,11 @@ def vector_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
 
 @lru_cache(maxsize=1024)
 def carried_chunks(size: int, lanes: int) -> tuple[Chunk, ...]:
-    """Cuts the last axis like `vector_chunks`, but a tail after full vectors has their width.
+    """Returns the same chunks as `vector_chunks`, but all have the width of the first one.
 
-    A contraction repeats elements of its other operand over full vectors.  If the accumulators of
-    the tail were narrower, using the same repeated elements for them would make LLVM's register
-    allocator move accumulators between registers, which costs up to three quarters of the speed.
+    A contraction repeats elements of its other operand over full vectors. If the last accumulators
+    were narrower, they could not use the same repeated elements. LLVM's register allocator would
+    then move accumulators between registers, which costs up to three quarters of the speed.
     """
     chunks = vector_chunks(size, lanes)
     return tuple(Chunk(c.start, c.count, chunks[0].width) for c in chunks)
@@ -54,7 +58,7 @@ def scalar_chunks(size: int) -> tuple[Chunk, ...]:
 
 
 def same_cuts(a: Sequence[Chunk], b: Sequence[Chunk]) -> bool:
-    """True where two divisions of a row differ at most in the widths of registers."""
+    """True if both lists cut a row at the same elements; the widths of registers may differ."""
     return [(c.start, c.count) for c in a] == [(c.start, c.count) for c in b]
 
 
@@ -64,12 +68,12 @@ def last_axis(shape: tuple[int, ...]) -> int:
 
 @lru_cache(maxsize=1024)
 def row_positions(shape: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Returns the positions along all axes but the last, in row-major order."""
+    """Returns the positions of a block's rows (all axes but the last), in row-major order."""
     return tuple(product(*(range(n) for n in shape[:-1])))
 
 
 def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
-    """Returns the row of a block of `shape` that broadcasts to `position` of a larger block."""
+    """Returns which row of a block of `shape` broadcasts to row `position` of a larger block."""
     number = 0
     for size, at in zip(shape[:-1], position[len(position) - len(shape[:-1]) :], strict=True):
         number = number * size + (0 if size == 1 else at)
@@ -77,7 +81,7 @@ def row_number(shape: tuple[int, ...], position: Sequence[int]) -> int:
 
 
 def register_element(dtype: DType) -> str:
-    """Returns the LLVM type of one element in a register; narrow floats are held as f32."""
+    """Returns the LLVM type of an element in a register; narrow floats are held as f32."""
     if dtype.kind is DTypeKind.FLOAT:
         return "double" if dtype.bits == 64 else "float"
     return "i1" if dtype.kind is DTypeKind.BOOL else f"i{8 * dtype.bytes}"
@@ -85,7 +89,7 @@ def register_element(dtype: DType) -> str:
 
 @frozen
 class RegisterBlock:
-    """A block's registers: `regs[row * len(chunks) + chunk]`."""
+    """The registers of a block: `regs[row * len(chunks) + chunk]`."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -101,12 +105,12 @@ class RegisterBlock:
 
 
 def element(code: Code, value: RegisterBlock, row: int, lane: int) -> Reg:
-    """Returns one element as a scalar."""
+    """Returns an element of a block as a scalar."""
     return code.extract(*_place(value, row, lane))
 
 
 def _place(value: RegisterBlock, row: int, lane: int) -> tuple[Reg, int]:
-    """Returns the register of an element and its lane; raises IndexError outside the block."""
+    """Returns (register, lane) of an element; raises IndexError outside the block."""
     number, chunk = _chunk_of(value, lane)
     if not chunk.start <= lane < chunk.start + chunk.count:
         raise IndexError(lane)
@@ -119,7 +123,7 @@ def _chunk_of(value: RegisterBlock, lane: int) -> tuple[int, Chunk]:
 
 
 def splat_element(code: Code, value: RegisterBlock, row: int, lane: int, width: int) -> Reg:
-    """Returns one element in each of `width` lanes."""
+    """Returns an element of a block in each of `width` lanes."""
     reg, at = _place(value, row, lane)
     if reg.width == 1 or width == 1:
         return code.splat(code.extract(reg, at), width)
@@ -128,7 +132,7 @@ def splat_element(code: Code, value: RegisterBlock, row: int, lane: int, width: 
 
 
 def _resized(code: Code, reg: Reg, width: int) -> Reg:
-    """Returns the first `width` lanes of a register; lanes that it lacks are undefined."""
+    """Returns the first `width` lanes of a register; lanes that it does not have are undefined."""
     if reg.width == width:
         return reg
     if reg.width == 1:
@@ -138,7 +142,7 @@ def _resized(code: Code, reg: Reg, width: int) -> Reg:
 
 
 def in_chunks(code: Code, value: RegisterBlock, chunks: tuple[Chunk, ...]) -> RegisterBlock:
-    """Returns `value` cut into other chunks."""
+    """Returns the block `value`, cut into `chunks`."""
     if value.chunks == chunks:
         return value
     regs = (part(code, value, row, chunk) for row in range(value.rows) for chunk in chunks)
@@ -146,7 +150,10 @@ def in_chunks(code: Code, value: RegisterBlock, chunks: tuple[Chunk, ...]) -> Re
 
 
 def part(code: Code, value: RegisterBlock, row: int, chunk: Chunk) -> Reg:
-    """Returns the elements of `chunk` in a row; repeats a last axis of size one over it."""
+    """Returns the elements of `chunk` in a row.
+
+    A last axis of size one is repeated over the chunk.
+    """
     if last_axis(value.shape) == 1:
         return code.splat(value.at(row, 0), chunk.width)
     number, block_chunk = _chunk_of(value, chunk.start)

@@ -1,4 +1,4 @@
-"""Code of a kernel's statements."""
+"""Emits the code of a kernel's statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,7 +24,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
@@ -32,13 +31,14 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileBuffer,
+    TileLoop,
 )
 from tcc.ir.types import BF16
 from tcc.schedule.nest import typical
 
-# The most trips of a loop that are unrolled.
+# The most iterations of a loop that is unrolled.
 _FEW = 4
-# The most seconds from one question whether to go on to the next, within a tile.
+# The longest time in seconds between two checks for cancellation within a tile.
 _ASKS = 2e-3
 
 
@@ -48,7 +48,8 @@ class Statements:
     def __init__(
         self, indices: LlvmIndices, buffers: Mapping[TileBuffer, Reg], seconds: float = 0.0
     ) -> None:
-        """`seconds` is the time of a tile that asks whether to go on (see `emit`), else 0."""
+        """`seconds` is the time of a tile if the tile checks for cancellation (see `emit`), else
+        0."""
         self._indices, self._seconds = indices, seconds
         self._values: dict[Block, RegisterBlock] = {}
         self._env = Environment(indices, buffers, self._values)
@@ -62,7 +63,7 @@ class Statements:
         self._words = blocks_as_words(body, self._indices.code.module.profile)
 
     def run(self, body: Sequence[Stmt]) -> None:
-        """Emits statements of the body that `plan` received."""
+        """Emits statements of the body that `plan` has seen."""
         for statement in body:
             if not isinstance(statement, Store):
                 self._write()
@@ -92,7 +93,7 @@ class Statements:
                 values[node.out] = broadcast(code, node, values[node.block])
             case Relayout():
                 values[node.out] = relayout(code, node, values[node.block])
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 self._if(node)
@@ -118,9 +119,9 @@ class Statements:
             return rows
         return load(self._env, node, scalars)
 
-    # ---- control ------------------------------------------------------------------------------
+    # ---- control flow ----------------------------------------------------------------------------
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         code, indices = self._indices.code, self._indices
         start, stop = indices.emit(node.start), indices.emit(node.stop)
         size = as_int(node.stop - node.start) or 0
@@ -175,15 +176,18 @@ class Statements:
                 )
             self._values[block] = RegisterBlock(final.dtype, final.shape, final.chunks, regs_out)
 
-    def _one_by_one(self, node: Loop, trips: int) -> bool:
-        """True where the loop is unrolled: it has one trip, or few that decide a guard."""
+    def _one_by_one(self, node: TileLoop, trips: int) -> bool:
+        """True if the loop is unrolled.
+
+        It is unrolled if it has one iteration, or few iterations that decide the guard of a load.
+        """
         guards = (g for s in node.body if isinstance(s, Load) for g in s.guards)
         names = ({v.name for v in free_vars(g.index)} for g in guards)
         decided = (node.var.name in n and n.isdisjoint(self._indices.values) for n in names)
         return trips == 1 or (0 < trips <= _FEW and any(decided))
 
-    def _bind_counter(self, node: Loop, counter: Reg, start: Reg) -> None:
-        """Binds the loop variable, and the trip number in terms of which the simplifier sees it."""
+    def _bind_counter(self, node: TileLoop, counter: Reg, start: Reg) -> None:
+        """Binds the loop variable and the iteration number; the simplifier needs the latter."""
         indices, code = self._indices, self._indices.code
         indices.values[node.var.name] = counter
         trip = iterator(f"{node.var.name}.trip", (node.stop - node.start) // node.step)
@@ -192,11 +196,12 @@ class Statements:
         indices.values[f"{node.var.name}.trip"] = code.op("udiv exact", passed, node.step)
 
     @contextmanager
-    def _asking(self, node: Loop) -> Iterator[None]:
-        """Emits a trip of the loop inside; some trips ask whether to go on.
+    def _asking(self, node: TileLoop) -> Iterator[None]:
+        """Emits an iteration of the loop around the code inside; every few iterations check for
+        cancellation.
 
-        A loop asks if it takes long or has a data-dependent trip count, every few trips.  If one
-        trip takes long, its inner loops ask instead.
+        A loop checks if it takes long or has a data-dependent number of iterations. If a single
+        iteration takes long, the loops inside it check instead.
         """
         all_trips, code = self._seconds, self._indices.code
         self._seconds /= max(1, typical((node.stop - node.start) // node.step))

@@ -1,8 +1,8 @@
-"""Element-wise bodies over blocks.
+"""Element-wise computations on blocks.
 
-Code is emitted register by register in the order of the result.  Each scalar of the body has a
-natural shape: the axes along which it varies.  A scalar is computed once for each register of its
-natural shape and repeated over lanes only where a wider use needs it.
+Code is emitted register by register, in the order of the result. Each scalar of a body varies along
+some axes only, its natural shape. It is computed once for each register of its natural shape, and
+repeated over lanes only if a wider use needs it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class LaneScalars:
                 return frozenset(a for c in children(node) for a in self._varying[c])
 
     def at(self, node: Scalar, position: tuple[int, ...], chunk: Chunk) -> Reg:
-        """Returns the value of `node` in the row `position` for the elements of `chunk`."""
+        """Returns the value of `node` for the elements of `chunk` in the row `position`."""
         varying, last = self._varying[node], len(self._shape) - 1
         natural_chunk = chunk if last in varying else _ONE
         row = tuple(p if n in varying else 0 for n, p in enumerate(position))
@@ -114,7 +114,7 @@ class LaneScalars:
 def compute(
     indices: LlvmIndices, node: Compute, values: Mapping[int, RegisterBlock]
 ) -> RegisterBlock:
-    """Returns the result of a Compute; `values` are its arguments by number."""
+    """Returns the result of a Compute statement; `values` are its arguments by number."""
     shape = node.out.shape
     args = [values[n] for n in range(len(node.args))]
     chunks = vector_chunks(last_axis(shape), indices.code.module.lanes)
@@ -127,9 +127,11 @@ def compute(
 
 
 def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
-    """True where the body calls a function of many instructions and a loop over rows can hold it.
+    """True if the body calls a function of many instructions, and a loop over rows can hold the
+    body.
 
-    A loop cannot hold a body that uses positions, or blocks of bool, whose registers are bits.
+    A loop cannot hold a body that uses positions, or blocks of bool, whose elements are single bits
+    in registers.
     """
     nodes = walk(node.body)
     return (
@@ -142,13 +144,15 @@ def _is_long(node: Compute, args: Sequence[RegisterBlock]) -> bool:
 def _row_by_row(
     indices: LlvmIndices, node: Compute, args: Sequence[RegisterBlock], chunks: tuple[Chunk, ...]
 ) -> list[Reg]:
-    """Computes the result's registers by an LLVM procedure that loops over rows.
+    """Computes the registers of the result with an LLVM function that loops over rows.
 
     The loop keeps LLVM's compile time low: each math function takes many instructions, and blocks
-    of the same shape share one procedure.  The procedure is not inlined, because the constants of
-    its loop would displace accumulators from the registers of the loops around the call.  Operands
-    pass through a table on the stack: each row has a slot for the operands that differ between
-    rows, which its results overwrite, and the operands that all rows share follow the rows.
+    of the same shape share one function. It is not inlined, because the constants of its loop would
+    displace accumulators from the registers of the loops around the call.
+
+    Operands pass through a table on the stack. Each row has a slot for the operands that differ
+    between rows, and its results overwrite the slot. The operands that all rows share follow the
+    rows.
     """
     code, positions = indices.code, row_positions(node.out.shape)
     cuts = [chunks if last_axis(arg.shape) > 1 else (_ONE,) for arg in args]
@@ -206,7 +210,7 @@ def _row_by_row(
 
 
 def combine(code: Code, bodies: Sequence[Scalar], args: Sequence[Reg]) -> tuple[Reg, ...]:
-    """Applies scalars over `Arg`s to registers, all of one width."""
+    """Returns the values of `bodies`, scalars over `Arg`s; the registers `args` have one width."""
     values: dict[Scalar, Reg] = {}
     for node in walk(*bodies):
         if isinstance(node, Arg):

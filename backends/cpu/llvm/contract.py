@@ -1,10 +1,9 @@
-"""Contractions of register blocks.
+"""Contractions of blocks in registers.
 
-There are three shapes of code.  GEMM: the last axis of the result is in the lanes of one operand,
-and elements of the other operand are repeated over the lanes.  Depthwise: the last axis of the
-result is in the lanes of both operands.  Dot products: both operands end in the summed axis, and
-the lanes of a partial sum are added at the end.  Other contractions are computed element by
-element.
+There are three shapes of code. GEMM: one operand has the last axis of the result in its lanes, and
+elements of the other operand are repeated over the lanes. Depthwise: both operands have the last
+axis of the result in their lanes. Dot products: both operands end in the summed axis, and the lanes
+of a partial sum are added at the end. Any other contraction is computed element by element.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ Point = Mapping[str, int]
 
 
 def scalar_operands(node: Contract) -> tuple[Block, ...]:
-    """Returns the operands whose elements are used one at a time, repeated over lanes."""
+    """Returns the operands whose elements are used one at a time and repeated over lanes."""
     if not node.out_axes or last_axis(node.out.shape) == 1 or _dots_pay(node):
         return ()
     last = node.out_axes[-1]
@@ -47,11 +46,11 @@ def scalar_operands(node: Contract) -> tuple[Block, ...]:
 
 
 def multiplies_words(node: Contract, profile: Profile) -> bool:
-    """True where one instruction multiplies and adds all elements of a 32-bit word.
+    """True if one instruction multiplies and adds all elements of a 32-bit word.
 
-    The elements are four bytes, or two bf16 if the processor has the instruction.  There is one
-    summed axis, of even length for bf16.  It is the last axis of the operand that is used one
-    element at a time, and the axis before the lanes in the other operand.
+    A word holds four bytes, or two bf16 if the CPU has an instruction for them. There is one summed
+    axis, of even length for bf16. It is the last axis of the operand that is used one element at a
+    time. In the other operand it comes just before the axis in the lanes.
     """
     kinds, acc = {node.a.dtype, node.b.dtype}, node.acc.dtype
     paired = kinds == {BF16} and acc is F32 and profile.multiplies_pairs
@@ -74,22 +73,24 @@ def _size(node: Contract, label: str) -> int:
 
 
 def _dots_pay(node: Contract) -> bool:
-    """True where both operands end in a summed axis that is long enough to pay for adding up the
-    lanes of each element."""
+    """True if both operands end in a summed axis that is long enough for dot products.
+
+    A long axis pays for adding the lanes of each result's partial sum.
+    """
     a, b, out = node.a_axes, node.b_axes, node.out_axes
     if not a or not b or a[-1] != b[-1] or a[-1] in out:
         return False
     depth = last_axis(node.a.shape)
     if last_axis(node.out.shape) == 1:
         return depth > 1
-    # The alternative transposes the operand that has the result's last axis.
+    # The alternative is to transpose the operand that has the result's last axis.
     return 32 * prod(node.out.shape[:-1]) < depth
 
 
 def contract(
     code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
 ) -> RegisterBlock:
-    """Returns the result of a Contract for values of its blocks."""
+    """Returns the result of the Contract statement `node`, given the values of its blocks."""
     return _Contraction(code, node, acc, a, b).run()
 
 
@@ -98,7 +99,7 @@ class _Contraction:
         self, code: Code, node: Contract, acc: RegisterBlock, a: RegisterBlock, b: RegisterBlock
     ) -> None:
         self.code, self.node, self.dtype = code, node, acc.dtype
-        # Each word holds several neighbours, so the summed axis is shorter by that factor.
+        # A word holds several elements, so the summed axis has fewer words than elements.
         self.words = a.dtype is U32 and node.a.dtype is not U32
         self.acc, self.a, self.b = acc, a, b
         if not self.words:
@@ -129,7 +130,8 @@ class _Contraction:
     def _ending_in(
         self, last: str, value: RegisterBlock, axes: tuple[str, ...]
     ) -> tuple[RegisterBlock, tuple[str, ...]]:
-        """Moves the axis `last` to the end of `value`, if `value` has it."""
+        """Returns `value` and its axes with the axis `last` moved to the end, if `value` has
+        that axis."""
         if last not in axes or axes[-1] == last:
             return value, axes
         new_axes = (*(x for x in axes if x != last), last)
@@ -137,7 +139,7 @@ class _Contraction:
         shape = tuple(self.sizes[x] for x in new_axes)
         return rearrange(self.code, value, order, shape), new_axes
 
-    # ---- the result's last axis in lanes ------------------------------------------------------
+    # ---- GEMM and depthwise: the result's last axis in the lanes ---------------------------------
 
     def _along_result(self, last: str) -> RegisterBlock:
         node = self.node
@@ -166,7 +168,7 @@ class _Contraction:
             return part(self.code, value, row, chunk)
         return splat_element(self.code, value, row, at[axes[-1]] if axes else 0, chunk.width)
 
-    # ---- the summed axis in lanes -------------------------------------------------------------
+    # ---- dot products: the summed axis in the lanes ----------------------------------------------
 
     def _dots(self, last: str) -> RegisterBlock:
         node = self.node
@@ -198,7 +200,10 @@ class _Contraction:
         return self.code.shuffle(reg, zero, keep)
 
     def _horizontal(self, partial: Mapping[int, Reg]) -> Reg:
-        """Returns the sum of all lanes; the widest partial sum is halved until one lane is left."""
+        """Returns the sum of all lanes; `partial` maps widths to partial sums.
+
+        The widest partial sum is split into halves, which are added, until one lane is left.
+        """
         width = max(partial)
         folded = partial[width]
         while width > 1:
@@ -210,7 +215,7 @@ class _Contraction:
                 folded = self._add(folded, partial[width])
         return folded
 
-    # ---- anything else ------------------------------------------------------------------------
+    # ---- element by element ----------------------------------------------------------------------
 
     def _elements(self) -> RegisterBlock:
         node = self.node

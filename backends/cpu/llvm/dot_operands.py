@@ -1,9 +1,8 @@
-"""Words of 32 bits that hold neighbours along a summed axis, the first in the lowest bits.
+"""Words of 32 bits that hold neighbours along a summed axis, the first one in the lowest bits.
 
-A word holds two bf16 or four bytes.  Weights have this layout (`tcc.passes.tile.plan`).  A
-contraction multiplies and adds all elements of a word at once where the processor has an
-instruction for it (AVX512_BF16, VNNI; BFDOT, SDOT).  On other processors a few instructions take
-the words apart.
+A word holds two bf16 or four bytes. Weights have this layout (`tcc.passes.tile.plan`). If the CPU
+has an instruction for it, a contraction multiplies and adds all elements of a word at once
+(AVX512_BF16, VNNI; BFDOT, SDOT). On other CPUs a few instructions unpack the words.
 
     block bf16[4, 64] at 128*(l0 // 2) + 2*l1 + l0 % 2     two rows of 64 words
     block i8[8, 64] at 256*(l0 // 4) + 4*l1 + l0 % 4       two rows of 64 words
@@ -29,19 +28,22 @@ from tcc.ir.index import Index, as_int, const, free_vars, step_in
 from tcc.ir.tile import Load, TileBuffer
 from tcc.ir.types import BF16, U8, U32, DType
 
-_LATER = -65536  # the bits of a word that hold the later of two elements
-_LEAST_LANES = 4  # of the dot-product instructions
+_LATER = -65536  # the bits of the second of a word's two elements
+_LEAST_LANES = 4  # the fewest lanes of a dot-product instruction
 # The sign bits of a word's four bytes, and a one in each byte.
 _SIGNS, _ONES = 0x80808080 - (1 << 32), 0x01010101
 
 
 def per_word(dtype: DType) -> int:
-    """Returns the number of elements of a narrow type in a word."""
+    """Returns how many elements of a narrow type a word holds."""
     return 32 // dtype.bits
 
 
 def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
-    """Loads a block of bf16 whose rows lie in pairs, as f32 values; None for another layout."""
+    """Loads a block of bf16, stored as words along its second-last axis, as f32 values.
+
+    Returns None if the block has another layout.
+    """
     shape = node.out.shape
     if len(shape) < 2 or node.guards or node.indirect:
         return None
@@ -65,10 +67,10 @@ def load_rows(env: Environment, node: Load) -> RegisterBlock | None:
 
 
 def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
-    """Loads a block as words of neighbours along the last axis with `scalars`, else along the axis
-    before it.
+    """Returns a block loaded as words.
 
-    Elements that do not lie in words are loaded and joined.  If the last word is not full, its
+    A word holds neighbours along the last axis with `scalars`, else along the axis before it.
+    Elements that do not lie in words are loaded and then joined. If the last word is not full, its
     other elements are zero with `scalars`, and undefined without.
     """
     shape, per = node.out.shape, per_word(node.out.dtype)
@@ -105,14 +107,14 @@ def load_words(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
 
 
 def halves(code: Code, words: Reg) -> tuple[Reg, Reg]:
-    """Returns the earlier and the later elements of words of bf16, as f32."""
+    """Returns the first and the second element of each word of bf16, as f32."""
     earlier = code.op("shl", words, 16)
     later = code.op("and", words, _LATER)
     return code.bitcast(earlier, "float"), code.bitcast(later, "float")
 
 
 def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
-    """Adds the products of both bf16 elements of each word of `x` and `y` to `acc`."""
+    """Returns `acc` plus the products of both bf16 elements of each word of `x` and `y`."""
     width = acc.width
     if width < _LEAST_LANES:
         for a, b in zip(halves(code, x), halves(code, y), strict=True):
@@ -123,9 +125,9 @@ def multiply_pairs(code: Code, x: Reg, y: Reg, acc: Reg) -> Reg:
 
 
 def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: Reg) -> Reg:
-    """Adds the products of all four bytes of each word of `x` and `y` to `acc`, in i32."""
+    """Returns `acc` (i32) plus the products of all four bytes of each word of `x` and `y`."""
     profile, width = code.module.profile, acc.width
-    if y[1] is U8:  # unsigned bytes come first, where there are any
+    if y[1] is U8:  # if only one operand is unsigned, it must be the first
         x, y = y, x
     name = byte_dot(profile, x[1] is U8, y[1] is U8, width)
     signed = byte_dot(profile, False, False, width)
@@ -146,7 +148,7 @@ def multiply_bytes(code: Code, x: tuple[Reg, DType], y: tuple[Reg, DType], acc: 
 
 
 def _multiply_shifted(code: Code, signed: str, unsigned: Reg, other: Reg, acc: Reg) -> Reg:
-    """Multiplies unsigned with signed bytes by the instruction `signed`, for signed bytes alone.
+    """Multiplies unsigned with signed bytes by an instruction (`signed`) for signed bytes alone.
 
     u * s is (u - 128) * s + 128 * s, and all rows share the second part.
     """
@@ -175,7 +177,10 @@ def _as_lanes(code: Code, words: Reg, elem: str, count: int) -> Reg:
 
 
 def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
-    """Widens bytes 0 and 2 (`first` 0), or 1 and 3 (`first` 1), of each word to 16 bits."""
+    """Returns two bytes of each word, widened to 16 bits:
+
+    0 and 2 if `first` is 0, 1 and 3 if it is 1.
+    """
 
     def make() -> Reg:
         halves = _as_lanes(code, words, "i16", 2)
@@ -187,7 +192,7 @@ def _every_other(code: Code, words: Reg, dtype: DType, first: int) -> Reg:
 
 
 def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
-    """Returns byte `number` of each word, in i32."""
+    """Returns byte `number` of each word, as i32."""
 
     def make() -> Reg:
         raised = words
@@ -199,11 +204,14 @@ def _byte(code: Code, words: Reg, dtype: DType, number: int) -> Reg:
     return code.remember(("byte", words, dtype, number), make)
 
 
-# ---- words in memory ----------------------------------------------------------------------------
+# ---- loading words -------------------------------------------------------------------------------
 
 
 def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int) -> Reg | None:
-    """Loads the words of `count` rows from `position` on; None where they do not lie in words."""
+    """Loads the words of `count` rows, starting at `position`.
+
+    Returns None if the elements do not lie in words.
+    """
     per = per_word(access.buffer.dtype)
     lane = lane_of(chunk)
     offset, _ = access.at(position, const(chunk.start))
@@ -220,7 +228,7 @@ def _words(access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: 
         if constant(neighbour - offset) != n:
             return None
     if count < per and (access.indices.divisor(offset) % per or not _holds_words(access.buffer)):
-        return None  # the word might end beyond the buffer
+        return None  # the word might extend beyond the end of the buffer
     return _load_words(access, offset, chunk)
 
 
@@ -243,8 +251,10 @@ def _load_words(access: BlockAccess, offset: Index, chunk: Chunk) -> Reg:
 def _scalar_word(
     access: BlockAccess, position: tuple[int, ...], chunk: Chunk, count: int
 ) -> Reg | None:
-    """Loads the word of `count` neighbours along the last axis, with zeros behind them; None where
-    they are not adjacent in memory."""
+    """Loads `count` neighbours along the last axis as a word, filled up with zeros.
+
+    Returns None if they are not adjacent in memory.
+    """
     first, _ = access.at(position, const(chunk.start))
     for n in range(1, count):
         neighbour, _ = access.at(position, const(chunk.start + n))
@@ -252,7 +262,7 @@ def _scalar_word(
             return None
     word: Reg | None = None
     start, bits = 0, access.buffer.dtype.bits
-    while start < count:  # as few loads as there are powers of two in `count`
+    while start < count:  # one load for each power of two in `count`
         size = 1 << ((count - start).bit_length() - 1)
         offset = first + start
         elem = f"i{size * bits}"
@@ -266,7 +276,7 @@ def _scalar_word(
     return word
 
 
-# ---- words joined in registers ------------------------------------------------------------------
+# ---- joining elements to words in registers ------------------------------------------------------
 
 
 def _join_rows(
@@ -295,13 +305,16 @@ def _join(code: Code, elements: Sequence[Reg], dtype: DType) -> Reg:
 
 
 def _bits(code: Code, reg: Reg) -> Reg:
-    """Returns the bits of bf16 values that are carried as f32, in the low half of words."""
+    """Returns the bits of bf16 values, which are carried as f32, in the low half of words."""
     raised = code.bitcast(reg, "i32")
     return code.op("lshr", raised, 16)
 
 
 def _placed(code: Code, below: Reg | None, bits: Reg, shift: int) -> Reg:
-    """Inserts `bits` at bit `shift` of the words `below`, whose bits are zero there."""
+    """Returns the words `below` with `bits` inserted at bit `shift`, where they are zero.
+
+    Without `below`, all other bits are zero.
+    """
     words = bits if bits.elem == "i32" else code.convert("zext", bits, "i32")
     if shift:
         words = code.op("shl", words, shift)

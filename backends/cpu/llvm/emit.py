@@ -1,16 +1,18 @@
-"""A tile kernel as LLVM IR text.
+"""Emits a tile kernel as LLVM IR text.
 
     void NAME(ptr buffers, ptr ints, i64 begin, i64 end, ptr scratch)
 
-`buffers` holds the addresses of the kernel's buffers and `ints` its sizes, in order.  The function
-first runs the statements that are the same for all tiles, then computes the tiles begin <= u < end
-one after another.  `scratch` has `KernelText.scratch` bytes, aligned to 64, that no other thread
-uses during the call.  The exported function unpacks its arguments and calls an internal function,
-NAME_units, whose parameters say that buffers do not overlap.  If results are stored past the
-caches, it calls NAME_lines instead where all these results begin at a cache line.
+`buffers` holds the addresses of the kernel's buffers, and `ints` its sizes, in order. The function
+first runs the statements that are the same for all tiles. Then it computes the tiles from `begin`
+to `end` (exclusive), one after another. `scratch` has `KernelText.scratch` bytes, aligned to 64,
+that no other thread uses during the call.
 
-A kernel whose tiles take long asks now and then whether to go on.  It calls a function of the
-runtime, whose address stands before the buffers' addresses at -4, with the argument at -3.
+The exported function unpacks its arguments and calls an internal function, NAME_units, whose
+parameters declare that buffers do not overlap. Some results bypass the caches (nontemporal stores).
+If all of them begin at a cache line, it calls the internal function NAME_lines instead.
+
+A kernel whose tiles take long checks for cancellation. It calls a function of the runtime: the
+function's address is `buffers[-4]`, and its argument is `buffers[-3]`.
 """
 
 from collections.abc import Sequence
@@ -35,7 +37,7 @@ LINE = 64
 
 @frozen
 class KernelText:
-    """One kernel's LLVM module and the bytes of scratch that a thread needs to run it."""
+    """The LLVM module of a kernel, and the bytes of scratch that a thread needs to run it."""
 
     name: str
     llvm: str
@@ -43,10 +45,10 @@ class KernelText:
 
 
 def emit_kernel(kernel: TileKernel, name: str, target: Target, seconds: float = 0.0) -> KernelText:
-    """Emits `kernel` as the function `name`.
+    """Returns the LLVM text of `kernel` as the function `name`.
 
-    `seconds` is the time of one tile where it is long enough to ask whether to go on, else 0.
-    Raises InternalError for constructs that have no code.
+    `seconds` is the time of a tile if it is so long that the tile must check for cancellation, else
+    0. Raises InternalError for constructs that have no code.
     """
     kernel = replace(kernel, body=merged(kernel.body), nontemporal=_nontemporal(kernel, target))
     module = LlvmModule(target)
@@ -80,7 +82,7 @@ def _attributes(target: Target) -> str:
 
 
 def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int]:
-    """Returns the offsets of the LOCAL buffers in scratch and its size, in bytes."""
+    """Returns the offset of each LOCAL buffer in scratch, and the size of scratch, in bytes."""
     offsets, top = [], 0
     for buffer in buffers:
         offsets.append(top)
@@ -93,8 +95,10 @@ def _place_locals(buffers: tuple[TileBuffer, ...]) -> tuple[tuple[int, ...], int
 
 
 def _nontemporal(kernel: TileKernel, target: Target) -> tuple[int, ...]:
-    """Returns the results to store past the caches: those that the kernel neither loads nor
-    prefetches itself."""
+    """Returns the positions of the results whose stores bypass the caches.
+
+    The kernel itself neither loads nor prefetches them.
+    """
     if kernel.in_place or target.profile.arch != "x86-64":
         return ()
     loaded = {s.buffer for s in walk_statements(kernel.body) if isinstance(s, Load | Prefetch)}
@@ -151,8 +155,10 @@ def _outer(kernel: TileKernel, name: str, offsets: tuple[int, ...], *, asks: boo
 def _inner(
     kernel: TileKernel, name: str, module: LlvmModule, nontemporal: Sequence[int], seconds: float
 ) -> str:
-    """Returns the internal function `name`; `nontemporal` are the positions of buffers whose stores
-    go past the caches."""
+    """Returns the text of the internal function `name`.
+
+    `nontemporal` are the positions of the buffers whose stores bypass the caches.
+    """
     code = Code(module, [kernel.buffers[n] for n in nontemporal])
     indices = LlvmIndices(code)
     buffers: dict[TileBuffer, Reg] = {}
@@ -199,7 +205,8 @@ def _inner(
 
 
 def _decode(kernel: TileKernel, indices: LlvmIndices, tile: Reg) -> None:
-    """Binds the parallel axes to the position of tile number `tile`, in row-major order."""
+    """Binds the parallel axes to the position of tile number `tile`; tiles are in row-major
+    order."""
     code, quotient = indices.code, tile
     for number, axis in reversed(list(enumerate(kernel.axes))):
         if number == 0:

@@ -1,4 +1,4 @@
-"""Conditions on registers for the guards of an access."""
+"""Emits the conditions for the guards of an access."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from tcc.ir.tile import Guard
 
 @frozen
 class Mask:
-    """The active lanes: those where `scalar` (an i1) and `vector` hold; None is true.
+    """The lanes that are active: those for which both `scalar` (an i1) and `vector` hold.
 
-    `never`: no lane can be active.
+    A condition that is None counts as true. `never`: no lane can be active.
     """
 
     scalar: Reg | None = None
@@ -23,7 +23,7 @@ class Mask:
 
 
 def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask:
-    """Returns the lanes where all guards hold; guards are functions of `lane_of(chunk)`."""
+    """Returns the lanes for which all guards hold; the guards depend on `lane_of(chunk)`."""
     scalar: Reg | None = None
     vector: Reg | None = None
     for guard in guards:
@@ -37,7 +37,10 @@ def mask_of(indices: LlvmIndices, guards: Sequence[Guard], chunk: Chunk) -> Mask
 
 
 def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
-    """Returns the tests `index < extent` that are needed; extent None: no lane is active."""
+    """Returns the pairs (index, extent) of the tests `index < extent` that a guard needs.
+
+    An extent of None means that no lane is active.
+    """
     low, high = bounds(guard.index)
     tests: list[tuple[Index, Index | None]] = []
     room = bounds(guard.extent - 1 - guard.index)
@@ -53,10 +56,11 @@ def _tests(guard: Guard) -> list[tuple[Index, Index | None]]:
 def _test(
     indices: LlvmIndices, index: Index, extent: Index, chunk: Chunk
 ) -> tuple[Reg | None, Reg | None]:
-    """Returns `index < extent` as a condition for all lanes, or as one for each lane."""
+    """Returns `index < extent` as (condition for all lanes, condition for each lane); one is
+    None."""
     code = indices.code
     (lane,) = free_vars(lane_of(chunk))
-    difference = extent - index  # active where it is positive
+    difference = extent - index  # active if positive
     split = linear_in(difference, lane)
     slope = split and constant(split[0])
     if split and slope in (1, -1):
@@ -67,18 +71,21 @@ def _test(
 
 
 def _threshold(indices: LlvmIndices, split: tuple[Index, Index], chunk: Chunk) -> Reg:
-    """Returns `slope * lane + offset > 0` for a slope of 1 or -1, by one 32-bit compare."""
+    """Returns the lanes for which `slope * lane + offset > 0`, by one 32-bit compare.
+
+    The slope is 1 or -1, and `split` is (slope, offset).
+    """
     code, width = indices.code, chunk.width
     slope, offset = constant(split[0]), indices.emit(split[1])
 
     def make() -> Reg:
-        # Clamping keeps the comparison and makes the 32-bit form exact.
+        # Clamping does not change the result, and it makes the offset fit into 32 bits.
         raised = code.intrinsic("smax", offset, -width)
         clamped = code.convert("trunc", code.intrinsic("smin", raised, width), "i32")
         lanes = lane_consts(range(width), "i32")
-        if slope == -1:  # lane < offset
+        if slope == -1:  # condition: lane < offset
             return code.compare("icmp slt", lanes, code.splat(clamped, width))
-        negated = code.op("sub", 0, clamped)  # lane > -offset
+        negated = code.op("sub", 0, clamped)  # condition: lane > -offset
         return code.compare("icmp sgt", lanes, code.splat(negated, width))
 
     return code.remember(("threshold", offset, slope, width), make)

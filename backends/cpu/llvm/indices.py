@@ -1,4 +1,4 @@
-"""Index expressions as 64-bit integer code."""
+"""Emits index expressions as 64-bit integer code."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from tcc.backends.cpu.llvm.blocks import Chunk
-from tcc.backends.cpu.llvm.text import Code, Place, Reg, int_const, lane_consts
+from tcc.backends.cpu.llvm.text import Code, Reg, ReservedLine, int_const, lane_consts
 from tcc.ir.index import (
     Atom,
     Extremum,
@@ -25,21 +25,22 @@ from tcc.ir.index import (
     symbol,
 )
 
-# A place in front of a loop, and the values that are visible there.
-_Front: TypeAlias = tuple[Place, dict[str, Reg]]
+# A place in front of a loop, and the SSA values of variables that are visible there.
+_Front: TypeAlias = tuple[ReservedLine, dict[str, Reg]]
 _first = itemgetter(0)
 
 
 def lane_of(chunk: Chunk) -> Index:
-    """Returns the variable of the lanes of a chunk."""
+    """Returns the variable that numbers the lanes of a chunk."""
     return iterator("lane", chunk.count)
 
 
 class LlvmIndices:
-    """Emits indices; equal indices are computed once per dominating place.
+    """Emits indices; where an equal index dominates a place, its value is reused.
 
-    `values` holds the SSA value of each visible variable.  `steps` expresses loop variables as
-    `start + step * trip`, from which the simplifier derives their divisors.
+    `values` holds the SSA value of each visible variable. `steps` expresses loop variables as
+    `start + step * trip`; trip is the iteration number. The simplifier derives their divisors from
+    it.
     """
 
     def __init__(self, code: Code) -> None:
@@ -49,13 +50,16 @@ class LlvmIndices:
         self._fronts: list[_Front] = []
 
     def emit(self, index: Index) -> Reg:
-        """Returns the value of `index` as i64, as a vector where a variable is a vector."""
+        """Returns the value of `index` as i64; it is a vector if a variable is a vector."""
         if not index.terms:
             return int_const(index.const)
         return self.code.remember(("index", index), lambda: self._sum(index))
 
     def lanes(self, index: Index, chunk: Chunk) -> Reg:
-        """Returns `index` over `lane_of(chunk)` as a vector of i64; the last value fills up."""
+        """Returns `index` for each lane of `chunk`, as a vector of i64.
+
+        Lanes beyond the chunk repeat the last value.
+        """
         last = chunk.count - 1
         ramp = lane_consts([min(n, last) for n in range(chunk.width)], "i64")
         self.values[name := f"lane.{chunk.count}.{chunk.width}"] = ramp
@@ -64,7 +68,7 @@ class LlvmIndices:
         return self.code.splat(self.emit(index), chunk.width)
 
     def sharpen(self, index: Index) -> Index:
-        """Returns `index` with loop variables in terms of their trip numbers."""
+        """Returns `index` with each loop variable expressed by its iteration number."""
         return substitute(index, self.steps)
 
     def divisor(self, index: Index) -> int:
@@ -78,18 +82,22 @@ class LlvmIndices:
         return atom.divisor if step is None else self.divisor(step)
 
     @contextmanager
-    def in_loop(self, front: Place) -> Iterator[None]:
-        """Emits loop-invariant indices to the place `front` before the loop.
+    def in_loop(self, front: ReservedLine) -> Iterator[None]:
+        """While the context is open, loop-invariant indices are emitted to `front`, before the
+        loop.
 
         LLVM leaves invariant code in a loop whose addresses take many registers, and then spills
-        accumulators: blocks of five rows took 1.7 times as long as blocks of six."""
+        accumulators: blocks of five rows took 1.7 times as long as blocks of six.
+        """
         self._fronts.append((front, dict(self.values)))
         yield
         self._fronts.pop()
 
     def _depth(self, atoms: Iterable[Atom]) -> int:
-        """Returns the depth of the outermost loop that changes none of the `atoms`, else the number
-        of loops."""
+        """Returns the depth of the outermost loop that changes none of the `atoms`.
+
+        Returns the number of loops if all of them do.
+        """
         names = [v.name for atom in atoms for v in free_vars(of_atom(atom))]
         for depth, (_, values) in enumerate(self._fronts):
             if all(values.get(name) is self.values[name] for name in names):
@@ -97,13 +105,14 @@ class LlvmIndices:
         return len(self._fronts)
 
     def _outside(self, depth: int) -> AbstractContextManager[None]:
-        """Emits the code inside to the front of the loop at `depth`."""
+        """Emits the code inside to the place in front of the loop at `depth`."""
         if depth == len(self._fronts):
             return nullcontext()
         return self.code.at_place(self._fronts[depth][0])
 
     def _sum(self, index: Index) -> Reg:
-        """Emits the sum of the terms, each part in front of the loops that do not change it."""
+        """Emits the sum of the terms; each part goes in front of the loops that do not change
+        it."""
         depths = [self._depth(atoms) for atoms, _ in index.terms]
         acc: Reg | None = None
         for depth in sorted({*depths}):
@@ -157,7 +166,7 @@ class LlvmIndices:
     def _divide(self, num: Index, den: Index, what: str) -> Reg:
         low, low_den = bounds(num)[0], bounds(den)[0]
         by = self.emit(den)
-        # The division may stand before a loop without trips, where the divisor may be 0.
+        # The division may be emitted before a loop without iterations, where the divisor may be 0.
         if low_den is None or low_den < 1:
             by = self.code.intrinsic("smax", by, 1)
         a, b = self._same_width(self.emit(num), by)
@@ -166,7 +175,11 @@ class LlvmIndices:
         return self._floor(a, b, what)
 
     def _floor(self, a: Reg, b: Reg, what: str) -> Reg:
-        """Divides by a positive divisor, rounding down, with the help of the remainder's sign."""
+        """Returns the quotient `a // b` or the remainder `a % b`, rounded down; `b` is positive.
+
+        `what` is "rem" for the remainder. The sign of the truncated remainder says whether to
+        correct.
+        """
         code = self.code
         remainder = code.op("srem", a, b)
         below = code.compare("icmp slt", remainder, 0)

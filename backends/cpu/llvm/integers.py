@@ -1,7 +1,8 @@
-"""Integer functions: wrapping, never trapping.
+"""Integer functions that wrap and never trap.
 
-`div` truncates; `mod` has the divisor's sign, `rem` the dividend's.  A divisor of zero gives 0, and
-INT_MIN / -1 wraps.  Shifts by the width or more give the same as repeated shifts by one.
+`div` truncates. `mod` has the sign of the divisor, `rem` that of the dividend. A divisor of zero
+gives 0, and INT_MIN / -1 wraps. A shift by the width or more gives the same as repeated shifts by
+one.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ IntegerFunction = Callable[[Code, Reg, Reg, bool], Reg]
 
 
 def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """Returns the quotient, truncated; 0 for a divisor of zero."""
+    """Returns the truncated quotient, or 0 for a divisor of zero."""
     by_zero = code.compare("icmp eq", b, 0)
     if not signed:
         safe = code.select(by_zero, 1, b)
@@ -26,8 +27,8 @@ def divide(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 
 def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """Returns the remainder of truncated division; 0 for a divisor of zero."""
-    # A divisor of 1 gives remainder 0, which is right for -1 and defined for 0.
+    """Returns the remainder of truncated division, or 0 for a divisor of zero."""
+    # These divisors are replaced by 1, which gives 0: right for -1, and the defined result for 0.
     unsafe = code.compare("icmp eq", b, 0)
     if signed:
         unsafe = code.op("or", unsafe, code.compare("icmp eq", b, -1))
@@ -36,7 +37,7 @@ def remainder(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 
 def modulo(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """Returns the remainder of floor division; 0 for a divisor of zero."""
+    """Returns the remainder of floor division, or 0 for a divisor of zero."""
     leftover = remainder(code, a, b, signed)
     if not signed:
         return leftover
@@ -46,7 +47,10 @@ def modulo(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
 
 
 def power(code: Code, a: Reg, b: Reg, signed: bool) -> Reg:
-    """Returns `a ** b` by squaring, wrapping; for a negative exponent truncates the power."""
+    """Returns `a ** b`, computed by squaring and wrapped.
+
+    For a negative exponent, the exact power is truncated to an integer.
+    """
     name = f"tcc.ipow.{'s' if signed else 'u'}.{a.width}.{a.elem}"
     code.module.add(name, lambda: _power_function(code, name, a, signed))
     return code.emit(a.elem, a.width, f"call {a.type} @{name}({a}, {b})")
@@ -78,7 +82,7 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
     body.place("done")
     result = Reg(a.elem, a.width, "%result.next")
     if signed:
-        # |a| is one where a + 1 is 0 or 2.
+        # a is 1 or -1 if a + 1 is 2 or 0.
         is_one = body.compare("icmp ult", body.op("add", a, one), 3)
         is_one = body.op("and", is_one, body.compare("icmp ne", a, 0))
         is_whole = body.compare("icmp sge", b, 0)
@@ -89,7 +93,7 @@ def _power_function(code: Code, name: str, like: Reg, signed: bool) -> str:
 
 
 def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
-    """Shifts `a` by the unsigned count `b`; `opcode` is shl, lshr or ashr."""
+    """Returns `a` shifted by the unsigned count `b`; `opcode` is shl, lshr or ashr."""
     in_range = code.compare("icmp ult", b, int(a.elem[1:]))
     if opcode == "ashr":
         return code.op("ashr", a, code.select(in_range, b, int(a.elem[1:]) - 1))
@@ -98,7 +102,7 @@ def shift(code: Code, a: Reg, b: Reg, opcode: str) -> Reg:
 
 
 def sign(code: Code, a: Reg, signed: bool) -> Reg:
-    """Returns -1, 0 or 1."""
+    """Returns the sign of `a`: -1, 0 or 1."""
     is_nonzero = code.convert("zext", code.compare("icmp ne", a, 0), a.elem)
     if not signed:
         return is_nonzero

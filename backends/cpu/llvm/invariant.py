@@ -11,13 +11,13 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Stmt,
     Store,
     TileBuffer,
     TileKernel,
+    TileLoop,
     walk_statements,
 )
 
@@ -25,7 +25,7 @@ from tcc.ir.tile import (
 def same_for_all(kernel: TileKernel) -> int:
     """Returns how many of the body's first statements are the same in every tile.
 
-    Their effects are stores to scratch that no later statement overwrites.
+    Their only effects are stores to scratch that no later statement overwrites.
     """
     count = 0
     axes = frozenset(kernel.axes)
@@ -33,14 +33,14 @@ def same_for_all(kernel: TileKernel) -> int:
         count += 1
     while count and _stored(kernel.body[:count]) & _stored(kernel.body[count:]):
         count -= 1
-    # Values that stay in registers should live there as briefly as possible.
+    # A value in a register should have a short life, so the last statement counted must be a store.
     while count and not _stored(kernel.body[count - 1 : count]):
         count -= 1
     return count
 
 
 def _plain(statement: Stmt, axes: frozenset[Var]) -> bool:
-    """True where a statement uses no axis, stores to scratch alone and loads no results."""
+    """True if a statement depends on no axis, stores only to scratch and loads no results."""
     for node in walk_statements((statement,)):
         if any(axes.intersection(free_vars(i)) for i in _indices(node)):
             return False
@@ -56,7 +56,7 @@ def _stored(body: Sequence[Stmt]) -> set[TileBuffer]:
 
 
 def _indices(node: Stmt) -> Iterator[Index]:
-    """Yields the indices that a statement itself computes."""
+    """Yields the indices that a statement itself computes, without those of inner statements."""
     match node:
         case Load() | Store() | Prefetch():
             yield from node.indices
@@ -64,7 +64,7 @@ def _indices(node: Stmt) -> Iterator[Index]:
                 yield from (i for g in node.guards for i in (g.index, g.extent))
         case Compute():
             yield from index_values(node.body)
-        case Loop():
+        case TileLoop():
             yield from (node.start, node.stop)
         case If():
             yield from (node.lhs, node.rhs)

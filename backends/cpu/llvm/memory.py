@@ -1,10 +1,12 @@
-"""Addresses and loads of blocks; `stores.py` has the stores.
+"""Addresses and loads of blocks; stores are in `stores.py`.
 
 The flattened offset of an access has three parts: the offset of the row, address arithmetic that
-rows share, and what the lane number adds.  Lanes that step by one element become a vector access.
-Lanes that share an element become a scalar access.  All other lanes are accessed one by one.
-Memory of lanes that a guard turns off is not touched: scalars, and vectors that are off as a whole,
-read a constant instead; vectors with lanes of both kinds use a masked access.
+rows share, and the part that depends on the lane. Lanes that are one element apart become a vector
+access. Lanes that all read one element become a scalar access. Any other lanes are accessed one by
+one.
+
+The memory of lanes that a guard turns off is not touched. A scalar, or a vector that is off as a
+whole, reads a constant instead. A vector with lanes of both kinds uses a masked access.
 """
 
 from __future__ import annotations
@@ -49,13 +51,13 @@ from tcc.ir.tile import Block, Guard, Load, Prefetch, Store, TileBuffer, guards_
 from tcc.ir.types import DType
 from tcc.schedule.nest import FEW_APART
 
-_LINE = 64  # bytes; the alignment of constants, which suits every vector
-_WORTH_TRANSPOSING = 4  # the fewest lanes for which transposing beats gathering
+_LINE = 64  # bytes; the alignment of constants, which is enough for every vector
+_WORTH_TRANSPOSING = 4  # for fewer lanes, gathering is better than transposing
 
 
 @frozen
 class Environment:
-    """The state that statements share: indices, addresses of buffers, registers of blocks."""
+    """State that all statements share: indices, addresses of buffers, registers of blocks."""
 
     indices: LlvmIndices
     buffers: Mapping[TileBuffer, Reg]
@@ -64,7 +66,11 @@ class Environment:
 
 @dataclass(slots=True)
 class BlockAccess:
-    """One load or store: where the elements of a block lie and which are active."""
+    """One load or store: where the elements of a block lie, and which of them are active.
+
+    `offset` and `guards` depend on the block's lane variables (`lanes`). `bound` pairs each
+    data-dependent variable with the block that holds its values.
+    """
 
     indices: LlvmIndices
     base: Reg
@@ -91,7 +97,7 @@ class BlockAccess:
 
     @property
     def nontemporal(self) -> bool:
-        """True where whole lines are stored past the caches (nontemporal)."""
+        """True if stores of complete cache lines bypass the caches (nontemporal)."""
         return self.buffer in self.code.nontemporal
 
     def at(
@@ -99,8 +105,9 @@ class BlockAccess:
     ) -> tuple[Index, tuple[Guard, ...]]:
         """Returns the offset and the guards at `position`, with `last` as the last lane variable.
 
-        Data-dependent indices are bound to the lanes of `chunk`.  Without `chunk`, an index that
-        varies along the last axis stays a variable."""
+        Data-dependent indices are bound to the lanes of `chunk`. Without `chunk`, an index that
+        varies along the last axis stays a variable.
+        """
         values = [*map(const, position), last][: len(self.lanes)]
         mapping = dict(zip(self.lanes, values, strict=True))
         mapping |= self._bindings(position, last, chunk)
@@ -109,7 +116,10 @@ class BlockAccess:
     def _bindings(
         self, position: tuple[int, ...], last: Index, chunk: Chunk | None
     ) -> dict[Var, Index]:
-        """Returns the values of indirect variables, except along a last axis that is not bound."""
+        """Returns the values of the data-dependent variables.
+
+        A variable that varies along the last axis is left out if there is no `chunk`.
+        """
         result: dict[Var, Index] = {}
         for var, value in self.bound:
             var_chunk = chunk if last.terms else Chunk(last.const, 1, 1)
@@ -123,7 +133,7 @@ class BlockAccess:
                 reg = self._widened(reg, opcode)
             name = f"{var.name}.{row}.{var_chunk.start}.{reg.text}"
             self.indices.values[name] = reg
-            # The values of data are unknown, so guards on them are always tested.
+            # The range of the data is unknown, so guards on it are always tested.
             result[var] = symbol(name, -(1 << 63))
         return result
 
@@ -132,7 +142,10 @@ class BlockAccess:
         return self.code.remember(key, lambda: self.code.convert(opcode, reg, "i64"))
 
     def contiguous_axis(self) -> int | None:
-        """Returns the contiguous axis, where it is not the last one and a transposed load pays."""
+        """Returns the axis along which the block is contiguous in memory, or None.
+
+        None is also returned if it is the last axis, or if a transposed load does not pay.
+        """
         if not self._affine or not self.shape or self.shape[-1] < 2:
             return None
         if constant(self._coeffs[-1]) in (0, 1):
@@ -141,14 +154,17 @@ class BlockAccess:
         return next((n for n in axes if self.shape[n] >= _WORTH_TRANSPOSING), None)
 
     def dense_order(self) -> tuple[int, ...] | None:
-        """Returns an order of axes whose last two together are contiguous, where each alone is too
-        short for a vector; None where there is no order, or where another access is better."""
+        """Returns an order of the axes whose last two axes together are contiguous in memory.
+
+        Each of the two is too short for a vector. Returns None if there is no such order, or if
+        another access is better.
+        """
         if not self._affine or len(self.shape) < 2:
             return None
         *outer, short_axis, long_axis = range(len(self.shape))
         limit = FEW_APART
         if constant(self._coeffs[short_axis]) != 1:
-            # Four elements that are adjacent in registers too make a vector.
+            # With more elements, a transposed access (`contiguous_axis`) is better.
             short_axis, long_axis, limit = long_axis, short_axis, _WORTH_TRANSPOSING - 1
         if constant(self._coeffs[short_axis]) != 1 or not 1 < self.shape[short_axis] <= limit:
             return None
@@ -158,8 +174,11 @@ class BlockAccess:
         return order if all(self._follows(guard, order) for guard in self.guards) else None
 
     def _follows(self, guard: Guard, order: tuple[int, ...]) -> bool:
-        """Returns True for a guard that is constant along the last axis of `order` and steps by at
-        most one along the axis before it."""
+        """True if `merged` can express the guard.
+
+        The guard is constant along the last axis of `order`, and grows by at most one per step
+        along the axis before it.
+        """
         long_lane, short_lane = (self.lanes[n] for n in order[-2:])
         linear = linear_in(guard.index, long_lane)
         if linear is None or constant(linear[0]) not in (0, 1):
@@ -172,9 +191,11 @@ class BlockAccess:
         return (*outer, long * short)
 
     def merged(self, order: tuple[int, ...]) -> BlockAccess:
-        """Returns the access with the last two axes of `order`, a `dense_order`, as one axis.
+        """Returns the access with the last two axes of `order` (a `dense_order`) merged to one
+        axis.
 
-        Where `i = 2 * long + short`, `base + long < extent` is `2 * base + i < 2 * extent`.
+        With `i = 2 * long + short`, the guard `base + long < extent` becomes `2 * base + i < 2 *
+        extent`.
         """
         shape, count = self.merged_shape(order), self.shape[order[-1]]
         (*_, lane), long_lane = lanes(shape), self.lanes[order[-2]]
@@ -189,20 +210,22 @@ class BlockAccess:
         return BlockAccess(self.indices, self.base, self.buffer, shape, offset, guards, ())
 
     def mask(self, position: tuple[int, ...], chunk: Chunk) -> Mask:
-        """Returns the active lanes of a chunk."""
+        """Returns the active lanes of a chunk of the row `position`."""
         lane = lane_of(chunk) if chunk.width > 1 else const(0)
         _, guards = self.at(position, const(chunk.start) + lane)
         return mask_of(self.indices, guards, chunk)
 
     def pointer(self, offset: Index) -> Reg:
-        """Returns the address of an offset in elements."""
+        """Returns the address of the element at `offset`, which counts elements."""
         elem = memory_element(self.buffer.dtype)
         base = self.code.offset(self.base, self.indices.emit(offset - offset.const), elem)
         return self.code.offset(base, int_const(offset.const), elem)
 
     def alignment(self, offset: Index, width: int) -> int:
-        """Returns a power of two, in bytes, that divides the address of `offset`; at most the size
-        of an access to `width` elements."""
+        """Returns a power of two, in bytes, that divides the address of `offset`.
+
+        It is at most the size of an access to `width` elements.
+        """
         size = self.buffer.dtype.bytes
         divisor = self.indices.divisor(offset) * size
         bound = min(_LINE if self.nontemporal else self.buffer.align, _LINE, size * width)
@@ -211,28 +234,31 @@ class BlockAccess:
         return max(bound, 1)
 
     def fills_lines(self, position: tuple[int, ...]) -> bool:
-        """True where a row of the block fills aligned cache lines and no guard applies."""
+        """True if a row of the block fills complete cache lines and no guard applies."""
         row = last_axis(self.shape) * self.buffer.dtype.bytes
         if not self._affine or self.guards or row % _LINE:
             return False
         return self.alignment(self.at(position, const(0))[0], _LINE) == _LINE
 
     def lane_stride(self, chunk: Chunk) -> int | None:
-        """Returns the constant distance of neighbouring lanes, from 2 to FEW_APART elements; None
-        for any other distance, and where lanes may be off."""
+        """Returns the distance of neighbouring lanes if it is a constant from 2 to FEW_APART
+        elements.
+
+        Returns None for any other distance, and if lanes may be off.
+        """
         if not self._affine or self.guards or chunk.count < chunk.width:
             return None
         slope = constant(self._coeffs[-1])
         return slope if slope is not None and 1 < slope <= FEW_APART else None
 
     def constant_steps(self, position: tuple[int, ...], chunk: Chunk) -> bool:
-        """True where the distances between the lanes of a chunk are constants."""
+        """True if the distances between the lanes of a chunk are constants."""
         lane = lane_of(chunk)
         offset, first_offset = (self.at(position, const(chunk.start) + n)[0] for n in (lane, 0))
         return free_vars(offset - first_offset) == free_vars(lane)
 
     def step(self, position: tuple[int, ...], chunk: Chunk) -> int | None:
-        """Returns the distance of neighbouring lanes in elements where it is 0 or 1, else None."""
+        """Returns the distance of neighbouring lanes in elements if it is 0 or 1, else None."""
         if chunk.width == 1:
             return 1
         lane = lane_of(chunk)
@@ -261,7 +287,7 @@ _Node = TypeVar("_Node", Load, Store)
 
 
 def with_last(rank: int, axis: int) -> tuple[int, ...]:
-    """Returns the order of axes that moves `axis` to the end."""
+    """Returns the order of `rank` axes that moves `axis` to the end."""
     return (*(n for n in range(rank) if n != axis), axis)
 
 
@@ -277,12 +303,13 @@ def transposed(node: _Node, shape: tuple[int, ...], order: tuple[int, ...]) -> _
 
 
 def load(env: Environment, node: Load, scalars: bool) -> RegisterBlock:
-    """Loads a block; `scalars`: into one register for each element."""
+    """Returns a loaded block; with `scalars`, each element has a register of its own."""
     access = block_access(env, node, node.out.shape)
     axis = None if scalars else access.contiguous_axis()
     if axis is None:
         return _load_rows(node, access, scalars)
-    # Another axis is contiguous: load with it last, then transpose the block in registers.
+    # If another axis is contiguous, the block is loaded with it as the last axis and then
+    # transposed in registers.
     order = with_last(len(node.out.shape), axis)
     reordered = transposed(node, node.out.shape, order)
     shape = tuple(node.out.shape[n] for n in order)
@@ -329,7 +356,7 @@ def _load_chunk(
 def _gathered(
     access: BlockAccess, position: tuple[int, ...], chunk: Chunk, fill: bool | int | float
 ) -> Reg:
-    """Loads lanes from any addresses, which are computed as one vector."""
+    """Loads lanes from arbitrary addresses, which are computed as one vector."""
     code, dtype, width = access.code, access.buffer.dtype, chunk.width
     elem = memory_element(dtype)
     offset, guards = access.at(position, const(chunk.start) + lane_of(chunk), chunk)
@@ -355,9 +382,9 @@ def _load_strided(
     stride: int,
     fill: bool | int | float,
 ) -> Reg:
-    """Loads lanes that are `stride` elements apart from `stride` adjacent vectors.
+    """Loads lanes that are `stride` elements apart, by loading `stride` adjacent vectors.
 
-    The last vector ends with the last lane, so that no memory behind it is touched.
+    The last vector ends with the last lane, so that no memory after it is touched.
     """
     code, width = access.code, chunk.width
     offset, _ = access.at(position, const(chunk.start))
@@ -412,10 +439,11 @@ def _load_vector(
 
 
 def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, ...]:
-    """Returns the two registers of a masked access to 64-bit elements; () for other accesses.
+    """Returns the two half registers of a masked access to 64-bit elements, () for any other
+    access.
 
-    LLVM 22 would split this access while it selects instructions, and an assertion fails there if
-    the mask of one half is certainly false.
+    LLVM 22 would split this access while it selects instructions. An assertion fails there if the
+    mask of one half is certainly false.
     """
     width = access.code.module.profile.lanes(64)
     masked = mask.vector is not None or chunk.count < chunk.width
@@ -427,7 +455,7 @@ def registers_of(access: BlockAccess, mask: Mask, chunk: Chunk) -> tuple[Chunk, 
 
 
 def lane_mask(code: Code, mask: Mask, chunk: Chunk) -> Reg | None:
-    """Returns the mask of active lanes; None where one condition holds for all lanes."""
+    """Returns the mask of active lanes, or None if one condition holds for all lanes."""
     lanes_on = mask.vector
     if chunk.count < chunk.width:
         used_lanes = lane_consts([int(n < chunk.count) for n in range(chunk.width)], "i1")
@@ -445,14 +473,16 @@ def _active_pointer(
     active: Reg,
     fill: bool | int | float,
 ) -> Reg:
-    """Returns the address of `count` elements from lane `start` on; where `active` is false, that
-    of a constant with as many copies of `fill`."""
+    """Returns the address of `count` elements, starting at lane `start`.
+
+    Where `active` is false, it is the address of a constant: `count` copies of `fill`.
+    """
     code, dtype = access.code, access.buffer.dtype
     offset, guards = access.at(position, const(start))
     row_offset, row_guards = access.at(position, const(0))
     distance = constant(offset - row_offset)
     if distance == start and guards == row_guards:
-        # One select serves the whole row.
+        # One select is enough for all chunks of the row.
         row = last_axis(access.shape)
         base = _or_constant(code, active, access.pointer(row_offset), dtype, fill, row)
         return code.offset(base, int_const(start), memory_element(dtype))
@@ -477,7 +507,7 @@ def _or_constant(
 
 
 def masked_load(code: Code, fallback: Reg, pointer: Reg, mask: Reg, align: int) -> Reg:
-    """Loads the lanes of `mask` from memory and takes all others from `fallback`."""
+    """Loads the lanes for which `mask` holds; takes the other lanes from `fallback`."""
     name = f"llvm.masked.load.{mangled(fallback)}.p0"
     code.module.add(
         name, lambda: f"declare {fallback.type} @{name}(ptr, {mask.type}, {fallback.type})"
@@ -493,7 +523,7 @@ def masked_load(code: Code, fallback: Reg, pointer: Reg, mask: Reg, align: int) 
 
 
 def prefetch(env: Environment, node: Prefetch) -> None:
-    """Prefetches a cache line for reading or writing; an invalid address is harmless."""
+    """Prefetches a cache line for reading or writing; an invalid address does no harm."""
     code = env.indices.code
     rank = max((len(block.shape) for _, block in node.indirect), default=0)
     access = block_access(env, node, (1,) * rank)

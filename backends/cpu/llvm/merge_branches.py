@@ -1,10 +1,11 @@
-"""Merges the branches of a condition that differ in numbers alone.
+"""Merges the branches of a condition if they differ in numbers alone.
 
     if p < 2 { for k: 0..9 { load x[9*p + k] } }      ->  d = 0 where p < 2, else 1
     else     { for k: 0..8 { load x[8*p + k + 2] } }      for k: 0..9 - d {
                                                             load x[9*p + k + (2 - p)*d] }
 
-Tiles of a loop have two sizes.  Without the merge, each size would have a copy of all code in them.
+The tiles of a loop have two sizes. Without the merge, each size would have its own copy of the
+code.
 """
 
 from collections.abc import Sequence
@@ -22,20 +23,20 @@ from tcc.ir.index import (
     of_atom,
     substitute,
 )
-from tcc.ir.tile import Block, Guard, If, Loop, Stmt, defined_blocks, walk_statements
+from tcc.ir.tile import Block, Guard, If, Stmt, TileLoop, defined_blocks, walk_statements
 
 
 def merged(body: Sequence[Stmt], place: str = "d") -> tuple[Stmt, ...]:
-    """Returns `body` with each condition, whose branches differ in numbers alone, as one body.
+    """Returns `body` with the branches of each condition merged, if they differ in numbers alone.
 
-    The body stands in a loop of one trip, whose variable is the number of the branch.  The names
-    of these variables begin with `place`.
+    The merged body stands in a loop of one iteration; the loop's variable is the number of the
+    branch. The names of these variables begin with `place`.
     """
     return tuple(_merged(node, f"{place}.{n}") for n, node in enumerate(body))
 
 
 def _merged(node: Stmt, place: str) -> Stmt:
-    if isinstance(node, Loop):
+    if isinstance(node, TileLoop):
         return replace(node, body=merged(node.body, place))
     if not isinstance(node, If):
         return node
@@ -47,11 +48,11 @@ def _merged(node: Stmt, place: str) -> Stmt:
         return replace(node, then=then, otherwise=other)
     (var,) = free_vars(which)
     start = minimum(maximum(node.lhs - node.rhs + 1, 0), 1)
-    return Loop(var, start, start + 1, 1, (), (), body, (), ())
+    return TileLoop(var, start, start + 1, 1, (), (), body, (), ())
 
 
 class _DifferError(Exception):
-    """Two branches differ in more than numbers."""
+    """Raised if two branches differ in more than numbers."""
 
 
 class _CommonBody:
@@ -64,8 +65,8 @@ class _CommonBody:
         self._vars: dict[Var, Index] = {}
 
     def of(self, a: Any, b: Any) -> Any:
-        """Returns a statement, or a part of one, that equals `a` in the first branch and `b` in the
-        second.
+        """Returns a statement or a part of one that equals `a` in the first branch and `b` in
+        the second.
 
         Raises _DifferError if `a` and `b` differ in more than numbers.
         """

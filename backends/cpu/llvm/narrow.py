@@ -1,8 +1,8 @@
-"""Conversions of 8- and 4-bit floats and 4- and 2-bit integers between codes in memory and values
-in registers.
+"""Conversions of narrow types: 8- and 4-bit floats, 4- and 2-bit integers.
 
-Floats are converted by integer operations that move their fields to the fields of f32.  No denormal
-f32 occurs, with which processors are slow.  `tcc.ir.narrow` defines the formats.
+They convert between the bit patterns in memory (codes) and the values in registers. Integer
+operations move the fields of a float to the fields of f32. No f32 denormals occur, because CPUs are
+slow with them. `tcc.ir.narrow` defines the formats.
 """
 
 import math
@@ -11,12 +11,15 @@ from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.narrow import FORMATS, FloatFormat
 from tcc.ir.types import F8E4M3FN, F8E5M2, DType, DTypeKind
 
-_BIAS, _FRACTION = 127, 23  # of f32
+_BIAS, _FRACTION = 127, 23  # of f32: the exponent's bias, and the bits of the fraction
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """Returns the register value of a code in a byte; bits above the type's width are ignored."""
+    """Returns the value that a code in a byte stands for.
+
+    Bits above the width of the type are ignored.
+    """
     if not dtype.is_float:
         return wrapped(code, bits, dtype)
     if dtype in (F8E4M3FN, F8E5M2) and code.module.profile.converts_half:
@@ -27,7 +30,7 @@ def narrow_value(code: Code, bits: Reg, dtype: DType) -> Reg:
 
 
 def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
-    """Returns the code of a register value, in a byte: rounds an f32, truncates an integer."""
+    """Returns the code of a value, in a byte; an f32 is rounded, an integer truncated."""
     if not dtype.is_float:
         return code.op("and", value, (1 << dtype.bits) - 1)
     bits = code.bitcast(value, "i32")
@@ -39,14 +42,17 @@ def narrow_bits(code: Code, value: Reg, dtype: DType) -> Reg:
 
 
 def wrapped(code: Code, value: Reg, dtype: DType) -> Reg:
-    """Returns the value of the lowest `dtype.bits` bits of an integer."""
+    """Returns the lowest `dtype.bits` bits of an integer as a value of `dtype`."""
     spare = 8 - dtype.bits
     right_shift = "ashr" if dtype.kind is DTypeKind.INT else "lshr"
     return code.op(right_shift, code.op("shl", value, spare), spare)
 
 
 def _power(code: Code, wide: Reg) -> Reg:
-    """Returns 2**(code - bias), with f32's bias; the last code is NaN, the first a denormal."""
+    """Returns 2**(code - bias), with the bias of f32.
+
+    The largest code stands for NaN; the result of code 0 is a denormal f32.
+    """
     power = code.op("shl", wide, _FRACTION)
     lowest = code.compare("icmp eq", wide, 0)
     power = code.select(lowest, 1 << (_FRACTION - 1), power)
@@ -55,9 +61,9 @@ def _power(code: Code, wide: Reg) -> Reg:
 
 
 def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
-    """Converts a code to f16 and widens that by an instruction.
+    """Converts a code to f16, which an instruction then widens to f32.
 
-    f8e5m2 is the upper half of an f16.  f8e4m3fn has another bias than f16, so the result is
+    f8e5m2 is the upper half of an f16. f8e4m3fn has another bias than f16, so the result is
     multiplied by a power of two.
     """
     if dtype is F8E5M2:
@@ -66,11 +72,11 @@ def _half_value(code: Code, bits: Reg, dtype: DType) -> Reg:
         return code.convert("fpext", code.bitcast(half, "half"), "float")
     raised = code.convert("sext", bits, "i16")
     raised = code.op("shl", raised, 10 - FORMATS[dtype].fraction)
-    half = code.op("and", raised, ~0x4000)  # clears the second copy of the sign
+    half = code.op("and", raised, ~0x4000)  # clears the second copy of the sign bit
     value = code.convert("fpext", code.bitcast(half, "half"), "float")
     scale = 2.0 ** (15 - FORMATS[dtype].bias)
     value = code.op("fmul", value, scale)
-    # The value that the code of NaN would have as a number.
+    # The number that the code of NaN would stand for.
     size = code.intrinsic("fabs", value)
     last = FORMATS[dtype].value(FORMATS[dtype].nan)
     nan = code.compare("fcmp oeq", size, last)
@@ -82,7 +88,7 @@ def _float_value(code: Code, wide: Reg, narrow: FloatFormat) -> Reg:
     shift = _FRACTION - narrow.fraction
     raised = code.op("shl", size, shift)
     normal = code.op("add", raised, (_BIAS - narrow.bias) << _FRACTION)
-    # A denormal is its fraction behind a leading one, less the leading one.
+    # A leading one is put before the fraction of a denormal and then subtracted as a float.
     least_normal = 2.0 ** (1 - narrow.bias)
     with_one = code.op("add", raised, (_BIAS - narrow.bias + 1) << _FRACTION)
     with_one = code.bitcast(with_one, "float")
@@ -113,7 +119,8 @@ def _float_code(code: Code, bits: Reg, narrow: FloatFormat) -> Reg:
     rounded = code.op("add", code.op("add", size, (1 << (shift - 1)) - 1), odd)
     rebiased = code.op("sub", rounded, (_BIAS - narrow.bias) << _FRACTION)
     normal = code.op("lshr", rebiased, shift)
-    # Floats near `spacing` are one smallest denormal apart, so the addition rounds to denormals.
+    # Around `spacing`, neighbouring floats differ by the smallest denormal, so the addition rounds
+    # to denormals.
     spacing = 2.0 ** (1 - narrow.bias - narrow.fraction + _FRACTION)
     spacing_bits = (1 - narrow.bias - narrow.fraction + _FRACTION + _BIAS) << _FRACTION
     value = code.bitcast(size, "float")

@@ -1,4 +1,4 @@
-"""Reductions of register blocks, as trees of fixed shape."""
+"""Reductions of blocks in registers, as trees of fixed shape."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ from tcc.ir.expr import MONOIDS
 from tcc.ir.expr.scalar import Scalar
 from tcc.ir.tile import Reduce
 
-Parts = tuple[Reg, ...]  # one register for each component of the monoid
+Parts = tuple[Reg, ...]  # a register for each component of the monoid
 
 
 def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[RegisterBlock, ...]:
-    """Returns the results of a Reduce; the reduced axes have size one."""
+    """Returns the results of a Reduce statement; the reduced axes have size one."""
     monoid = MONOIDS[node.monoid]
     dtypes = tuple(v.dtype for v in values)
     tree = _Tree(code, monoid.combine(dtypes), monoid.identity(dtypes))
@@ -56,7 +56,7 @@ def reduce(code: Code, node: Reduce, values: Sequence[RegisterBlock]) -> tuple[R
 
 
 def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[RegisterBlock]:
-    """Returns `values` in the chunks of the first."""
+    """Returns `values` cut into the same chunks as the first of them."""
     first = values[0]
     if any(v.shape != first.shape for v in values):
         raise InternalError("the blocks of a reduction differ in shape", where="backends/cpu")
@@ -65,7 +65,7 @@ def _same_chunks(code: Code, values: Sequence[RegisterBlock]) -> Sequence[Regist
 
 @frozen
 class _Tree:
-    """Combines items by `bodies`; lanes that take no part hold `identity`."""
+    """Combines items with the scalars `bodies`; unused lanes hold `identity`."""
 
     code: Code
     bodies: Sequence[Scalar]
@@ -75,7 +75,7 @@ class _Tree:
         return combine(self.code, self.bodies, (*a, *b))
 
     def fold(self, items: Sequence[Parts]) -> Parts:
-        """Combines all items pairwise, neighbours first."""
+        """Returns the combination of all items, combined pairwise with their neighbours."""
         level = list(items)
         while len(level) > 1:
             pairs = [self._combine(a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
@@ -83,7 +83,7 @@ class _Tree:
         return level[0]
 
     def across(self, items: Sequence[Parts], counts: Sequence[int]) -> Parts:
-        """Combines the lanes of all items, of each item its first `counts` lanes."""
+        """Returns the combination of the lanes of all items; item n has `counts[n]` used lanes."""
         waiting = [self._padded(parts, n) for parts, n in zip(items, counts, strict=True)]
         width = max(parts[0].width for parts in waiting)
         folded = self.fold([p for p in waiting if p[0].width == width])

@@ -1,4 +1,4 @@
-"""Broadcasts, and permutations and reshapes of blocks in registers."""
+"""Broadcasts, permutations and reshapes of blocks in registers."""
 
 from collections.abc import Sequence
 from math import prod
@@ -16,11 +16,11 @@ from tcc.backends.cpu.llvm.blocks import (
 from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.tile import Broadcast, Relayout
 
-Place = tuple[int, int]  # a register of the source block and a lane of it
+Place = tuple[int, int]  # (register of the source block, lane in it)
 
 
 def broadcast(code: Code, node: Broadcast, value: RegisterBlock) -> RegisterBlock:
-    """Repeats `value` along its axes of size one."""
+    """Returns `value` repeated along its axes of size one."""
     shape = node.out.shape
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
     regs = tuple(
@@ -32,14 +32,14 @@ def broadcast(code: Code, node: Broadcast, value: RegisterBlock) -> RegisterBloc
 
 
 def relayout(code: Code, node: Relayout, value: RegisterBlock) -> RegisterBlock:
-    """Returns the result of a Relayout."""
+    """Returns the result of a Relayout statement."""
     return rearrange(code, value, node.order, node.out.shape)
 
 
 def rearrange(
     code: Code, value: RegisterBlock, order: tuple[int, ...], shape: tuple[int, ...]
 ) -> RegisterBlock:
-    """Permutes the axes of `value` by `order`, then reshapes it to `shape`."""
+    """Returns `value` with its axes permuted by `order`, then reshaped to `shape`."""
     chunks = vector_chunks(last_axis(shape), code.module.lanes)
     source_places = _source_places(order, value)
     rows = source_places.reshape(prod(shape[:-1]), last_axis(shape), 2)
@@ -57,7 +57,8 @@ def rearrange(
 
 
 def _source_places(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[np.int64]:
-    """Returns [register, lane] in `value` of each element of the result, shape (elements, 2)."""
+    """Returns (register, lane) in `value` of each element of the result, in an array (elements,
+    2)."""
     per_row = len(value.chunks)
     lanes = [(n, lane) for n, chunk in enumerate(value.chunks) for lane in range(chunk.count)]
     places = [(row * per_row + n, lane) for row in range(value.rows) for n, lane in lanes]
@@ -71,9 +72,10 @@ def _source_places(order: tuple[int, ...], value: RegisterBlock) -> npt.NDArray[
 def _transposes(
     code: Code, value: RegisterBlock, targets: Sequence[tuple[list[Place], int]]
 ) -> dict[int, Reg]:
-    """Computes, by number, the target registers that take one lane of each of many registers.
+    """Computes the target registers that take one lane from each of several source registers.
 
-    One transpose gives all targets that have the same source registers.
+    `targets` has for each target its source places and its width. Returns the registers by the
+    number of their target. One transpose computes all targets that have the same source registers.
     """
     groups: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
     for number, (places, width) in enumerate(targets):
@@ -93,14 +95,14 @@ def _transposes(
 
 
 def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
-    """Transposes `regs`: register n of the result holds lane n of all of them.
+    """Returns the transpose of `regs`: register n of the result holds lane n of all of them.
 
-    The number of registers and of lanes are powers of two.  A square takes log2(n) rounds of
+    The numbers of registers and of lanes are powers of two. A square takes log2(n) rounds of
     two-register shuffles: round b swaps bit b of an element's row with bit b of its lane.
     """
     rows, width = list(regs), regs[0].width
     while len(rows) > width:
-        # Narrow registers are joined in pairs: one shuffle then works on two squares.
+        # Narrow registers are joined in pairs, so that one shuffle works on two squares.
         pairs = [
             (g + n, g + width + n) for g in range(0, len(rows), 2 * width) for n in range(width)
         ]
@@ -127,7 +129,7 @@ def transpose(code: Code, regs: Sequence[Reg]) -> list[Reg]:
 
 
 def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -> Reg:
-    """Builds one register from lanes of several."""
+    """Returns a register of `width` lanes whose lanes come from several registers."""
     sources = list(dict.fromkeys(source for source, _ in places))
     identity = [(sources[0], n) for n in range(width)]
     if places == identity and regs[sources[0]].width == width:
@@ -149,7 +151,7 @@ def _collect(code: Code, regs: Sequence[Reg], places: list[Place], width: int) -
 
 
 def _spread(code: Code, reg: Reg, source: int, places: list[Place], width: int) -> Reg:
-    """Moves the lanes that come from register `source` to where the result has them."""
+    """Moves the lanes that come from register `source` to their places in the result."""
     lanes = [lane if s == source else -1 for s, lane in places]
     return code.shuffle(reg, None, lanes + [-1] * (width - len(lanes)))
 

@@ -18,12 +18,12 @@ from tcc.errors import InternalError
 from tcc.ir.expr.scalar import COMPARISONS, Apply, Cast, Const, Scalar
 from tcc.ir.types import BOOL, F16, F32, F64, DType, DTypeKind, integer_limits
 
-# Functions whose result is representable in a narrow float type if the arguments are.
+# Functions whose result a narrow float type can represent if it can represent the arguments.
 _EXACT = frozenset("max min neg abs sign floor ceil round trunc select rem".split())
 
 
 def emit_scalar(code: Code, node: Scalar, args: Sequence[Reg], width: int) -> Reg:
-    """Returns the value of `node` for values of its operands, all of `width` lanes."""
+    """Returns the value of `node`; `args` are the values of its operands, of `width` lanes each."""
     match node:
         case Const():
             return literal(node.value, node.dtype, width)
@@ -51,8 +51,10 @@ def _applied(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def joint_function(node: Apply) -> tuple[MathFunction, Scalar] | None:
-    """Returns a function that computes `node` with its argument, and the operand of both; else
-    None."""
+    """Returns a function that computes `node` and its argument together, and the operand of both.
+
+    Example: 1 + erf(x). Returns None for any other scalar.
+    """
     if node.function != "add" or node.dtype is not F32:
         return None
     for inner, other in (node.args, node.args[::-1]):
@@ -103,7 +105,7 @@ _BOOLEAN = MappingProxyType(
 
 
 def to_bool(code: Code, a: Reg) -> Reg:
-    """Returns i1: true where a value is not zero; NaN counts as nonzero."""
+    """Returns an i1 that is true if a value is not zero; NaN is not zero."""
     if a.elem in ("float", "double"):
         return code.compare("fcmp une", a, 0.0)
     return code.compare("icmp ne", a, 0)
@@ -165,15 +167,17 @@ def _float(code: Code, node: Apply, args: Sequence[Reg]) -> Reg:
 
 
 def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequence[Reg]) -> Reg:
-    if code.module.profile.arch != "x86-64":  # x86-64 has no instruction that gives NaN for NaN
+    # x86-64 has no instruction that returns NaN if an operand is NaN
+    if code.module.profile.arch != "x86-64":
         return code.intrinsic("maximum" if name == "max" else "minimum", *args)
     predicate = "fcmp ogt" if name == "max" else "fcmp olt"
-    # `x > y ? x : y` gives y when either is NaN, which is right if x cannot be NaN.
+    # `x > y ? x : y` gives y if either is NaN. This is right if x cannot be NaN.
     a, b = args
     for first, x, y in ((nodes[0], a, b), (nodes[1], b, a)):
         if isinstance(first, Const) and first.value == first.value:
             return code.select(code.compare(predicate, x, y), x, y)
-    # Reductions carry `a` from step to step: a NaN test of `b` alone stays off that chain.
+    # Reductions carry `a` from iteration to iteration, so the NaN test is made on `b`, which does
+    # not lengthen that chain.
     extremum = _extremum_instruction(code, name, b, a)
     if extremum is None:
         extremum = code.select(code.compare(predicate, b, a), b, a)
@@ -181,10 +185,10 @@ def _float_extremum(code: Code, name: str, nodes: Sequence[Scalar], args: Sequen
 
 
 def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
-    """Returns `x > y ? x : y` (or `<`) by one instruction of x86-64; None where there is none.
+    """Returns `x > y ? x : y` (or with `<`) as one instruction of x86-64, or None if there is none.
 
-    LLVM selects the instruction for a compare and a select, but not after it has merged them with
-    a test for NaN.
+    LLVM selects the instruction for a compare and a select, but not after it has merged them with a
+    test for NaN.
     """
     prefix = _EXTREMUM_PREFIX.get((x.elem, x.width))
     if prefix is None or prefix[1] > code.module.profile.vector_bits:
@@ -195,7 +199,7 @@ def _extremum_instruction(code: Code, name: str, x: Reg, y: Reg) -> Reg | None:
     return code.call(f"llvm.x86.{prefix[0]}.{name}.{kind}{tail}", x.elem, x.width, x, y, *rounding)
 
 
-# (element type, lanes) -> the instruction set and vector bits of the extremum instruction.
+# Maps (element type, lanes) to the instruction set and the vector bits of the extremum instruction.
 _EXTREMUM_PREFIX = MappingProxyType(
     {
         ("float", 4): ("sse", 128),
@@ -211,7 +215,7 @@ _EXTREMUM_PREFIX = MappingProxyType(
 def _float_sign(code: Code, a: Reg) -> Reg:
     signed_one = code.intrinsic("copysign", 1.0, a)
     nonzero = code.compare("fcmp one", a, 0.0)
-    # The sign of a zero or NaN is the argument itself.
+    # For a zero or NaN, the result is the argument itself.
     return code.select(nonzero, signed_one, a)
 
 
@@ -234,7 +238,7 @@ _FLOAT: Mapping[str, MathFunction] = MappingProxyType(
 
 
 def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
-    """Calls the C library's function `name`, for f32 or f64, for each lane."""
+    """Calls the C library's function `name` (of f32 or f64) for each lane."""
     return lane_by_lane(code, name + ("f" if args[0].elem == "float" else ""), args)
 
 
@@ -242,7 +246,10 @@ def per_lane(code: Code, name: str, args: Sequence[Reg]) -> Reg:
 
 
 def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
-    """Converts values: floats to integers truncate and saturate, and NaN gives 0."""
+    """Returns values of `source` converted to `target`.
+
+    Floats are truncated to integers and saturated; NaN gives 0.
+    """
     if source is target:
         return a
     if target is BOOL:
@@ -263,12 +270,16 @@ def convert(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 
 
 def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
-    """Truncates; values outside the type's range give its nearest limit, NaN gives 0."""
+    """Returns floats truncated to an integer type.
+
+    A value outside the type's range gives the nearest limit; NaN gives 0.
+    """
     low, high = integer_limits(target)
     if target.bits <= 16:
         return _to_narrow_integer(code, a, elem, low, high)
     truncated = code.to_integer(a, elem, "fptosi" if target.kind is DTypeKind.INT else "fptoui")
-    # The first float above the range is a power of two, so exact; below it lies `low` or less.
+    # `high` + 1 is a power of two and so exact as a float. Any smaller float truncates to at most
+    # `high`.
     over = code.compare("fcmp oge", a, high + 1)
     under = code.compare("fcmp ole", a, low)
     value = code.select(over, high, truncated)
@@ -277,9 +288,12 @@ def _to_integer(code: Code, a: Reg, elem: str, target: DType) -> Reg:
 
 
 def _to_narrow_integer(code: Code, a: Reg, elem: str, low: int, high: int) -> Reg:
-    """Like `_to_integer` where floats represent both limits: clamps the float before truncating."""
+    """Returns the same as `_to_integer`, for types whose limits are exact as floats.
+
+    It clamps the float before truncating.
+    """
     nan = None if low == 0 else code.compare("fcmp uno", a, a)
-    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN gives the first limit
+    for predicate, end in (("fcmp ogt", low), ("fcmp olt", high)):  # NaN becomes `low`
         a = code.select(code.compare(predicate, a, end), a, end)
     result = code.convert("trunc", code.convert("fptosi", a, "i32"), elem)
     return result if nan is None else code.select(nan, 0, result)
@@ -301,7 +315,10 @@ def _to_float(code: Code, a: Reg, source: DType, target: DType) -> Reg:
 
 
 def _to_odd(code: Code, exact: Reg, narrow: Reg) -> Reg:
-    """Rounds `exact` to odd in f32; rounding the result to f16 then equals one rounding to f16."""
+    """Returns `exact` (f64) rounded to odd in f32.
+
+    Rounding the result to f16 then gives the same as rounding `exact` to f16 at once.
+    """
 
     widened = code.convert("fpext", narrow, "double")
     bits = code.bitcast(narrow, "i32")

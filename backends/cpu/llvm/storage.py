@@ -1,8 +1,8 @@
 """Conversions between elements in memory and elements in registers.
 
-bool is a byte in memory (nonzero is true) and i1 in registers.  f16, bf16 and narrower floats are
-bits in memory, and in registers f32 values that the narrow type can represent.  Integers of less
-than a byte take a whole byte.
+bool is a byte in memory (nonzero is true) and i1 in registers. f16, bf16 and narrower floats are
+bits in memory; in registers they are f32 values that the narrow type can represent. An integer of
+less than a byte occupies a byte.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from tcc.passes.layout.weights import stored_bytes
 
 
 def memory_element(dtype: DType) -> str:
-    """Returns the LLVM type of one element in memory."""
+    """Returns the LLVM type of an element in memory."""
     if dtype is F32:
         return "float"
     if dtype is F64:
@@ -25,7 +25,7 @@ def memory_element(dtype: DType) -> str:
 
 
 def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """Converts a loaded value to a register value."""
+    """Returns a loaded value as a register value."""
     if dtype is BOOL:
         return code.compare("icmp ne", reg, 0)
     if dtype is F16:
@@ -38,7 +38,7 @@ def from_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """Converts a register value to its form in memory."""
+    """Returns a register value in its form in memory."""
     if dtype is BOOL:
         return code.convert("zext", reg, "i8")
     if dtype is F16:
@@ -52,7 +52,8 @@ def to_memory(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
-    """Rounds an f32 to a narrower float type, ties to even; other types stay as they are."""
+    """Returns an f32 rounded to a narrower float type (ties to even); for other types `reg`
+    itself."""
     if dtype.is_narrow:
         return narrow_value(code, narrow_bits(code, reg, dtype), dtype)
     if dtype is F16:
@@ -63,8 +64,8 @@ def round_to(code: Code, reg: Reg, dtype: DType) -> Reg:
 
 
 def _round_bf16(code: Code, reg: Reg) -> Reg:
-    # The conversion instructions flush denormals, so integers are used.  NaN has a case of its own,
-    # because the addition could carry its payload into infinity.
+    # The conversion instructions flush denormals, so integer operations are used. NaN is handled
+    # apart, because the addition could carry from its payload into the exponent.
     bits = code.bitcast(reg, "i32")
     odd = code.op("and", code.op("lshr", bits, 16), 1)
     up = code.op("add", code.op("add", bits, 0x7FFF), odd)

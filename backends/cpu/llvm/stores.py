@@ -33,16 +33,16 @@ from tcc.backends.cpu.llvm.text import Reg, mangled
 from tcc.ir.index import const
 from tcc.ir.tile import Store
 
-# A vector or an element of a block to store: access, row, chunk, block.
+# A vector or an element to store: access, position of its row, chunk, block.
 _Piece: TypeAlias = tuple[BlockAccess, tuple[int, ...], Chunk, RegisterBlock]
 
 
 def store(env: Environment, nodes: Sequence[Store]) -> None:
-    """Writes blocks one after the other.
+    """Writes blocks one after another.
 
-    If all parts are single elements, they are written in the order of memory: elements of a block
+    If all parts are single elements, they are written in the order of memory. Elements of a block
     may lie a page apart, and would evict each other's cache lines before the next block writes
-    there.  If blocks have several guards on symbolic sizes, one test decides whether all hold.
+    there. If there are several guards on symbolic sizes, a single test decides if all of them hold.
     """
     pieces = [piece for node in nodes for piece in _pieces(env, node)]
     if len(nodes) < 2:
@@ -68,7 +68,7 @@ def _write(pieces: Sequence[_Piece]) -> None:
 def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
     """Returns an i1 that is true if the guards of all `pieces` hold.
 
-    None where there are fewer than two tests, where a guard turns single lanes off, and where all
+    Returns None if there are fewer than two tests, if a guard turns single lanes off, or if all
     sizes are known.
     """
     if not any(guard.extent.terms for access, *_ in pieces for guard in access.guards):
@@ -83,9 +83,9 @@ def _all_hold(pieces: Sequence[_Piece]) -> Reg | None:
 
 
 def _in_order(pieces: list[_Piece]) -> list[_Piece]:
-    """Sorts `pieces` without guards into the order of memory if all are single elements.
+    """Returns `pieces` without guards in the order of memory, if all are single elements.
 
-    Pieces at constant distances are grouped; a group stands where its first piece stood.
+    Pieces at constant distances are sorted as a group, which stands where its first piece stood.
     """
     first_access = pieces[0][0]
     same_buffer = all(

@@ -1,8 +1,8 @@
-"""LLVM IR as text: typed values, one function's code, one module's shared parts.
+"""LLVM IR as text: typed values, the code of a function, the shared parts of a module.
 
-A `Reg` is an SSA value or a constant: element type, lanes, spelling.  A value of one lane is an
-LLVM scalar, any other is a vector.  `Code` appends instructions to a function and hands out names.
-`remember` shares a value with later code that the current place dominates.
+A `Reg` is an SSA value or a constant: element type, lanes, spelling. A value of one lane is an LLVM
+scalar; a value of several lanes is a vector. `Code` appends instructions to a function and hands
+out names. `remember` shares a value with later code that the current place dominates.
 """
 
 import struct
@@ -21,7 +21,7 @@ _T = TypeVar("_T")
 
 @frozen
 class Reg:
-    """A typed LLVM value: `width` lanes of `elem`; `text` is what follows the type."""
+    """A typed LLVM value with `width` lanes of type `elem`; `text` is the text after the type."""
 
     elem: str
     width: int
@@ -33,7 +33,7 @@ class Reg:
 
     @property
     def bytes(self) -> int:
-        """The size in memory, in bytes; not defined for i1."""
+        """The size in memory in bytes; undefined for i1."""
         return self.width * ({"float": 4, "double": 8}.get(self.elem) or int(self.elem[1:]) // 8)
 
     def __str__(self) -> str:
@@ -41,15 +41,16 @@ class Reg:
 
 
 @frozen
-class Place:
-    """An empty line of `lines` reserved for later code, and the `values` remembered there."""
+class ReservedLine:
+    """An empty line of `lines` that is reserved for later code, and the `values` remembered
+    there."""
 
     lines: list[str]
     line: int
     values: dict[Hashable, Any]
 
 
-# A value, or a number: a constant of the type of the other operand.
+# A value, or a number that becomes a constant of the type of the other operand.
 Operand: TypeAlias = Reg | float
 
 
@@ -80,7 +81,7 @@ def number(like: Reg, value: float) -> Reg:
 
 
 def _same_type(*operands: Operand) -> list[Reg]:
-    """Returns operands of one type, of which at least one is a value, as values."""
+    """Returns the operands as values of one type; at least one of them is a value already."""
     like = next(x for x in operands if isinstance(x, Reg))
     return [x if isinstance(x, Reg) else number(like, x) for x in operands]
 
@@ -92,7 +93,10 @@ def lane_consts(values: Sequence[int], elem: str) -> Reg:
 
 
 class LlvmModule:
-    """The parts that functions share: declarations, constants and helpers, each written once."""
+    """The parts that all functions of a module share: declarations, constants and helpers.
+
+    Each is written once.
+    """
 
     def __init__(self, target: Target) -> None:
         self.profile = target.profile
@@ -100,18 +104,19 @@ class LlvmModule:
 
     @property
     def lanes(self) -> int:
-        """The lanes of a vector of any element type: as many as 32-bit elements fit."""
+        """How many lanes a vector of any element type has: as many as 32-bit elements fit."""
         return self.profile.lanes(32)
 
     def add(self, name: str, make: Callable[[], str]) -> None:
         if name not in self._parts:
-            self._parts[name] = ""  # held while `make` runs, so that helpers may be recursive
+            # a placeholder while `make` runs, so that helpers may be recursive
+            self._parts[name] = ""
             self._parts[name] = make()
 
     def procedure(self, params: str, body: str) -> str:
-        """Returns the name of a function with these parameters and this body, without the return.
+        """Returns the name of an internal function with these parameters and this body.
 
-        Equal functions are one function.  It is not inlined.
+        The body has no return. Functions with equal texts are one function. It is not inlined.
         """
         name = f"tcc.{blake2b((params + body).encode(), digest_size=8).hexdigest()}"
         head = f"define internal void @{name}{params} noinline #0 {{\nentry:\n"
@@ -126,8 +131,8 @@ class Code:
     """The instructions of one function, in order."""
 
     def __init__(self, module: LlvmModule, nontemporal: Collection[object] = ()) -> None:
-        """`nontemporal` are the buffers whose stores go past the caches; they begin at a cache
-        line."""
+        """`nontemporal` are buffers that begin at a cache line and whose stores bypass the
+        caches."""
         self.module, self.nontemporal = module, nontemporal
         self.lines: list[str] = []
         self.label = "entry"
@@ -152,11 +157,11 @@ class Code:
         return self.emit(x.elem, x.width, f"{opcode} {x}, {y.text}")
 
     def negate(self, a: Reg) -> Reg:
-        """Returns a float with its sign changed."""
+        """Returns the negated float."""
         return self.emit(a.elem, a.width, f"fneg {a}")
 
     def compare(self, predicate: str, a: Operand, b: Operand) -> Reg:
-        """Compares two values; `predicate` includes the opcode: "fcmp ogt", "icmp slt"."""
+        """Compares two values; `predicate` includes the opcode, as in "fcmp ogt" or "icmp slt"."""
         x, y = _same_type(a, b)
         return self.emit("i1", x.width, f"{predicate} {x}, {y.text}")
 
@@ -168,12 +173,12 @@ class Code:
         return self.emit(elem, a.width, f"{opcode} {a} to {vector_type(elem, a.width)}")
 
     def bitcast(self, a: Reg, elem: str) -> Reg:
-        """Returns the same bits as elements of type `elem`, of the same size."""
+        """Returns the same bits as elements of type `elem`, which has the same size."""
         return self.convert("bitcast", a, elem)
 
     def to_integer(self, a: Reg, elem: str, opcode: str = "fptosi") -> Reg:
-        """Truncates `a` to an integer; if `a` does not fit or is NaN, the result is arbitrary but
-        fixed.
+        """Returns `a` truncated to an integer; an `a` that does not fit, or NaN, gives a fixed
+        arbitrary value.
 
         The saturating intrinsics have no vector form on x86, so callers that need saturation add
         selects.
@@ -182,7 +187,7 @@ class Code:
         return self.emit(elem, a.width, f"freeze {raw}")
 
     def intrinsic(self, name: str, *operands: Operand) -> Reg:
-        """Calls the overloaded intrinsic `llvm.NAME`; the result has the type of the first
+        """Calls the overloaded intrinsic `llvm.NAME`; its result has the type of the first
         operand."""
         args = _same_type(*operands)
         suffix = mangled(args[0])
@@ -200,7 +205,7 @@ class Code:
     def fma(self, a: Operand, b: Operand, c: Operand) -> Reg:
         """Returns `a * b + c`, rounded once.
 
-        f32 without an FMA instruction is computed in f64.  It is then rounded twice, which differs
+        f32 without an FMA instruction is computed in f64 and so rounded twice. The result differs
         only if the f64 sum is halfway between two f32.
         """
         args = _same_type(a, b, c)
@@ -228,7 +233,7 @@ class Code:
         return self.shuffle(vector, None, (0,) * width)
 
     def any_lane(self, mask: Reg) -> Reg:
-        """Returns i1: true where a condition holds in at least one lane."""
+        """Returns an i1 that is true if a condition holds in at least one lane."""
         if mask.width == 1:
             return mask
         return self.call(f"llvm.vector.reduce.or.v{mask.width}i1", "i1", 1, mask)
@@ -244,7 +249,8 @@ class Code:
     def gather(self, scalars: Sequence[Reg], width: int) -> Reg:
         """Returns the vector of `scalars`; further lanes up to `width` are zero.
 
-        Undefined lanes could become arguments of functions or conditions of branches.
+        They must not be undefined, because lanes become arguments of functions and conditions of
+        branches.
         """
         elem = scalars[0].elem
         if width == 1:
@@ -256,7 +262,8 @@ class Code:
         return vector
 
     def shuffle(self, a: Reg, b: Reg | None, lanes: Sequence[int]) -> Reg:
-        """Selects lanes by number from those of `a` followed by those of `b`; -1 is undefined."""
+        """Returns lanes selected by number from those of `a` followed by those of `b`; -1 is
+        undefined."""
         second = Reg(a.elem, a.width, "poison") if b is None else b
         if len(lanes) == 1:
             return self.extract(a if lanes[0] < a.width else second, lanes[0] % a.width)
@@ -285,10 +292,10 @@ class Code:
         allocation = [f"  %stack = alloca [{self._stack} x i8], align 64"] if self._stack else []
         return "\n".join((*allocation, *self.lines))
 
-    # ---- control -------------------------------------------------------------------------------
+    # ---- control flow ----------------------------------------------------------------------------
 
     def fresh(self, stem: str) -> str:
-        """Returns a new label."""
+        """Returns a label that is not in use; it begins with `stem`."""
         self._count += 1
         return f"{stem}{self._count}"
 
@@ -304,8 +311,10 @@ class Code:
 
     @contextmanager
     def when(self, cond: Reg | None, stem: str) -> Iterator[None]:
-        """Runs the code inside only if `cond` holds (None: always); later code cannot use its
-        values."""
+        """Runs the code inside only if `cond` holds (None: always).
+
+        Code after it cannot use the values that are computed inside.
+        """
         if cond is None:
             yield
             return
@@ -319,7 +328,8 @@ class Code:
 
     @contextmanager
     def repeat(self, times: Reg) -> Iterator[Reg]:
-        """Loops `times` times (at least once) over the code inside; yields the counter, from 0."""
+        """Emits a loop of `times` (at least one) iterations around the code inside; yields the
+        counter."""
         name, entry_label = self.fresh("repeat"), self.label
         self.jump(name)
         self.place(name)
@@ -338,7 +348,7 @@ class Code:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forgets at its end the values that were remembered inside."""
+        """Forgets, when it ends, the values that were remembered inside."""
         before = len(self._known)
         try:
             yield
@@ -346,14 +356,15 @@ class Code:
             while len(self._known) > before:
                 self._known.popitem()
 
-    def keep_place(self) -> Place:
-        """Reserves the current place for later code."""
+    def keep_place(self) -> ReservedLine:
+        """Reserves the current place for code that is emitted later."""
         self.lines.append("")
-        return Place(self.lines, len(self.lines) - 1, dict(self._known))
+        return ReservedLine(self.lines, len(self.lines) - 1, dict(self._known))
 
     @contextmanager
-    def at_place(self, place: Place) -> Iterator[None]:
-        """Appends the code inside to `place`; it can use only values that are remembered there."""
+    def at_place(self, place: ReservedLine) -> Iterator[None]:
+        """Emits the code inside to `place`; the code can use only values that are remembered
+        there."""
         current = self.lines, self._known
         self.lines, self._known = [], place.values
         yield
@@ -361,7 +372,7 @@ class Code:
         place.lines[place.line] = "\n".join(filter(None, (place.lines[place.line], *new_lines)))
 
     def remember(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Returns the value of `key`; calls `make` if no dominating place has the value."""
+        """Returns the value of `key`; calls `make` if no dominating place has remembered it."""
         if key not in self._known:
             self._known[key] = make()
         value: _T = self._known[key]
@@ -369,6 +380,6 @@ class Code:
 
 
 def mangled(value: Reg) -> str:
-    """Returns the type of a value as it stands in names of intrinsics."""
+    """Returns the type of a value as names of intrinsics spell it."""
     short = {"float": "f32", "double": "f64"}.get(value.elem, value.elem)
     return short if value.width == 1 else f"v{value.width}{short}"

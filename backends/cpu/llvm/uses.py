@@ -1,4 +1,4 @@
-"""Chooses the form of blocks in registers: one element each, or words of neighbours."""
+"""Chooses how blocks are held in registers: as single elements, or as words of neighbours."""
 
 from collections.abc import Sequence
 
@@ -10,21 +10,23 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
     Stmt,
     Store,
     Sync,
+    TileLoop,
     walk_statements,
 )
 from tcc.target import Profile
 
 
 def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
-    """Returns the blocks whose every use in `body` repeats single elements; these are best loaded
-    as scalars."""
+    """Returns the blocks whose every use in `body` repeats single elements over lanes.
+
+    It is best to load them as scalars.
+    """
     scalar_only: dict[Block, bool] = {}
     for node in walk_statements(body):
         scalars = scalar_operands(node) if isinstance(node, Contract) else ()
@@ -34,7 +36,7 @@ def blocks_as_scalars(body: Sequence[Stmt]) -> frozenset[Block]:
 
 
 def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
-    """Returns the loaded blocks that only contractions of words use."""
+    """Returns the loaded blocks that are used only by contractions of words."""
     statements = list(walk_statements(body))
     loaded = {node.out for node in statements if isinstance(node, Load)}
     contractions = [
@@ -51,11 +53,11 @@ def blocks_as_words(body: Sequence[Stmt], profile: Profile) -> frozenset[Block]:
 
 
 def _operands(node: Stmt) -> tuple[Block, ...]:
-    """Returns the blocks that a statement itself uses."""
+    """Returns the blocks that a statement itself uses, without the uses of inner statements."""
     match node:
         case Contract():
             return node.acc, node.a, node.b
-        case Loop():
+        case TileLoop():
             return *node.inits, *node.yields
         case Compute():
             return node.args

@@ -1,4 +1,4 @@
-"""Building blocks of the vector functions, and one shared copy of each function and width."""
+"""Building blocks of the vector math functions, and one shared copy of each function and width."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,7 +8,7 @@ MathFunction = Callable[..., Reg]
 
 
 def shared(body: MathFunction) -> MathFunction:
-    """Makes `body` a function of the module, written once for each width and always inlined."""
+    """Returns `body` as a function of the LLVM module: one for each width, always inlined."""
 
     def emit(code: Code, *args: Reg) -> Reg:
         like = args[0]
@@ -40,7 +40,7 @@ def polynomial(code: Code, x: Reg, coefficients: Sequence[float]) -> Reg:
 
 
 def clamp(code: Code, x: Reg, low: float | None, high: float | None) -> Reg:
-    """Returns `x` clamped to bounds; NaN stays NaN."""
+    """Returns `x` clamped to the bounds (None: no bound); NaN stays NaN."""
     for predicate, bound in (("fcmp olt", low), ("fcmp ogt", high)):
         if bound is not None:
             x = code.select(code.compare(predicate, x, bound), bound, x)
@@ -54,7 +54,7 @@ def magnitude(code: Code, x: Reg) -> Reg:
 def lane_by_lane(code: Code, symbol: str, args: Sequence[Reg]) -> Reg:
     """Calls the C library's function `symbol` for each lane."""
     width = args[0].width
-    if width > 1:  # unused lanes may be undefined, but arguments must not be
+    if width > 1:  # unused lanes may be undefined, but arguments of functions must not be
         args = [code.emit(arg.elem, width, f"freeze {arg}") for arg in args]
     lanes = [
         code.call(symbol, args[0].elem, 1, *(code.extract(arg, n) for arg in args))

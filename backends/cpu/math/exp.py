@@ -1,7 +1,7 @@
 """Exponentials of f32 vectors.
 
-exp(x) = 2**n * exp(r) with n the nearest integer to x/ln2; r = x - n ln2 in two parts, |r| < 0.35.
-Polynomials are minimax fits of (exp(r) - 1 - r) / r**2.
+exp(x) = 2**n * exp(r), with n the integer nearest to x/ln2 and r = x - n ln2, so |r| < 0.35. ln2 is
+subtracted in two parts. The polynomials are minimax fits of (exp(r) - 1 - r) / r**2.
 """
 
 import math
@@ -9,12 +9,12 @@ import math
 from tcc.backends.cpu.llvm.text import Code, Reg, int_const
 from tcc.backends.cpu.math.code import clamp, magnitude, polynomial, shared
 
-# ln2 in two parts; the first has few bits, so that n times it is exact.
+# ln2 in two parts; the first has few bits, so that its product with n is exact.
 _LN2_HIGH = 0.693359375
 _LN2_LOW = math.log(2) - _LN2_HIGH
-# Adding it to |x| < 2**22 leaves the nearest integer in the last bits of the sum.
+# Adding this to |x| < 2**22 leaves the nearest integer in the last bits of the sum.
 _ROUNDING = 1.5 * 2.0**23
-# The errors are below a twentieth of an ULP of exp(r), and of expm1(r) for small r.
+# The fits are exact to a twentieth of an ULP of exp(r), and of expm1(r) for small r.
 _EXP = (0.49999994, 0.16666521, 0.04166839, 0.0083687315, 0.0013814569)
 _EXPM1 = (0.5, 0.16666667, 0.041666254, 0.0083332621, 0.0013947199, 0.00019919904)
 
@@ -31,7 +31,7 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
     """Returns `x * 2**exponent` for an i32 exponent in [-252, 254], rounded once."""
     if code.module.profile.scales_by_exponent and x.width > 1:
         return code.intrinsic("ldexp", x, exponent)
-    # There are two factors, as one could overflow where the result does not.
+    # There are two factors, because one factor could overflow although the result does not.
     half = code.op("ashr", exponent, 1)
     other_half = code.op("sub", exponent, half)
     return code.op(
@@ -40,11 +40,11 @@ def scale(code: Code, x: Reg, exponent: Reg) -> Reg:
 
 
 def _scale_by(code: Code, x: Reg, n: Reg) -> Reg:
-    """Returns `x * 2**n` for a whole number n in [-252, 254], rounded once."""
+    """Returns `x * 2**n` for a float n with an integer value in [-252, 254], rounded once."""
     suffix = {4: "128", 8: "256", 16: "512"}.get(x.width)
     if suffix is None or not code.module.profile.scales_by_exponent:
         return scale(code, x, _integer(code, n))
-    # LLVM has no generic intrinsic whose exponent is a float.
+    # LLVM's generic intrinsic has an integer exponent, this one a float.
     all_lanes = [int_const(-1, "i16" if x.width == 16 else "i8")]
     rounding = [int_const(4, "i32")] if x.width == 16 else []
     name = f"llvm.x86.avx512.mask.scalef.ps.{suffix}"
@@ -63,13 +63,14 @@ def _integer(code: Code, n: Reg) -> Reg:
 
 @shared
 def exp(code: Code, x: Reg) -> Reg:
-    """At most 1 ULP off (measured 0.98); denormal results, overflow and NaN are right.
+    """Returns exp(x) with an error of at most 1 ULP (measured: 0.98).
 
-    Lanes that round to 0, such as masked scores, are not computed: processors take ten times as
-    long for a vector with denormal results.
+    Denormal results, overflow and NaN are right. Lanes whose result rounds to 0, such as masked
+    scores, are not computed: CPUs take ten times as long for a vector with denormal results.
     """
     is_nonzero = code.compare("fcmp uge", x, -104.0)
-    if not code.module.profile.scales_by_exponent:  # else the last instruction leaves lanes out
+    # otherwise the last instruction leaves these lanes out
+    if not code.module.profile.scales_by_exponent:
         x = code.select(is_nonzero, x, 0.0)
     return code.select(is_nonzero, exp_between(code, clamp(code, x, None, 89.0)), 0.0)
 
@@ -82,7 +83,10 @@ def exp_between(code: Code, x: Reg) -> Reg:
 
 @shared
 def expm1(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.37), small arguments and signed zeros included."""
+    """Returns exp(x) - 1 with an error of at most 2 ULP (measured: 1.37).
+
+    This holds for small arguments and signed zeros too.
+    """
     bounded = clamp(code, x, -30.0, 89.0)
     n, r = _reduced(code, bounded)
     small = code.fma(polynomial(code, r, _EXPM1), code.op("fmul", r, r), r)  # exp(r) - 1

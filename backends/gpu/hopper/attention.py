@@ -28,7 +28,7 @@ from tcc.backends.gpu.hopper.tensor_maps import tensor_map
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import bounds, free_vars
-from tcc.ir.tile import Block, Contract, Loop, Reduce, Relayout, Stmt, TileBuffer
+from tcc.ir.tile import Block, Contract, Reduce, Relayout, Stmt, TileBuffer, TileLoop
 
 WARPS = 4  # of a warpgroup
 _STEPS = (4, 3, 2)
@@ -146,7 +146,7 @@ class _Attends(WarpPart[AttentionKernel]):
         else:
             super()._statement(node)
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         writer = self._writer
         names = [
             writer.define(block.name, self._blocks[init].text).text
@@ -163,7 +163,7 @@ class _Attends(WarpPart[AttentionKernel]):
         for block, name in zip(node.results, names, strict=True):
             self._blocks[block] = PyExpr(name, writer.depth)
 
-    def _steps(self, node: Loop, names: Sequence[str]) -> None:
+    def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
         """Prints the first step's shares; then for each step its shares and the second matmul of
         the previous step; then the second matmul of the last step.
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from tcc.backends.gpu.hopper.boxes import Operand, aligned_buffers, around_loop, operand_of
+from tcc.backends.gpu.hopper.boxes import BoxOperand, aligned_buffers, around_loop, operand_of
 from tcc.frozen import frozen
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, substitute_indices
 from tcc.ir.index import Index, Substitution, Var, free_vars, iterator, substitute
@@ -21,13 +21,13 @@ from tcc.ir.tile import (
     Contract,
     Guard,
     Load,
-    Loop,
     MemorySpace,
     Reduce,
     Relayout,
     Stmt,
     Store,
     TileKernel,
+    TileLoop,
     lanes,
     walk_statements,
 )
@@ -50,11 +50,11 @@ class AttentionKernel:
 
     kernel: TileKernel
     before: tuple[Stmt, ...]
-    loop: Loop
+    loop: TileLoop
     after: tuple[Stmt, ...]
-    queries: Operand
-    keys: Operand
-    values: Operand
+    queries: BoxOperand
+    keys: BoxOperand
+    values: BoxOperand
     scores: Contract
     mixed: Contract
     shares: tuple[Stmt, ...]
@@ -106,14 +106,14 @@ def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
     return None
 
 
-def _starts_at_zero(before: Sequence[Stmt], loop: Loop, mixed: Contract) -> bool:
+def _starts_at_zero(before: Sequence[Stmt], loop: TileLoop, mixed: Contract) -> bool:
     """True where the accumulator of the second matmul is zero before the first step."""
     starts = zip(loop.inits, loop.yields, strict=True)
     return all(_zeros(before, init) for init, result in starts if result is mixed.out)
 
 
 def _split(
-    loop: Loop, mixed: Contract, statements: Sequence[Stmt]
+    loop: TileLoop, mixed: Contract, statements: Sequence[Stmt]
 ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
     """Splits `statements` into those that do not need the accumulator of the second matmul, and
     those that rescale it; None where the shares need it, or where it reaches the next step on
@@ -248,7 +248,7 @@ class _Halves:
                 mapping = self._lanes(node.out)
             case Store():
                 mapping = self._lanes(node.block)
-            case Contract() | Reduce() | Relayout() | Loop():
+            case Contract() | Reduce() | Relayout() | TileLoop():
                 mapping = {}
             case _:
                 self._refused = True

@@ -13,7 +13,7 @@ from math import gcd, prod
 
 from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
-from tcc.ir.tile import Guard, Load, Loop, Stmt, Store, TileBuffer, TileKernel, lanes
+from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
 # Limits of the engine: the unit of strides and addresses in bytes, the most positions of a box
 # along an axis, and the bound of a tensor's sizes.
@@ -36,7 +36,7 @@ class Box:
 
 
 @frozen
-class Operand:
+class BoxOperand:
     """An operand that the engine loads: its load, and the load's box."""
 
     load: Load
@@ -47,11 +47,11 @@ class Operand:
         return prod(self.box.shape) * self.load.out.dtype.bytes
 
 
-def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> Operand | None:
+def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> BoxOperand | None:
     """Returns the load as an operand, where it is a box of one of the `aligned` buffers; else
     None."""
     box = box_of(load) if load is not None and load.buffer in aligned else None
-    return None if load is None or box is None else Operand(load, box)
+    return None if load is None or box is None else BoxOperand(load, box)
 
 
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
@@ -59,12 +59,12 @@ def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBu
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 
 
-def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], Loop, tuple[Stmt, ...]] | None:
+def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[Stmt, ...]] | None:
     """Returns the statements before the only loop of a kernel, the loop, and those after it.
 
     None where the kernel has symbolic sizes or another number of loops.
     """
-    loops = [node for node in kernel.body if isinstance(node, Loop)]
+    loops = [node for node in kernel.body if isinstance(node, TileLoop)]
     if kernel.sizes or len(loops) != 1:
         return None
     at = kernel.body.index(loops[0])

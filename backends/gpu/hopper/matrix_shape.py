@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from tcc.backends.gpu.hopper.boxes import (
     Box,
-    Operand,
+    BoxOperand,
     aligned_buffers,
     around_loop,
     box_of,
@@ -23,12 +23,12 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    Loop,
     MemorySpace,
     Stmt,
     Store,
     TileBuffer,
     TileKernel,
+    TileLoop,
 )
 from tcc.ir.types import BF16, F16, F32
 
@@ -46,10 +46,10 @@ class MatrixKernel:
     """
 
     kernel: TileKernel
-    loop: Loop
+    loop: TileLoop
     contract: Contract
-    a: Operand
-    b: Operand
+    a: BoxOperand
+    b: BoxOperand
     after: tuple[Stmt, ...]
     boxes: tuple[tuple[Store, Box], ...]
 
@@ -76,7 +76,7 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
     return MatrixKernel(kernel, loop, contract, a, b, after, boxes)
 
 
-def _matmul(loop: Loop) -> Contract | None:
+def _matmul(loop: TileLoop) -> Contract | None:
     """Returns the matmul, if the loop only loads its operands and accumulates it; else None."""
     match loop.body:
         case (Load(), Load(), Contract(a=a, b=b) as node):
@@ -86,7 +86,7 @@ def _matmul(loop: Loop) -> Contract | None:
     return None
 
 
-def _is_zero(before: Sequence[Stmt], loop: Loop) -> bool:
+def _is_zero(before: Sequence[Stmt], loop: TileLoop) -> bool:
     """True where the only statement before the loop sets the accumulator to zero."""
     match before:
         case (Compute(body=Const(value=0)) as node,):
@@ -106,7 +106,7 @@ def _is_epilogue(after: Sequence[Stmt]) -> bool:
     return any(isinstance(node, Store) for node in after)
 
 
-def _fits(contract: Contract, loop: Loop) -> bool:
+def _fits(contract: Contract, loop: TileLoop) -> bool:
     rows, columns = contract.out.shape
     start, stop = as_int(loop.start), as_int(loop.stop)
     if start is None or stop is None or (stop - start) // loop.step < _LEAST_TRIPS:

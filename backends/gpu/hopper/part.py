@@ -10,14 +10,14 @@ from math import prod
 from typing import Generic, Protocol, TypeVar
 
 from tcc.backends.artifact.gpu_binaries import TensorMap
-from tcc.backends.gpu.hopper.boxes import Box, Operand
+from tcc.backends.gpu.hopper.boxes import Box, BoxOperand
 from tcc.backends.gpu.triton.dtypes import type_name
 from tcc.backends.gpu.triton.indices import TritonIndices, VaryingAxes, index_type
 from tcc.backends.gpu.triton.print import Printer
 from tcc.backends.gpu.triton.writer import PyExpr
 from tcc.frozen import frozen
 from tcc.ir.expr import known_extent
-from tcc.ir.tile import Loop, TileBuffer, TileKernel
+from tcc.ir.tile import TileBuffer, TileKernel, TileLoop
 
 HEADER = """import triton.language
 import triton.experimental.gluon.language as tl
@@ -66,7 +66,7 @@ def allocated(name: str, dtype: str, shape: Sequence[int], layout: str) -> str:
     return f"    {name} = tl.allocate_shared_memory({dtype}, {list(shape)}, {layout})"
 
 
-def ring(name: str, count: int, operand: Operand) -> str:
+def ring(name: str, count: int, operand: BoxOperand) -> str:
     """Returns the line that allocates `count` buffers for an operand, in the layout of its map."""
     dtype, shape = type_name(operand.load.out.dtype), (count, *operand.box.shape)
     return allocated(f"{name}_ring", dtype, shape, f"{name}_map.layout")
@@ -160,10 +160,12 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape=[16, {columns}, 16]")
         line(")")
 
-    def _bind_counter(self, loop: Loop, counter: str) -> None:
+    def _bind_counter(self, loop: TileLoop, counter: str) -> None:
         self._indices.bind(loop.var, PyExpr(counter, self._writer.depth))
 
-    def _copy(self, operands: Mapping[str, Operand], prefix: str, number: str, phase: str) -> None:
+    def _copy(
+        self, operands: Mapping[str, BoxOperand], prefix: str, number: str, phase: str
+    ) -> None:
         """Fills the buffers `number` of the operands' rings.
 
         The operands share barriers, whose names begin with `prefix`.

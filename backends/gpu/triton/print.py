@@ -1,6 +1,6 @@
 """Prints block kernels as Triton: one readable function, the same for all devices.
 
-    blocks are tensors, lanes `tl.arange`, guards masks, a Contract `tl.dot`, a carried Loop `for`
+    blocks are tensors, lanes `tl.arange`, guards masks, a Contract `tl.dot`, a carried loop `for`
 
 Triton decides on shared memory, stages and instructions; the kernel decides order, sizes and
 traffic.
@@ -36,7 +36,6 @@ from tcc.ir.tile import (
     Guard,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Reduce,
@@ -45,6 +44,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileKernel,
+    TileLoop,
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
@@ -155,7 +155,7 @@ class Printer:
                 self._define(node.out, self._spread(self._blocks[node.block].text, node.out))
             case Relayout():
                 self._relayout(node)
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 self._if(node)
@@ -345,7 +345,7 @@ class Printer:
 
     # ---- control -----------------------------------------------------------------------------
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         writer = self._writer
         names = []
         for block, init in zip(node.carried, node.inits, strict=True):
@@ -364,13 +364,13 @@ class Printer:
         for block, name in zip(node.results, names, strict=True):
             self._blocks[block] = PyExpr(name, writer.depth)
 
-    def _head(self, loop: Loop) -> tuple[str, str]:
+    def _head(self, loop: TileLoop) -> tuple[str, str]:
         """Returns the head of a loop, and its counter."""
         start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
         counter = self._writer.name(loop.var.name)
         return f"for {counter} in {self._range}({start}, {stop}, {loop.step}):", counter
 
-    def _bind_counter(self, loop: Loop, counter: str) -> None:
+    def _bind_counter(self, loop: TileLoop, counter: str) -> None:
         """Binds the loop variable to the counter, an int32, inside of the loop."""
         inner = PyExpr(counter, self._writer.depth)
         if self._indices.dtype == "tl.int64":

@@ -6,9 +6,9 @@ of the op table bound to the operator, the body that ONNX defines for the operat
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
 
 from tcc.budgets import BUDGETS, Budgets
+from tcc.frontends.inputs import Shapes
 from tcc.frontends.onnx.budget import check_expansion
 from tcc.frontends.onnx.context import NodeContext, as_sequence
 from tcc.frontends.onnx.convert.bodies import declared_ranks
@@ -34,7 +34,7 @@ from tcc.ir.graph import Graph, GraphBuilder
 
 def import_model(
     model: SourceModel,
-    shapes: Mapping[str, Sequence[int | str]] | None = None,
+    shapes: Shapes | None = None,
     budgets: Budgets = BUDGETS,
 ) -> Graph:
     """Returns the model as a graph.  `shapes` gives inputs sizes or symbol names, by input name.

@@ -1,9 +1,10 @@
 """The model's inputs: element types, dimensions, and the shapes that the user fixes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import onnx
 from tcc.errors import UserError
+from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.onnx.scope import OnnxScope
 from tcc.frontends.onnx.tensors import element_type
 from tcc.frontends.onnx.types import is_list, list_type
@@ -12,8 +13,6 @@ from tcc.ir.types import TensorType
 from tcc.ops import OPS
 
 _LONGEST_NAME = 1 << 16
-
-Shapes = Mapping[str, Sequence[int | str]]
 
 
 def with_defaults(graph: onnx.GraphProto) -> set[str]:
@@ -31,12 +30,7 @@ def define_inputs(scope: OnnxScope, graph: onnx.GraphProto, shapes: Shapes) -> N
     """
     defaulted = with_defaults(graph) - set(shapes)
     inputs = [value for value in graph.input if value.name not in defaulted]
-    unknown = sorted(set(shapes) - {value.name for value in inputs})
-    if unknown:
-        raise UserError(
-            f"the model has no input '{unknown[0]}'",
-            why=f"its inputs are {', '.join(value.name for value in inputs) or 'none'}",
-        )
+    check_names(shapes, [value.name for value in inputs], "model")
     dims = _Dimensions(scope, inputs, shapes)
     for value in inputs:
         where = f"input {value.name[:200]}"
@@ -119,18 +113,11 @@ class _Dimensions:
 
     def _fix(self, value: onnx.ValueInfoProto, shape: Sequence[int | str]) -> None:
         declared = value.type.tensor_type.shape.dim
-        if len(declared) != len(shape):
-            raise UserError(
-                f"the shape given for input '{value.name}' has the wrong rank",
-                why=f"{len(shape)} dimensions given, the model declares {len(declared)}",
-            )
+        check_rank(value.name, shape, len(declared), "model declares")
         for dim, size in zip(declared, shape, strict=True):
             declared_dim = declared_size(dim)
             if isinstance(declared_dim, int) and declared_dim != size:
-                raise UserError(
-                    f"the shape given for input '{value.name}' contradicts the model",
-                    why=f"{size} given, the model declares {declared_dim}",
-                )
+                raise contradiction(value.name, size, "model declares", declared_dim)
             if isinstance(declared_dim, str) and isinstance(size, int):
                 fixed = self._named.setdefault(declared_dim, const(_size(size, value.name)))
                 if as_int(fixed) != size:

@@ -45,10 +45,7 @@ def _inputs(scope: OnnxScope, proto: onnx.GraphProto) -> list[Operand]:
 
 
 def _output(scope: OnnxScope, name: str) -> Operand:
-    try:
-        operand = scope.find(name)
-    except KeyError:
-        operand = None
+    operand = scope.result(name)
     if operand is None:
         raise UserError(f"nothing defines the output '{name[:200]}'", where="the model's outputs")
     return operand

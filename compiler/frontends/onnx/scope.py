@@ -73,6 +73,13 @@ class OnnxScope(Scope):
             scope = scope.parent
         raise KeyError(name)
 
+    def result(self, name: str) -> Operand | None:
+        """Returns the operand of a graph's result; None where nothing defines it."""
+        try:
+            return self.find(name)
+        except KeyError:
+            return None
+
     def define(self, name: str, operand: Operand | None, where: str) -> None:
         """Binds a name to its operand; raises `UserError` if it is bound already."""
         if not name:

@@ -20,7 +20,7 @@ from tcc.bounded import parse_json
 from tcc.errors import UserError
 from tcc.file_kind import ZIP, file_kind
 from tcc.frontends.model_file import map_file
-from tcc.frontends.torch.calls import Program
+from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.frontends.torch.wire import member, numbers, program_of, scalar_type
 from tcc.frozen import frozen
@@ -37,7 +37,7 @@ _SCHEMA = 8  # the major version of torch's format
 _AGAIN = "save it with torch.export.save of PyTorch 2.9 or newer, or give --allow-pickle"
 
 
-def read_archive(path: str) -> Program:
+def read_archive(path: str) -> TorchProgram:
     """Reads the program of an archive that `torch.export.save` wrote.
 
     Raises `UserError` where the file is no archive, is damaged, or has weights that would have to
@@ -67,7 +67,7 @@ def _reading(where: str) -> Iterator[None]:
         ) from error
 
 
-def _read(data: memoryview) -> Program:
+def _read(data: memoryview) -> TorchProgram:
     archive = _Archive(data, _members(data), set())
     if archive.text("archive_format") != "pt2":
         raise ValueError("it is no archive of torch.export.save")

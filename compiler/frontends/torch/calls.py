@@ -1,9 +1,9 @@
 """The form in which both importers of torch programs hand over a program: calls by name.
 
-    Program   inputs, a block of calls, ranges of its symbols, names of its results
-    Block     calls in order; the body of a branch or a loop is a block too
-    Call      an operator's name (`aten.add.Tensor`), its arguments by the names of its schema
-    Formula   a size that depends on symbols, as torch's expressions have it
+    TorchProgram   inputs, a block of calls, ranges of its symbols, names of its results
+    CallBlock      calls in order; the body of a branch or a loop is a block too
+    Call           an operator's name (`aten.add.Tensor`), its arguments by the names of its schema
+    Formula        a size that depends on symbols, as torch's expressions have it
 
 Exported programs (`exported`) and archives (`archive`) are read into this form.  The rest of the
 importer needs no torch.
@@ -119,7 +119,7 @@ class Call:
 
 
 @entity
-class Block:
+class CallBlock:
     """Calls in order.
 
     `inputs` are pairs of name and description; an input that is a number, text or None has that
@@ -147,7 +147,7 @@ class Fixed:
 
 
 @entity
-class Program:
+class TorchProgram:
     """A whole program.
 
     `owned` has the inputs of the block that the caller does not pass, by name.  The first outputs
@@ -161,7 +161,7 @@ class Program:
     sound, and a contradiction is a fault of the import.
     """
 
-    block: Block
+    block: CallBlock
     owned: Mapping[str, Constant | Fixed]
     updates: tuple[str, ...]
     output_names: tuple[str, ...]

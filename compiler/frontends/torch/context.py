@@ -21,7 +21,7 @@ _MOST_NODES = 20_000  # graph nodes for one call
 
 
 @frozen
-class Names:
+class NamedValues:
     """The values of a block's names, and the program's description of each (`metas`)."""
 
     values: dict[str, Any]
@@ -42,7 +42,7 @@ class CallContext(Emitter):
     Arguments are operands, sizes (`Index`), Python numbers, or lists of these.
     """
 
-    def __init__(self, call: Call, scope: Scope, names: Names, symbols: Symbols) -> None:
+    def __init__(self, call: Call, scope: Scope, names: NamedValues, symbols: Symbols) -> None:
         self.call = call
         self.scope = scope
         self.symbols = symbols

@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import (
-    Block,
     Call,
+    CallBlock,
     Constant,
     ElementType,
     Fixed,
@@ -22,11 +22,11 @@ from tcc.frontends.torch.calls import (
     Known,
     Number,
     Opaque,
-    Program,
     Ranks,
     Ref,
     Size,
     Tensor,
+    TorchProgram,
 )
 from tcc.frontends.torch.outputs import all_names, result_names
 from tcc.frontends.torch.support import GETITEM, has_converter
@@ -125,7 +125,7 @@ def decomposed(program: Any) -> Any:
         return _remove_effect_tokens(program.run_decompositions(rules))
 
 
-def described(program: Any) -> Program:
+def described(program: Any) -> TorchProgram:
     """Returns an exported program in the form that the importer reads; constants share the
     program's memory."""
     signature = program.graph_signature
@@ -139,7 +139,7 @@ def described(program: Any) -> Program:
     results = [(s.kind.name.lower(), s.target) for s in signature.output_specs[len(updates) :]]
     ranges, block = program.range_constraints, _block(program.graph)
     tensors = ChainMap(program.state_dict, program.constants)
-    return Program(
+    return TorchProgram(
         block,
         owned,
         tuple(names[s.target] for s in updates),
@@ -280,13 +280,13 @@ def _named_group(name: str) -> Ranks:
 # ---- calls ---------------------------------------------------------------------------------------
 
 
-def _block(graph: Any) -> Block:
+def _block(graph: Any) -> CallBlock:
     inputs = tuple((n.name, _known(n.meta.get("val"))) for n in graph.find_nodes(op="placeholder"))
     calls = tuple(_call(n) for n in graph.nodes if n.op == "call_function")
     (output,) = graph.find_nodes(op="output")
     returned = output.args[0]
     listed = returned if isinstance(returned, list | tuple) else [returned]
-    return Block(inputs, calls, tuple(map(_argument, listed)))
+    return CallBlock(inputs, calls, tuple(map(_argument, listed)))
 
 
 def _call(node: Any) -> Call:

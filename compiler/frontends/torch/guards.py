@@ -10,7 +10,7 @@ from typing import Any
 
 from tcc.errors import UserError
 from tcc.frontends.scope import Scope
-from tcc.frontends.torch.calls import Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.checks import require_formula
 from tcc.frontends.torch.formulas import parsed
 from tcc.frontends.torch.symbols import Symbols
@@ -35,7 +35,7 @@ _FUNCTIONS = {
 }
 
 
-def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
+def require_guards(scope: Scope, symbols: Symbols, program: TorchProgram) -> None:
     """Adds checks of the guards to every run, unless they are proved.
 
     Raises `UserError` where a guard never holds, or cannot be read.
@@ -58,7 +58,7 @@ def require_guards(scope: Scope, symbols: Symbols, program: Program) -> None:
 class _Reader:
     """Reads the guards of a program as formulas of its symbols."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TorchProgram) -> None:
         self._known = dict(program.block.inputs)
         self._owned = program.owned
 

@@ -1,14 +1,15 @@
 """Imports a program of torch as a graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from tcc.errors import InternalError, UserError
+from tcc.frontends.inputs import Shapes
 from tcc.frontends.scope import ImportSession, Scope
-from tcc.frontends.torch.calls import Block, Call, Number, Program
+from tcc.frontends.torch.calls import Call, CallBlock, Number, TorchProgram
 from tcc.frontends.torch.checks import check_results, require_condition
-from tcc.frontends.torch.context import CallContext, Names
+from tcc.frontends.torch.context import CallContext, NamedValues
 from tcc.frontends.torch.convert.complex import ComplexContext, complex_converter_of, has_complex
 from tcc.frontends.torch.converters import converter_of
 from tcc.frontends.torch.guards import require_guards
@@ -29,9 +30,7 @@ _UNSOUND = (
 )  # fmt: skip
 
 
-def import_program(
-    program: Program, shapes: Mapping[str, Sequence[int | str]] | None = None
-) -> Graph:
+def import_program(program: TorchProgram, shapes: Shapes | None = None) -> Graph:
     """Imports a program that passed `check_calls`.
 
     `shapes` fixes symbolic sizes, by input name.  Weights are the arrays that the program's
@@ -54,7 +53,7 @@ class _Importer:
     _symbols: Symbols
     _trusted: bool
 
-    def run(self, scope: Scope, block: Block, inputs: Sequence[Any]) -> list[Any]:
+    def run(self, scope: Scope, block: CallBlock, inputs: Sequence[Any]) -> list[Any]:
         """Imports a block with values for its inputs; returns the values of its outputs."""
         if len(inputs) != len(block.inputs):
             raise UserError(
@@ -62,7 +61,7 @@ class _Importer:
                 where=scope.path,
             )
         named = zip(block.inputs, inputs, strict=True)
-        names = Names({name: value for (name, _), value in named}, dict(block.inputs))
+        names = NamedValues({name: value for (name, _), value in named}, dict(block.inputs))
         for call in block.calls:
             try:
                 names.values[call.name] = self._call(scope, names, call)
@@ -77,7 +76,7 @@ class _Importer:
             names.metas[call.name] = call.result
         return [names.resolve(value) for value in block.outputs]
 
-    def _call(self, scope: Scope, names: Names, call: Call) -> Any:
+    def _call(self, scope: Scope, names: NamedValues, call: Call) -> Any:
         """Imports a call; returns an operand, a size, a tuple of them, or None."""
         target, described, symbols = call.target, call.result, self._symbols
         if target == GETITEM:
@@ -99,7 +98,7 @@ class _Importer:
         return result
 
 
-def _converted(scope: Scope, symbols: Symbols, names: Names, call: Call) -> Any:
+def _converted(scope: Scope, symbols: Symbols, names: NamedValues, call: Call) -> Any:
     """Runs the converter of a call's operator and returns its results."""
     kind: type[CallContext] = CallContext
     converter: Any = converter_of(call.target)

@@ -1,22 +1,21 @@
 """Defines the inputs of a program of torch: inputs of the graph, constants, numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
+from tcc.frontends.inputs import Shapes, check_names, check_rank, contradiction
 from tcc.frontends.scope import Operand, Scope
-from tcc.frontends.torch.calls import Constant, Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.calls import Constant, Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import emitter, parts_of, port_of
 from tcc.frontends.torch.symbols import Symbols
 from tcc.frontends.torch.tensors import PARTS, element_type
 from tcc.ir.index import as_int, const
 from tcc.ir.types import TensorType
 
-Shapes = Mapping[str, Sequence[int | str]]
-
 
 def define_inputs(
-    scope: Scope, symbols: Symbols, program: Program, shapes: Shapes
+    scope: Scope, symbols: Symbols, program: TorchProgram, shapes: Shapes
 ) -> dict[str, Any]:
     """Returns the value of each input of the program's block, in order, by name.
 
@@ -24,12 +23,7 @@ def define_inputs(
     """
     metas = dict(program.block.inputs)
     users = {n: t for n, t in metas.items() if n not in program.owned and isinstance(t, Tensor)}
-    unknown = sorted(set(shapes) - set(users))
-    if unknown:
-        raise UserError(
-            f"the program has no input '{unknown[0]}'",
-            why=f"its inputs are {', '.join(users) or 'none'}",
-        )
+    check_names(shapes, users, "program")
     _define_symbols(symbols, users, shapes, program.symbol_names)
     values: dict[str, Any] = {}
     for name, meta in program.block.inputs:
@@ -55,7 +49,7 @@ def define_inputs(
     return values
 
 
-def call_form(program: Program) -> list[Any] | None:
+def call_form(program: TorchProgram) -> list[Any] | None:
     """Returns how the caller nests the program's inputs, in the form of an artifact's manifest.
 
     Returns None where each input is an argument of its own, or the nesting is not of lists, tuples,
@@ -86,7 +80,7 @@ def _pair(meta: Tensor) -> tuple[int, ...]:
     return (2,) if meta.dtype in PARTS else ()
 
 
-def _constant(scope: Scope, program: Program, owner: Constant, meta: Any) -> Any:
+def _constant(scope: Scope, program: TorchProgram, owner: Constant, meta: Any) -> Any:
     where = f"constant {owner.name}"
     array, dtype = program.contents(owner.name)
     if not isinstance(meta, Tensor):
@@ -141,14 +135,7 @@ def _check_shapes(users: Mapping[str, Tensor], values: Mapping[str, Any], shapes
         if shape is None:
             continue
         dims = port_of(values[name]).shape
-        if len(dims) != len(shape):
-            raise UserError(
-                f"the shape given for input '{name}' has the wrong rank",
-                why=f"{len(shape)} dimensions given, the program has {len(dims)}",
-            )
+        check_rank(name, shape, len(dims), "program has")
         for size, dim in zip(shape, dims, strict=True):
             if as_int(dim) != size:
-                raise UserError(
-                    f"the shape given for input '{name}' contradicts the program",
-                    why=f"{size} given, the program has {dim.key}",
-                )
+                raise contradiction(name, size, "program has", dim.key)

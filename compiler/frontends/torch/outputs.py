@@ -7,7 +7,7 @@ from typing import Any
 from tcc.errors import UserError
 from tcc.frontends.outputs import output_values, rename
 from tcc.frontends.scope import Operand, Scope
-from tcc.frontends.torch.calls import Program
+from tcc.frontends.torch.calls import TorchProgram
 from tcc.frontends.torch.convert.complex import Complex, emitter, pairs_of, port_of
 from tcc.ir.graph import Graph, Value
 from tcc.ir.index import Index
@@ -15,7 +15,7 @@ from tcc.ir.types import I64
 
 
 def finish_program(
-    scope: Scope, program: Program, results: Sequence[Any], inputs: Mapping[str, Any]
+    scope: Scope, program: TorchProgram, results: Sequence[Any], inputs: Mapping[str, Any]
 ) -> Graph:
     """Returns the graph with the program's results as outputs, without those that are None.
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tcc.frontends.scope import Operand, Scope
-from tcc.frontends.torch.calls import Block, Tensor
+from tcc.frontends.torch.calls import CallBlock, Tensor
 from tcc.frontends.torch.context import CallContext
 from tcc.frontends.torch.tensors import element_type
 from tcc.ir.graph import Graph
 from tcc.ir.types import BOOL, I64, TensorType
 
 # (scope, block, values of its inputs) -> values of its outputs
-Run: TypeAlias = Callable[[Scope, Block, Sequence[Any]], list[Any]]
+Run: TypeAlias = Callable[[Scope, CallBlock, Sequence[Any]], list[Any]]
 Region: TypeAlias = Callable[[CallContext, Run], Any]
 
 
@@ -54,7 +54,7 @@ def _inlined(number: int, off: int | None = None) -> Region:
 
     def convert(ctx: CallContext, run_block: Run) -> Any:
         arguments = list(ctx.arguments.values())
-        if len(arguments) <= number or not isinstance(arguments[number], Block):
+        if len(arguments) <= number or not isinstance(arguments[number], CallBlock):
             raise ctx.fail("it holds no block")
         if off is not None and arguments[off]:
             raise ctx.fail("it casts automatically", "export the model without autocast")
@@ -67,7 +67,7 @@ def _inlined(number: int, off: int | None = None) -> Region:
 
 
 def _cond(ctx: CallContext, run_block: Run) -> Any:
-    condition, then, otherwise, operands = _arguments(ctx, object, Block, Block)
+    condition, then, otherwise, operands = _arguments(ctx, object, CallBlock, CallBlock)
     if isinstance(condition, bool):
         return run_block(ctx.scope, then if condition else otherwise, operands)
     graphs = []
@@ -84,7 +84,7 @@ def _cond(ctx: CallContext, run_block: Run) -> Any:
 
 
 def _while_loop(ctx: CallContext, run_block: Run) -> Any:
-    test, step, carried, extra = _arguments(ctx, Block, Block, list)
+    test, step, carried, extra = _arguments(ctx, CallBlock, CallBlock, list)
     start = [ctx.as_operand(value) for value in carried]
     types = [value.type for value in start]
     (begins,) = run_block(ctx.scope, test, [*start, *extra])
@@ -108,14 +108,14 @@ def _truth(ctx: CallContext, condition: Any) -> Operand:
 
 
 def _map(ctx: CallContext, run_block: Run) -> Any:
-    step, *sequences_and_extra = _arguments(ctx, Block, list)
+    step, *sequences_and_extra = _arguments(ctx, CallBlock, list)
     return _scanned(ctx, run_block, step, [], *sequences_and_extra)
 
 
 def _scanned(
     ctx: CallContext,
     run_block: Run,
-    step: Block,
+    step: CallBlock,
     start: Sequence[Any],
     sequences: Sequence[Any],
     extra: Sequence[Any],
@@ -136,7 +136,7 @@ REGIONS: Mapping[str, Region] = {
     "higher_order.cond": _cond,
     "higher_order.while_loop": _while_loop,
     "higher_order.scan": lambda ctx, run_block: _scanned(
-        ctx, run_block, *_arguments(ctx, Block, list, list)
+        ctx, run_block, *_arguments(ctx, CallBlock, list, list)
     ),
     "higher_order.map_impl": _map,
 }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from tcc.frontends.rounding import Rounding
-from tcc.frontends.torch.calls import Fixed, Formula, Program, Tensor
+from tcc.frontends.torch.calls import Fixed, Formula, Tensor, TorchProgram
 from tcc.frontends.torch.exported import contents
 from tcc.frontends.torch.retrace import run_block
 from tcc.frontends.torch.rounded import Rounder
@@ -15,7 +15,9 @@ from tcc.frontends.torch.tensors import PARTS
 from tcc.ir.op import Array, NamedArrays
 
 
-def replayed(program: Program, rounding: Rounding) -> Callable[[NamedArrays], dict[str, Array]]:
+def replayed(
+    program: TorchProgram, rounding: Rounding
+) -> Callable[[NamedArrays], dict[str, Array]]:
     """Returns a function that runs the rounded program on arrays of its inputs, by their graph
     names.
 
@@ -56,7 +58,7 @@ def replayed(program: Program, rounding: Rounding) -> Callable[[NamedArrays], di
     return run
 
 
-def _tensor(program: Program, meta: Tensor, array: Array) -> Any:
+def _tensor(program: TorchProgram, meta: Tensor, array: Array) -> Any:
     """Returns a copy of an array in the program's dtype, its axes stored in the order of its
     example."""
     tensor = torch.from_numpy(np.array(array))

@@ -19,16 +19,16 @@ from typing import Any
 import torch
 from tcc.errors import UserError
 from tcc.frontends.torch.calls import (
-    Block,
     Call,
+    CallBlock,
     Constant,
     ElementType,
     Fixed,
     Formula,
     Opaque,
-    Program,
     Ref,
     Tensor,
+    TorchProgram,
 )
 from tcc.frontends.torch.exported import decomposed, described, exported, has_rule, refusing
 from tcc.frontends.torch.regions import REGIONS
@@ -98,7 +98,7 @@ def _operator(target: str) -> Any:
     return overload_object if isinstance(overload_object, torch._ops.OpOverload) else None
 
 
-def retraced(program: Program) -> Program:
+def retraced(program: TorchProgram) -> TorchProgram:
     """Returns the program without in-place updates, decomposed to operators of the table where
     torch's rules reach them.  All its calls must be traceable.  Raises `UserError` where torch
     refuses them."""
@@ -139,7 +139,7 @@ def _unlogged() -> Iterator[None]:
         logging.disable(before)
 
 
-def _example(program: Program, meta: Tensor) -> Any:
+def _example(program: TorchProgram, meta: Tensor) -> Any:
     """Returns a tensor with the sizes of the archive's example; its memory is never touched."""
     sizes, strides = (
         [_hint(program, size) for size in part] for part in (meta.shape, meta.strides)
@@ -154,14 +154,14 @@ def _example(program: Program, meta: Tensor) -> Any:
         ) from error
 
 
-def _hint(program: Program, size: Any) -> int:
+def _hint(program: TorchProgram, size: Any) -> int:
     example = program.hints.get(str(size)) if isinstance(size, Formula) else size
     if not isinstance(example, int) or not 0 <= example < _LARGEST:
         raise UserError(f"the archive gives no example of the size {str(size)[:80]}")
     return example
 
 
-def _open_axes(program: Program, meta: Tensor) -> dict[int, Any]:
+def _open_axes(program: TorchProgram, meta: Tensor) -> dict[int, Any]:
     opened = {n: size for n, size in enumerate(meta.shape) if isinstance(size, Formula)}
     ranges = {n: program.ranges.get(str(size), (None, None)) for n, size in opened.items()}
     return {n: torch.export.Dim.AUTO(min=low, max=high) for n, (low, high) in ranges.items()}
@@ -174,7 +174,7 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
     buffers.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TorchProgram) -> None:
         super().__init__()
         inputs = dict(program.block.inputs)
         self._program = program
@@ -212,7 +212,7 @@ class _Replay(torch.nn.Module):  # type: ignore[misc]  # torch is Any to the che
 
 
 def run_block(
-    block: Block,
+    block: CallBlock,
     inputs: Sequence[Any],
     call_of: Callable[[Call, Mapping[str, Any]], Any] | None = None,
 ) -> list[Any]:
@@ -230,7 +230,7 @@ def run_block(
                 return getattr(torch, name)
             case Opaque(text):
                 return _CPU if text.startswith("device ") else _FORMATS.get(text)
-            case Block():
+            case CallBlock():
                 return lambda *inputs: tuple(run_block(value, inputs))
         return value
 

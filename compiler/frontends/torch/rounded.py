@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from tcc.frontends.rounding import SUM_ERROR, Rounding, splitter
-from tcc.frontends.torch.calls import Call, Constant, Program, Ref
+from tcc.frontends.torch.calls import Call, Constant, Ref, TorchProgram
 from tcc.frontends.torch.retrace import called
 
 _CONTRACTIONS = frozenset(
@@ -65,7 +65,7 @@ class Rounder:
 
     def __init__(
         self,
-        program: Program,
+        program: TorchProgram,
         rounding: Rounding,
         inputs: Collection[str],
         weights: dict[tuple[str, int | None], Any],

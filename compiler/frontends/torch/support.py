@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tcc.errors import UserError
-from tcc.frontends.torch.calls import Block, Call, Known, Number
+from tcc.frontends.torch.calls import Call, CallBlock, Known, Number
 from tcc.frontends.torch.convert.complex import complex_converter_of, has_complex
 from tcc.frontends.torch.converters import converter_of
 from tcc.frontends.torch.regions import REGIONS
@@ -40,13 +40,13 @@ def is_arithmetic(call: Call) -> bool:
     return is_number and call.target.startswith((*_OF_SIZES, *_OF_PYTHON))
 
 
-def missing_calls(program: Block) -> list[Call]:
+def missing_calls(program: CallBlock) -> list[Call]:
     """Returns the calls that cannot be imported, those of inner blocks included."""
     return [call for call, metas in _calls(program) if not _is_supported(call, metas)]
 
 
 def check_calls(
-    program: Block,
+    program: CallBlock,
     hint: str = "tcc ops lists what is supported",
     accepts: Callable[[Call], bool] = lambda call: False,
 ) -> None:
@@ -81,7 +81,7 @@ def _is_supported(call: Call, metas: Mapping[str, Known]) -> bool:
     return target in REGIONS or converter_of(target) is not None
 
 
-def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
+def _calls(block: CallBlock) -> Iterator[tuple[Call, Mapping[str, Known]]]:
     """Yields the calls of a block and its inner blocks, each with the descriptions of the names so
     far."""
     metas = dict(block.inputs)
@@ -92,5 +92,5 @@ def _calls(block: Block) -> Iterator[tuple[Call, Mapping[str, Known]]]:
             yield from _calls(inner)
 
 
-def _blocks(arguments: Iterable[Any]) -> Iterator[Block]:
-    return (value for value in arguments if isinstance(value, Block))
+def _blocks(arguments: Iterable[Any]) -> Iterator[CallBlock]:
+    return (value for value in arguments if isinstance(value, CallBlock))

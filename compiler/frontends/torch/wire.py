@@ -1,4 +1,4 @@
-"""Reads the JSON of an archive as a `Program`, strictly by the schema of `torch.export.save`.
+"""Reads the JSON of an archive as a `TorchProgram`, strictly by the schema of `torch.export.save`.
 
 Everything is data: operators are names, which the table of converters has or lacks.  The readers
 here raise ValueError where the JSON differs from the schema.
@@ -12,17 +12,17 @@ from typing import Any
 
 from tcc.bounded import parse_json
 from tcc.frontends.torch.calls import (
-    Block,
     Call,
+    CallBlock,
     Constant,
     ElementType,
     Fixed,
     Known,
     Number,
     Opaque,
-    Program,
     Ref,
     Tensor,
+    TorchProgram,
 )
 from tcc.frontends.torch.defaults import DEFAULTS
 from tcc.frontends.torch.formulas import read_formula
@@ -42,7 +42,7 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 
 
-def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> Program:
+def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> TorchProgram:
     """Returns the program that the JSON of an archive describes."""
     module = member(content, "graph_module", dict)
     signature = member(module, "signature", dict)
@@ -65,7 +65,7 @@ def program_of(content: Any, contents: Callable[[str], tuple[Array, DType]]) -> 
             results.append((kind, _target(spec) if kind.startswith("gradient_to_") else ""))
     returned = sum(not kind.startswith("gradient_to_") for kind, _ in results)
     ranges = member(content, "range_constraints", dict)
-    return Program(
+    return TorchProgram(
         block,
         owned,
         tuple(updates),
@@ -245,7 +245,7 @@ class _Reader:
         self._read: set[str] = set()
         self.hints: dict[str, int] = {}
 
-    def block(self, graph: Any, names: Sequence[str | None] = ()) -> Block:
+    def block(self, graph: Any, names: Sequence[str | None] = ()) -> CallBlock:
         """Returns the block that a graph describes.  `names` are the names of constant inputs, else
         None."""
         self._learn(graph)
@@ -256,7 +256,7 @@ class _Reader:
         parts = [self._node(node) for node in member(graph, "nodes", list)]
         outputs = tuple(self._argument(value) for value in member(graph, "outputs", list))
         calls = tuple(call for part in parts for call in self._calls(*part))
-        return Block(tuple(inputs), calls, outputs)
+        return CallBlock(tuple(inputs), calls, outputs)
 
     def _learn(self, graph: Any) -> None:
         """Records the graph's descriptions of its values."""

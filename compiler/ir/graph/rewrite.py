@@ -213,7 +213,7 @@ def without_dead(graph: Graph) -> Graph:
 
 
 @frozen
-class Site:
+class RewriteSite:
     """A place where a rule is tried: a node and its inputs in the new graph."""
 
     builder: GraphBuilder
@@ -241,7 +241,7 @@ class Rule:
     """
 
     name: str
-    rewrite: Callable[[Site], Value | Replacement]
+    rewrite: Callable[[RewriteSite], Value | Replacement]
 
 
 def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
@@ -254,7 +254,7 @@ def apply_rules(graph: Graph, rules: Sequence[Rule], bound: int = 64) -> Graph:
     fired: dict[Node, str] = {}
 
     def visit(builder: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-        site = Site(builder, node, inputs)
+        site = RewriteSite(builder, node, inputs)
         for rule in rules:
             replacement = rule.rewrite(site)
             if replacement is not None:

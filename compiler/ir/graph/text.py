@@ -137,7 +137,7 @@ def _expr_symbols(expr: Expr) -> Iterator[Var]:
 # ---- graphs ------------------------------------------------------------------------------------
 
 
-class Names:
+class UniqueNames:
     """Gives every item a unique name; the second of two items with one name gets a number."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Names:
 
 class _Printer:
     def __init__(self) -> None:
-        self.name = Names()
+        self.name = UniqueNames()
 
     def graph(self, graph: Graph, indent: str) -> str:
         inner = indent + "  "

@@ -1,8 +1,8 @@
 """Region: an expression as a small value, which derivations rewrite.
 
-    Region  = params, stages, outputs
-    Stage   = iters, sums, monoid, factors, body      a tensor per component of the body
-    Factor  = source[forms], or fill outside          an access
+    Region       = params, stages, outputs
+    RegionStage  = iters, sums, monoid, factors, body     a tensor per component of the body
+    Factor       = source[forms], or fill outside         an access
 
 A 3 x 3 convolution of one channel over 8 x 8, zeros around it,
 
@@ -10,7 +10,7 @@ A 3 x 3 convolution of one channel over 8 x 8, zeros around it,
 
 is one stage, its loops numbered h = 0, w = 1, r = 2, s = 3:
 
-    Stage(iters=(8, 8), sums=(3, 3), monoid="sum", body=product((F32, F32), F32), factors=(
+    RegionStage(iters=(8, 8), sums=(3, 3), monoid="sum", body=product((F32, F32), F32), factors=(
         Factor(0, 0, (Affine((1, 0, 1, 0), -1), Affine((0, 1, 0, 1), -1)), F32, literal(0, F32)),
         Factor(1, 0, (Affine((0, 0, 1, 0)), Affine((0, 0, 0, 1))), F32, None)))
 
@@ -62,7 +62,7 @@ class Factor(NamedTuple):
 Factors: TypeAlias = tuple[Factor, ...]
 
 
-class Stage(NamedTuple):
+class RegionStage(NamedTuple):
     """One tensor: for every point of `iters` (extents of the result), the monoid's combination of
     `body` over `sums`, or `body` itself where `monoid` is None.
 
@@ -96,11 +96,11 @@ class Region(NamedTuple):
     """
 
     params: tuple[TensorType | None, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[RegionStage, ...]
     outputs: tuple[tuple[int, int], ...]
 
 
-def is_leaf(stage: Stage) -> bool:
+def is_leaf(stage: RegionStage) -> bool:
     """True where the stage is an opaque stage of an expression."""
     return isinstance(stage.body, expr.Stage)
 
@@ -115,7 +115,7 @@ def shape_of(region: Region, source: int) -> Sizes:
     return tuple(map(plain, param.shape))
 
 
-def reads_inside(region: Region, stage: Stage, factor: Factor) -> bool:
+def reads_inside(region: Region, stage: RegionStage, factor: Factor) -> bool:
     """True where every read of a factor of `stage` is certain to lie inside its source."""
     if factor.source is None:
         return True
@@ -172,7 +172,7 @@ def _constant(body: Scalars, factors: int) -> Literal | None:
     return literal(constant, body[0].dtype).value if every else None
 
 
-def constant_of(stage: Stage) -> Literal | None:
+def constant_of(stage: RegionStage) -> Literal | None:
     """Returns the constant by which the body multiplies all factors, each once; None for other
     bodies.
 
@@ -181,7 +181,7 @@ def constant_of(stage: Stage) -> Literal | None:
     return None if is_leaf(stage) else _constant(stage.body, len(stage.factors))
 
 
-def is_contraction(stage: Stage) -> bool:
+def is_contraction(stage: RegionStage) -> bool:
     """True where the stage is a sum of products of its factors, which algebra may reorder."""
     return stage.monoid == "sum" and constant_of(stage) is not None
 

@@ -31,7 +31,7 @@ from tcc.ir.expr.scalar import (
     children,
     walk,
 )
-from tcc.ir.region import Factor, Region, Stage, constant_of
+from tcc.ir.region import Factor, Region, RegionStage, constant_of
 from tcc.ir.region import product as product_body
 from tcc.ir.region.affine import Affine, Size, Sizes
 from tcc.ir.region.edit import renumbered, with_loop_order, with_sources
@@ -65,7 +65,7 @@ def canonical(region: Region) -> Region:
     """Returns the region that represents all regions that compute the same in another order."""
     forms = _forms(region)
     place: dict[bytes, int] = {}
-    stages: list[Stage] = []
+    stages: list[RegionStage] = []
 
     def visit(number: int) -> int:
         form = forms[number]
@@ -99,7 +99,7 @@ def _forms(region: Region) -> list[_Form]:
 
 
 @lru_cache(maxsize=1 << 14)
-def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
+def _form(stage: RegionStage, names: tuple[bytes, ...]) -> _Form:
     first = len(stage.iters)
     if isinstance(stage.body, expr.Stage):
         sources = tuple((name, f.component) for name, f in zip(names, stage.factors, strict=True))
@@ -123,7 +123,7 @@ def _form(stage: Stage, names: tuple[bytes, ...]) -> _Form:
     return _Form(*best[1:], _hash((best[0], _sizes(stage.iters), stage.monoid, text)))
 
 
-def _reordered(stage: Stage, form: _Form) -> Stage:
+def _reordered(stage: RegionStage, form: _Form) -> RegionStage:
     """Returns the stage with its sum loops and factors in the order of `form`."""
     if isinstance(stage.body, expr.Stage):
         return stage
@@ -253,7 +253,7 @@ def _digits(form: Affine, order: Sequence[int]) -> _Code:
 # ---- the order of sum loops ---------------------------------------------------------------------
 
 
-def _orders(stage: Stage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
+def _orders(stage: RegionStage, columns: Sequence[_Columns]) -> list[tuple[int, ...]]:
     """Returns the orders of the sum loops among which the least code decides: mostly one."""
     first = len(stage.iters)
     numbers = range(first, first + len(stage.sums))

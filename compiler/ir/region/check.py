@@ -18,10 +18,10 @@ from tcc.errors import InternalError
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Scalar, children
 from tcc.ir.index import Index, Var, evaluate, free_vars
-from tcc.ir.region import Factor, Region, Stage, shape_of
+from tcc.ir.region import Factor, Region, RegionStage, shape_of
 from tcc.ir.region.affine import Affine, Size
 from tcc.ir.region.canonical import stage_digests
-from tcc.ir.region.field import PRIMES, Field, Values, element, key_of, scattered
+from tcc.ir.region.field import PRIMES, PrimeField, Values, element, key_of, scattered
 from tcc.ir.types import BOOL, DType
 
 _CHUNK = 1 << 18  # elements of a grid that are evaluated at once
@@ -77,7 +77,7 @@ def _agree(
         places.append(_points(extents, edges, points, rng))
     for prime in PRIMES:
         evaluators = [
-            _Values(r, Field(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
+            _Values(r, PrimeField(prime, seed), sizes, n, max_terms) for n, r in enumerate((a, b))
         ]
         try:
             expected = [
@@ -114,14 +114,14 @@ def _extents(region: Region) -> Iterator[Size]:
         yield from stage.loops
 
 
-def _sizes(stage: Stage) -> Iterator[Size]:
+def _sizes(stage: RegionStage) -> Iterator[Size]:
     yield from stage.loops
     for form in _forms(stage):
         yield from form.steps
         yield form.offset
 
 
-def _forms(stage: Stage) -> Iterator[Affine]:
+def _forms(stage: RegionStage) -> Iterator[Affine]:
     pending = [form for factor in stage.factors for form in factor.forms]
     while pending:
         form = pending.pop()
@@ -216,7 +216,7 @@ class _Values:
     """The values of a region's stages at points, each computed once."""
 
     def __init__(
-        self, region: Region, field: Field, sizes: Mapping[str, int], side: int, max_terms: int
+        self, region: Region, field: PrimeField, sizes: Mapping[str, int], side: int, max_terms: int
     ) -> None:
         self._region, self._field, self._sizes, self._side = region, field, sizes, side
         self._digests = stage_digests(region)
@@ -265,7 +265,7 @@ class _Values:
         parts = parts or [[np.zeros(0, np.int64)] * len(stage.dtypes)]
         return [np.concatenate(component) for component in zip(*parts, strict=True)]
 
-    def _part(self, stage: Stage, at: Values, inner: Values) -> list[Values]:
+    def _part(self, stage: RegionStage, at: Values, inner: Values) -> list[Values]:
         loops = [*(at[:, k, None] for k in range(at.shape[1])), *inner.T[:, None, :]]
         assert not isinstance(stage.body, expr.Stage)
         must = _unconditional(stage.body)

@@ -32,14 +32,14 @@ from tcc.ir.expr.scalar import (
 )
 from tcc.ir.graph.text import expr_text
 from tcc.ir.index import Index, Var, Vars, free_vars, iterator
-from tcc.ir.region import Factor, Factors, Region, Stage
+from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, affine_of, index_of, plain
 
 
 @lru_cache(maxsize=4096)  # serves equal layers, and later passes over the same graph
 def from_expr(source: Expr) -> Region:
-    """Returns the region that computes what `source` does; a stage that no `Stage` expresses is a
-    leaf."""
+    """Returns the region that computes what `source` does; a stage that no `RegionStage` expresses
+    is a leaf."""
     stages = tuple(map(_stage, source.stages))
     return Region(source.params, stages, tuple((o.stage, o.component) for o in source.outputs))
 
@@ -60,7 +60,7 @@ def region_text(region: Region) -> str:
 _MOST_OCCURRENCES = 16  # a power by repeated squares has 2^n of them
 
 
-def _stage(stage: expr.Stage) -> Stage:
+def _stage(stage: expr.Stage) -> RegionStage:
     loops = {var: n for n, var in enumerate(stage.loops)}
     factor_of: dict[Scalar, Factor] = {}
     for node in walk(*stage.body):
@@ -70,7 +70,7 @@ def _stage(stage: expr.Stage) -> Stage:
                 return _leaf(stage)
             factor_of[node] = factor
     factors, body = _numbered(stage.body, factor_of)
-    return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, body)
+    return RegionStage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, body)
 
 
 def _extents(variables: Vars) -> Sizes:
@@ -132,14 +132,14 @@ def _spread(scalar: Scalar, factor_of: Mapping[Scalar, Factor], factors: list[Fa
     return argument(len(factors) - 1, scalar.dtype)
 
 
-def _leaf(stage: expr.Stage) -> Stage:
+def _leaf(stage: expr.Stage) -> RegionStage:
     """Returns the stage itself as a leaf, its sources numbered by factors."""
     numbers: dict[Source, int] = {}
     numbered = with_sources(stage, lambda source: numbers.setdefault(source, len(numbers)))
     named = canonical(Expr((), (numbered,), ())).stages[0]
     dtypes = {node.source: node.dtype for node in reads(stage)}
     factors = tuple(Factor(*_number(source), (), dtypes[source]) for source in numbers)
-    return Stage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, named)
+    return RegionStage(_extents(stage.iters), _extents(stage.reduce), stage.monoid, factors, named)
 
 
 # ---- to expressions -----------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _source(factor: Factor) -> Source:
     return factor.source if factor.source >= 0 else StageRef(~factor.source, factor.component)
 
 
-def _expr_stage(stage: Stage) -> expr.Stage:
+def _expr_stage(stage: RegionStage) -> expr.Stage:
     if isinstance(stage.body, expr.Stage):
         sources: dict[Source, Source] = {n: _source(f) for n, f in enumerate(stage.factors)}
         return with_sources(stage.body, sources.__getitem__)

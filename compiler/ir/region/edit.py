@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Arg, Scalar, Scalars, argument, transform_all, walk
-from tcc.ir.region import Factor, Region, Stage, constant_of, reads_inside
+from tcc.ir.region import Factor, Region, RegionStage, constant_of, reads_inside
 from tcc.ir.region.affine import (
     Affine,
     Size,
@@ -37,7 +37,9 @@ def mapped(factor: Factor, maps: Sequence[Affine], extents: Sizes) -> Factor:
     return factor._replace(forms=tuple(substitute(f, maps, extents) for f in factor.forms))
 
 
-def with_loops(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) -> Stage:
+def with_loops(
+    stage: RegionStage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]
+) -> RegionStage:
     """Returns the stage with loops over `iters` and `sums`; `maps[k]` gives its old loop k from the
     new loops.
 
@@ -47,10 +49,10 @@ def with_loops(stage: Stage, iters: Sizes, sums: Sizes, maps: Sequence[Affine]) 
     if isinstance(stage.body, expr.Stage):
         raise ValueError("a leaf keeps its loops")
     factors = tuple(mapped(f, maps, iters + sums) for f in stage.factors)
-    return Stage(iters, sums, stage.monoid, factors, stage.body)
+    return RegionStage(iters, sums, stage.monoid, factors, stage.body)
 
 
-def with_loop_order(stage: Stage, iters: Sequence[int], sums: Sequence[int]) -> Stage:
+def with_loop_order(stage: RegionStage, iters: Sequence[int], sums: Sequence[int]) -> RegionStage:
     """Returns the stage whose result loops are those numbered `iters`, its sum loops those numbered
     `sums`.
 
@@ -70,7 +72,7 @@ def loop_maps(numbers: Sequence[int], count: int) -> list[Affine]:
     return [unit(place[k], wide) if k in place else constant(0, wide) for k in range(count)]
 
 
-def with_extra_loop(stage: Stage, loop: int, size: Size, is_sum: bool = False) -> Stage:
+def with_extra_loop(stage: RegionStage, loop: int, size: Size, is_sum: bool = False) -> RegionStage:
     """Returns the stage with one more loop at position `loop`, on which nothing depends yet.
 
     Over a sum the result is `size` times the old result.
@@ -87,7 +89,7 @@ def with_extra_loop(stage: Stage, loop: int, size: Size, is_sum: bool = False) -
 # ---- producers ----------------------------------------------------------------------------------
 
 
-def inlined(region: Region, number: int, place: int) -> Stage | None:
+def inlined(region: Region, number: int, place: int) -> RegionStage | None:
     """Returns stage `number` with the body of the producer that its factor `place` reads in that
     factor's place; None where the result would differ.
 
@@ -124,19 +126,21 @@ def inlined(region: Region, number: int, place: int) -> Stage | None:
 
     merged = transform_all(stage.body, leaf)
     monoid = stage.monoid or producer.monoid
-    return without_unused(Stage(stage.iters, stage.sums + producer.sums, monoid, factors, merged))
+    return without_unused(
+        RegionStage(stage.iters, stage.sums + producer.sums, monoid, factors, merged)
+    )
 
 
 def _shifted(node: Scalar, by: int) -> Scalar:
     return argument(node.number + by, node.dtype) if isinstance(node, Arg) else node
 
 
-def is_map(stage: Stage) -> bool:
+def is_map(stage: RegionStage) -> bool:
     """True where each component of a stage is an unchanged element that it reads."""
     return isinstance(stage.body, tuple) and all(isinstance(s, Arg) for s in stage.body)
 
 
-def _joins(stage: Stage, producer: Stage) -> bool:
+def _joins(stage: RegionStage, producer: RegionStage) -> bool:
     """True where the loops of a producer may become loops of its reader."""
     if stage.monoid not in (None, producer.monoid) or stage.dtypes != producer.dtypes:
         return False
@@ -145,7 +149,7 @@ def _joins(stage: Stage, producer: Stage) -> bool:
     )
 
 
-def without_unused(stage: Stage) -> Stage:
+def without_unused(stage: RegionStage) -> RegionStage:
     """Returns the stage without factors that its body does not use."""
     assert not isinstance(stage.body, expr.Stage)
     numbers = {node.number for node in walk(*stage.body) if isinstance(node, Arg)}
@@ -163,7 +167,7 @@ def renumbered(body: Scalars, place: Mapping[int, int]) -> Scalars:
 # ---- regions ------------------------------------------------------------------------------------
 
 
-def with_sources(stage: Stage, of: Callable[[int], int]) -> Stage:
+def with_sources(stage: RegionStage, of: Callable[[int], int]) -> RegionStage:
     """Returns the stage reading `of(source)` for every source."""
     factors = tuple(
         f if f.source is None else f._replace(source=of(f.source)) for f in stage.factors
@@ -171,7 +175,7 @@ def with_sources(stage: Stage, of: Callable[[int], int]) -> Stage:
     return stage if factors == stage.factors else stage._replace(factors=factors)
 
 
-def stages_read(stage: Stage) -> frozenset[int]:
+def stages_read(stage: RegionStage) -> frozenset[int]:
     """Returns the numbers of the stages that a stage reads."""
     return frozenset(~f.source for f in stage.factors if f.source is not None and f.source < 0)
 
@@ -181,7 +185,7 @@ def readers(region: Region, number: int) -> tuple[int, ...]:
     return tuple(n for n, stage in enumerate(region.stages) if number in stages_read(stage))
 
 
-def spliced(region: Region, number: int, stages: Sequence[Stage]) -> Region:
+def spliced(region: Region, number: int, stages: Sequence[RegionStage]) -> Region:
     """Returns the region with `stages` in the place of stage `number`, the last of which readers
     read.
 

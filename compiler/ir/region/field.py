@@ -55,7 +55,7 @@ def element(value: Literal, prime: int) -> int:
 
 
 @entity
-class Field:
+class PrimeField:
     """Evaluates bodies modulo `prime`, with random functions that `seed` determines."""
 
     prime: int

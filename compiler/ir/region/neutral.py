@@ -20,7 +20,7 @@ from tcc.ir.expr.scalar import (
     literal,
     transform_all,
 )
-from tcc.ir.region import Region, Stage, shape_of, widens
+from tcc.ir.region import Region, RegionStage, shape_of, widens
 from tcc.ir.region.affine import Affine, interval, loops_of
 from tcc.ir.types import BOOL
 
@@ -86,7 +86,7 @@ def value_at(
     return value if neutral else None
 
 
-def filled_value(stage: Stage, place: int) -> Const | None:
+def filled_value(stage: RegionStage, place: int) -> Const | None:
     """Returns the value of the stage where factor `place` reads outside; a factor without a fill
     counts as 0."""
     factor = stage.factors[place]
@@ -100,7 +100,9 @@ def _filled(
     return value_at(body, monoid, {argument(place, fill.dtype): fill})
 
 
-def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[int, int] | None:
+def inner_range(
+    form: Affine, size: object, stage: RegionStage, loop: int
+) -> tuple[int, int] | None:
     """Returns the first and the last value of a loop for which `form` may lie within 0..size; None
     where they are not known."""
     step = form.steps[loop]
@@ -116,7 +118,7 @@ def inner_range(form: Affine, size: object, stage: Stage, loop: int) -> tuple[in
     return -(-first // step), last // step
 
 
-def needed(region: Region, stage: Stage, loop: int) -> tuple[int, int, Const] | None:
+def needed(region: Region, stage: RegionStage, loop: int) -> tuple[int, int, Const] | None:
     """Returns the range of a loop, first to behind last, outside of which the stage or its terms
     have a known value, and that value; None where no factor determines a range."""
     low, high, value = 0, stage.loops[loop], None

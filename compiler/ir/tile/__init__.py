@@ -2,7 +2,7 @@
 
     kernel = buffers, sizes, parallel axes, body
     stmt   = Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout
-           | Loop | If | Sync
+           | TileLoop | If | Sync
 
     GEMM with a fused ReLU, 6 x 64 register tile, in the text of `tcc.ir.tile.text`:
       kernel() parallel(n: 0..12, m: 0..21) {
@@ -194,7 +194,7 @@ class Relayout:
 
 
 @entity
-class Loop:
+class TileLoop:
     """A serial loop: `for var in start, start + step, ... < stop`.
 
     `stop - start` is a multiple of `step`.  `carried` blocks hold `inits` on the first trip and
@@ -228,7 +228,17 @@ class Sync:
 
 
 Stmt: TypeAlias = (
-    Load | Store | Prefetch | Compute | Contract | Reduce | Broadcast | Relayout | Loop | If | Sync
+    Load
+    | Store
+    | Prefetch
+    | Compute
+    | Contract
+    | Reduce
+    | Broadcast
+    | Relayout
+    | TileLoop
+    | If
+    | Sync
 )
 Stmts: TypeAlias = list[Stmt]
 Blocks: TypeAlias = tuple[Block, ...]
@@ -264,7 +274,7 @@ class TileKernel:
 def inner_bodies(node: Stmt) -> tuple[tuple[Stmt, ...], ...]:
     """Returns the bodies of a statement, in order."""
     match node:
-        case Loop():
+        case TileLoop():
             return (node.body,)
         case If():
             return node.then, node.otherwise
@@ -287,7 +297,7 @@ def defined_blocks(node: Stmt) -> Blocks:
             return (node.out,)
         case Reduce():
             return node.outs
-        case Loop():
+        case TileLoop():
             return (*node.carried, *node.results)
         case Store() | Prefetch() | If() | Sync():
             return ()

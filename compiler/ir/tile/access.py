@@ -41,7 +41,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.index.prove import at_most
-from tcc.ir.tile import Guard, If, Loop, guards_at
+from tcc.ir.tile import Guard, If, TileLoop, guards_at
 
 
 @frozen
@@ -55,7 +55,7 @@ class IndexFacts:
     values: tuple[tuple[Var, Index], ...] = ()
     conditions: tuple[Guard, ...] = ()
 
-    def in_loop(self, loop: Loop) -> IndexFacts:
+    def in_loop(self, loop: TileLoop) -> IndexFacts:
         """Returns the facts in the body of a loop."""
         mapping = self._mapping()
         start, stop = substitute(loop.start, mapping), substitute(loop.stop, mapping)
@@ -77,7 +77,7 @@ class IndexFacts:
             return self
         return replace(self, conditions=(*self.conditions, Guard(node.lhs, node.rhs)))
 
-    def loop_claims(self, loop: Loop) -> list[str]:
+    def loop_claims(self, loop: TileLoop) -> list[str]:
         """Returns a loop's unproved claims: whole steps, and values within the variable's
         extent."""
         claims = []

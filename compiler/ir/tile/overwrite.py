@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_index, const, free_vars, maximum, minimum, var_of
-from tcc.ir.tile import If, Load, Loop, Stmt, Store, TileBuffer, TileKernel, inner_bodies
+from tcc.ir.tile import If, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, inner_bodies
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
 from tcc.known import all_known
@@ -93,7 +93,7 @@ def _stores(
                 units = (maximum(high - low, 0) for low, high in axes.values())
                 lanes = prod(node.block.shape)
                 yield None if trips is None else lanes * element_count((trips, *units))
-            case Loop():
+            case TileLoop():
                 steps = (node.stop - node.start) // node.step
                 inner = None if trips is None or not _of_sizes(steps) else trips * steps
                 yield from _stores(node.body, buffer, axes, inner)

@@ -7,7 +7,7 @@ are known where they are used.  `tcc.ir.tile` shows an example.
 from collections.abc import Sequence
 from typing import assert_never
 
-from tcc.ir.graph.text import Names, body_text, iterator_text, number, size_line
+from tcc.ir.graph.text import UniqueNames, body_text, iterator_text, number, size_line
 from tcc.ir.index import free_vars
 from tcc.ir.tile import (
     Block,
@@ -17,7 +17,6 @@ from tcc.ir.tile import (
     If,
     Indirect,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
@@ -25,6 +24,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileKernel,
+    TileLoop,
 )
 
 
@@ -39,7 +39,7 @@ def kernel_text(kernel: TileKernel) -> str:
 
 class _Printer:
     def __init__(self) -> None:
-        self._name = Names()
+        self._name = UniqueNames()
 
     def _typed(self, block: Block) -> str:
         return f"{self._name(block)}: {block.dtype.name}[{','.join(map(str, block.shape))}]"
@@ -72,7 +72,7 @@ class _Printer:
             case Prefetch():
                 purpose = " to write" if node.write else ""
                 return [f"{indent}prefetch {self._place(node)} level {node.level}{purpose}"]
-            case Loop():
+            case TileLoop():
                 return self._loop(node, indent)
             case If():
                 lines = [f"{indent}if {node.lhs.key} < {node.rhs.key} {{"]
@@ -122,7 +122,7 @@ class _Printer:
     def _bindings(self, indirect: Indirect) -> str:
         return "".join(f" | {iterator_text(v)} = {self._name(b)}" for v, b in indirect)
 
-    def _loop(self, node: Loop, indent: str) -> list[str]:
+    def _loop(self, node: TileLoop, indent: str) -> list[str]:
         results = ", ".join(map(self._typed, node.results))
         pairs = zip(node.carried, node.inits, strict=True)
         carried = ", ".join(f"{self._typed(c)} = {self._name(i)}" for c, i in pairs)

@@ -22,7 +22,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Reduce,
@@ -31,6 +30,7 @@ from tcc.ir.tile import (
     Store,
     Sync,
     TileKernel,
+    TileLoop,
     defined_blocks,
     lanes,
 )
@@ -99,7 +99,9 @@ class _Verifier:
     def _body(self, body: Sequence[Stmt]) -> None:
         for node in body:
             self._statement(node)
-            if not isinstance(node, Loop):  # a loop defines its carried blocks in its body's scope
+            if not isinstance(
+                node, TileLoop
+            ):  # a loop defines its carried blocks in its body's scope
                 self._define(*defined_blocks(node))
 
     @contextmanager
@@ -151,7 +153,7 @@ class _Verifier:
                 self._same_type(node.out, node.block)
             case Relayout():
                 self._relayout(node)
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 self._if(node)
@@ -275,7 +277,7 @@ class _Verifier:
 
     # ---- control ---------------------------------------------------------------------------------
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         where = f"loop {node.var.key}"
         self._use(*node.inits)
         self._indices(where, (node.start, node.stop))

@@ -1,4 +1,4 @@
-"""Activation functions: the formulas of the ONNX operators, arranged not to overflow."""
+"""Activation functions: formulas of ONNX operators, rearranged so that overflow does no harm."""
 
 import math
 from collections.abc import Callable
@@ -15,28 +15,28 @@ from tcc.ops.shapes import FLOATS, NUMERIC, first_shape
 
 @frozen
 class LeakyReluAttrs:
-    """`alpha`: the slope left of zero."""
+    """`alpha` is the slope for negative operands."""
 
     alpha: float = 0.01
 
 
 @frozen
 class EluAttrs:
-    """`alpha`: minus the limit at minus infinity."""
+    """`-alpha` is the limit of the result at minus infinity."""
 
     alpha: float = 1.0
 
 
 @frozen
 class CeluAttrs:
-    """`alpha`: minus the limit at minus infinity, and the width of the bend."""
+    """`-alpha` is the limit of the result at minus infinity; the operand is divided by `alpha`."""
 
     alpha: float = 1.0
 
 
 @frozen
 class SeluAttrs:
-    """The two constants of self-normalisation."""
+    """The two constants of a self-normalising activation: `gamma * elu(x, alpha)`."""
 
     alpha: float = 1.6732631921768188
     gamma: float = 1.0507010221481323
@@ -44,14 +44,14 @@ class SeluAttrs:
 
 @frozen
 class ThresholdedReluAttrs:
-    """`alpha`: the result is zero up to `alpha`."""
+    """Operands up to `alpha` give zero; larger ones pass through unchanged."""
 
     alpha: float = 1.0
 
 
 @frozen
 class HardSigmoidAttrs:
-    """Slope and value at zero."""
+    """The clipped line `max(0, min(1, alpha * x + beta))`."""
 
     alpha: float = 0.2
     beta: float = 0.5
@@ -59,14 +59,14 @@ class HardSigmoidAttrs:
 
 @frozen
 class SiluAttrs:
-    """x * sigmoid(alpha * x)."""
+    """The function `x * sigmoid(alpha * x)`."""
 
     alpha: float = 1.0
 
 
 @frozen
 class ShrinkAttrs:
-    """Zero within `lambd` of zero; outside moved towards zero by `bias`."""
+    """Operands in [-lambd, lambd] give zero; larger magnitudes move towards zero by `bias`."""
 
     bias: float = 0.0
     lambd: float = 0.5
@@ -74,7 +74,7 @@ class ShrinkAttrs:
 
 @frozen
 class GeluAttrs:
-    """`approximate` is none (with erf) or tanh."""
+    """`approximate` is "none" (the exact formula, with erf) or "tanh"."""
 
     approximate: str = "none"
 
@@ -91,12 +91,15 @@ _TANH_CUBIC = 0.044715
 
 
 def sigmoid(x: Scalar) -> Scalar:
-    """Returns 1 / (1 + exp(-x)); where the exponential overflows, the quotient is exactly 0."""
+    """Returns 1 / (1 + exp(-x)).
+
+    Where the exponential overflows to infinity, the quotient is exactly 0.
+    """
     return 1.0 / (1.0 + fn("exp", -x))
 
 
 def softplus(x: Scalar) -> Scalar:
-    """Returns log(1 + exp(x)) as max(x, 0) + log1p(exp(-|x|))."""
+    """Returns log(1 + exp(x)), computed as max(x, 0) + log1p(exp(-|x|))."""
     small = fn("log1p", fn("exp", -abs(x)))
     return fn("max", x, 0.0) + small
 
@@ -138,7 +141,7 @@ def _clip(_: NoAttrs, x: Scalar, lo: Scalar | None = None, hi: Scalar | None = N
     return raised if hi is None else fn("min", raised, hi)
 
 
-# ---- the same in NumPy --------------------------------------------------------------------------
+# ---- NumPy references ----------------------------------------------------------------------------
 
 
 def _like(x: Array, value: float) -> Array:
@@ -169,7 +172,7 @@ def _clip_numpy(_: NoAttrs, x: Array, lo: Array | None = None, hi: Array | None 
     return raised if hi is None else np.asarray(np.minimum(raised, hi))
 
 
-# ---- rows ---------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 
 def _activation(
@@ -182,8 +185,10 @@ def _activation(
     onnx: OnnxBinding | None = None,
     exact: bool = False,
 ) -> OpSpec:
-    """Returns the row of an activation: one float operand, compared as `ACTIVATION` unless
-    `exact`."""
+    """Returns the row of the op table for an activation of one float operand.
+
+    `exact`: results must equal the reference's; otherwise the tolerance `ACTIVATION` applies.
+    """
     return pointwise_op(
         name, formula, numpy, doc, dtypes=FLOATS, attrs=attrs,
         tolerance=Tolerance.EXACT if exact else Tolerance.ACTIVATION, onnx=onnx,

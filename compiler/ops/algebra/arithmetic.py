@@ -55,14 +55,14 @@ MANY = 1 << 16  # more operands than any model has
 
 @frozen
 class ModAttrs:
-    """`fmod`: the remainder has the sign of the dividend (C's fmod), else of the divisor."""
+    """With `fmod`, the remainder has the sign of the dividend (C's fmod), else of the divisor."""
 
     fmod: bool = False
 
 
 @frozen
 class BitShiftAttrs:
-    """`direction` is LEFT or RIGHT."""
+    """`direction` is "LEFT" or "RIGHT"."""
 
     direction: str
 
@@ -82,7 +82,10 @@ def _binary(
     scalar: str = "",
     exact: bool = False,
 ) -> OpSpec:
-    """Returns the row of a binary function of the scalar table."""
+    """Returns the row of the op table for a function of two scalars.
+
+    `scalar` is the function's name in the scalar table if it differs from `name`.
+    """
     return pointwise_op(
         name, lambda _, x, y: fn(scalar or name, x, y), lambda _, x, y: numpy(x, y), doc,
         dtypes=dtypes, arity=2, result=result,
@@ -108,8 +111,11 @@ def _modulo(attrs: ModAttrs, x: Array, y: Array) -> Array:
 
 
 def _shift(attrs: BitShiftAttrs, x: Scalar, y: Scalar) -> Scalar:
-    """Shifts `x`; a shift by the element's width or more gives 0, or -1 for a negative number
-    shifted right."""
+    """Returns `x` shifted by `y` bits.
+
+    Where `y` is at least the width of the element type, the result is 0, or -1 for a negative
+    number that is shifted right.
+    """
     function = "shift_left" if attrs.direction == "LEFT" else "shift_right"
     overshift: Scalar | int = 0
     if attrs.direction == "RIGHT" and x.dtype.kind is DTypeKind.INT:
@@ -162,7 +168,7 @@ _POW_BASES = (I32, I64, *FLOATS)
 
 
 def _pow_dtype(base: DType, exponent: DType) -> DType:
-    """Returns the type in which a power is computed."""
+    """Returns the type in which the power of a base and an exponent of these types is computed."""
     if base.is_integer:
         if exponent.is_float:
             return F64
@@ -199,7 +205,8 @@ def _pow_reference(arrays: Arrays, _: NoAttrs) -> OutArrays:
 
 
 def _int_power(base: int, exponent: int, wrap: int) -> int:
-    """Returns the power modulo `wrap`; truncated towards zero for negative exponents."""
+    """Returns the power modulo `wrap`; for a negative exponent, the power truncated to an
+    integer."""
     if exponent >= 0:
         return pow(base, exponent, wrap)
     return base ** (-exponent % 2) if abs(base) == 1 else 0

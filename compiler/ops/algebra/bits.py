@@ -9,13 +9,13 @@ from tcc.ops.shapes import COMMON, required
 
 @frozen
 class BitCastAttrs:
-    """`to` is as wide as the operand's element type."""
+    """`to` is the result's element type; it has as many bits as the operand's."""
 
     to: DType
 
 
 def _has_numpy_type(dtype: DType) -> bool:
-    """True if NumPy has the type, so that its arrays hold the type's bits."""
+    """True if NumPy has a type of the same width, so that its arrays hold the type's bits."""
     return bool(dtype.carrier.itemsize * 8 == dtype.bits)
 
 

@@ -1,6 +1,7 @@
 """Contractions: sums of products over shared axes.
 
-f16 and bf16 operands are summed in f32 and rounded once, in a separate stage after the sum.
+Products of f16 and bf16 operands are summed in f32. A separate stage after the sum rounds the
+result once.
 """
 
 from collections.abc import Callable
@@ -46,7 +47,10 @@ _SUMMED = (*FLOATS, I32, I64, U32, U64)
 
 @frozen
 class GemmAttrs:
-    """`alpha * A' * B' + beta * C`, where a prime transposes if its flag is set."""
+    """The result is `alpha * A' * B' + beta * C`.
+
+    A' is A, or its transpose if `trans_a`; B' likewise.
+    """
 
     alpha: float
     beta: float
@@ -62,8 +66,10 @@ class EinsumAttrs:
 
 
 def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
-    """Returns `sums`, of the shape of `y`, in the dtype of `y`: the stage itself, or a stage that
-    rounds it."""
+    """Returns `sums` in the element type of `y`, whose shape they have.
+
+    This is the stage itself, or a new stage that rounds it.
+    """
     i = b.point(y)
     value = b.read(sums, *i)
     return sums if value.dtype is y.dtype else b.stage(i, cast(value, y.dtype))
@@ -73,7 +79,8 @@ def rounded(b: ExprBuilder, sums: StageRef, y: TensorType) -> StageRef:
 
 
 def matmul_shape(a: TensorType, c: TensorType) -> Shape:
-    """Returns the shape of a matmul; raises ValueError for operands that do not fit."""
+    """Returns the shape of the matmul of `a` and `c`; raises ValueError if their shapes do not
+    fit."""
     require(a.rank > 0 and c.rank > 0, f"matmul takes no scalars: {a}, {c}")
     agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims of matmul")
     rows = a.shape[-2:-1]
@@ -94,8 +101,10 @@ def _matmul_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 def matmul_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, term: Callable[[Any, Any], Scalar]
 ) -> StageRef:
-    """Appends the stage of sums of a matmul; `term` gets the indices at which each operand is
-    read."""
+    """Appends the stage that computes the sums of a matmul.
+
+    `term` gets the indices into each operand and returns one product.
+    """
     shape = matmul_shape(a, c)
     i = b.iters(*shape)
     (k,) = b.iters(agree(a.shape[-1], c.shape[-2 if c.rank > 1 else 0], "the summed dims"))
@@ -225,7 +234,7 @@ def _einsum_expr(types: Types, attrs: EinsumAttrs) -> Expr:
     return b.done(rounded(b, sums, y))
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _CONTRACTS = Trait.CONTRACTION
 

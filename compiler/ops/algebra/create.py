@@ -1,4 +1,4 @@
-"""Ops that create tensors from sizes, not from elements."""
+"""Ops that create tensors from sizes rather than from elements."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -14,14 +14,14 @@ from tcc.ops.shapes import ALL, NUMERIC, Point, Shape, required, same_dtype
 
 @frozen
 class RangeAttrs:
-    """`size` is the number of elements; it was computed from the operand `limit`."""
+    """`size` is the number of elements; importers compute it from the operand `limit`."""
 
     size: Index
 
 
 @frozen
 class ShapeOfAttrs:
-    """The dims of axes `start` to `end` (exclusive)."""
+    """The result holds the dims of the axes from `start` to `end` (exclusive)."""
 
     start: int
     end: int
@@ -29,7 +29,7 @@ class ShapeOfAttrs:
 
 @frozen
 class DimsAttrs:
-    """`values` are the elements of the vector."""
+    """`values` are the elements of the resulting vector."""
 
     values: Shape
 
@@ -61,7 +61,7 @@ def _range_element(b: ExprBuilder, at: Point, _: RangeAttrs) -> Scalar:
 
 
 def _nth(values: Shape, place: Index) -> Scalar:
-    """Returns the element of a vector of dims at a position."""
+    """Returns element `place` of a vector of dims."""
     return chosen(place, [index_value(value, I64) for value in values or (0,)])
 
 
@@ -96,7 +96,7 @@ def _dims_reference(arrays: Arrays, attrs: DimsAttrs) -> OutArrays:
     return (np.array(sizes(attrs.values), np.int64),)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
     by_element(

@@ -1,7 +1,7 @@
-"""Running sums and products along one axis.
+"""Cumulative sums and products along one axis.
 
-The result at i combines x[i - k] over all k >= 0; elements before the first read as the monoid's
-identity.  The work is quadratic in the axis' size, so long axes use a C function.
+The result at i combines x[i - k] over all k >= 0; a read before the first element gives the
+monoid's identity. This is quadratic in the size of the axis, so a C function computes long axes.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,8 @@ _DTYPES = (I32, I64, U32, U64, *FLOATS)
 
 @frozen
 class CumSumAttrs:
-    """`exclusive` excludes the element itself; `reverse` runs from the last element back."""
+    """`exclusive` leaves out the element itself; `reverse` accumulates from the last element
+    back."""
 
     axis: int
     exclusive: bool = False
@@ -61,14 +62,16 @@ def _expr(monoid: str, identity: int) -> Callable[[Types, Any], Expr]:
     return expr
 
 
-# Up to so many elements along the axis, the expression is faster, because it fuses with its
-# neighbours.
+# Up to this many elements along the axis, the expression is faster, because it fuses with
+# neighbouring ops.
 _SHORT = 32
 
 
 def _is_long(types: Types, attrs: CumSumAttrs) -> bool:
-    """True if the C function computes it; f16 and bf16 are always summed by the expression, in
-    f32."""
+    """True if the C function computes this op.
+
+    The expression always computes f16 and bf16, because it sums them in f32.
+    """
     x = required(types, 0)
     size = as_int(x.shape[attrs.axis])
     return x.dtype.bytes >= 4 and (size is None or size > _SHORT)

@@ -1,4 +1,4 @@
-"""Triangles of matrices, and identity matrices."""
+"""Triangular parts of matrices, and identity matrices."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -13,8 +13,10 @@ from tcc.ops.shapes import ALL, Point, check_dtype, check_rank, present, require
 
 @frozen
 class TriluAttrs:
-    """Keeps the elements on diagonal `k` and above (`upper`) or below it; 0 is the main
-    diagonal."""
+    """Keeps the elements on and above diagonal `k` if `upper`, else those on and below it.
+
+    Diagonal 0 is the main diagonal.
+    """
 
     upper: bool
     k: Index
@@ -22,7 +24,7 @@ class TriluAttrs:
 
 @frozen
 class EyeLikeAttrs:
-    """Ones of type `to` on diagonal `k`."""
+    """The result has ones of type `to` on diagonal `k`, zeros elsewhere; 0 is the main diagonal."""
 
     to: DType
     k: int = 0

@@ -1,4 +1,4 @@
-"""Matmuls with a narrow right operand: levels scaled by blocks, or 8-bit floats."""
+"""Matmuls whose right operand has quantised levels with block scales, or 8-bit floats."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -23,8 +23,12 @@ from tcc.ops.shapes import agree_shapes, check_dtype, optional, present
 
 @frozen
 class LevelsAttrs:
-    """Levels of 4 `bits` lie two to a byte along the summed axis, the earlier one in the low half;
-    levels of 8 bits have one byte each.  `block` levels along the summed axis share a scale."""
+    """How levels (quantised integers) are stored.
+
+    With 4 `bits`, a byte holds two levels that are neighbours along the summed axis, the first one
+    in its low nibble. With 8 bits, each level has its own byte. Along the summed axis, `block`
+    levels share a scale.
+    """
 
     bits: int = 8
     block: int = 0
@@ -46,7 +50,7 @@ def nibbles(levels: Array, axis: int) -> Array:
 
 
 def _unpacked(types: Types, attrs: LevelsAttrs) -> tuple[TensorType, TensorType]:
-    """Returns the types of both operands as if each level were one element."""
+    """Returns the types of both operands, the levels unpacked to one element each."""
     x, levels = present(types, 2)
     check_dtype(x.dtype, (F32, F16, BF16, *FLOAT8))
     check_dtype(levels.dtype, (I8,) if attrs.bits == 4 else (I8, *FLOAT8), "the levels")
@@ -93,7 +97,7 @@ def _level(b: ExprBuilder, attrs: LevelsAttrs, k: Index, j: Index) -> Scalar:
     if attrs.bits == 8:
         return b.read(1, k, j)
     byte = cast(b.read(1, k // 2, j), I32)
-    # The half is shifted to the top, and back with its sign.
+    # The left shift puts the nibble into the top bits; the arithmetic right shift extends its sign.
     raised = fn("shift_left", byte, 28 - 4 * (k % 2))
     return fn("shift_right", raised, 28)
 

@@ -31,7 +31,7 @@ _MOVES = Trait.MOVEMENT
 
 @frozen
 class ReshapeAttrs:
-    """`shape` is the whole output shape; no 0 or -1 placeholders."""
+    """`shape` is the complete output shape, without the placeholders 0 and -1."""
 
     shape: Shape
 
@@ -47,8 +47,8 @@ class TransposeAttrs:
 class ExpandAttrs:
     """`shape` broadcasts with the input's shape in both directions.
 
-    An axis of symbolic size that differs from the size in `shape` has one element or as many;
-    `require` checks it.
+    An axis of the input may have a symbolic size that differs from the one in `shape`. A run then
+    requires the size to be 1 or equal; a `require` node checks it.
     """
 
     shape: Shape
@@ -56,7 +56,10 @@ class ExpandAttrs:
 
 @frozen
 class SliceAttrs:
-    """One entry per axis, already clamped: `out[i] = x[start + i * step]` for `i < size`."""
+    """Slices with one entry per axis: `out[i] = x[start + i * step]` for `0 <= i < size`.
+
+    The entries are already clamped to the input.
+    """
 
     starts: Shape
     steps: tuple[int, ...]
@@ -70,7 +73,7 @@ class ConcatAttrs:
 
 @frozen
 class SplitAttrs:
-    """`sizes` of the parts along `axis`; they add up to its extent."""
+    """`sizes` are those of the parts along `axis`; their sum is the size of the axis."""
 
     axis: int
     sizes: Shape
@@ -101,15 +104,15 @@ def _reshape_reference(arrays: Arrays, attrs: ReshapeAttrs) -> OutArrays:
 def _reshape_element(b: ExprBuilder, i: Point, attrs: ReshapeAttrs) -> Scalar:
     x = required(b.params, 0)
     if as_int(element_count(x.shape)) == 0:
-        return literal(0, x.dtype)  # never evaluated: the output is empty too
+        return literal(0, x.dtype)  # never evaluated, because the output is empty too
     return b.read(0, *_reshaped(i, attrs.shape, x.shape))
 
 
 def _reshaped(i: Sequence[Index], shape: Sequence[Index], before: Sequence[Index]) -> Point:
-    """Returns the index, in a tensor of the shape `before`, of the element at `i` of `shape`.
+    """Returns the index into a tensor of shape `before` of the element at index `i` of `shape`.
 
-    Equal axes at either end keep their index; otherwise every size between would appear in
-    divisions.
+    Equal axes at the front and at the end keep their index. Otherwise the sizes of all axes would
+    appear in divisions.
     """
     equal = [a is b for a, b in zip(shape, before, strict=False)]
     first = ([*equal, False]).index(False)
@@ -130,7 +133,10 @@ def linearise(indices: Sequence[Index], shape: Sequence[Index]) -> Index:
 
 
 def delinearise(linear: Index, shape: Sequence[Index]) -> Point:
-    """Returns the indices at row-major position `linear`; no extent may be the constant zero."""
+    """Returns the indices of the element at row-major position `linear` in a tensor of `shape`.
+
+    No extent may be the constant zero.
+    """
     indices: list[Index] = []
     stride = const(1)
     for axis in reversed(range(len(shape))):
@@ -190,7 +196,7 @@ def _expand_element(b: ExprBuilder, i: Point, attrs: ExpandAttrs) -> Scalar:
 
     def element(at: tuple[IndexLike, ...], axes: Sequence[int]) -> Scalar:
         if not axes:
-            return b.read(0, *at)  # a read outside is dropped by the select
+            return b.read(0, *at)  # the select drops the reads outside the input
         axis, *other_axes = axes
         first = element(replaced(at, axis, 0), other_axes)
         is_one = fn("eq", index_value(x.shape[axis], I64), 1)
@@ -278,7 +284,7 @@ def _concat_element(b: ExprBuilder, i: Point, attrs: ConcatAttrs) -> Scalar:
     end = const(0)
     for number, part in enumerate(present(b.params)):
         at = replaced(i, attrs.axis, i[attrs.axis] - end)
-        reads.append(b.read(number, *at))  # a read outside is dropped by the select
+        reads.append(b.read(number, *at))  # the select drops the reads outside the operand
         end = end + part.shape[attrs.axis]
         ends.append(end)
     body = reads[-1]
@@ -313,7 +319,7 @@ def _split_expr(types: Types, attrs: SplitAttrs) -> Expr:
     return b.done(*outputs)
 
 
-# ---- samples and rows ----------------------------------------------------------------------------
+# ---- samples and rows of the op table ------------------------------------------------------------
 
 
 def move_row(
@@ -325,8 +331,11 @@ def move_row(
     arity: Arity = 1,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """Returns the row of an op that copies elements: infer, reference, and the element at a
-    point."""
+    """Returns the row of the op table for an op that copies elements.
+
+    `functions` are the type rule (infer), the NumPy reference, and the element at a point of the
+    result.
+    """
     infer, reference, element = functions
     return by_element(
         name, attrs, arity, infer, reference, MOVED, doc,

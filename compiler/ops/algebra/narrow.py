@@ -1,4 +1,4 @@
-"""Narrow element types: ONNX's rounding to them, and elements that share bytes."""
+"""Narrow element types: ONNX's rounding to them, and packing of several elements into a byte."""
 
 from functools import reduce
 
@@ -52,7 +52,7 @@ from tcc.ops.shapes import Point, check_dtype, present, required
 
 ROUNDINGS = ("up", "down", "nearest")
 NARROW_FLOATS = (*FORMATS, F8E8M0)
-_LEAST, _MOST = 2.0**-127, 2.0**127  # the range of f8e8m0
+_LEAST, _MOST = 2.0**-127, 2.0**127  # the smallest and the largest value of f8e8m0
 
 
 # ---- rounding -----------------------------------------------------------------------------------
@@ -62,9 +62,9 @@ _LEAST, _MOST = 2.0**-127, 2.0**127  # the range of f8e8m0
 class NarrowAttrs:
     """`to` is a narrow float type.
 
-    With `saturate`, values beyond the largest value, and infinities, become the largest value;
-    otherwise they become the type's infinity or NaN.  `rounding` applies to f8e8m0 alone: "up" is
-    away from zero, "nearest" rounds ties up.
+    With `saturate`, infinities and values beyond the largest value become the largest value.
+    Without it they become the type's infinity or NaN. `rounding` matters for f8e8m0 alone: "up"
+    rounds away from zero, "nearest" rounds ties up.
     """
 
     to: DType
@@ -77,7 +77,7 @@ class NarrowAttrs:
 
 
 def narrowed(value: Scalar, attrs: NarrowAttrs) -> Scalar:
-    """Converts an f32 to the narrow type."""
+    """Returns an f32 value converted to the narrow type `attrs.to`."""
     if attrs.to is F8E8M0:
         return _power(value, attrs)
     if attrs.saturate:
@@ -102,7 +102,7 @@ def _power(value: Scalar, attrs: NarrowAttrs) -> Scalar:
 
 
 def narrow_reference(x: Array, attrs: NarrowAttrs) -> Array:
-    """Computes `narrowed` in NumPy."""
+    """Computes the same as `narrowed`, in NumPy."""
     with np.errstate(all="ignore"):
         value = x.astype(np.float32)
         if attrs.to is not F8E8M0:
@@ -129,12 +129,12 @@ def _narrow_infer(types: Types, attrs: NarrowAttrs) -> OutTypes:
     return (TensorType(attrs.to, required(types, 0).shape),)
 
 
-# ---- elements that share bytes ------------------------------------------------------------------
+# ---- packed elements -----------------------------------------------------------------------------
 
 
 @frozen
 class UnpackAttrs:
-    """The bytes hold `count` elements of type `to`."""
+    """The bytes of the operand hold `count` elements of type `to`."""
 
     to: DType
     count: Index
@@ -142,7 +142,7 @@ class UnpackAttrs:
 
 @frozen
 class PackAttrs:
-    """The lowest `bits` of each element are kept: 2 or 4."""
+    """Packs the lowest `bits` bits of each element; `bits` is 2 or 4."""
 
     bits: int
 
@@ -178,7 +178,7 @@ def _unpack_element(b: ExprBuilder, at: Point, attrs: UnpackAttrs) -> Scalar:
 
 
 def _value(code: Scalar, to: DType) -> Scalar:
-    """Returns the element that a code (u8) stands for."""
+    """Returns the element of type `to` that a bit pattern (u8) encodes."""
     if to is not F4E2M1:
         return cast(code, to)
     size = cast(fn("bit_and", code, 7), I32)
@@ -220,7 +220,7 @@ def _pack_element(b: ExprBuilder, at: Point, attrs: PackAttrs) -> Scalar:
 
 
 def _code(element: Scalar) -> Scalar:
-    """Returns the code (u8) of an element."""
+    """Returns the bit pattern (u8) that encodes an element."""
     if element.dtype is not F4E2M1:
         return cast(element, U8)
     value = cast(element, F32)
@@ -228,7 +228,7 @@ def _code(element: Scalar) -> Scalar:
     above = fn("shift_right", halves, 1) + 2
     top = fn("shift_right", halves, 2) + 4
     size = choose(halves < 4, halves, choose(halves < 8, above, top))
-    negative = 1.0 / value < 0.0  # also for minus zero
+    negative = 1.0 / value < 0.0  # true for -0.0 too
     return cast(choose(negative, size + 8, size), U8)
 
 

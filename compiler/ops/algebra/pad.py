@@ -1,4 +1,4 @@
-"""Pad: a border of constants, or of the tensor's own elements."""
+"""Pad: surrounds a tensor with constants or with copies of its own elements."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,10 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 @frozen
 class PadAttrs:
-    """One entry per axis; a negative entry crops.  Cropping comes before padding."""
+    """`before` and `after` have one entry per axis; a negative entry crops.
+
+    Cropping comes before padding.
+    """
 
     before: Shape
     after: Shape
@@ -62,7 +65,10 @@ def _reference(arrays: Arrays, attrs: PadAttrs) -> OutArrays:
 
 
 def surrounded(x: Array, fill: object, before: Sequence[int], after: Sequence[int]) -> Array:
-    """Returns `x` inside a larger or smaller tensor; `x` may lie outside of it completely."""
+    """Returns `x` padded with `fill`; negative entries of `before` and `after` crop.
+
+    The result may consist of `fill` alone.
+    """
     y = np.full([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], fill, x.dtype)
     spans = [
         (max(0, -b), min(n, size - b)) for b, n, size in zip(before, x.shape, y.shape, strict=True)
@@ -92,7 +98,10 @@ def _element(b: ExprBuilder, i: Point, attrs: PadAttrs) -> Scalar:
 
 
 def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) -> Index:
-    """Returns the index that a padded axis reads, inside the cropped part of the input's axis."""
+    """Returns the input's index that a padded axis reads at `index`.
+
+    It lies inside the part of the input that cropping leaves.
+    """
     if before is const(0) and after is const(0):
         return index
     crop = maximum(-before, 0)
@@ -102,8 +111,8 @@ def _source(mode: str, index: Index, dim: Index, before: Index, after: Index) ->
         return crop + minimum(maximum(k, 0), size - 1)
     if mode == "wrap":
         return crop + k % size
-    # The period of a reflection is twice the axis less its two end points; one point has period 1.
-    # Borders shorter than the axis are mirrored once.
+    # A reflection repeats after twice the axis less its two end points; one element has period 1.
+    # Where both paddings are shorter than the axis, one reflection suffices.
     period = maximum(2 * size - 2, 1)
     phase = maximum(k, -k) if nonnegative(size - 1 - maximum(before, after)) else k % period
     return crop + minimum(phase, period - phase)

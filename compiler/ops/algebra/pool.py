@@ -33,8 +33,11 @@ from tcc.ops.shapes import FLOATS, Point, Shape, present, required
 
 @frozen
 class PoolAttrs(WindowAttrs):
-    """`count_include_pad` belongs to average_pool, `p` to lp_pool, `storage_order` (0: row-major
-    positions, 1: column-major ones) to max_pool_indices."""
+    """Attributes of all pools; some apply to one op alone.
+
+    `count_include_pad` applies to average_pool and `p` to lp_pool. `storage_order` applies to
+    max_pool_indices: 0 gives row-major positions, 1 column-major positions.
+    """
 
     kernel: tuple[int, ...]
     ceil_mode: bool = False
@@ -45,12 +48,12 @@ class PoolAttrs(WindowAttrs):
 
 @frozen
 class MaxUnpoolAttrs:
-    """`shape` is the whole output shape; positions count through it in row-major order."""
+    """`shape` is the complete output shape; the positions are row-major positions in it."""
 
     shape: Shape
 
 
-# ---- what all pools share ------------------------------------------------------------------------
+# ---- shared by all pools -------------------------------------------------------------------------
 
 
 def _shape(x: TensorType, attrs: PoolAttrs) -> Shape:
@@ -76,8 +79,10 @@ def _infer(types: Types, attrs: PoolAttrs) -> OutTypes:
 
 
 def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
-    """Returns the windows' elements, [window elements, batch, channel, windows...]; `fill` is
-    outside the image."""
+    """Returns the elements of all windows, [elements of a window, batch, channel, windows...].
+
+    Elements outside the image are `fill`.
+    """
     before, after = sizes(attrs.before), sizes(attrs.after)
     counts = sizes(_counts(dims(*x.shape[2:]), attrs))
     padding_after = [
@@ -96,8 +101,10 @@ def _patches(x: Array, attrs: PoolAttrs, fill: Any) -> Array:
 def _window(
     b: ExprBuilder, x: TensorType, attrs: PoolAttrs, outside: float
 ) -> tuple[Point, Point, Scalar, list[Index]]:
-    """Returns iterators of the output and of the window, an element of the window, and its
-    position."""
+    """Returns (iterators of the output, iterators of the window, element, its position).
+
+    The element is the one of the window that both iterators select; the position lies in the image.
+    """
     i = b.iters(*_shape(x, attrs))
     k = b.iters(*attrs.kernel)
     at = window_places(i[2:], k, attrs)
@@ -146,7 +153,7 @@ def _indices_reference(arrays: Arrays, attrs: PoolAttrs) -> OutArrays:
     planes = np.arange(prod(x.shape[:2])).reshape(*x.shape[:2], *([1] * len(image)))
     positions = _patches(planes * prod(image) + spatial, attrs, -1)
     values = _patches(x, attrs, _lowest_of(x))
-    # The first of the largest elements inside the image wins; NaN wins over all.
+    # The first of the largest elements inside the image wins; NaN counts as larger than any number.
     top = values.max(axis=0)
     largest = (values == top) | (np.isnan(values) & np.isnan(top))
     best = np.argmax(largest & (positions >= 0), axis=0)[None]
@@ -200,7 +207,7 @@ def _average_expr(types: Types, attrs: PoolAttrs) -> Expr:
 
 
 def _counted(o: Point, x: TensorType, attrs: PoolAttrs) -> Index:
-    """Returns the number of counted elements of the window at `o`, as an index."""
+    """Returns the divisor of the average at output `o`: the number of elements that count."""
     window_size = prod(attrs.kernel)
     if not _leaves_image(attrs) or (attrs.count_include_pad and not attrs.ceil_mode):
         return const(window_size)
@@ -257,7 +264,7 @@ def _unpool_reference(arrays: Arrays, attrs: MaxUnpoolAttrs) -> OutArrays:
     return (y,)
 
 
-# ---- rows ---------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 
 _POOLS = Trait.WINDOW | Trait.REDUCTION

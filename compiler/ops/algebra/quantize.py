@@ -1,4 +1,4 @@
-"""Quantisation: floats to narrow integers and back, per tensor, per axis or per block."""
+"""Quantisation of floats to narrow integers and back, per tensor, per axis or per block."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -60,11 +60,11 @@ _SCALES = (F32, F16, BF16)
 
 @frozen
 class QuantizeAttrs:
-    """`to` is the integer or narrow float type; floats beyond its range `saturate`.
+    """`to` is the integer or narrow float type; with `saturate`, floats beyond its range saturate.
 
-    The quotient is rounded to `precision`.  A scale of rank 1 runs along `axis`; with a
-    `block_size` above 0, the scale has x's rank, and one element for `block_size` elements along
-    `axis`.
+    The quotient by the scale is rounded to `precision`. A scale of rank 1 has an element for each
+    position along `axis`. With a `block_size` above 0, the scale has x's rank, and each of its
+    elements applies to `block_size` elements along `axis`.
     """
 
     to: DType
@@ -76,8 +76,10 @@ class QuantizeAttrs:
 
 @frozen
 class DequantizeAttrs:
-    """`axis` and `block_size` as in `QuantizeAttrs`; `to` is the result's type, by default the
-    scale's."""
+    """`axis` and `block_size` mean the same as in `QuantizeAttrs`.
+
+    `to` is the result's type, by default the scale's.
+    """
 
     axis: int = 1
     block_size: int = 0
@@ -118,7 +120,7 @@ def _scale_at(scale: TensorType, attrs: QuantAttrs, at: Point) -> tuple[IndexLik
 
 
 def _spread(values: Array, x: Array, attrs: QuantAttrs) -> Array:
-    """Returns the scale or zero point of every element of `x`."""
+    """Returns the scale or zero point of each element of `x`, in a shape that broadcasts to x's."""
     if attrs.block_size:
         repeated = np.repeat(values, attrs.block_size, attrs.axis)
         return np.take(repeated, np.arange(x.shape[attrs.axis]), attrs.axis)
@@ -148,13 +150,14 @@ def _quantize_element(b: ExprBuilder, at: Point, attrs: QuantizeAttrs) -> Scalar
     level = ratio if attrs.to.is_float else fn("round", ratio)
     if optional(b.params, 2) is not None:
         zero = cast(b.read(2, *where), F32)
-        # Adding a zero point of zero this way keeps negative zeros.
+        # Where the zero point is 0, subtracting (0.0 - zero) keeps negative zeros; adding it would
+        # not.
         shifted = level - (0.0 - zero)
         level = shifted if attrs.to.is_float else level + zero
     if attrs.to.is_float:
         return narrowed(level, NarrowAttrs(attrs.to, attrs.saturate))
     low = float(integer_limits(attrs.to)[0])
-    # The cast to levels saturates and turns NaN into 0; NaN must become the lowest level.
+    # The cast saturates and turns NaN into 0, but NaN must become the lowest level.
     return choose(level > low, level, low) if low else level
 
 

@@ -1,6 +1,7 @@
-"""Contractions of quantised integers: zero points are subtracted from operands, sums are i32.
+"""Contractions of quantised integers.
 
-The q-linear ops scale the sums in f32, round to nearest even, add the zero point and saturate.
+Zero points are subtracted from the operands, and the sums are i32. The q-linear ops then scale the
+sums in f32, round to nearest even, add the zero point and saturate.
 """
 
 from typing import Any
@@ -44,14 +45,20 @@ def _check_bytes(*types: TensorType) -> None:
 
 
 def _shifted(b: ExprBuilder, number: int, at: Any, point: int, row: Index | None) -> Scalar:
-    """Returns operand `number` at `at` minus its zero point, operand `point`, in i32."""
+    """Returns operand `number` at the indices `at`, minus its zero point, in i32.
+
+    Operand `point` is the zero point; `row` is its index if it is a vector.
+    """
     value = cast(b.read(number, *at), I32)
     zero = _parameter(b, point, row)
     return value if zero is None else value - cast(zero, I32)
 
 
 def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | None:
-    """Returns a scale or zero point: a single one, or that of `place`."""
+    """Returns the scale or zero point in operand `number`, or None if the operand is absent.
+
+    If the operand is a vector, the result is its element `place`.
+    """
     type_ = optional(b.params, number)
     if type_ is None:
         return None
@@ -62,7 +69,7 @@ def _parameter(b: ExprBuilder, number: int, place: Index | None) -> Scalar | Non
 
 def _requantised(sums: Scalar, factor: Scalar, zero: Scalar) -> Scalar:
     scaled = fn("round", cast(sums, F32) * factor)
-    return cast(scaled + cast(zero, F32), zero.dtype)  # this cast saturates
+    return cast(scaled + cast(zero, F32), zero.dtype)  # the cast saturates
 
 
 def _requantise(sums: Array, factor: Array, zero: Array) -> Array:
@@ -91,7 +98,10 @@ def _columns(c: TensorType) -> Index:
 
 
 def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> None:
-    """Checks that scales of `x` and zero points of its type have one element, or `count`."""
+    """Checks scales and zero points of `x`, the operands `numbers`.
+
+    They must have one element or `count` elements. A zero point must have the type of `x`.
+    """
     for number in numbers:
         type_ = optional(types, number)
         if type_ is not None:
@@ -101,7 +111,7 @@ def _check_numbers(types: Types, x: TensorType, count: Index, *numbers: int) -> 
 
 
 def _less_zero(x: Array, zero: Array | None, axis: int) -> Array:
-    """Returns `x` minus its zero point; a vector of zero points runs along `axis`."""
+    """Returns `x` minus its zero point, in i32; a vector of zero points runs along `axis`."""
     wide = x.astype(np.int32)
     if zero is None:
         return wide
@@ -120,8 +130,10 @@ def _matmul_integer_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 def _integer_sum(
     b: ExprBuilder, a: TensorType, c: TensorType, numbers: tuple[int, int, int, int]
 ) -> StageRef:
-    """Appends the stage of an integer matmul; `numbers` are the operands a, its zero point, c, its
-    zero point."""
+    """Appends the stage of the sums of an integer matmul.
+
+    `numbers` are the positions of four operands: a, its zero point, c, its zero point.
+    """
     return matmul_sum(
         b,
         a,
@@ -143,8 +155,10 @@ def _matmul_integer_expr(types: Types, _attrs: NoAttrs) -> Expr:
 
 @frozen
 class ConvIntegerAttrs(ConvAttrs):
-    """`border` is the value around an image without a zero point; with a zero point it is 0, and
-    the border holds the zero point."""
+    """`border` is the value of the padding where the image has no zero point.
+
+    With a zero point, `border` is 0 and the padding holds the zero point.
+    """
 
     border: int = 0
 
@@ -163,7 +177,7 @@ def _conv_integer_infer(types: Types, attrs: ConvIntegerAttrs) -> OutTypes:
 def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArrays:
     x = _less_zero(required(arrays, 0), optional(arrays, 2), 0)
     w = _less_zero(required(arrays, 1), optional(arrays, 3), 0)
-    # The border is subtracted, because `convolve` pads with zeros.
+    # The padding's value is subtracted first, because `convolve` pads with zeros.
     sums = convolve(x - np.int32(attrs.border), w, attrs)
     weight_sums = w.reshape(len(w), -1).sum(1, dtype=np.int32)
     return (with_bias(sums, attrs.border * weight_sums),)
@@ -172,10 +186,10 @@ def _conv_integer_reference(arrays: Arrays, attrs: ConvIntegerAttrs) -> OutArray
 def _conv_sum(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs, numbers: tuple[int, ...]
 ) -> StageRef:
-    """Appends the stage of sums of (x - zero) * (w - zero); `numbers` are the operands x, its zero,
-    w, its zero.
+    """Appends the stage of the sums of (x - zero) * (w - zero).
 
-    The border holds x's zero point, so that it adds nothing.
+    `numbers` are the positions of four operands: x, its zero point, w, its zero point. The padding
+    holds x's zero point, so that it adds nothing.
     """
     i, over, at_x, at_w = conv_indices(b, x, w, attrs)
     border = attrs.border if isinstance(attrs, ConvIntegerAttrs) else 0
@@ -185,12 +199,12 @@ def _conv_sum(
     if zero is not None:
         pixel -= cast(zero, I32)
     if zero is not None and fill is not None:
-        # A read outside returns 0, from which the zero point must not be subtracted.
+        # A read outside the image gives 0, from which the zero point must not be subtracted.
         image = zip(at_x[2:], x.shape[2:], strict=True)
         pixel = when([inside(index_value(k, I64), n) for k, n in image], pixel)
     weight = _shifted(b, numbers[2], at_w, numbers[3], i[1])
-    # Channels are the innermost loop: they are neighbours in storage, and targets multiply several
-    # at once.
+    # The loop over channels is innermost, because channels are adjacent in memory and targets
+    # multiply several at once.
     return b.sum(i, pixel * weight, over=(*over[1:], over[0]))
 
 
@@ -232,14 +246,18 @@ def _qlinear_matmul_expr(types: Types, attrs: NoAttrs) -> Expr:
 
 
 def _not_none(scalar: Scalar | None) -> Scalar:
-    assert scalar is not None  # infer has required the operand
+    assert scalar is not None  # infer has checked that the operand is present
     return scalar
 
 
 def _factor(
     b: ExprBuilder, lhs: tuple[int, Index | None], rhs: tuple[int, Index | None], result: int
 ) -> Scalar:
-    """Returns lhs scale * rhs scale / result scale, in f32."""
+    """Returns (scale of lhs) * (scale of rhs) / (scale of the result), in f32.
+
+    `lhs` and `rhs` are pairs: the position of the scale's operand, and the index into it if it is a
+    vector.
+    """
     scales = [cast(_not_none(_parameter(b, *p)), F32) for p in (lhs, rhs, (result, None))]
     return scales[0] * scales[1] / scales[2]
 
@@ -277,7 +295,7 @@ def _qlinear_conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
     return b.finish(i, _requantised(accumulator, factor, _not_none(_parameter(b, 7, None))))
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _SUMS = Trait.CONTRACTION
 _WINDOWS = Trait.CONTRACTION | Trait.WINDOW

@@ -1,7 +1,7 @@
 """Reductions along axes, and the positions of extrema.
 
-A row is a `_Reduction`: a function of each element, the monoid, and a function of the accumulator.
-f16 and bf16 accumulate in f32.
+A `_Reduction` describes an op: a function of each element, the monoid, and a function of the
+accumulator. f16 and bf16 accumulate in f32.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,7 +56,8 @@ from tcc.ops.shapes import (
 
 @frozen
 class ReduceAttrs:
-    """`axes` are distinct; empty means no reduction.  `keepdims` keeps them with extent one."""
+    """`axes` are distinct; without any, nothing is reduced. `keepdims` keeps them with extent
+    one."""
 
     axes: tuple[int, ...]
     keepdims: bool
@@ -64,7 +65,7 @@ class ReduceAttrs:
 
 @frozen
 class ArgAttrs:
-    """Among equal extrema along `axis` the first one counts, with `select_last` the last one."""
+    """Among equal extrema along `axis` the first wins, or the last if `select_last`."""
 
     axis: int
     keepdims: bool
@@ -79,8 +80,11 @@ Finish = Callable[[Scalar, Index], Scalar]
 
 @frozen
 class _Reduction:
-    """`finish` gets the accumulator and the number of combined elements; `real`: it needs f64 for
-    integer operands."""
+    """The scalar functions of a reduction.
+
+    `element` maps each element before `monoid` combines them. `finish` maps the accumulator and the
+    number of combined elements to the result. `real`: integer operands are computed in f64.
+    """
 
     monoid: str
     element: Callable[[Scalar], Scalar] | None = None
@@ -91,7 +95,8 @@ class _Reduction:
 def _axes_iters(
     b: ExprBuilder, shape: Sequence[Index], attrs: ReduceAttrs
 ) -> tuple[Point, Point, tuple[IndexLike, ...]]:
-    """Returns iterators over the result and over the reduced axes, and the indices to read."""
+    """Returns (iterators over the result, iterators over the reduced axes, indices of the
+    operand)."""
     axes = attrs.axes
     at = b.iters(*reduced_shape(tuple(shape), axes, attrs.keepdims))
     over = b.iters(*(shape[n] for n in axes))
@@ -131,7 +136,10 @@ def _finish(
 
 
 def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
-    """Subtracts the largest element first, so that no exponential overflows."""
+    """Returns the expression of log(sum(exp(x))).
+
+    The largest element is subtracted first, so that no exponential overflows.
+    """
     x = required(types, 0)
     dtype = F64 if x.dtype.is_integer else widened(x.dtype)
     b = ExprBuilder(x)
@@ -146,7 +154,7 @@ def _log_sum_exp_expr(types: Types, attrs: ReduceAttrs) -> Expr:
 
 
 def _finite(top: Scalar) -> Scalar:
-    """Replaces an infinity by zero: subtracting equal infinities would give NaN."""
+    """Returns `top`, or zero if it is infinite, because infinity minus infinity is NaN."""
     return choose(fn("is_inf", top), 0.0, top)
 
 
@@ -172,7 +180,7 @@ def _reduce(
     dtypes: Sequence[DType] = SUMMABLE,
     expr: Callable[[Types, Any], Expr] | None = None,
 ) -> OpSpec:
-    """Returns the row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
+    """Returns the op-table row of one reduction; `numpy(x, axes, keepdims)` is its reference."""
 
     @in_f32
     def reference(arrays: Arrays, attrs: ReduceAttrs) -> OutArrays:

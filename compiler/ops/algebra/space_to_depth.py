@@ -28,7 +28,7 @@ class SpaceToDepthAttrs:
 
 @frozen
 class ReverseSequenceAttrs:
-    """The axes are 0 and 1 in either order."""
+    """One of the two axes is 0, the other 1."""
 
     batch_axis: int
     time_axis: int
@@ -111,7 +111,7 @@ def _reverse_sequence_element(b: ExprBuilder, i: Point, attrs: ReverseSequenceAt
     extent = required(b.params, 0).shape[attrs.time_axis]
     at, binding = b.position(choose(step < length, back, step), extent)
     indices = replaced(i, attrs.time_axis, at)
-    # Lengths beyond the extent would read outside; the fill keeps them harmless.
+    # A length beyond the extent would give indices outside; the clamped read with a fill is safe.
     return b.read(0, *indices, fill=0, indirect=(binding,))
 
 

@@ -51,7 +51,7 @@ class CastAttrs:
 
 @frozen
 class IsInfAttrs:
-    """The infinities that count."""
+    """`detect_negative` and `detect_positive` say which infinities count."""
 
     detect_negative: bool = True
     detect_positive: bool = True
@@ -67,8 +67,10 @@ def _function(
     exact: bool = False,
     scalar: str = "",
 ) -> OpSpec:
-    """Returns the row of a function of the scalar table; `scalar` is its name there if it
-    differs."""
+    """Returns the op-table row of a function of one scalar.
+
+    `scalar` is the function's name in the scalar table if it differs from `name`.
+    """
     return pointwise_op(
         name, lambda _, x: fn(scalar or name, x), lambda _, x: numpy(x), doc, dtypes=dtypes,
         tolerance=Tolerance.EXACT if exact else Tolerance.ELEMENTWISE, onnx=OnnxBinding(onnx),
@@ -99,7 +101,7 @@ def _is_inf_numpy(attrs: IsInfAttrs, x: Array) -> Array:
     return (positive & attrs.detect_positive) | (negative & attrs.detect_negative)
 
 
-# ---- movement of one element: identity and cast -------------------------------------------------
+# ---- ops that copy or convert one element: identity and cast -------------------------------------
 
 
 def _copied(b: ExprBuilder, at: Point, _: object) -> Scalar:

@@ -1,8 +1,8 @@
-"""Windows with weights: convolution, its transpose, and col2im.
+"""Windows with weights: convolution, transposed convolution, and col2im.
 
-Tensors are [batch, channel, spatial...].  Every read outside the image gives zero, so padding needs
-no copy.  A transposed convolution selects the inputs that reach an output, instead of inserting
-zeros.
+Tensors are [batch, channel, spatial...]. A read outside the image gives zero, so padding needs no
+copy. A transposed convolution finds, for each output, the inputs that contribute to it; it inserts
+no zeros.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,8 @@ from tcc.ops.shapes import FLOATS, Point, Shape, agree, optional, present, requi
 
 @frozen
 class WindowAttrs:
-    """One entry per spatial axis; `before` and `after` are the padding of the image."""
+    """Each field has one entry per spatial axis; `before` and `after` are the padding of the
+    image."""
 
     strides: tuple[int, ...]
     before: tuple[IndexLike, ...]
@@ -47,25 +48,26 @@ class WindowAttrs:
 
     @property
     def lists(self) -> tuple[Sequence[Any], ...]:
-        """The arguments of `window_count` for each axis after the sizes of image and kernel."""
+        """The four fields, in the order in which `window_count` takes them after image and
+        kernel."""
         return self.strides, self.before, self.after, self.dilations
 
     @property
     def border_fill(self) -> int | None:
-        """The fill of reads of the image; None where no window leaves the image."""
+        """The fill value for reads of the image, or None if no window leaves the image."""
         return 0 if any(as_index(p) is not const(0) for p in (*self.before, *self.after)) else None
 
 
 @frozen
 class ConvAttrs(WindowAttrs):
-    """A convolution, with zeros around the image."""
+    """A convolution whose padding is zero."""
 
     group: int
 
 
 @frozen
 class ConvTransposeAttrs(WindowAttrs):
-    """`output_padding` adds rows at the far end of each axis."""
+    """`output_padding` adds elements at the end of each spatial axis."""
 
     output_padding: tuple[int, ...]
     group: int
@@ -88,8 +90,10 @@ def window_count(
     dilation: int,
     ceil_mode: bool = False,
 ) -> Index:
-    """Returns the number of windows along an axis; ceil mode adds a last partial window that starts
-    inside."""
+    """Returns the number of windows along an axis.
+
+    With `ceil_mode`, a last partial window counts too if it starts inside the padded image.
+    """
     span = dilation * (as_index(kernel) - 1) + 1
     room = extent + before + after - span
     if not ceil_mode:
@@ -106,7 +110,10 @@ def transposed_count(
     dilation: int,
     extra: int,
 ) -> Index:
-    """Returns the number of rows of a transposed convolution along an axis."""
+    """Returns the output size of a transposed convolution along an axis.
+
+    `extra` is the axis' output padding.
+    """
     span = dilation * (as_index(kernel) - 1) + 1
     return (extent - 1) * stride + span + extra - before - after
 
@@ -114,21 +121,23 @@ def transposed_count(
 def reaching_taps(
     extent: int, kernel: int, stride: int, before: int, after: int, dilation: int
 ) -> range:
-    """Returns the range from the first to the last kernel element that lies inside the image in
-    some window."""
+    """Returns the kernel elements along an axis that lie inside the image in some window."""
     windows = (extent + before + after - dilation * (kernel - 1) - 1) // stride + 1
     first = -(((windows - 1) * stride - before) // dilation)
     return range(max(first, 0), min((extent + before - 1) // dilation + 1, kernel))
 
 
 def window_places(o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs) -> list[Index]:
-    """Returns the position in the image of element `k` of the window at `o`."""
+    """Returns the position in the image, per spatial axis, of element `k` of the window at `o`."""
     axes = zip(o, k, attrs.strides, attrs.dilations, attrs.before, strict=True)
     return [p * stride + q * dilation - margin for p, q, stride, dilation, margin in axes]
 
 
 def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowAttrs) -> Array:
-    """Returns a view of element `k` of every window of `padded` [batch, channel, ...]."""
+    """Returns a view of element `k` of every window of `padded` [batch, channel, spatial...].
+
+    `counts` are the numbers of windows per spatial axis.
+    """
     picks = (
         slice(q * d, q * d + (n - 1) * s + 1 if n else q * d, s)
         for q, n, s, d in zip(k, counts, attrs.strides, attrs.dilations, strict=True)
@@ -137,8 +146,10 @@ def patch(padded: Array, k: Sequence[int], counts: Sequence[int], attrs: WindowA
 
 
 def group_channel(m: Index, c: Index, filters: Index, channels: Index, group: int) -> Index:
-    """Returns the channel that filter `m` of `filters` reads as number `c` of its group's
-    `channels`."""
+    """Returns the channel that filter `m` reads as channel `c` of its group.
+
+    There are `filters` filters, and each group has `channels` channels.
+    """
     return c if group == 1 else m // (filters // group) * channels + c
 
 
@@ -146,8 +157,10 @@ def group_channel(m: Index, c: Index, filters: Index, channels: Index, group: in
 
 
 def _check_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
-    """Raises ValueError where `groups` does not divide an axis of `x`, and `UnequalDimsError` where
-    only a run knows."""
+    """Checks that `groups` divides the size of an axis of `x`.
+
+    Raises ValueError if it certainly does not, and `UnequalDimsError` if only a run can know.
+    """
     size = x.shape[axis]
     number = as_int(size)
     require(
@@ -157,7 +170,7 @@ def _check_groups(groups: int, x: TensorType, axis: int, what: str) -> None:
 
 
 def conv_shape(x: TensorType, w: TensorType, attrs: ConvAttrs) -> Shape:
-    """Returns the output shape of a convolution; raises ValueError for operands that do not fit."""
+    """Returns the output shape of a convolution; raises ValueError if the operands do not fit."""
     spatial = x.rank - 2
     require(spatial >= 1 and w.rank == x.rank, f"conv of {x} with {w}")
     require(all(len(v) == spatial for v in attrs.lists), f"conv attributes do not fit {x}")
@@ -183,7 +196,7 @@ def _check_bias(bias: TensorType, channels: Index) -> None:
 
 
 def convolve(x: Array, w: Array, attrs: ConvAttrs) -> Array:
-    """Computes the convolution in the type of `x`, one kernel element at a time."""
+    """Returns the convolution in the type of `x`, computed one kernel element at a time."""
     before, after = sizes(attrs.before), sizes(attrs.after)
     padded = np.pad(x, ((0, 0), (0, 0), *zip(before, after, strict=True)))
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
@@ -205,15 +218,14 @@ def _conv_reference(arrays: Arrays, attrs: ConvAttrs) -> OutArrays:
 
 
 def with_bias(y: Array, bias: Array | None) -> Array:
-    """Adds to `y` a number for each channel."""
+    """Returns `y` plus `bias`, which has one number per channel."""
     return y if bias is None else y + bias.reshape(-1, *([1] * (y.ndim - 2)))
 
 
 def conv_indices(
     b: ExprBuilder, x: TensorType, w: TensorType, attrs: ConvAttrs
 ) -> tuple[Point, Point, Point, Point]:
-    """Returns iterators of the output and of the sum, and the indices in the image and the
-    weights."""
+    """Returns (iterators of the output, iterators of the sum, image indices, weight indices)."""
     n, m, *o = i = b.iters(*conv_shape(x, w, attrs))
     c, *k = over = b.iters(*w.shape[1:])
     channel = group_channel(m, c, w.shape[0], w.shape[1], attrs.group)
@@ -231,7 +243,7 @@ def _conv_expr(types: Types, attrs: ConvAttrs) -> Expr:
 
 
 def biased(b: ExprBuilder, sums: StageRef, y: TensorType, bias: int) -> StageRef:
-    """Returns `sums` plus operand `bias`, one element per channel, in the type of `y`."""
+    """Returns `sums` plus operand `bias` (one element per channel), in the type of `y`."""
     if optional(b.params, bias) is None:
         return rounded(b, sums, y)
     i = b.point(y)
@@ -264,7 +276,7 @@ def _transpose_reference(arrays: Arrays, attrs: ConvTransposeAttrs) -> OutArrays
     x, w = present(arrays, 2)
     before, none = sizes(attrs.before), (0,) * (x.ndim - 2)
     image, kernel = dims(*x.shape[2:]), dims(*w.shape[2:])
-    # The complete result of the sums, which may be empty, and the part of it that is kept.
+    # The size of the transposed convolution without cropping, and the size of the result.
     bare = replace(attrs, before=none, after=none, output_padding=none)
     full_sizes, result_sizes = (sizes(_transposed(image, kernel, a)) for a in (bare, attrs))
     full_sizes = tuple(max(n, 0) for n in full_sizes)
@@ -300,7 +312,8 @@ def _transpose_expr(types: Types, attrs: ConvTransposeAttrs) -> Expr:
 def sources(
     o: Sequence[Index], k: Sequence[Index], attrs: WindowAttrs
 ) -> tuple[list[Index], list[Scalar]]:
-    """Returns the window whose element `k` lies at `o`, and the conditions that it exists."""
+    """Returns the window whose element `k` lies at output `o`, and the conditions that it
+    exists."""
     axes = zip(o, k, attrs.dilations, attrs.before, strict=True)
     positions = list(zip((p + b - q * d for p, q, d, b in axes), attrs.strides, strict=True))
     hits: list[Scalar] = [fn("eq", index_value(r % s, I64), 0) for r, s in positions if s > 1]
@@ -362,7 +375,7 @@ def _col2im_expr(types: Types, attrs: Col2ImAttrs) -> Expr:
     return b.done(rounded(b, sums, y))
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
     OpSpec(

@@ -1,7 +1,7 @@
 """Attention and rotary position embedding as single ops.
 
-In most models both are many small ops.  A model that has them as one operator gets one expression,
-with the stages that the small ops would have.
+Most models express both by many small ops. A model that has them as one operator gets one
+expression with the same stages.
 """
 
 import numpy as np
@@ -21,8 +21,10 @@ from tcc.ops.shapes import FLOATS, Point, agree, check_broadcast, optional, pres
 
 @frozen
 class AttentionAttrs:
-    """`softcap` 0 means none.  Causal: query `i` sees keys up to `i + offset`, where `offset` keys
-    come before the first query."""
+    """A `softcap` of 0 means that scores are not capped.
+
+    If causal, query `i` sees the keys up to `i + offset`; `offset` keys precede the first query.
+    """
 
     scale: float
     is_causal: bool
@@ -32,8 +34,11 @@ class AttentionAttrs:
 
 @frozen
 class RotaryEmbeddingAttrs:
-    """The first `rotary_dim` elements of each head are rotated; `interleaved` pairs neighbours,
-    otherwise element `k` pairs with `k + rotary_dim // 2`."""
+    """The first `rotary_dim` elements of each head are rotated in pairs.
+
+    With `interleaved`, neighbours form a pair. Otherwise element `k` and element `k + rotary_dim //
+    2` form a pair.
+    """
 
     interleaved: bool
     rotary_dim: int
@@ -59,7 +64,7 @@ def _attention_infer(types: Types, attrs: AttentionAttrs) -> OutTypes:
 
 
 def _sharing(q: TensorType, k: TensorType) -> int:
-    """Returns the number of query heads that share a key head."""
+    """Returns the number of query heads that share each key head."""
     many, few = as_int(q.shape[1]), as_int(k.shape[1])
     if many is None or few is None:
         require(q.shape[1] is k.shape[1], f"the heads of {q} and {k} must be known")
@@ -91,7 +96,7 @@ def _attention_expr(types: Types, attrs: AttentionAttrs) -> Expr:
     term = b.read(powers, n, h, i, j) * wide(b.read(2, n, h // share, j, e))
     mixed = b.sum(at, term, over=(j,))
 
-    # The division is per result, not per key, so that keys can be processed in blocks.
+    # Each result is divided, not each score, so that a kernel can process the keys in blocks.
     n, h, i, _ = at = b.point(y)
     shared = b.read(mixed, *at) * (1.0 / b.read(share_sum, n, h, i))
     return b.finish(at, cast(shared, y.dtype))
@@ -104,7 +109,8 @@ def _masked(
     mask: TensorType | None,
     attrs: AttentionAttrs,
 ) -> Scalar:
-    """Returns the score, scaled and capped; minus infinity where the mask hides the key."""
+    """Returns the score at `at`, scaled and capped, or minus infinity where the mask hides the
+    key."""
     value = score * attrs.scale
     if attrs.softcap:
         value = fn("tanh", value / attrs.softcap) * attrs.softcap
@@ -205,7 +211,7 @@ def _rotary_reference(arrays: Arrays, attrs: RotaryEmbeddingAttrs) -> OutArrays:
     return (y,)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
     OpSpec(

@@ -1,7 +1,7 @@
 """Sampling at data-dependent positions: grid_sample, affine_grid, deform_conv.
 
-A position is a float coordinate.  The elements around it are read through clamped indices and
-weighted by their distances, so every read stays inside and the ops are expressions.
+A position is a float coordinate. The elements around it are read at clamped indices and weighted by
+their distances. So every read stays inside the image, and the ops are expressions.
 """
 
 from collections.abc import Sequence
@@ -32,12 +32,13 @@ from tcc.ops.formula import by_element, fn, number, wide
 from tcc.ops.operands import clamped, dims, inside, require, sizes
 from tcc.ops.shapes import FLOATS, Point, Shape, agree, agree_shapes, optional, present, required
 
-_ALPHA = -0.75  # the cubic kernel's coefficient
+_ALPHA = -0.75  # the coefficient `a` of Keys' cubic kernel
 
 
 @frozen
 class GridSampleAttrs:
-    """`mode` is nearest, linear or cubic; `padding_mode` zeros, border or reflection."""
+    """`mode` is "nearest", "linear" or "cubic"; `padding_mode` "zeros", "border" or
+    "reflection"."""
 
     mode: str
     padding_mode: str
@@ -46,7 +47,7 @@ class GridSampleAttrs:
 
 @frozen
 class AffineGridAttrs:
-    """`size` is [batch, channel, spatial...] of the image that the grid will sample."""
+    """`size` is the shape [batch, channel, spatial...] of the image that the grid will sample."""
 
     size: Shape
     align_corners: bool
@@ -54,7 +55,8 @@ class AffineGridAttrs:
 
 @frozen
 class DeformConvAttrs:
-    """A convolution; channels form `offset_group` groups that share offsets."""
+    """`conv` describes the convolution; the channels form `offset_group` groups that share
+    offsets."""
 
     conv: ConvAttrs
     offset_group: int
@@ -62,7 +64,8 @@ class DeformConvAttrs:
 
 _LINEAR = GridSampleAttrs("linear", "zeros", align_corners=False)
 
-Tap = tuple[Scalar, Scalar | None, Scalar | None]  # position (i64, inside), weight, condition
+# clamped position (i64), weight, condition to be inside
+Tap = tuple[Scalar, Scalar | None, Scalar | None]
 
 
 # ---- grid_sample ---------------------------------------------------------------------------------
@@ -79,19 +82,23 @@ def _sample_infer(types: Types, attrs: GridSampleAttrs) -> OutTypes:
 
 
 def _reflected(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
-    """Mirrors `x` at both bounds until it lies between them; returns `low` where they are equal."""
+    """Returns `x` mirrored at both bounds until it lies between them; `low` if the bounds are
+    equal."""
     period = (high - low) * 2.0
     phase = fn("mod", x - low, fn("max", period, 1.0))
     return low + fn("max", fn("min", phase, period - phase), 0.0)
 
 
 def _coordinate(value: Scalar, dtype: DType) -> Scalar:
-    """Returns a coordinate in the precision that the image's dtype needs for weights."""
+    """Returns a coordinate in the precision of the weights: f64 for f64 images, else f32."""
     return cast(value, F64) if dtype is F64 else wide(value)
 
 
 def _axis_taps(x: Scalar, extent: Index, attrs: GridSampleAttrs) -> list[Tap]:
-    """Returns the input elements around the normalised coordinate `x` along one axis."""
+    """Returns the taps along one axis: the elements around the normalised coordinate `x`.
+
+    `x` is -1 at one end of the axis and 1 at the other.
+    """
     size = cast(index_value(extent, I64), x.dtype)
     if attrs.align_corners:
         low, high = literal(0.0, x.dtype), size - 1.0
@@ -133,8 +140,10 @@ def _padded(x: Scalar, size: Scalar, low: Scalar, high: Scalar, mode: str) -> Sc
 def _mixed(
     b: ExprBuilder, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], extents: Sequence[Index]
 ) -> Scalar:
-    """Returns the sum over all combinations of taps of operand 0, at `lead` before the spatial
-    axes."""
+    """Returns the weighted sum of elements of operand 0 over all combinations of the axes' taps.
+
+    `lead` are the indices of the axes before the spatial ones.
+    """
     terms: list[Scalar] = []
     for combination in product(*taps):
         places = zip(combination, extents, strict=True)
@@ -150,7 +159,7 @@ def _mixed(
 def _sample_element(b: ExprBuilder, i: Point, attrs: GridSampleAttrs) -> Scalar:
     x = required(b.params, 0)
     spatial = x.rank - 2
-    # The grid's coordinates start with the innermost axis.
+    # The grid gives the coordinate of the innermost axis first.
     grid = [b.read(1, i[0], *i[2:], spatial - 1 - n) for n in range(spatial)]
     coordinates = [_coordinate(c, x.dtype) for c in grid]
     taps = [_axis_taps(c, n, attrs) for c, n in zip(coordinates, x.shape[2:], strict=True)]
@@ -190,7 +199,7 @@ def _place_taps(at: float, size: int, attrs: GridSampleAttrs) -> list[tuple[int,
 
 
 def _sampled(image: Array, at: Sequence[float], attrs: GridSampleAttrs) -> Array:
-    """Samples an image [..., spatial...] at a position between its elements."""
+    """Returns the image [..., spatial...] interpolated at the position `at`."""
     lead = image.ndim - len(at)
     weighted_sum = np.zeros(image.shape[:lead])
     pairs = zip(at, image.shape[lead:], strict=True)
@@ -236,7 +245,7 @@ def _affine_element(b: ExprBuilder, i: Point, attrs: AffineGridAttrs) -> Scalar:
 
 
 def _normalised(o: Index, size: Index, align: bool, dtype: DType) -> Scalar:
-    """Returns the coordinate in [-1, 1] of element `o` of an axis."""
+    """Returns the coordinate, in [-1, 1], of element `o` of an axis."""
     if not align:
         return index_value(2 * o + 1, dtype) / index_value(size, dtype) - 1.0
     if as_int(size) == 1:
@@ -326,7 +335,7 @@ def _deform_reference(arrays: Arrays, attrs: DeformConvAttrs) -> OutArrays:
     return (with_bias(y, optional(arrays, 3)).astype(x.dtype),)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
     by_element(

@@ -1,6 +1,6 @@
 """Linear algebra on the last two axes: factorizations and triangular systems.
 
-Importers compose solving, inverting, determinants and pseudo-inverses of these ops and matmuls.
+Importers build solvers, inverses, determinants and pseudo-inverses from these ops and matmuls.
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,10 @@ from tcc.ops.shapes import agree, agree_shapes, required
 
 @frozen
 class TriangleAttrs:
-    """The triangle that holds the matrix; with `unit` its diagonal counts as one and is not
-    read."""
+    """`upper` selects the triangle that is read.
+
+    With `unit`, the diagonal counts as ones and is not read.
+    """
 
     upper: bool
     unit: bool
@@ -37,7 +39,7 @@ class TriangleAttrs:
 
 @frozen
 class RowsAttrs:
-    """The number of rows."""
+    """`rows` is the number of rows of the matrix."""
 
     rows: Index
 
@@ -55,11 +57,11 @@ def _square(types: Types, number: int = 0) -> TensorType:
 
 
 def _each(x: Array, count: int) -> Iterator[tuple[int, ...]]:
-    """Yields the indices of the axes before the last `count`."""
+    """Yields every index into all axes but the last `count`."""
     yield from np.ndindex(x.shape[: x.ndim - count])
 
 
-# ---- elimination ---------------------------------------------------------------------------------
+# ---- determinant and LU factorization ------------------------------------------------------------
 
 
 def _det_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
@@ -113,7 +115,7 @@ def _order_reference(arrays: Arrays, attrs: RowsAttrs) -> OutArrays:
     return (order,)
 
 
-# ---- triangles -----------------------------------------------------------------------------------
+# ---- triangular systems and Cholesky factorization -----------------------------------------------
 
 
 def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
@@ -127,7 +129,7 @@ def _triangle_infer(types: Types, _attrs: TriangleAttrs) -> OutTypes:
 def _triangle_reference(arrays: Arrays, attrs: TriangleAttrs) -> OutArrays:
     a, b = required(arrays, 0).astype(np.float64), required(arrays, 1)
     x, rows = b.astype(np.float64), range(a.shape[-1])
-    with np.errstate(all="ignore"):  # singular matrices divide by zero
+    with np.errstate(all="ignore"):  # a singular matrix divides by zero
         for row in reversed(rows) if attrs.upper else rows:
             solved = slice(row + 1, None) if attrs.upper else slice(0, row)
             products = a[..., row : row + 1, solved] @ x[..., solved, :]
@@ -156,7 +158,7 @@ def _cholesky_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return lower.astype(x.dtype), failed
 
 
-# ---- orthogonal factors --------------------------------------------------------------------------
+# ---- QR and singular value decomposition ---------------------------------------------------------
 
 
 def _qr_infer(types: Types, _attrs: NoAttrs) -> OutTypes:
@@ -206,7 +208,7 @@ def _svd_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
     return u.astype(x.dtype), s.astype(x.dtype), vt.astype(x.dtype)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _FLOATS = (F32, F64)
 
@@ -218,7 +220,7 @@ def _factorization(
     doc: str,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """Returns a row of one operand without attributes."""
+    """Returns the op-table row of a factorization: one operand and no attributes."""
     return OpSpec(
         name, NoAttrs, 1, infer, reference, _FLOATS, doc, Tolerance.ACCUMULATE,
         call=name, onnx=onnx,

@@ -1,6 +1,6 @@
 """Classification losses: negative log likelihood, and softmax cross entropy on top of it.
 
-Scores have shape (n, classes, d...), labels (n, d...), weights (classes).  Labels below zero count
+Scores have shape (n, classes, d...), labels (n, d...), weights (classes). A negative label counts
 from the last class.
 """
 
@@ -38,10 +38,10 @@ from tcc.ops.shapes import (
 
 @frozen
 class LossAttrs:
-    """`reduction` is none, sum or mean (weighted by the labels' weights).
+    """`reduction` is "none", "sum" or "mean"; the mean is weighted by the weights of the labels.
 
-    Labels equal to `ignore_index` have weight 0.  With two `outputs`, the second one has the
-    logarithms of the probabilities (softmax cross entropy only).
+    Labels equal to `ignore_index` have weight 0. With two `outputs`, the second one holds the
+    log-probabilities (softmax cross entropy only).
     """
 
     reduction: str = "mean"
@@ -70,12 +70,12 @@ def _infer(types: Types, attrs: LossAttrs) -> OutTypes:
 
 
 def _loss_expr(b: ExprBuilder, types: Types, attrs: LossAttrs, logs: Source) -> None:
-    """Appends the stages of the loss; `logs` has the logarithms of the probabilities."""
+    """Appends the stages of the loss; `logs` holds the log-probabilities."""
     x, labels = present(types, 2)
     weighted = optional(types, 2) is not None
 
     def term(at: Point) -> tuple[Scalar, Scalar]:
-        """Returns the weighted loss and the weight at one point of the labels."""
+        """Returns (weighted loss, weight) at one point of the labels."""
         label: Scalar = b.read(1, *at)
         if attrs.ignore_index is not None:
             ignored = fn("eq", label, attrs.ignore_index)
@@ -122,7 +122,7 @@ def _entropy_expr(types: Types, attrs: LossAttrs) -> Expr:
     return b.done(loss, b.stage(at, cast(b.read(logs, *at), x.dtype)))
 
 
-# ---- the same in NumPy --------------------------------------------------------------------------
+# ---- NumPy references ----------------------------------------------------------------------------
 
 
 def _losses(arrays: Arrays, logs: Array, attrs: LossAttrs) -> Array:

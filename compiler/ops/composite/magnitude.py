@@ -1,4 +1,4 @@
-"""Normalisations by magnitude, without centring: root mean square, lp norms, local response."""
+"""Normalisations that do not subtract the mean: root mean square, lp norms, local response."""
 
 import numpy as np
 from tcc.frozen import frozen
@@ -29,7 +29,7 @@ from tcc.ops.shapes import (
 
 @frozen
 class LpNormAttrs:
-    """The norm of order `p` (1 or 2) along `axis`."""
+    """Divides by the norm of order `p` (1 or 2) along `axis`."""
 
     axis: int
     p: int = 2
@@ -37,7 +37,10 @@ class LpNormAttrs:
 
 @frozen
 class LrnAttrs:
-    """x / (bias + alpha / size * sum of squares over `size` channels around) ** beta."""
+    """The result is x / (bias + alpha / size * s) ** beta.
+
+    s is the sum of the squares over the `size` channels around the element's channel.
+    """
 
     size: int
     alpha: float = 1e-4
@@ -82,7 +85,7 @@ def _rms_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
         return ((normal * scale).astype(scale.dtype),)
 
 
-# ---- norms and neighbourhoods -------------------------------------------------------------------
+# ---- lp norms and local response -----------------------------------------------------------------
 
 
 def _lp_infer(types: Types, attrs: LpNormAttrs) -> OutTypes:

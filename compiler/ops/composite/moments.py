@@ -1,4 +1,4 @@
-"""Shared parts of normalisations: means and variances in two passes, checks, the row."""
+"""Shared parts of normalisations: means and variances in two passes, checks, the op-table row."""
 
 from collections.abc import Callable
 from math import prod
@@ -23,8 +23,8 @@ from tcc.ops.shapes import (
 class NormAttrs:
     """Normalises over the axes from `axis` to the last.
 
-    With more than one `outputs`, the mean and the reciprocal deviation are outputs too, as f32 of
-    the reduced shape with ones (layer normalisation only).
+    With more than one of the `outputs`, the mean and the reciprocal deviation follow the result.
+    They are f32, and their normalised axes have size 1 (layer normalisation only).
     """
 
     axis: int
@@ -32,12 +32,15 @@ class NormAttrs:
     outputs: int = 1
 
 
-# ---- building blocks of the expressions ---------------------------------------------------------
+# ---- building blocks of the expressions ----------------------------------------------------------
 
 
 @frozen
 class Moments:
-    """The stages of the sum and of the sum of centred squares, and the number of elements."""
+    """The stages that compute the mean and the variance of `count` elements.
+
+    `sums` holds the sums, `squares` the sums of the squared distances from the mean.
+    """
 
     b: ExprBuilder
     sums: StageRef
@@ -51,14 +54,15 @@ class Moments:
         return self.b.read(self.squares, *at) / self.count
 
     def normal(self, value: Scalar, at: Point, epsilon: float) -> Scalar:
-        """Returns `value` centred and scaled to deviation 1."""
+        """Returns `value` normalised to mean 0 and deviation 1."""
         return (value - self.mean(at)) * reciprocal_root(self.variance(at), epsilon)
 
 
 def moments_of(
     b: ExprBuilder, shape: Point, axes: tuple[int, ...], element: Callable[[Point], Scalar]
 ) -> Moments:
-    """Appends the stages of the moments of `element` over `axes` of `shape`."""
+    """Appends the stages that compute mean and variance of `element(point)` over `axes` of
+    `shape`."""
     sums = total(b, shape, axes, "sum", element)
     dtype = b.read(sums, *outside(shape, axes)).dtype
     count = index_value(element_count(tuple(shape[n] for n in axes)), dtype)
@@ -83,28 +87,28 @@ def scaled(value: Scalar, scale: Scalar, bias: Scalar | None) -> Scalar:
 
 
 def reader(b: ExprBuilder) -> Callable[[Point], Scalar]:
-    """Returns a function that reads the first operand, widened."""
+    """Returns a function that reads the first operand at a point; f16 and bf16 become f32."""
     return lambda at: wide(b.read(0, *at))
 
 
-# ---- the same in NumPy --------------------------------------------------------------------------
+# ---- NumPy references ----------------------------------------------------------------------------
 
 
 def mean_of(x: Array, axes: tuple[int, ...]) -> Array:
-    """Returns the mean over `axes`, which stay as ones; NaN for no elements."""
+    """Returns the mean over `axes`, which keep size 1; NaN if there are no elements."""
     count = prod(x.shape[n] for n in axes)
     return np.asarray(np.sum(x, axis=axes, keepdims=True) / np.asarray(count, x.dtype))
 
 
 def standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> tuple[Array, Array, Array]:
-    """Returns x centred and scaled, the mean and the reciprocal deviation."""
+    """Returns (x normalised over `axes`, its mean, its reciprocal deviation)."""
     mean = mean_of(x, axes)
     variance = mean_of((x - mean) ** 2, axes)
     root = 1 / np.sqrt(variance + np.asarray(epsilon, x.dtype))
     return (x - mean) * root, mean, root
 
 
-# ---- checks and rows ----------------------------------------------------------------------------
+# ---- checks and the row of the op table ----------------------------------------------------------
 
 
 def last_axes(axis: int, rank: int) -> tuple[int, ...]:
@@ -113,7 +117,7 @@ def last_axes(axis: int, rank: int) -> tuple[int, ...]:
 
 
 def check_affine(x: TensorType, types: Types) -> None:
-    """Requires operands 1 and 2 (scale and bias), where present, to broadcast to `x`."""
+    """Checks that scale and bias (operands 1 and 2, if present) broadcast to `x`."""
     for n in (1, 2):
         operand = optional(types, n)
         if operand is not None:
@@ -130,7 +134,7 @@ def normalization_op(
     trait: Trait = Trait.REDUCTION,
     onnx: OnnxBinding | None = None,
 ) -> OpSpec:
-    """Returns a row from its (infer, reference, expr)."""
+    """Returns an op-table row; `functions` are its type rule, NumPy reference and expression."""
     infer, reference, expr = functions
     return OpSpec(
         name, attrs, arity, infer, reference, FLOATS, doc, Tolerance.ACCUMULATE, expr,

@@ -1,4 +1,7 @@
-"""Normalisations.  Means and variances take two passes, in f32 for f16 and bf16."""
+"""Normalisations.
+
+Mean and variance take two passes over the data; f16 and bf16 are computed in f32.
+"""
 
 from collections.abc import Sequence
 from math import prod
@@ -58,19 +61,19 @@ class GroupNormAttrs:
 
 @frozen
 class EpsilonAttrs:
-    """`epsilon` is added to a variance before the root."""
+    """`epsilon` is added to a variance before its square root."""
 
     epsilon: float = 1e-5
 
 
 @frozen
 class AxesAttrs:
-    """Distinct axes, at least 0."""
+    """`axes` are distinct and not negative."""
 
     axes: tuple[int, ...]
 
 
-# ---- over the last axes -------------------------------------------------------------------------
+# ---- over the last axes --------------------------------------------------------------------------
 
 
 def _layer_infer(types: Types, attrs: NormAttrs) -> OutTypes:
@@ -119,7 +122,7 @@ def _layer_reference(arrays: Arrays, attrs: NormAttrs) -> OutArrays:
     return results[: attrs.outputs]
 
 
-# ---- by channel (axis 1) ------------------------------------------------------------------------
+# ---- per channel (axis 1) ------------------------------------------------------------------------
 
 
 def _by_channel(values: Array, rank: int) -> Array:
@@ -127,7 +130,10 @@ def _by_channel(values: Array, rank: int) -> Array:
 
 
 def _check_channels(types: Types, operands: Sequence[int]) -> TensorType:
-    """Checks and returns the first operand; the vectors `operands` run along its axis 1."""
+    """Checks the first operand and the vectors in `operands`; returns the type of the first.
+
+    Each vector has one element per channel (axis 1).
+    """
     x = required(types, 0)
     check_dtype(x.dtype, FLOATS)
     check_rank(x)
@@ -222,7 +228,7 @@ def _batch_reference(arrays: Arrays, attrs: EpsilonAttrs) -> OutArrays:
     return (((x - mean) / root * scale + bias).astype(x.dtype),)
 
 
-# The operator's definition adds it to the deviation itself.
+# ONNX adds this epsilon to the deviation, not to the variance.
 _DEVIATION_EPSILON = 1e-9
 
 
@@ -252,7 +258,7 @@ def _mvn_reference(arrays: Arrays, attrs: AxesAttrs) -> OutArrays:
     return (distance / (deviation + np.float32(_DEVIATION_EPSILON)),)
 
 
-# ---- rows ---------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 
 OPS = (

@@ -1,14 +1,16 @@
 """Resize: interpolation along each axis in turn.
 
-The scalar body computes the position of an output element in the input, in f32, so the op is an
-expression for any sizes.  Nearest neighbours at an integer scale are quotients of indices.
+The expression computes the position in the input of each output element, in f32, so it holds for
+any sizes. For nearest neighbours at an integer scale, the position is a quotient of indices.
 
-ONNX has two readings of align_corners and tf_crop_and_resize where a scale gives no integer size.
-Example: 7 elements at scale 0.7 give 4 outputs.  Either the last output lies at the last input,
-position 3 of the output, or the corner would be at position 3.9.  ONNX Runtime and PyTorch use the
-first reading; the reference and the test suite of ONNX use the second one (`fractional`).
-PyTorch's linear modes copy an axis whose size does not change, whatever the scale
-(kept_half_pixel), and so does antialiasing.
+ONNX can be read in two ways for align_corners and tf_crop_and_resize where extent times scale is no
+integer. Example: 7 elements at scale 0.7 give 4 outputs. In the first reading, the last output
+(position 3) maps to the last input. In the second reading, position 7 * 0.7 - 1 = 3.9 would map to
+it. ONNX Runtime and PyTorch use the first reading. ONNX's reference and test suite use the second
+one (`fractional`).
+
+PyTorch's linear modes copy an axis whose size does not change, whatever its scale
+(kept_half_pixel). Antialiasing does the same.
 """
 
 from collections.abc import Sequence
@@ -47,15 +49,20 @@ MODES = ("nearest", "linear", "cubic")
 
 @frozen
 class ResizeAttrs:
-    """`sizes` is the output shape; `scales` has one entry per axis, None where it follows from the
-    sizes or is in operand 1 (f64, one per axis; rounded to f32).
+    """How Resize maps and weighs elements.
 
-    If `fractional`, align_corners and tf_crop_and_resize spread the corners over extent times
-    scale, which may be a fraction; else over the elements.  `roi` (per axis: start, end, as
-    fractions; or operand 2: all starts, then all ends) and `extrapolation_value` belong to
-    tf_crop_and_resize; `cubic_coeff_a` and `exclude_outside` to mode cubic, `nearest_mode` to mode
-    nearest.  With `taps`, linear and cubic interpolation to a smaller size widen their kernel by
-    the scale; it then spans at most `taps` input elements, an even number.
+    `sizes` is the output shape. `scales` has one entry per axis: a number, or None. None means that
+    the scale follows from the sizes, or that operand 1 has it (f64, one per axis; rounded to f32).
+
+    For align_corners and tf_crop_and_resize, `fractional` places the last corner at extent times
+    scale minus 1, which may be a fraction; otherwise the last corner is the last element.
+
+    `roi` and `extrapolation_value` belong to tf_crop_and_resize. `roi` has per axis a start and an
+    end, as fractions; instead operand 2 may have all starts, then all ends. `cubic_coeff_a` and
+    `exclude_outside` belong to mode "cubic", `nearest_mode` to mode "nearest".
+
+    With `taps` (antialiasing), linear and cubic interpolation to a smaller size widen their kernel
+    by the scale. The kernel then spans at most `taps` input elements, an even number.
     """
 
     sizes: Shape
@@ -75,12 +82,16 @@ class ResizeAttrs:
         return self.coordinate_mode == "tf_crop_and_resize"
 
 
-Amount = float | Scalar  # a number, or one that an operand holds
+Amount = float | Scalar  # a constant, or the value that an operand holds
 
 
 @frozen
 class _Axis:
-    """One axis to interpolate: extents, scale, and the part of the input in `roi`."""
+    """An axis to interpolate.
+
+    `number` is its position, `extent` its input size and `size` its output size. `roi` is the part
+    of the input that is resized, as fractions (start, end).
+    """
 
     number: int
     extent: Index
@@ -114,14 +125,14 @@ def _axes(
     scales: Sequence[Amount | None],
     roi: Sequence[tuple[Amount, Amount]],
 ) -> list[_Axis]:
-    """Returns the axes that change."""
+    """Returns the axes that interpolation changes."""
     spans = roi or ((0.0, 1.0),) * x.rank
     axes = (_Axis(n, x.shape[n], attrs.sizes[n], scales[n], spans[n]) for n in range(x.rank))
     return [a for a in axes if not _is_unchanged(a, attrs)]
 
 
 def _given_axes(b: ExprBuilder, types: Types, attrs: ResizeAttrs) -> list[_Axis]:
-    """Returns `_axes`, with scales and roi read from operands."""
+    """Returns the same as `_axes`, with scales and roi read from operands 1 and 2 if present."""
     x = required(types, 0)
     scales: Sequence[Amount | None] = attrs.scales
     roi: Sequence[tuple[Amount, Amount]] = attrs.roi
@@ -153,14 +164,17 @@ def _number(index: Index) -> Scalar:
 
 
 def _unscaled(at: Scalar, axis: _Axis) -> Scalar:
-    """Returns `at` over the scale; if the scale follows from the sizes, with a single rounding."""
+    """Returns `at` divided by the axis' scale.
+
+    A scale that follows from the sizes is not rounded first.
+    """
     if axis.scale is not None:
         return at / _rounded(axis.scale)
     return at * _number(axis.extent) / _number(axis.size)
 
 
 def _rounded(amount: Amount) -> Amount:
-    """Returns a scale in f32."""
+    """Returns a constant scale rounded to f32, any other unchanged."""
     return float(np.float32(amount)) if isinstance(amount, int | float) else amount
 
 
@@ -176,7 +190,7 @@ def _coordinate(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
 
 
 def _mapped(axis: _Axis, at: Scalar, size: Scalar, extent: Scalar, attrs: ResizeAttrs) -> Scalar:
-    """Returns `_coordinate` of an axis whose size may change."""
+    """Returns the same as `_coordinate`, for an axis whose size changes."""
     last_in = _number(axis.extent - 1)
     width = size
     if attrs.fractional and axis.scale is not None:
@@ -215,18 +229,18 @@ def _scalar(amount: Amount) -> Scalar:
 
 
 def _as_float(amount: Amount) -> float:
-    """Returns a constant amount; the reference has no others."""
+    """Returns a constant amount as a float; the NumPy reference has no others."""
     if not isinstance(amount, int | float):
         raise TypeError(f"{amount} is no number")
     return amount
 
 
 def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
-    """Computes `_coordinate` with plain numbers, for the reference."""
+    """Returns the same as `_coordinate`, in NumPy for the reference."""
     f, mode = np.float32, attrs.coordinate_mode
     (n, m), (start, end) = sizes((axis.extent, axis.size)), map(_as_float, axis.roi)
     scale = None if axis.scale is None else f(_as_float(axis.scale))
-    # The scale as a fraction; one that follows from the sizes is exact.
+    # The scale is under / over; if it follows from the sizes, both are exact integers.
     over, under = (f(1), scale) if scale is not None else (f(n), f(m))
     half = (f(o) + f(0.5)) * over / under - f(0.5)
     if mode == "asymmetric":
@@ -251,7 +265,7 @@ def _place(axis: _Axis, o: int, attrs: ResizeAttrs) -> np.float32:
 
 
 def cubic_kernel(distance: Scalar, a: float) -> Scalar:
-    """Returns Keys' kernel for distances below 2."""
+    """Returns Keys' cubic kernel with coefficient `a`, for a distance in [0, 2)."""
     d = distance
     inner = (d * (a + 2) - (a + 3)) * d * d + 1.0
     outer = ((d - 5.0) * d + 8.0) * d - 4.0
@@ -259,8 +273,10 @@ def cubic_kernel(distance: Scalar, a: float) -> Scalar:
 
 
 def cubic_weights(fraction: Scalar, a: float) -> list[Scalar]:
-    """Returns the weights of the four elements around a position, which is `fraction` behind the
-    second."""
+    """Returns the weights of the four elements around a position.
+
+    The position lies between the second and the third; `fraction` is its distance from the second.
+    """
     return [cubic_kernel(d, a) for d in (fraction + 1.0, fraction, 1.0 - fraction, 2.0 - fraction)]
 
 
@@ -271,7 +287,10 @@ def cubic_weight(d: float, a: float) -> float:
 
 
 def _taps(axis: _Axis, o: Index, attrs: ResizeAttrs) -> list[tuple[Scalar, Scalar]]:
-    """Returns position (i64, maybe outside) and weight (f32) of each input element that counts."""
+    """Returns (position, weight) of each input element that contributes to output `o`.
+
+    Positions are i64 and may lie outside the input; weights are f32.
+    """
     x = _coordinate(axis, o, attrs)
     if attrs.mode == "linear":
         x = fn("max", 0.0, fn("min", x, _number(axis.extent - 1)))
@@ -309,7 +328,7 @@ def _reference_taps(axis: _Axis, o: int, attrs: ResizeAttrs) -> list[tuple[int, 
         else 0.0
         for place in places
     ]
-    weight_sum = sum(weights)  # 0 where no element is inside
+    weight_sum = sum(weights)  # 0 if no element lies inside
     return [
         (p, w / weight_sum if weight_sum else np.nan) for p, w in zip(places, weights, strict=True)
     ]
@@ -346,7 +365,8 @@ def _nearest(axis: _Axis, o: Index, attrs: ResizeAttrs) -> Scalar:
 
 
 def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
-    """Returns the scale s of an axis that nearest interpolation reads at `o // s`, else None."""
+    """Returns the integer scale s if nearest interpolation reads `o // s` for output `o`, else
+    None."""
     n, m = as_int(axis.extent), as_int(axis.size)
     scale = axis.scale if axis.scale is not None else (m / n if n and m else 0.5)
     if not isinstance(scale, int | float):
@@ -354,7 +374,7 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
     if scale < 1 or not float(scale).is_integer() or axis.size is not axis.extent * int(scale):
         return None
     mode, rounding = attrs.coordinate_mode, attrs.nearest_mode
-    # (o + 1/2) / s - 1/2 lies less than 1/2 from o // s, so both roundings give o // s.
+    # (o + 1/2) / s - 1/2 is less than 1/2 away from o // s, so both ways of rounding give o // s.
     half = mode in ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
     from_floor = mode in ("asymmetric", "tf_half_pixel_for_nn") and rounding == "floor"
     rounds_down = rounding.startswith("round") if half else from_floor
@@ -365,7 +385,7 @@ def _whole_scale(axis: _Axis, attrs: ResizeAttrs) -> int | None:
 
 
 def _outside(axes: list[_Axis], i: Point, attrs: ResizeAttrs) -> Scalar:
-    """Returns a condition: tf_crop_and_resize reads outside the input."""
+    """Returns the condition that tf_crop_and_resize reads outside the input."""
     result: Scalar = literal(False, BOOL)
     for axis in axes:
         x = _coordinate(axis, i[axis.number], attrs)
@@ -415,8 +435,8 @@ def _nearest_read(b: ExprBuilder, i: Point, axes: list[_Axis], attrs: ResizeAttr
 def _mixed(
     b: ExprBuilder, source: Source, shape: Sequence[Index], axis: _Axis, attrs: ResizeAttrs
 ) -> tuple[Point, Scalar]:
-    """Returns iterators over `shape`, and the element of `source` interpolated along `axis`
-    there."""
+    """Returns iterators over `shape`, and the scalar of `source` interpolated along `axis` at
+    them."""
     if attrs.taps is None:
         i = b.iters(*shape)
         return i, _weighted(b, source, i, axis, attrs)
@@ -431,8 +451,10 @@ def _mixed(
 
 
 def _wide_tap(axis: _Axis, o: Index, t: Index, attrs: ResizeAttrs) -> tuple[Scalar, Scalar]:
-    """Returns position and weight of element `t` of the kernel widened by the scale; the weights do
-    not add up to one."""
+    """Returns (position, weight) of element `t` of the kernel that the scale widens.
+
+    The weights do not add up to one.
+    """
     x = _coordinate(axis, o, attrs)
     base = fn("floor", x)
     assert attrs.taps is not None
@@ -462,7 +484,7 @@ def _term(
     axis: _Axis,
     tap: tuple[Scalar, Scalar],
 ) -> Scalar:
-    """Returns one element of `source`, clamped to its extent, times its weight."""
+    """Returns an element of `source` times its weight; its position is clamped to the extent."""
     place, weight = tap
     at, binding = b.position(clamped(place, axis.extent), axis.extent)
     value = wide(b.read(source, *replaced(i, axis.number, at), indirect=(binding,)))

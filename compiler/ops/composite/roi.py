@@ -1,6 +1,6 @@
 """Pooling over regions of interest.
 
-The number of elements that a region averages is data-dependent, so the ops are C functions.
+How many elements a region averages depends on data, so the ops are C functions.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,10 @@ from tcc.ops.shapes import agree, present
 
 @frozen
 class RoiAlignAttrs:
-    """`mode` is avg or max; `sampling_ratio` 0 takes as many samples as the region has pixels;
-    `half_pixel` shifts regions by half a pixel."""
+    """`mode` is "avg" or "max"; `half_pixel` shifts the regions by half a pixel.
+
+    A `sampling_ratio` of 0 takes as many samples as the region has pixels.
+    """
 
     mode: str
     output_height: int
@@ -45,7 +47,7 @@ class MaxRoiPoolAttrs:
 
 
 def _check_regions(corners: Array, scale: float, batches: Array, x: Array) -> None:
-    """Raises ValueError where the C functions refuse coordinates and batches."""
+    """Raises ValueError for coordinates and batch numbers that the C functions refuse."""
     if not np.all(np.abs(corners.astype(np.float64) * scale) <= 2.0**31):
         raise ValueError("a region's coordinate is not finite or too large")
     if not np.all((batches >= 0) & (batches < x.shape[0])):
@@ -67,7 +69,7 @@ def _align_infer(types: Types, attrs: RoiAlignAttrs) -> OutTypes:
 
 
 def _cells(x: TensorType, rois: TensorType, numbers: int, cells: Sequence[int]) -> TensorType:
-    """Returns the result's type for regions of `numbers` numbers each."""
+    """Returns the result's type; `numbers` is how many numbers describe a region."""
     require(x.rank == 4, f"regions lie in [batch, channel, height, width], not in {x}")
     require(rois.rank == 2, f"regions {rois} must be [n, {numbers}]")
     agree(rois.shape[1], const(numbers), "the numbers of a region")
@@ -128,7 +130,7 @@ def _pool_infer(types: Types, attrs: MaxRoiPoolAttrs) -> OutTypes:
 
 
 def _round(x: float) -> int:
-    """Rounds to the nearest integer, halves away from zero."""
+    """Returns `x` rounded to the nearest integer; ties are rounded away from zero."""
     return int(copysign(floor(abs(x) + 0.5), x))
 
 
@@ -138,7 +140,8 @@ def _pool_reference(arrays: Arrays, attrs: MaxRoiPoolAttrs) -> OutArrays:
     if y.size:
         _check_regions(rois[:, 1:], attrs.spatial_scale, rois[:, 0], x)
     for r, c, ph, pw in np.ndindex(*y.shape):
-        # Rounded to the regions' type first, because halves depend on it when rounding to pixels.
+        # The coordinates are rounded to the regions' type first: it decides which of them are ties
+        # when they are rounded to pixels.
         scaled = (rois[r, 1:].astype(np.float64) * attrs.spatial_scale).astype(rois.dtype)
         x1, y1, x2, y2 = (_round(float(v)) for v in scaled)
         spans = []

@@ -1,7 +1,7 @@
 """Signal processing: windows, the discrete Fourier transform, mel filters.
 
-Complex tensors have a last axis of extent two: real and imaginary part.  A transform is its
-definition, a sum of products with sines and cosines.
+The last axis of a complex tensor has two elements: real and imaginary part. A transform is computed
+as defined: a sum of products with sines and cosines.
 """
 
 from collections.abc import Sequence
@@ -31,8 +31,8 @@ from tcc.ops.shapes import (
 
 
 @frozen
-class WindowAttrs:
-    """`size` elements of type `to`; a periodic window omits its last element."""
+class SignalWindowAttrs:
+    """A window has `size` elements of type `to`; a periodic one omits the last element."""
 
     size: Index
     periodic: bool
@@ -41,10 +41,11 @@ class WindowAttrs:
 
 @frozen
 class DftAttrs:
-    """Transforms `length` elements of `axis`, cut or padded with zeros.
+    """Transforms `length` elements of `axis`; longer signals are cut, shorter ones padded with
+    zeros.
 
-    `onesided` returns the first half of the spectrum (of a real signal); with `inverse` it reads
-    the first half.
+    `onesided` returns the first half of the spectrum of a real signal. With `inverse`, it reads the
+    first half.
     """
 
     axis: int
@@ -55,8 +56,10 @@ class DftAttrs:
 
 @frozen
 class StftAttrs:
-    """Frames of `length` elements, `step` apart; `onesided` returns the first half of the
-    spectra."""
+    """Frames have `length` elements and start `step` apart.
+
+    `onesided` returns the first half of each spectrum.
+    """
 
     step: Index
     length: Index
@@ -65,7 +68,8 @@ class StftAttrs:
 
 @frozen
 class MelAttrs:
-    """`bins` mel bands over the `length // 2 + 1` frequencies of a transform, of type `to`."""
+    """A matrix of type `to` that maps `length // 2 + 1` frequencies of a transform to `bins` mel
+    bands."""
 
     bins: Index
     length: Index
@@ -75,16 +79,18 @@ class MelAttrs:
 # ---- windows -------------------------------------------------------------------------------------
 
 
-def _window_infer(types: Types, attrs: WindowAttrs) -> OutTypes:
+def _window_infer(types: Types, attrs: SignalWindowAttrs) -> OutTypes:
     require(attrs.to.is_float or attrs.to.is_integer, f"a window may not be {attrs.to}")
     return (tensor(attrs.to, attrs.size),)
 
 
 def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
-    """Returns the row of a window, a sum of cosines: c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n /
-    N)."""
+    """Returns the op-table row of a window that is a sum of cosines.
 
-    def element(_: ExprBuilder, at: Point, attrs: WindowAttrs) -> Scalar:
+    The window of N elements is c0 + c1 cos(2 pi n / N) + c2 cos(4 pi n / N).
+    """
+
+    def element(_: ExprBuilder, at: Point, attrs: SignalWindowAttrs) -> Scalar:
         dtype = F64 if attrs.to is F64 else F32
         period = attrs.size if attrs.periodic else attrs.size - 1
         phase = index_value(at[0], dtype) / fn("max", index_value(period, dtype), 1.0)
@@ -93,14 +99,14 @@ def _window_row(name: str, coefficients: tuple[float, ...], doc: str) -> OpSpec:
             value += fn("cos", phase * (2 * pi * harmonic)) * coefficient
         return value
 
-    def reference(arrays: Arrays, attrs: WindowAttrs) -> OutArrays:
+    def reference(arrays: Arrays, attrs: SignalWindowAttrs) -> OutArrays:
         (size,) = sizes((attrs.size,))
         phase = np.arange(size) / max(size if attrs.periodic else size - 1, 1)
         terms = (c * np.cos(2 * pi * harmonic * phase) for harmonic, c in enumerate(coefficients))
         return (np.asarray(sum(terms)).astype(attrs.to.carrier),)
 
     return by_element(
-        name, WindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
+        name, SignalWindowAttrs, 0, _window_infer, reference, FLOATS + INTEGERS,
         doc, Tolerance.ACTIVATION, element=element,
     )  # fmt: skip
 
@@ -127,8 +133,7 @@ def _dft_infer(types: Types, attrs: DftAttrs) -> OutTypes:
 
 
 def _complex(x: Array) -> Array:
-    """Returns complex numbers whose real and, if present, imaginary parts lie along the last
-    axis."""
+    """Returns a complex array from parts along the last axis: real, and imaginary if present."""
     real = x[..., 0].astype(np.complex128)
     return real + 1j * x[..., 1] if x.shape[-1] == 2 else real
 
@@ -154,14 +159,15 @@ def _dft_reference(arrays: Arrays, attrs: DftAttrs) -> OutArrays:
 def _rotated(
     b: ExprBuilder, x: TensorType, at: Sequence[Index], turn: tuple[Index, Index], back: bool
 ) -> tuple[Scalar, Scalar]:
-    """Returns both parts of an element of `x`, rotated by minus 2 pi turn[0] / turn[1], by plus for
-    `back`.
+    """Returns (real, imaginary) of an element of `x`, rotated in the complex plane.
 
-    It computes in f64: zeros of a spectrum are sums of large terms, which f32 would not cancel.
+    The angle is -2 pi turn[0] / turn[1], or +2 pi turn[0] / turn[1] if `back`. It is computed in
+    f64: zeros of a spectrum are sums of large terms, which would not cancel in f32.
     """
     numerator, length = turn
     real = cast(b.read(0, *at, *([0] * (x.rank - len(at)))), F64)
-    angle = index_value(numerator % length, F64) / length * (2 * pi)  # without full rotations
+    # whole turns are removed first
+    angle = index_value(numerator % length, F64) / length * (2 * pi)
     cos, sin = fn("cos", angle), fn("sin", angle)
     sin = sin if back else -sin
     re, im = real * cos, real * sin
@@ -181,7 +187,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
     (y,) = _dft_infer(types, attrs)
     b = ExprBuilder(x)
     *i, part = outer = b.point(y)
-    # A shorter signal is padded with zeros, whose terms need not be summed.
+    # A shorter signal is padded with zeros, and their terms need no sum.
     (n,) = b.iters(minimum(x.shape[attrs.axis], _input_length(attrs)))
     at = replaced(i, attrs.axis, n)
     re, im = _rotated(b, x, at, (n * i[attrs.axis], attrs.length), attrs.inverse)
@@ -194,7 +200,7 @@ def _dft_expr(types: Types, attrs: DftAttrs) -> Expr:
 
 
 def _input_length(attrs: DftAttrs) -> Index:
-    """Returns the largest number of input elements that count."""
+    """Returns the largest number of input elements that a transform reads."""
     return attrs.length // 2 + 1 if attrs.onesided and attrs.inverse else attrs.length
 
 
@@ -284,8 +290,7 @@ def _mel_reference(arrays: Arrays, attrs: MelAttrs) -> OutArrays:
 
 
 def _edge_stage(b: ExprBuilder, attrs: MelAttrs) -> StageRef:
-    """Appends a stage with the frequencies where bands begin, peak and end, as positions in the
-    spectrum."""
+    """Appends a stage with the positions in the spectrum where bands begin, peak and end."""
     (n,) = b.iters(attrs.bins + 2)
     rate = b.read(0)
     low, high = (fn("log", b.read(k) / 700.0 + 1.0) for k in (1, 2))
@@ -316,7 +321,7 @@ def _share(part: Scalar, width: Scalar, dtype: DType) -> Scalar:
     return choose(fn("eq", width, 0), 1.0, quotient)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 OPS = (
     _window_row("hann_window", (0.5, -0.5), "The Hann window."),

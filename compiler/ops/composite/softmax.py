@@ -1,4 +1,7 @@
-"""Softmax and related ops along one axis; the largest element is subtracted first."""
+"""Softmax and related ops along one axis.
+
+The largest element is subtracted first, so that no exponential overflows.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -30,11 +33,11 @@ def _infer(types: Types, attrs: AxisAttrs) -> OutTypes:
     return (x,)
 
 
-Element = Callable[[Point], Scalar]  # the operand of softmax at a point
+Element = Callable[[Point], Scalar]  # returns the operand of softmax at a point
 
 
 def shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> tuple[StageRef, StageRef]:
-    """Appends the stages of exp(x - largest along `axis`) and of its sum."""
+    """Appends the stages of exp(x - m) and of its sum; m is the largest element along `axis`."""
     below = _below(b, shape, axis, element)
     at = b.iters(*shape)
     share = b.stage(at, fn("exp", below(at)))
@@ -47,7 +50,7 @@ def _below(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element
 
 
 def log_shares(b: ExprBuilder, shape: Shape, axis: int, element: Element) -> Element:
-    """Returns the logarithm of softmax at a point."""
+    """Returns a function that gives the logarithm of softmax at a point."""
     below = _below(b, shape, axis, element)
     norm = total(b, shape, (axis,), "sum", lambda at: fn("exp", below(at)))
     return lambda at: below(at) - fn("log", b.read(norm, *outside(at, (axis,))))
@@ -59,7 +62,8 @@ def _softmax_expr(types: Types, attrs: AxisAttrs) -> Expr:
     share, norm = shares(b, x.shape, attrs.axis, reader(b))
     at = b.point(x)
     row_sum = b.read(norm, *outside(at, (attrs.axis,)))
-    # One division per row, not one per element: a division takes as long as the exponential.
+    # One division per row replaces one per element, because a division takes as long as an
+    # exponential.
     part = b.read(share, *at) * (1.0 / row_sum)
     return b.finish(at, cast(part, x.dtype))
 

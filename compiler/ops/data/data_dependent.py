@@ -1,7 +1,7 @@
 """Ops with data-dependent loops: sorting, selection, suppression.
 
-They have no tensor expression; each is a C function of the runtime.  For a data-dependent size,
-`size` in the attributes is a symbol that the op binds when it runs.
+They have no expression; each is a C function of the runtime. If the size of a result depends on
+data, `size` in the attributes is a symbol that the op binds when it runs.
 """
 
 import numpy as np
@@ -33,7 +33,8 @@ from tcc.ops.shapes import (
 
 @frozen
 class TopKAttrs:
-    """The `k` largest (or smallest) elements along `axis`; equal elements keep their order."""
+    """The op finds the `k` largest (or smallest) elements along `axis`; equal elements keep
+    their order."""
 
     axis: int
     k: Index
@@ -43,14 +44,17 @@ class TopKAttrs:
 
 @frozen
 class NonZeroAttrs:
-    """`size` is the number of elements that are not zero."""
+    """`size` is the number of nonzero elements."""
 
     size: Index
 
 
 @frozen
 class CompressAttrs:
-    """`axis` None flattens x first; `size` is the number of true conditions inside the axis."""
+    """With `axis` None, x is flattened first.
+
+    `size` is the number of true conditions inside the axis.
+    """
 
     axis: int | None
     size: Index
@@ -58,7 +62,8 @@ class CompressAttrs:
 
 @frozen
 class UniqueAttrs:
-    """`axis` None flattens x first; `size` is the number of distinct elements or slices."""
+    """With `axis` None, x is flattened first; `size` is the number of distinct elements or
+    slices."""
 
     axis: int | None
     sorted: bool
@@ -67,7 +72,11 @@ class UniqueAttrs:
 
 @frozen
 class NonMaxSuppressionAttrs:
-    """`center_point_box` 0: corners (y1, x1, y2, x2); 1: (x centre, y centre, width, height)."""
+    """How boxes are encoded.
+
+    `center_point_box` 0: two opposite corners (y1, x1, y2, x2). 1: (x centre, y centre, width,
+    height).
+    """
 
     center_point_box: int
     size: Index
@@ -75,8 +84,10 @@ class NonMaxSuppressionAttrs:
 
 @frozen
 class BindSizeAttrs:
-    """`symbol` gets the value of element `element` (row-major) of the operand, which must be in the
-    symbol's range; if `signed`, numbers below zero are allowed too."""
+    """The op sets `symbol` to element `element` (row-major) of the operand.
+
+    The value must lie in the symbol's range. If `signed`, negative values are allowed too.
+    """
 
     symbol: Index
     element: int
@@ -99,8 +110,8 @@ def _top_k_reference(arrays: Arrays, attrs: TopKAttrs) -> OutArrays:
     x = required(arrays, 0)
     (k,) = sizes((attrs.k,))
     if attrs.largest:
-        # A stable ascending sort of the reversed axis, read backwards, keeps equal elements in
-        # order.
+        # Equal elements must keep their order. A stable ascending sort of the reversed axis, read
+        # backwards, does that.
         back = np.argsort(np.flip(x, attrs.axis), axis=attrs.axis, kind="stable")
         order = x.shape[attrs.axis] - 1 - np.flip(back, attrs.axis)
     else:
@@ -131,7 +142,8 @@ def _compress_infer(types: Types, attrs: CompressAttrs) -> OutTypes:
 
 
 def _selected(x: TensorType, attrs: CompressAttrs | UniqueAttrs) -> TensorType:
-    """Returns the type of `size` elements of `x`, or of slices along an axis."""
+    """Returns the type of `size` selected elements of `x`, or of `size` slices along
+    `attrs.axis`."""
     if attrs.axis is None:
         return TensorType(x.dtype, (attrs.size,))
     check_axis(attrs.axis, x.rank)
@@ -185,7 +197,7 @@ def _nms_infer(types: Types, attrs: NonMaxSuppressionAttrs) -> OutTypes:
 
 
 def _corners(boxes: Array, center_point_box: int) -> Array:
-    """Returns boxes as (low y, low x, high y, high x)."""
+    """Returns boxes as (low y, low x, high y, high x), whichever way they are encoded."""
     if center_point_box:
         x, y, w, h = boxes.T
         return np.stack([y - h / 2, x - w / 2, y + h / 2, x + w / 2], axis=1)
@@ -194,7 +206,7 @@ def _corners(boxes: Array, center_point_box: int) -> Array:
 
 
 def _smaller(a: Array, b: Array) -> Array:
-    """Returns the smaller number as C code does: the second where one is NaN."""
+    """Returns the smaller number as the C code does: `b` if either is NaN."""
     return np.where(a < b, a, b)
 
 
@@ -203,7 +215,7 @@ def _larger(a: Array, b: Array) -> Array:
 
 
 def _overlap(a: Array, b: Array) -> float:
-    """Returns intersection over union."""
+    """Returns the area of the intersection of two boxes divided by the area of their union."""
     lengths = _smaller(a[2:], b[2:]) - _larger(a[:2], b[:2])
     if (lengths <= 0).any():
         return 0.0
@@ -246,7 +258,7 @@ def _bind_infer(types: Types, attrs: BindSizeAttrs) -> OutTypes:
     return ()
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _OPAQUE = Trait.OPAQUE
 

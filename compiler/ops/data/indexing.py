@@ -1,7 +1,7 @@
 """Indexing: elements selected by index tensors.
 
-Negative indices count from the end.  An index outside its axis is the model's fault and gives an
-unspecified element, never an access outside the tensor: reads are clamped, scatters refuse it.
+A negative index counts from the end. An index outside its axis is an error of the model. It gives
+an unspecified element, but never an access outside the tensor: reads clamp it, scatters refuse it.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ class GatherNdAttrs:
 
 @frozen
 class ScatterAttrs:
-    """`reduction` is none, add, mul, max or min."""
+    """`reduction` is "none", "add", "mul", "max" or "min"."""
 
     axis: int
     reduction: str = "none"
@@ -57,14 +57,14 @@ class ScatterAttrs:
 
 @frozen
 class ScatterNdAttrs:
-    """`reduction` is none, add, mul, max or min."""
+    """`reduction` is "none", "add", "mul", "max" or "min"."""
 
     reduction: str = "none"
 
 
 @frozen
 class UpdateSliceAttrs:
-    """The update's rows replace those from `start` on along `axis`."""
+    """The update replaces the rows from `start` on along `axis`."""
 
     axis: int
     start: Index
@@ -80,15 +80,17 @@ class OneHotAttrs:
 
 @frozen
 class TensorScatterAttrs:
-    """`mode` is linear, or circular, where writes past the end continue at the front."""
+    """`mode` is "linear" or "circular"; a circular write past the end continues at the front."""
 
     axis: int
     mode: str
 
 
 def chosen(b: ExprBuilder, index: Scalar, size: IndexLike) -> tuple[Index, Binding]:
-    """Returns the position in an axis of extent `size` for a tensor element `index`, clamped
-    inside."""
+    """Returns the position in an axis of extent `size` that the tensor element `index` selects.
+
+    It is clamped to the axis. The binding ties the position to the element.
+    """
     return b.position(clamped(wrapped(index, size), size), size)
 
 
@@ -196,7 +198,7 @@ def _combine(reduction: str, old: Any, new: Any) -> Any:
 
 
 def _scattered(types: Types, reduction: str) -> OutTypes:
-    """Checks and returns x, indices and updates, as far as both scatters need."""
+    """Checks what both scatters require; returns the types of x, indices and updates."""
     x, indices, updates = operands = present(types, 3)
     _check_indices(indices)
     require(reduction in REDUCTIONS, f"unknown reduction {reduction}")
@@ -254,7 +256,8 @@ def _scatter_rows_reference(arrays: Arrays, attrs: ScatterNdAttrs) -> OutArrays:
 
 
 def _updated(types: Types, axis: int) -> OutTypes:
-    """Checks and returns x and its update, which may differ in the size of one axis."""
+    """Returns the types of x and its update; checks that they differ in the size of `axis` at
+    most."""
     x, update = operands = present(types, 2)
     check_axis(axis, x.rank)
     require(update.dtype is x.dtype, f"{update} and {x} differ in type")
@@ -346,7 +349,7 @@ def _one_hot_element(b: ExprBuilder, i: Point, attrs: OneHotAttrs) -> Scalar:
     return choose(hot, b.read(1, 1), b.read(1, 0))
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _MOVES = Trait.MOVEMENT
 

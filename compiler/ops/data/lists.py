@@ -1,9 +1,11 @@
 """Lists: sequences and optionals of tensors, whose number and sizes are data-dependent.
 
-Each op is a C function of the runtime on handles.  Lists are immutable: an op that inserts or
-erases returns another list.  In the attributes, `item` is the element type of the entries, and
-`type` that of a resulting tensor; dimensions of `type` that are symbols are bound when the op runs,
-others are checked.  A negative position counts from the end; an absent position is the last.
+Each op is a C function of the runtime on handles. Lists are immutable: an op that inserts or erases
+returns another list.
+
+In the attributes, `item` is the element type of the entries, and `type` the type of a resulting
+tensor. A symbolic dim of `type` is bound when the op runs; a constant one is checked. A negative
+position counts from the end; without a position, the op takes the last entry.
 """
 
 from collections.abc import Sequence
@@ -62,7 +64,10 @@ class ListExpectAttrs:
 
 @frozen
 class ListConcatAttrs:
-    """Entries are joined along `axis` of the result; with `new_axis` they are stacked."""
+    """`axis` is an axis of the result.
+
+    Entries are joined along it, or stacked along it as a new axis if `new_axis`.
+    """
 
     axis: int
     new_axis: bool
@@ -71,9 +76,11 @@ class ListConcatAttrs:
 
 @frozen
 class ListSplitAttrs:
-    """x is split along `axis` into pieces of the sizes in the second operand.  A scalar is the size
-    of all pieces, and the last one may be smaller.  `keep` False drops the axis of pieces of size
-    one."""
+    """x is split along `axis` into pieces of the sizes in the second operand.
+
+    If that operand is a scalar, all pieces have this size, and the last one may be smaller. If
+    `keep` is False, the pieces have size one and lose the axis.
+    """
 
     axis: int
     keep: bool
@@ -171,18 +178,18 @@ def _split_infer(types: Types, attrs: ListSplitAttrs) -> OutTypes:
     return (_scalar(sequence_of(x.dtype, tuple(dims))),)
 
 
-# ---- references ----------------------------------------------------------------------------------
+# ---- NumPy references ----------------------------------------------------------------------------
 
 
 def pack(entries: Sequence[Array]) -> Array:
-    """Returns a list in its carrier: an object scalar that holds a tuple."""
+    """Returns a list as NumPy holds it: an object array of rank 0 with a tuple."""
     out = np.empty((), object)
     out[()] = tuple(entries)
     return out
 
 
 def entries_of(arrays: Arrays) -> OutArrays:
-    """Returns the entries of the first operand, a list."""
+    """Returns the entries of the list that is the first operand."""
     entries: Any = required(arrays, 0)[()]
     return tuple(entries)
 
@@ -246,7 +253,7 @@ def _split_reference(arrays: Arrays, attrs: ListSplitAttrs) -> OutArrays:
     return (pack(pieces if attrs.keep else [np.squeeze(p, attrs.axis) for p in pieces]),)
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _OPAQUE = Trait.OPAQUE | Trait.LISTS
 _MANY = 1 << 16

@@ -2,9 +2,9 @@
 
     "[a-c]+x?"    state 0 -a..c-> 1,  1 -a..c-> 1,  1 -x-> 2;  1 and 2 accept
 
-An automaton reads each byte once, so matching takes time linear in the text.  Back references,
-lookaround and `(?m)` are refused, and so are patterns that need more states or work than the
-budgets below.
+An automaton reads each byte once, so matching takes time linear in the text. Back references,
+lookaround and `(?m)` are refused. So are patterns that need more states or work than the budgets
+below.
 """
 
 from collections.abc import Iterator, Set
@@ -39,8 +39,11 @@ _BOUNDS = (BOUNDARY, INSIDE)
 
 @frozen
 class Automaton:
-    """A deterministic automaton.  `classes` u8[256] groups bytes; `moves` i32[states, groups] has
-    the next state, or -1; `accepts` is u8[states].  State 0 is the first."""
+    """A deterministic automaton; state 0 is the start.
+
+    `classes` u8[256] maps a byte to its class. `moves` i32[states, classes] has the next state, or
+    -1 if the text does not match. `accepts` u8[states] is 1 for states that accept.
+    """
 
     classes: Array
     moves: Array
@@ -69,17 +72,20 @@ def matches(automaton: Automaton, text: bytes) -> bool:
     return bool(automaton.accepts[state])
 
 
-# Code points of one to four bytes, without the surrogates.
+# The code points whose UTF-8 form has one, two, three or four bytes, without the surrogates.
 _LENGTHS = ((0, 0x7F), (0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST_CODE))
 
 
-# ---- nets: automata that may be in several places ------------------------------------------------
+# ---- nondeterministic automata -------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Net:
-    """A nondeterministic automaton: places connected by bytes (`steps`), by empty moves (`free`),
-    or by conditions on the position in the text (`marks`)."""
+    """A nondeterministic automaton; its nodes are called places.
+
+    For each place, `steps` has (lowest byte, highest byte, next place), `free` the places reached
+    without a byte, and `marks` (kind of position in the text, next place).
+    """
 
     steps: list[list[tuple[int, int, int]]] = field(default_factory=list)
     free: list[list[int]] = field(default_factory=list)
@@ -94,7 +100,7 @@ class _Net:
         return len(self.steps) - 1
 
     def build(self, node: Node) -> tuple[int, int]:
-        """Builds a part; returns its first and last place."""
+        """Adds the places of a part of the pattern; returns its first and its last place."""
         match node:
             case Chars(ranges):
                 return self._chars(ranges)
@@ -118,7 +124,7 @@ class _Net:
                 return self._repeat(part, least, most)
 
     def _append(self, last: int, part: Node) -> int:
-        """Connects a part to the place `last`, and returns the part's last place."""
+        """Builds a part behind the place `last`; returns the part's last place."""
         start, end = self.build(part)
         self.free[last].append(start)
         return end
@@ -156,7 +162,10 @@ class _Net:
 
 
 def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yields the UTF-8 forms of code points low to high, as sequences of ranges of bytes."""
+    """Yields the UTF-8 forms of the code points from `low` to `high`.
+
+    Each form is a sequence of byte ranges: (lowest, highest) for each byte.
+    """
     for start, end in _LENGTHS:
         a, b = max(low, start), min(high, end)
         if a <= b:
@@ -164,10 +173,10 @@ def _byte_ranges(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
 
 
 def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    """Yields `_byte_ranges` where both ends take the same number of bytes."""
+    """Yields the same as `_byte_ranges`, for code points whose UTF-8 forms have equal length."""
     first, last = chr(low).encode(), chr(high).encode()
     for tail in range(1, len(first)):
-        # Split so that the bytes behind the lead are one value or the whole range.
+        # The range is split so that each byte after the first has one value or takes all values.
         mask = (1 << (6 * tail)) - 1
         if low & ~mask != high & ~mask:
             if low & mask:
@@ -181,13 +190,15 @@ def _of_length(low: int, high: int) -> Iterator[tuple[tuple[int, int], ...]]:
     yield tuple(zip(first, last, strict=True))
 
 
-# ---- automata that are in one place --------------------------------------------------------------
+# ---- deterministic automata: the subset construction ---------------------------------------------
 
 
 @frozen
 class _State:
-    """A set of places of the net; `word`: after a character of a word, `first`: at the text's
-    start."""
+    """A state of the deterministic automaton: the set of places that the net may be in.
+
+    `word`: the previous character belongs to a word. `first`: nothing has been read.
+    """
 
     places: frozenset[int]
     word: bool
@@ -195,7 +206,7 @@ class _State:
 
 
 class _Builder:
-    """Numbers the states of an automaton as they are reached."""
+    """Numbers the deterministic states in the order in which they are reached."""
 
     def __init__(self, net: _Net) -> None:
         self.net, self.left = net, _MOST_WORK
@@ -217,7 +228,10 @@ class _Builder:
             raise ValueError("the pattern takes too long to become an automaton")
 
     def closure(self, places: Set[int], marks: tuple[str, ...] = ()) -> frozenset[int]:
-        """Returns all places that are reached without a byte."""
+        """Returns `places` and all places that are reached from them without a byte.
+
+        Conditions of the kinds in `marks` count as met.
+        """
         reached, waiting = set(places), list(places)
         while waiting:
             place = waiting.pop()
@@ -230,8 +244,8 @@ class _Builder:
         return frozenset(reached)
 
     def ready(self, state: _State, word: bool, *marks: str) -> frozenset[int]:
-        """Returns the places of the net once it is known whether the next character belongs to a
-        word."""
+        """Returns the places once it is known whether the next character belongs to a word
+        (`word`)."""
         bound = BOUNDARY if word != state.word else INSIDE
         kinds = (*marks, *((BEGIN,) if state.first else ()), *((bound,) if self.bounded else ()))
         return self.closure(state.places, kinds) if kinds else state.places
@@ -256,7 +270,7 @@ def _determine(net: _Net, first: int, last: int) -> Automaton:
     classes, samples = _byte_classes(net, builder.bounded)
     builder.number(_State(builder.closure({first}), False, True))
     moves, accepts = [], []
-    for state in builder.order:  # grows during the loop
+    for state in builder.order:  # the list grows during the loop
         accepts.append(last in builder.ready(state, False, END))
         moves.append(builder.row(state, samples))
     table = np.array(moves, np.int32).reshape(len(moves), len(samples))
@@ -268,8 +282,10 @@ def _in_word(byte: int) -> bool:
 
 
 def _byte_classes(net: _Net, bounded: bool) -> tuple[Array, list[int]]:
-    """Returns the class of each byte, where no step distinguishes bytes of one class, and a byte of
-    each class."""
+    """Returns the class of each byte, and a sample byte of each class.
+
+    No step distinguishes bytes of one class.
+    """
     cuts = {0, *(boundary for low, high in WORD if bounded for boundary in (low, high + 1))}
     for steps in net.steps:
         for low, high, _ in steps:

@@ -1,6 +1,6 @@
 """Parses regular expressions of RE2's syntax to a tree of character sets, choices and repeats.
 
-Lazy repeats need no difference, because a text is matched as a whole.
+Lazy and greedy repeats mean the same, because a pattern matches a text as a whole.
 """
 
 from __future__ import annotations
@@ -26,15 +26,18 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 
 @frozen
 class Chars:
-    """One character of a set: ascending ranges of code points with gaps between them."""
+    """One character of a set, as ascending ranges of code points that do not touch."""
 
     ranges: Ranges
 
 
 @frozen
 class Mark:
-    """The empty text, only at the text's `BEGIN` or `END`, at a `BOUNDARY` of a word, or `INSIDE`,
-    where no boundary is."""
+    """Matches the empty text at certain positions.
+
+    `kind` says where: at the `BEGIN` or `END` of the text, at a `BOUNDARY` of a word, or `INSIDE`,
+    which is everywhere else.
+    """
 
     kind: str
 
@@ -51,7 +54,7 @@ class Choice:
 
 @frozen
 class Repeat:
-    """Repeats `part` from `minimum` to `maximum` times; None is any number."""
+    """`part` repeated from `minimum` to `maximum` times; None means any number of times."""
 
     part: Node
     minimum: int
@@ -87,7 +90,7 @@ _POSIX: dict[str, Ranges] = {
 
 
 def parse_pattern(pattern: str) -> Node:
-    """Returns the tree of a pattern; raises ValueError with problem and position."""
+    """Returns the tree of a pattern; raises ValueError with the problem and its position."""
     if len(pattern) > _LONGEST:
         raise ValueError(f"the pattern is longer than {_LONGEST} characters")
     reader = _Reader(pattern)
@@ -98,7 +101,7 @@ def parse_pattern(pattern: str) -> Node:
 
 
 def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
-    """Returns the same characters as ascending ranges with gaps between them."""
+    """Returns ranges of the same characters, ascending and not touching."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -109,7 +112,7 @@ def joined_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def _without(ranges: Ranges) -> Ranges:
-    """Returns all other characters."""
+    """Returns the ranges of all other characters."""
     complement, start = [], 0
     for low, high in joined_ranges(ranges):
         if start < low:
@@ -120,7 +123,10 @@ def _without(ranges: Ranges) -> Ranges:
 
 @cache
 def _case_partners() -> dict[int, tuple[int, ...]]:
-    """Returns the other cases of each character that has some."""
+    """Maps each character that has other cases to all characters that differ from it in case only.
+
+    The character itself is among them.
+    """
     groups: dict[str, list[int]] = {}
     for code in range(LAST_CODE + 1):
         folded = chr(code).casefold()
@@ -131,10 +137,10 @@ def _case_partners() -> dict[int, tuple[int, ...]]:
 
 @cache
 def _categories() -> tuple[tuple[str, int, int], ...]:
-    """Returns runs of characters of one general category of Unicode: its two letters, the first,
-    the last.
+    """Returns ranges of characters of one general category of Unicode.
 
-    All runs are computed at once and cached, because one pass over Unicode takes long.
+    Each is (the category's two letters, first character, last character). All ranges are computed
+    together and cached, because one pass over Unicode takes long.
     """
     runs, first = [], 0
     names = groupby(map(unicodedata.category, map(chr, range(LAST_CODE + 1))))
@@ -147,14 +153,17 @@ def _categories() -> tuple[tuple[str, int, int], ...]:
 
 @cache
 def _category(name: str) -> Ranges:
-    """Returns the characters of a general category of Unicode, by its one or two letters."""
+    """Returns the characters of a general category of Unicode, named by its one or two letters."""
     return joined_ranges(
         (low, high) for letters, low, high in _categories() if letters.startswith(name)
     )
 
 
 class _Reader:
-    """A position in a pattern, and its flags: `i` ignores case, `s` lets a dot match line ends."""
+    """Reads a pattern from left to right; `flags` apply at the current position.
+
+    `i` ignores case, and `s` lets a dot match line ends.
+    """
 
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -184,7 +193,7 @@ class _Reader:
         text, self.at = self.text[self.at : stop], stop + len(end)
         return text
 
-    # ---- structure
+    # ---- choices, concatenations and groups ------------------------------------------------------
 
     def choice(self, depth: int) -> Node:
         if depth > _DEEPEST:
@@ -230,7 +239,7 @@ class _Reader:
                 return bounds
         match = _BOUNDS.match(self.text, self.at)
         if match is None:
-            return None  # RE2 takes other braces literally
+            return None  # RE2 takes any other brace literally
         self.at = match.end()
         low, comma, high = match.groups()
         return int(low), (int(high) if high else None) if comma else int(low)
@@ -268,7 +277,7 @@ class _Reader:
             char = self.next()
             match char:
                 case ")":
-                    return None  # the flags hold to the end of the enclosing group
+                    return None  # the flags apply up to the end of the enclosing group
                 case ":":
                     node = self._inside(depth)
                     self.flags = outer
@@ -286,7 +295,7 @@ class _Reader:
             raise self.error("a group is not closed")
         return node
 
-    # ---- characters
+    # ---- characters and sets of characters -------------------------------------------------------
 
     def _set(self, ranges: Ranges) -> Chars:
         if "i" not in self.flags:
@@ -310,7 +319,7 @@ class _Reader:
         return self._set(self._escaped())
 
     def _escaped(self) -> Ranges:
-        """Returns the characters of an escape, after its backslash."""
+        """Returns the characters of an escape, whose backslash has been read."""
         char = self.next()
         if char.lower() in _SETS:
             characters = _SETS[char.lower()]
@@ -349,7 +358,7 @@ class _Reader:
         return _without(characters) if negated else characters
 
     def _class(self) -> Ranges:
-        """Returns the characters of a bracket expression, after its opening."""
+        """Returns the characters of a bracket expression, whose opening bracket has been read."""
         negated = self.take("^")
         items: list[tuple[int, int]] = []
         first = True
@@ -365,11 +374,12 @@ class _Reader:
             else:
                 items += low
         self.at += 1
-        ranges = self._set(tuple(items)).ranges  # cases are folded before the negation
+        ranges = self._set(tuple(items)).ranges  # cases are added before the negation
         return _without(ranges) if negated else ranges
 
     def _range(self, low: Ranges, high: Ranges) -> tuple[int, int]:
-        """Returns the range from one character to another."""
+        """Returns the code points (first, last) of a range; raises ValueError if it is
+        malformed."""
         (start, first), (last, end) = low[0], high[0]
         if len(low) > 1 or len(high) > 1 or start != first or last != end or last < start:
             raise self.error("a range of characters is no range")

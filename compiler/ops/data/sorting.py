@@ -1,11 +1,11 @@
-"""Expressions that sort updates by their positions, and find where those of each position begin.
+"""Expressions that sort updates by their positions and find where each position's updates begin.
 
     place    2 0 2 1        item = place * 4 + number    8 1 10 7
-    sorted   1 7 8 10       numbers 1 3 0 2              first of place 0, 1, 2, behind: 0 1 2 4
+    sorted   1 7 8 10       numbers 1 3 0 2              first of place 0, 1, 2, end: 0 1 2 4
 
-Pairs of sorted runs of items are merged until one run is left.  An element of a merged run finds by
+Pairs of sorted runs of items are merged until one run is left. An element of a merged run finds by
 bisection how many elements of the first run precede it (the merge path of Green, Odeh and Birk,
-2014).  Each expression reads n log n elements for n items and results.
+2014). Each expression reads n log n elements for n items and results.
 """
 
 from collections.abc import Callable
@@ -17,27 +17,27 @@ from tcc.ir.types import I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.operands import clamped, guard
 
-# An axis of symbolic size may not have more items.
+# More items than this are not sorted along an axis of symbolic size.
 MOST = 1 << 31
 
 
 def most(size: Index) -> int:
-    """Returns the largest value of a size; at most 2**31."""
+    """Returns the largest possible value of a size, but at most 2**31."""
     high = bounds(size)[1]
     return MOST if high is None else min(high, MOST)
 
 
 def steps(size: int) -> int:
-    """Returns the number of halvings after which one of `size + 1` candidates is left."""
+    """Returns how many bisections leave one of `size + 1` candidates."""
     return size.bit_length()
 
 
 def items_of(places: TensorType) -> Expr:
-    """Returns numbers i64[*lines, count + 1] that order updates by their position, then by their
-    own number.
+    """Returns the expression of the items, i64[*lines, count + 1].
 
-    The last element of a line is the length of its sorted runs, so that all levels of merging share
-    a kernel.
+    An item orders the updates by their position, then by their number. The last element of each
+    line is the length of its sorted runs (1 at first), so that all levels of merging share one
+    kernel.
     """
     b = ExprBuilder(places)
     *lines, count = places.shape
@@ -48,7 +48,7 @@ def items_of(places: TensorType) -> Expr:
 
 
 def merged_runs(items: TensorType, halvings: int) -> Expr:
-    """Merges pairs of neighbouring sorted runs."""
+    """Returns the expression that merges each pair of neighbouring sorted runs of `items`."""
     b = ExprBuilder(items)
     *line, number = b.point(items)
     count = items.shape[-1] - 1
@@ -79,7 +79,8 @@ def merged_runs(items: TensorType, halvings: int) -> Expr:
 def bisected(
     low: Scalar, high: Scalar, halvings: int, before: Callable[[Scalar], Scalar]
 ) -> Scalar:
-    """Returns the first position from `low` on, at most `high`, for which `before` is false."""
+    """Returns the first position in [low, high] for which `before` is false; `high` if there is
+    none."""
     for _ in range(halvings):
         half = apply("shift_right", low + high, literal(1, I64))
         open_, passed = low < high, before(half)
@@ -91,8 +92,10 @@ def bisected(
 
 
 def first_items(items: TensorType, rows: Index) -> Expr:
-    """Returns how many items precede those of each position, and of the position behind the
-    last."""
+    """Returns the expression of the number of items that precede each position's items.
+
+    The last element belongs to the position after the last row: the number of all items.
+    """
     b = ExprBuilder(items)
     lines, count = items.shape[:-1], items.shape[-1] - 1
     *line, row = b.iters(*lines, rows + 1)

@@ -1,7 +1,7 @@
 """Tensors of strings: joining, splitting, changing case, matching, ordering, and numbers as text.
 
-Each op is a C function of the runtime on handles.  Equal strings have equal handles, so ops that
-only move or compare elements need no such function.  Texts are UTF-8; invalid bytes are kept.
+Each op is a C function of the runtime on handles. Equal strings have equal handles, so ops that
+only move or compare elements need no C function. Texts are UTF-8; invalid bytes are kept.
 """
 
 import re
@@ -34,8 +34,11 @@ _SPACES = " \t\n\r\v\f"
 
 @frozen
 class StringSplitAttrs:
-    """Splits at `delimiter` (empty: at runs of white space), `most` times (-1: everywhere); `size`
-    is the largest number of pieces of an element."""
+    """Splits at `delimiter`, or at white space if it is empty.
+
+    There are at most `most` splits (-1: no limit). `size` is the largest number of pieces of an
+    element.
+    """
 
     delimiter: str
     most: int
@@ -49,7 +52,10 @@ class StringCaseAttrs:
 
 @frozen
 class StringRemoveAttrs:
-    """`size` is the number of remaining strings, at least one: an empty string if none remain."""
+    """`size` is the number of strings that remain.
+
+    It is at least one: if none remain, the result is one empty string.
+    """
 
     size: Index
 
@@ -70,23 +76,23 @@ class StringParseAttrs:
 
 @frozen
 class StringDecodeAttrs:
-    """`shape` of the strings; the operands are their bytes and where each ends."""
+    """`shape` is that of the strings; the operands are their bytes, and where each string ends."""
 
     shape: Shape
 
 
 def strings(texts: object) -> Array:
-    """Returns nested lists of `str` as an array of strings."""
+    """Returns nested lists of `str` as an object array."""
     return np.array(texts, object)
 
 
 def encoded(text: object) -> bytes:
-    """Returns the bytes of one string."""
+    """Returns the UTF-8 bytes of a string."""
     return str(text).encode("utf-8", "surrogateescape")
 
 
 def decoded(data: bytes) -> str:
-    """Returns the string of some bytes; invalid UTF-8 is kept so that `encoded` restores it."""
+    """Returns the string of UTF-8 bytes; `encoded` restores even invalid bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
@@ -119,7 +125,7 @@ def _concat_reference(arrays: Arrays, _attrs: NoAttrs) -> OutArrays:
 
 
 def split_text(text: str, delimiter: str, max_splits: int) -> list[str]:
-    """Returns the pieces of one string."""
+    """Returns the pieces of a string."""
     if delimiter:
         return text.split(delimiter, max_splits)
     # str.split would also split at Unicode's other white space.
@@ -151,13 +157,17 @@ def _split_reference(arrays: Arrays, attrs: StringSplitAttrs) -> OutArrays:
 
 
 def change_case(text: str, upper: bool) -> str:
-    """Returns `text` with each character in the other case, independent of its neighbours."""
+    """Returns `text` in upper or lower case; each character changes independently of its
+    neighbours."""
     return "".join(c.upper() if upper else c.lower() for c in text)
 
 
 @cache
 def case_table(upper: bool) -> Array:
-    """Returns rows (character, up to three replacements, filled up with 0), ascending."""
+    """Returns the table of characters that change case, in ascending order.
+
+    A row is (character, up to three replacements, padded with 0).
+    """
     characters = [*map(chr, range(0x110000))]
     pairs = zip(characters, map(str.upper if upper else str.lower, characters), strict=True)
     rows = [(*map(ord, old + new), 0, 0)[:4] for old, new in pairs if old != new]
@@ -228,8 +238,10 @@ _INTEGER = re.compile(r"[+-]?\d{1,40}", re.A)
 
 
 def number_text(value: Any, dtype: DType) -> str:
-    """Returns a number as its shortest text that reads back, with at least one digit after the
-    point."""
+    """Returns the shortest text that reads back as the number.
+
+    A float has at least one digit after the point.
+    """
     if dtype is BOOL:
         return "1" if value else "0"
     if dtype.is_integer:
@@ -248,7 +260,7 @@ def number_text(value: Any, dtype: DType) -> str:
 
 
 def text_number(text: str, dtype: DType) -> object:
-    """Returns the number in a text; raises ValueError if it is none of the type."""
+    """Returns the number that a text denotes; raises ValueError if `dtype` has no such number."""
     if dtype is BOOL:
         raise ValueError("strings do not become bool")
     if dtype.is_float:
@@ -300,13 +312,13 @@ def _decode_reference(arrays: Arrays, attrs: StringDecodeAttrs) -> OutArrays:
 
 
 def pack_strings(x: Array) -> tuple[Array, Array]:
-    """Returns the bytes of an array of strings, and where each string ends."""
+    """Returns the concatenated bytes of an array of strings, and where each string ends."""
     texts = [encoded(text) for text in x.reshape(-1)]
     ends = np.cumsum([len(text) for text in texts]).astype(np.int64)
     return np.frombuffer(b"".join(texts), np.uint8), ends
 
 
-# ---- rows ----------------------------------------------------------------------------------------
+# ---- rows of the op table ------------------------------------------------------------------------
 
 _OPAQUE = Trait.OPAQUE
 _NUMBERS = (BOOL, *INTEGERS, F32, F64)

@@ -1,4 +1,4 @@
-"""Counts of n-grams: how often the n-grams of a pool occur in rows of tokens."""
+"""Counts n-grams: how often each n-gram of a pool occurs in rows of tokens."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -16,9 +16,12 @@ MODES = ("TF", "IDF", "TFIDF")
 
 @frozen
 class TfIdfAttrs:
-    """`counts[n]` is where the (n + 1)-grams begin in the pool, `places[g]` the output column of
-    the g-th n-gram, `weights[g]` the factor of IDF and TFIDF (absent: 1).  Tokens of one n-gram are
-    up to `skips` + 1 positions apart, all at the same distance."""
+    """The pool holds 1-grams, then 2-grams, and so on; n-grams of `least` to `most` tokens count.
+
+    `counts[n]` is where the (n + 1)-grams begin in the pool. `places[g]` is the output column of
+    n-gram g, and `weights[g]` its factor in the modes IDF and TFIDF (1 if absent). The tokens of an
+    n-gram are at equal distances, at most `skips` + 1.
+    """
 
     mode: str
     least: int
@@ -34,7 +37,7 @@ class TfIdfAttrs:
 
 
 def grams(attrs: TfIdfAttrs, tokens: int) -> Iterator[tuple[int, int]]:
-    """Yields where each n-gram of a pool of `tokens` begins, and its length, in order."""
+    """Yields (start, length) of each n-gram of a pool that has `tokens` tokens, in order."""
     ends = (*attrs.counts[1:], tokens)
     for size, (begin, end) in enumerate(zip(attrs.counts, ends, strict=True), 1):
         for start in range(begin, end - size + 1, size):
@@ -42,7 +45,7 @@ def grams(attrs: TfIdfAttrs, tokens: int) -> Iterator[tuple[int, int]]:
 
 
 def check(attrs: TfIdfAttrs, tokens: int) -> None:
-    """Raises ValueError where the attributes do not fit each other."""
+    """Raises ValueError if the attributes contradict one another or the size of the pool."""
     require(attrs.mode in MODES, f"no mode is called {attrs.mode}")
     require(1 <= attrs.least <= attrs.most, f"n-grams of {attrs.least} to {attrs.most} tokens")
     require(attrs.skips >= 0, f"{attrs.skips} skips")
@@ -102,7 +105,7 @@ def _grams_in(
 
 
 def _weigh(counts: Array, attrs: TfIdfAttrs) -> None:
-    """Multiplies by the weights; IDF counts an n-gram at most once."""
+    """Multiplies the counts by the weights, in place; in mode IDF, a count is 0 or 1."""
     weights = np.ones(attrs.columns, np.float32)
     for place, weight in zip(attrs.places, attrs.weights, strict=False):
         weights[place] = weight

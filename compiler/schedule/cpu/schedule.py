@@ -6,7 +6,7 @@ from tcc.frozen import frozen
 
 
 @frozen
-class Vectors:
+class TailVectors:
     """How the last blocks along a loop of symbolic size are cut.
 
     A vector has `lanes` elements; if `masked`, it may reach beyond the end. Blocks of one vector
@@ -46,7 +46,7 @@ class Nest:
     ahead: int = 0
     packed: bool = False
     along: tuple[int, ...] = ()
-    vectors: Vectors | None = None
+    vectors: TailVectors | None = None
 
     @property
     def all_stages(self) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ class Nest:
             return block
         return block * (self.block(self.vector or "") // vectors.lanes)
 
-    def vectors_along(self, name: str) -> Vectors | None:
+    def vectors_along(self, name: str) -> TailVectors | None:
         """Returns the vectors into which a loop's remainder is cut if it is the vector loop, else
         None."""
         return self.vectors if name == self.vector else None

@@ -7,7 +7,7 @@ from tcc.ir.expr import MONOIDS, known_extent
 from tcc.ir.index import Var, Vars
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.schedule import Nest, Vectors
+from tcc.schedule.cpu.schedule import Nest, TailVectors
 from tcc.schedule.nest import (
     FEW_APART,
     all_accesses,
@@ -126,7 +126,7 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
     if lanes == 1 or nest.block(nest.vector or "") % lanes:
         return nest
     rows = next((row for stage in open_loops if (row := _rows_inside(nest, stage))), None)
-    return replace(nest, vectors=Vectors(lanes, core.masked, rows))
+    return replace(nest, vectors=TailVectors(lanes, core.masked, rows))
 
 
 def _rows_inside(nest: Nest, stage: GroupStage) -> str | None:

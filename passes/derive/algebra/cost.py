@@ -11,7 +11,7 @@ from math import prod
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Arg, Scalar, children, walk
-from tcc.ir.region import Factor, Region, Stage, constant_of, shape_of
+from tcc.ir.region import Factor, Region, RegionStage, constant_of, shape_of
 from tcc.ir.region.affine import Size
 from tcc.ir.region.edit import depends, readers
 from tcc.schedule.alternatives import NO_TIME, Seconds
@@ -46,7 +46,7 @@ def estimate(region: Region, constants: Sequence[bool], rates: Rates) -> Seconds
     return seconds
 
 
-def products(stage: Stage) -> float:
+def products(stage: RegionStage) -> float:
     """Returns the number of products that a sum adds; 0 for a stage that is no sum of products."""
     if stage.monoid != "sum" or constant_of(stage) is None or len(stage.factors) < 2:
         return 0.0
@@ -62,7 +62,7 @@ def least_seconds(region: Region, constants: Sequence[bool], rates: Rates) -> Se
     return Seconds(total_products / rates.products)
 
 
-def _elementwise(stage: Stage) -> float:
+def _elementwise(stage: RegionStage) -> float:
     """Returns the number of elementwise operations besides products that are summed. Each operation
     counts once for every point of the loops that it depends on."""
     if products(stage):
@@ -83,7 +83,7 @@ def _elementwise(stage: Stage) -> float:
     return combined
 
 
-def _traffic(region: Region, stage: Stage, factor: Factor, fixed: Sequence[bool]) -> float:
+def _traffic(region: Region, stage: RegionStage, factor: Factor, fixed: Sequence[bool]) -> float:
     """Returns the bytes of a source that a stage reads, and that were stored for it."""
     if factor.source is None:
         return 0.0

@@ -15,7 +15,7 @@ from tcc.ir.expr import Expr
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import Arg, Cast, Const, Scalar, argument, cast, literal, rebuild
 from tcc.ir.op import Array
-from tcc.ir.region import Factor, Region, Stage, constant_of, is_leaf
+from tcc.ir.region import Factor, Region, RegionStage, constant_of, is_leaf
 from tcc.ir.region.affine import Affine
 from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F64, DType, tensor
@@ -62,7 +62,7 @@ def fold(
     return components
 
 
-def _is_plain(stage: Stage) -> bool:
+def _is_plain(stage: RegionStage) -> bool:
     """True where a stage is a sum of products of factors that are indexed by single loops."""
     reads = all(f.source is not None and all(map(_is_axis, f.forms)) for f in stage.factors)
     return bool(stage.factors) and constant_of(stage) is not None and reads
@@ -73,7 +73,7 @@ def _is_axis(form: Affine) -> bool:
     return not form.digits and (not steps or (steps == [1] and form.offset == 0))
 
 
-def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
+def _contracted(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
     """Returns a sum of products, computed by matmuls where possible."""
     parts: list[Array] = []
     names: list[str] = []
@@ -94,14 +94,14 @@ def _contracted(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, 
     return (value * float(constant_of(stage) or 0),)
 
 
-def evaluated(stage: Stage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
+def evaluated(stage: RegionStage, array: Callable[[Factor], Array]) -> tuple[Array, ...]:
     """Returns the components of a stage that is no leaf, element by element; floats are f64."""
     arrays = [array(f) for f in stage.factors if f.source is not None]
     return tuple(evaluate_expr(_in_f64(stage, tuple(a.shape for a in arrays)), arrays))
 
 
 @lru_cache(maxsize=1024)
-def _in_f64(stage: Stage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
+def _in_f64(stage: RegionStage, shapes: tuple[tuple[int, ...], ...]) -> Expr:
     """Returns an expression that computes a stage in f64; `shapes` are the shapes of its
     sources."""
     assert isinstance(stage.body, tuple)

@@ -43,7 +43,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Node, Value, bodies, uses, walk_no
 from tcc.ir.graph.rewrite import Inputs, Replacement, rewritten
 from tcc.ir.index import as_int, nonnegative
 from tcc.ir.op import Array, OpSpec, Types
-from tcc.ir.region import Factor, Region, Stage, shape_of, widens
+from tcc.ir.region import Factor, Region, RegionStage, shape_of, widens
 from tcc.ir.region.affine import Size, loops_of, units
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import (
@@ -81,7 +81,7 @@ def fold_factors(graph: Graph) -> Graph:
 # ---- maps ---------------------------------------------------------------------------------------
 
 
-def _degrees(stage: Stage, sources: Collection[int]) -> Mapping[Scalar, frozenset[int]]:
+def _degrees(stage: RegionStage, sources: Collection[int]) -> Mapping[Scalar, frozenset[int]]:
     """Returns the degrees of the parts of a body in the values read from `sources`.
 
     A scalar has a set of degrees, one for each of its own parts: an empty set for 0, and 2 for
@@ -136,7 +136,7 @@ class _Map:
     """A stage whose every result is the element of `x` at its own place times `scale` plus `shift`,
     which are scalars of constant factors; None stands for scale 1 and for shift 0."""
 
-    stage: Stage
+    stage: RegionStage
     x: Factor
     scale: Scalar | None
     shift: Scalar | None
@@ -168,12 +168,12 @@ def _map_of(region: Region, number: int) -> _Map | None:
     return _Map(stage, x, None if is_one else scale, start if 0 in degrees[body] else None)
 
 
-def _only(stage: Stage) -> Scalar | None:
+def _only(stage: RegionStage) -> Scalar | None:
     """Returns the only component of a body; None for a leaf or several components."""
     return stage.body[0] if isinstance(stage.body, tuple) and len(stage.body) == 1 else None
 
 
-def _is_whole(region: Region, stage: Stage, factor: Factor) -> bool:
+def _is_whole(region: Region, stage: RegionStage, factor: Factor) -> bool:
     """True where every result of a stage reads the element at its own place."""
     assert factor.source is not None
     loop_forms = zip(factor.forms, units(len(stage.loops)), stage.iters, strict=False)
@@ -196,7 +196,7 @@ class _NodeMap:
         return self.by_place(scalar, self.map.stage, self.map.x, self.map.stage.iters)
 
     def by_place(
-        self, scalar: Scalar, stage: Stage, factor: Factor, shape: Sequence[Size]
+        self, scalar: Scalar, stage: RegionStage, factor: Factor, shape: Sequence[Size]
     ) -> Array | None:
         """Returns a scalar of the map in f64, by the places that `factor` reads for the results of
         `stage`.
@@ -221,7 +221,7 @@ class _NodeMap:
         )
         body = renumbered((scalar,), {old: new for new, old in enumerate(numbers)})
         body += tuple(argument(n, I64) for n in range(len(scalar_factors), len(factors)))
-        values, *positions = evaluated(Stage(sizes, (), None, factors, body), self._array)
+        values, *positions = evaluated(RegionStage(sizes, (), None, factors, body), self._array)
         at: list[Any] = [0] * len(shape)
         for n, position in zip(axes, positions, strict=True):
             at[n] = position
@@ -447,7 +447,7 @@ def _scales(
     return determined if determined and len(determined) == len(scale_of) else None
 
 
-def _reader(region: Region, number: int) -> tuple[Stage, Factor]:
+def _reader(region: Region, number: int) -> tuple[RegionStage, Factor]:
     """Returns the stage that reads a parameter, and its access."""
     return next((s, f) for s in region.stages for f in s.factors if f.source == number)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 
 from tcc.ir.index import as_index
-from tcc.ir.region import Factor, Region, Stage, is_leaf, shape_of
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf, shape_of
 from tcc.ir.region.affine import Affine, Affines, Size, Sizes, loops_of, plain
 from tcc.ir.region.check import equal_at
 from tcc.ir.region.edit import drop_unused, inlined, is_map, spliced
@@ -65,7 +65,7 @@ def _free(region: Region) -> Region:
     return drop_unused(region._replace(stages=stages))
 
 
-def _by_digits(stage: Stage) -> Stage:
+def _by_digits(stage: RegionStage) -> RegionStage:
     term = by_digits(Term((), stage.sums, stage.factors), stage.iters)
     return stage._replace(sums=term.sums, factors=term.factors)
 
@@ -95,11 +95,13 @@ def _split(a: Region, b: Region, number: int, axis: int) -> tuple[Region, Region
     return _with_axes(a, number, axis, radices, axes), _with_axes(b, number, axis, radices, axes)
 
 
-def _reads(region: Region, number: int) -> Iterator[tuple[Stage, Factor]]:
+def _reads(region: Region, number: int) -> Iterator[tuple[RegionStage, Factor]]:
     return ((s, f) for s in region.stages for f in s.factors if f.source == number)
 
 
-def _has_digits(stage: Stage, form: Affine, radices: Sequence[int], axes: Sequence[int]) -> bool:
+def _has_digits(
+    stage: RegionStage, form: Affine, radices: Sequence[int], axes: Sequence[int]
+) -> bool:
     """True where each digit of a form is one loop of at most its axis' size, or 0."""
     axis_sizes: dict[Size, int] = dict(zip(radices, axes, strict=True))
     steps = [(step, size) for step, size in zip(form.steps, stage.loops, strict=True) if step != 0]

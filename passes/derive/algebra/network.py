@@ -37,7 +37,7 @@ _TREES = 3
 Tree: TypeAlias = "int | tuple[Tree, Tree]"
 
 
-class Plan(NamedTuple):
+class ContractionTree(NamedTuple):
     """A contraction tree, and its estimate in seconds."""
 
     seconds: Seconds
@@ -48,7 +48,7 @@ class _Part(NamedTuple):
     """The product of a set of factors: its plan, its loops as bits, the bytes of storing and
     reading it, and its constancy."""
 
-    plan: Plan
+    plan: ContractionTree
     loops: int
     traffic: float
     constant: bool
@@ -77,7 +77,7 @@ class Trees:
         self._sizes = [count((size,)) for size in (*self.iters, *self.term.sums)]
         self.loops = [_bits(depends(f)) for f in self.term.factors]
 
-    def best(self) -> list[Plan]:
+    def best(self) -> list[ContractionTree]:
         """Returns the cheapest trees, the best first.  The term has factors."""
         number = len(self.loops)
         everything = (1 << number) - 1
@@ -97,7 +97,7 @@ class Trees:
                 best_parts[subset] = parts[: _TREES if subset == everything else 1]
         return [part.plan for part in best_parts[everything]]
 
-    def _greedy(self, best_parts: dict[int, list[_Part]]) -> Plan:
+    def _greedy(self, best_parts: dict[int, list[_Part]]) -> ContractionTree:
         parts = {subset: part for subset, (part,) in best_parts.items()}
         while len(parts) > 1:
             joins = [
@@ -135,7 +135,7 @@ class Trees:
             seconds = self.rates.seconds(0, self.points(loops), bytes_)
             bytes_ = 2 * self._bytes(result_loops)
         return _Part(
-            Plan(seconds, number),
+            ContractionTree(seconds, number),
             result_loops,
             self._bytes(result_loops) if fixed else bytes_,
             fixed,
@@ -154,7 +154,9 @@ class Trees:
                 work if summed else 0, 0 if summed else work, a.traffic + b.traffic
             )
             bytes_ = 2 * bytes_ if summed else 0.0
-        return _Part(Plan(seconds, (a.plan.tree, b.plan.tree)), result_loops, bytes_, fixed)
+        return _Part(
+            ContractionTree(seconds, (a.plan.tree, b.plan.tree)), result_loops, bytes_, fixed
+        )
 
     def points(self, loops: int) -> float:
         """Returns the number of points of the box of these loops, given as bits."""

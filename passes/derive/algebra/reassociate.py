@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Scalar, apply, argument, cast, literal
-from tcc.ir.region import Factor, Factors, Region, Stage
+from tcc.ir.region import Factor, Factors, Region, RegionStage
 from tcc.ir.region.affine import Sizes, unit
 from tcc.ir.region.canonical import fingerprint
 from tcc.ir.region.edit import drop_unused, loop_maps, mapped, with_extra_loop, with_sources
@@ -106,8 +106,8 @@ class _Writer:
     states: int = 0
     has_more: bool = False
     chain: list[str] = field(default_factory=list)
-    _stages: list[Stage] = field(default_factory=list)
-    _numbers: dict[Stage, int] = field(default_factory=dict)
+    _stages: list[RegionStage] = field(default_factory=list)
+    _numbers: dict[RegionStage, int] = field(default_factory=dict)
     _fixed: list[bool] = field(default_factory=list)
     _places: dict[int, int] = field(default_factory=dict)
 
@@ -136,7 +136,7 @@ class _Writer:
             f if f.source is None else f._replace(source=self._source(f.source)) for f in factors
         )
 
-    def _add(self, stage: Stage) -> int:
+    def _add(self, stage: RegionStage) -> int:
         if stage not in self._numbers:
             self._numbers[stage] = len(self._stages)
             self._fixed.append(all(map(self._is_fixed, stage.factors)))
@@ -160,9 +160,9 @@ class _Writer:
             if source is not None:
                 return self._add(source)
         factors = tuple(f for _, part in parts for f in part)
-        return self._add(Stage(iters, (), None, factors, (_body(parts, dtype),)))
+        return self._add(RegionStage(iters, (), None, factors, (_body(parts, dtype),)))
 
-    def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> Stage | None:
+    def _source_stage(self, factor: Factor, iters: Sizes, dtype: DType) -> RegionStage | None:
         """Returns the stage whose results an access reads unchanged, with the loops of one trip
         that the access lacks; None where the access reads otherwise."""
         if factor.source is None or factor.source >= 0 or factor.dtype is not dtype:
@@ -304,7 +304,7 @@ class _Writer:
         iters, sums = tuple(loops[k] for k in result_order), tuple(loops[k] for k in summed)
         factors_read = tuple(mapped(f, maps, iters + sums) for f in factors)
         body = (_body([(scale, factors_read)], trees.dtype),)
-        number = self._add(Stage(iters, sums, "sum" if sums else None, factors_read, body))
+        number = self._add(RegionStage(iters, sums, "sum" if sums else None, factors_read, body))
         return Factor(~number, 0, tuple(unit(k, len(loops)) for k in result_order), trees.dtype)
 
 

@@ -28,7 +28,7 @@ from tcc.ir.expr.scalar import (
     transform_all,
     walk,
 )
-from tcc.ir.region import Factor, Factors, Region, Stage, reads_inside, widens
+from tcc.ir.region import Factor, Factors, Region, RegionStage, reads_inside, widens
 from tcc.ir.region.affine import Affine, Size, Sizes, substitute, unit, units
 from tcc.ir.region.edit import depends, loop_maps, mapped
 from tcc.ir.types import F32, F64
@@ -69,7 +69,7 @@ class Flattened:
     has_nested_sums: bool = False
     _grown: set[int] = field(default_factory=set)
     _reads: list[int] = field(init=False)
-    _added: dict[Stage, int] = field(default_factory=dict)
+    _added: dict[RegionStage, int] = field(default_factory=dict)
     _terms: dict[int, tuple[Term, ...] | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -118,7 +118,7 @@ class Flattened:
         fits = all(len(t.factors) <= _MOST_FACTORS and _sums_used(t, stage.iters) for t in terms)
         return tuple(terms) if fits and len(terms) <= _MOST_TERMS else None
 
-    def _factor(self, stage: Stage, scalar: Scalar) -> Factor:
+    def _factor(self, stage: RegionStage, scalar: Scalar) -> Factor:
         """Returns the access of an operand of a product; an opaque scalar becomes a stage."""
         operand = scalar.arg if isinstance(scalar, Cast) else scalar
         if isinstance(operand, Arg) and widens(operand.dtype, scalar.dtype):
@@ -129,17 +129,17 @@ class Flattened:
         maps = loop_maps(loops, len(stage.loops))
         body = transform_all((scalar,), lambda n: _renumbered(n, numbers))
         factors = tuple(mapped(stage.factors[n], maps, sizes) for n in numbers)
-        number = self._add(Stage(sizes, (), None, factors, body))
+        number = self._add(RegionStage(sizes, (), None, factors, body))
         return Factor(~number, 0, tuple(unit(k, len(stage.loops)) for k in loops), scalar.dtype)
 
-    def _add(self, stage: Stage) -> int:
+    def _add(self, stage: RegionStage) -> int:
         if stage not in self._added:
             self._added[stage] = len(self.region.stages)
             self.region = self.region._replace(stages=(*self.region.stages, stage))
             self._reads.append(2)  # keeps the stage out of its reader: it is opaque
         return self._added[stage]
 
-    def _expanded(self, term: Term, reader: Stage) -> list[Term]:
+    def _expanded(self, term: Term, reader: RegionStage) -> list[Term]:
         """Returns the term with its factors replaced by their producers, where this is allowed."""
         for place, factor in enumerate(term.factors):
             inner = self._inner(term, factor, reader)
@@ -152,7 +152,7 @@ class Flattened:
             return expanded
         return [term]
 
-    def _inner(self, term: Term, factor: Factor, reader: Stage) -> tuple[Term, ...] | None:
+    def _inner(self, term: Term, factor: Factor, reader: RegionStage) -> tuple[Term, ...] | None:
         """Returns the terms of the producer of a factor, where they may replace the factor."""
         source = factor.source
         if source is None or source >= 0 or self._reads[~source] != 1:
@@ -282,7 +282,7 @@ def is_near_one(value: object) -> bool:
 # ---- bodies -------------------------------------------------------------------------------------
 
 
-def _products(stage: Stage, spread: bool) -> list[_Product] | None:
+def _products(stage: RegionStage, spread: bool) -> list[_Product] | None:
     """Returns the body as a sum of products; None where the stage does not sum, or sums an opaque
     scalar."""
     if isinstance(stage.body, expr.Stage) or len(stage.body) != 1:

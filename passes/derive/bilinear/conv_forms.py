@@ -18,9 +18,9 @@ from tcc.ir.index import as_int
 from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS
 from tcc.passes.derive.bilinear.tiled_conv import (
     DIRECT,
-    Axis,
     AxisForm,
     Conv,
+    ConvAxis,
     Form,
     facts_of,
     points,
@@ -70,7 +70,7 @@ def roundings(conv: Conv, form: Form) -> int:
     )
 
 
-def _axis_forms(axis: Axis) -> list[AxisForm]:
+def _axis_forms(axis: ConvAxis) -> list[AxisForm]:
     """Returns pieces with equal numbers of taps, and tiles no longer than the results of a turn."""
     taps, results = -(-axis.taps // axis.classes), -(-typical(axis.results) // axis.turns)
     lengths = {-(-taps // -(-taps // limit)) for limit in range(2, MOST_PRODUCTS)}

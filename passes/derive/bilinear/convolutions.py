@@ -41,7 +41,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
     transformed_weights,
 )
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
-from tcc.passes.derive.sites import Scope, Site
+from tcc.passes.derive.sites import Site, SiteScope
 from tcc.passes.fuse.partition import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
@@ -117,7 +117,7 @@ class Tiled(Candidate):
         return b.constant(transformed, source.name, F32) if np.isfinite(transformed).all() else None
 
 
-def convolutions(scope: Scope) -> Iterator[Site]:
+def convolutions(scope: SiteScope) -> Iterator[Site]:
     """Yields the convolutions that forms may compute, with the nodes after them that may share
     their kernels; values stored between kernels stay stored."""
     for node in scope.graph.nodes:
@@ -127,7 +127,7 @@ def convolutions(scope: Scope) -> Iterator[Site]:
                 yield site
 
 
-def epilogue(scope: Scope, node: Node) -> list[Node]:
+def epilogue(scope: SiteScope, node: Node) -> list[Node]:
     """Returns nodes after a convolution that change its result element by element."""
     nodes = [node]
     for node_before in nodes:

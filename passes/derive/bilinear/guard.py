@@ -28,7 +28,7 @@ from tcc.ir.index import Index, Indices, as_int, ceildiv, const, minimum
 from tcc.ir.types import F32, I64, TensorType
 from tcc.ops.formula import choose, fn
 from tcc.ops.shapes import replaced
-from tcc.passes.derive.bilinear.tiled_conv import Axis, AxisForm, Conv, Form
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, ConvAxis, Form
 from tcc.passes.graph.emit import express
 from tcc.schedule.nest import typical
 
@@ -72,7 +72,7 @@ class _Span:
     """The extent of a strip along axis `number`, for images of `size` places along it."""
 
     form: AxisForm
-    axis: Axis
+    axis: ConvAxis
     size: Index
     number: int
 

@@ -47,7 +47,7 @@ _Grid: TypeAlias = NDArray[Any]
 
 
 @frozen
-class Axis:
+class ConvAxis:
     """A spatial axis of a convolution.
 
     Result `turns` * q + r reads inputs `step` * (q + k) + j - `before`, for taps `classes` * k + j,
@@ -109,23 +109,23 @@ class AxisForm:
         """The transforms of the inputs of a tile, and of its products."""
         return shared_sums(self.algorithm.inputs), shared_sums(self.algorithm.results)
 
-    def tiles(self, axis: Axis) -> Index:
+    def tiles(self, axis: ConvAxis) -> Index:
         """Returns the number of tiles of one turn."""
         return ceildiv(ceildiv(axis.results, axis.turns), self.tile)
 
-    def pieces(self, axis: Axis) -> int:
+    def pieces(self, axis: ConvAxis) -> int:
         """Returns the number of pieces that have a tap: equally many of each class, except for the
         last."""
         span = axis.classes * self.taps
         full_rounds = (axis.taps - 1) // span
         return full_rounds * axis.classes + min(axis.classes, axis.taps - full_rounds * span)
 
-    def reads(self, axis: Axis) -> int:
+    def reads(self, axis: ConvAxis) -> int:
         """Returns the number of inputs that a tile reads."""
         rows = -(-self.pieces(axis) // axis.classes)
         return (self.tile + rows * self.taps - 1) * axis.classes
 
-    def places(self, axis: Axis) -> tuple[int, Index, int]:
+    def places(self, axis: ConvAxis) -> tuple[int, Index, int]:
         """Returns the distance between V's places in results, their number, and the pieces of each.
 
         Tiles and pieces that read the same inputs share a place where this gives fewer places and
@@ -167,7 +167,7 @@ class AxisFacts:
 
 
 @lru_cache(maxsize=4096)
-def _facts(form: AxisForm, axis: Axis) -> AxisFacts:
+def _facts(form: AxisForm, axis: ConvAxis) -> AxisFacts:
     pieces, (inward, outward) = form.pieces(axis), form.sums
     _, places, place_pieces = form.places(axis)
     return AxisFacts(
@@ -190,7 +190,7 @@ class Conv:
     channels: int
     filters: int
     groups: int
-    axes: tuple[Axis, ...]
+    axes: tuple[ConvAxis, ...]
 
     def weights_type(self, form: Form) -> TensorType:
         """Returns the type of U[point, turns..., pieces..., channel of a group, filter]."""
@@ -227,18 +227,18 @@ def conv_of(node: Node) -> Conv | None:
     return Conv(shape[0], channels, filters, attrs.group, tuple(axes))
 
 
-def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) -> Axis:
-    return Axis(taps, results, before, stride * dilation, stride, dilation, None)
+def _axis(taps: int, results: Index, before: Index, stride: int, dilation: int) -> ConvAxis:
+    return ConvAxis(taps, results, before, stride * dilation, stride, dilation, None)
 
 
-def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> Axis:
+def _transposed_axis(taps: int, results: Index, before: Index, stride: int, _: int) -> ConvAxis:
     """Returns the axis of a transposed convolution.
 
     Turn r has the taps k with (r + before - k) % stride = 0, and zeros where it has fewer taps.
     """
     taps_per_turn = -(-taps // stride)
     first, skip = divmod(as_int(before) or 0, stride)
-    return Axis(taps_per_turn, results, as_index(taps_per_turn - 1 - first), 1, 1, stride, skip)
+    return ConvAxis(taps_per_turn, results, as_index(taps_per_turn - 1 - first), 1, 1, stride, skip)
 
 
 def facts_of(conv: Conv, form: Form) -> list[AxisFacts]:
@@ -285,7 +285,7 @@ def masks(conv: Conv, kernel: Sequence[int]) -> list[NDArray[np.bool_] | None]:
     return [None if mask.all() else mask for mask in axis_masks]
 
 
-def _mask(axis: Axis, size: int) -> NDArray[np.bool_]:
+def _mask(axis: ConvAxis, size: int) -> NDArray[np.bool_]:
     if axis.skip is None:
         return np.ones((1, axis.taps), np.bool_)
     turn, tap = np.indices((axis.turns, axis.taps))
@@ -330,7 +330,7 @@ def input_transform(conv: Conv, form: Form, image: TensorType) -> Expr:
 
 
 def _inputs(
-    form: AxisForm, axis: Axis, distance: int, start: Index, place: Index, piece: Index
+    form: AxisForm, axis: ConvAxis, distance: int, start: Index, place: Index, piece: Index
 ) -> list[Index]:
     """Returns the input along an axis of each point, for a start, a place of V and a piece."""
     first = distance * place
@@ -354,7 +354,7 @@ def products(conv: Conv, form: Form, v: TensorType, u: TensorType) -> Expr:
     filter_turns = [
         turn if axis.filters > 1 else 0 for axis, turn in zip(conv.axes, at, strict=False)
     ]
-    starts = map(Axis.start, conv.axes, at)
+    starts = map(ConvAxis.start, conv.axes, at)
     spots, lots = [], []
     for f, axis, tile, i in zip(form, conv.axes, at[rank:], piece, strict=True):
         distance, _, many = f.places(axis)

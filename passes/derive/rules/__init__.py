@@ -5,19 +5,21 @@ from __future__ import annotations
 from types import MappingProxyType
 
 from tcc.passes.derive.rules import bounds, digits, operands, substitute, sums
-from tcc.passes.derive.rules.rule import Rule
+from tcc.passes.derive.rules.rule import DerivationRule
 
 RULES = MappingProxyType(
     {
-        "split": Rule(digits.split, digits.splits, ("loop", "inner", "shift"), True),
-        "merge": Rule(digits.merge, digits.merges, ("loop", "other"), False),
-        "skew": Rule(substitute.skew, substitute.skews, ("loop", "by", "step"), True),
-        "reverse": Rule(substitute.reverse, substitute.reversals, ("loop",), False),
-        "nest": Rule(sums.nest, sums.nests, ("loops",), False),
-        "solve": Rule(sums.solve, sums.solutions, ("factor", "loop"), True),
-        "tighten": Rule(bounds.tighten, bounds.tightenings, ("loop", "low", "high"), False),
-        "relax": Rule(bounds.relax, bounds.relaxations, ("loop", "extent"), False),
-        "regroup": Rule(operands.regroup, operands.regroupings, ("factor",), True),
-        "inline": Rule(operands.inline, operands.regroupings, ("factor",), False),
+        "split": DerivationRule(digits.split, digits.splits, ("loop", "inner", "shift"), True),
+        "merge": DerivationRule(digits.merge, digits.merges, ("loop", "other"), False),
+        "skew": DerivationRule(substitute.skew, substitute.skews, ("loop", "by", "step"), True),
+        "reverse": DerivationRule(substitute.reverse, substitute.reversals, ("loop",), False),
+        "nest": DerivationRule(sums.nest, sums.nests, ("loops",), False),
+        "solve": DerivationRule(sums.solve, sums.solutions, ("factor", "loop"), True),
+        "tighten": DerivationRule(
+            bounds.tighten, bounds.tightenings, ("loop", "low", "high"), False
+        ),
+        "relax": DerivationRule(bounds.relax, bounds.relaxations, ("loop", "extent"), False),
+        "regroup": DerivationRule(operands.regroup, operands.regroupings, ("factor",), True),
+        "inline": DerivationRule(operands.inline, operands.regroupings, ("factor",), False),
     }
 )

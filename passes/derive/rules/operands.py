@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tcc.ir.expr.scalar import argument
-from tcc.ir.region import Factor, Region, Stage, is_leaf
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf
 from tcc.ir.region.affine import Affine, Size, Sizes, interval, plain, units
 from tcc.ir.region.edit import drop_unused, inlined, spliced
 from tcc.passes.derive.rules.rule import Arguments, Refused, filled, stage_of
@@ -34,7 +34,7 @@ def regroup(region: Region, number: int, place: int) -> Region:
         forms.append(Affine(tuple(steps), offset))
     source = factor._replace(forms=tuple(forms))
     body = (argument(0, factor.dtype),)
-    copy = Stage(tuple(axes.values()), (), None, (), body)
+    copy = RegionStage(tuple(axes.values()), (), None, (), body)
     copy = copy._replace(factors=(filled(region, copy, source),))
     reader = Factor(~number, 0, tuple(axes), factor.dtype)
     is_plain = source.forms == units(len(axes)) and source.fill is None

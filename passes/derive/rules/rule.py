@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tcc.ir.expr.scalar import Const, Scalar, argument, literal
-from tcc.ir.region import Factor, Region, Stage, is_leaf, reads_inside
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf, reads_inside
 from tcc.ir.region.affine import (
     Affine,
     Affines,
@@ -30,7 +30,7 @@ class Refused(ValueError):
     """A rule does not hold for its arguments; the message says why."""
 
 
-class Rule(NamedTuple):
+class DerivationRule(NamedTuple):
     """`apply(region, stage, *arguments)` returns a region that computes the same, or raises
     `Refused`.
 
@@ -45,21 +45,21 @@ class Rule(NamedTuple):
     strict: bool
 
 
-def stage_of(region: Region, number: int) -> Stage:
+def stage_of(region: Region, number: int) -> RegionStage:
     """Returns stage `number`.  Raises Refused for a leaf or an absent stage."""
     if not 0 <= number < len(region.stages) or is_leaf(region.stages[number]):
         raise Refused(f"stage {number} does not exist or is a leaf")
     return region.stages[number]
 
 
-def size_of(stage: Stage, loop: int) -> Size:
+def size_of(stage: RegionStage, loop: int) -> Size:
     """Returns the extent of a loop, a number or symbolic.  Raises Refused for an absent loop."""
     if not 0 <= loop < len(stage.loops):
         raise Refused(f"loop {loop} has no extent")
     return stage.loops[loop]
 
 
-def extent_of(stage: Stage, loop: int) -> int:
+def extent_of(stage: RegionStage, loop: int) -> int:
     """Returns the extent of a loop.  Raises Refused where it is no number."""
     size = size_of(stage, loop)
     if not isinstance(size, int):
@@ -67,12 +67,12 @@ def extent_of(stage: Stage, loop: int) -> int:
     return size
 
 
-def numeric_loops(stage: Stage) -> Iterator[tuple[int, int]]:
+def numeric_loops(stage: RegionStage) -> Iterator[tuple[int, int]]:
     """Yields the loops whose extents are numbers over 1, with their extents."""
     return ((k, e) for k, e in long_loops(stage) if isinstance(e, int))
 
 
-def long_loops(stage: Stage) -> Iterator[tuple[int, Size]]:
+def long_loops(stage: RegionStage) -> Iterator[tuple[int, Size]]:
     """Yields the loops that may have several points, with their extents."""
     return ((k, e) for k, e in enumerate(stage.loops) if not isinstance(e, int) or e > 1)
 
@@ -83,8 +83,8 @@ def linear(loops: int, steps: Mapping[int, int], offset: Size = 0) -> Affine:
 
 
 def with_new_loops(
-    region: Region, stage: Stage, loops: Sizes, results: int, maps: Sequence[Affine]
-) -> Stage:
+    region: Region, stage: RegionStage, loops: Sizes, results: int, maps: Sequence[Affine]
+) -> RegionStage:
     """Returns the stage with loops of which the first `results` are result loops.
 
     A factor has a fill exactly where its reads are not certain to be inside: points that the old
@@ -102,7 +102,7 @@ def with_new_loops(
     return without_unused(new._replace(body=folded(new.body, literals))) if literals else new
 
 
-def filled(region: Region, stage: Stage, factor: Factor) -> Factor:
+def filled(region: Region, stage: RegionStage, factor: Factor) -> Factor:
     """Returns the factor with a fill exactly where its reads are not certain to be inside."""
     if factor.source is None:
         return factor
@@ -134,7 +134,7 @@ def remapped(
 
 
 def relaid(
-    region: Region, number: int, new: Stage, forward: Affines, fill: Const | None = None
+    region: Region, number: int, new: RegionStage, forward: Affines, fill: Const | None = None
 ) -> Region:
     """Returns the region with `new` for stage `number`, whose readers find element x at
     `forward(x)`, or `fill` where `forward(x)` lies outside.
@@ -145,7 +145,7 @@ def relaid(
     old = region.stages[number]
     factors = tuple(Factor(~number, c, forward, t, fill) for c, t in enumerate(old.dtypes))
     body = tuple(argument(c, t) for c, t in enumerate(old.dtypes))
-    copy = Stage(old.iters, (), None, factors, body)
+    copy = RegionStage(old.iters, (), None, factors, body)
     extended = spliced(region, number, (new, copy))
     stages = list(extended.stages)
     for n in (number + 1, *readers(extended, number + 1)):
@@ -158,7 +158,9 @@ def relaid(
     return drop_unused(extended._replace(stages=tuple(stages)))
 
 
-def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Sizes) -> Factor:
+def _through(
+    stage: RegionStage, factor: Factor, number: int, copy: RegionStage, sizes: Sizes
+) -> Factor:
     """Returns a factor of `stage` that reads stage `number`, of extents `sizes`, in place of its
     copy.
 
@@ -180,7 +182,7 @@ def _through(stage: Stage, factor: Factor, number: int, copy: Stage, sizes: Size
     return mapped(inner, factor.forms, stage.loops)._replace(fill=fill)
 
 
-def _stays_outside(inner: Factor, copy: Stage, axis: int, sizes: Sizes) -> bool:
+def _stays_outside(inner: Factor, copy: RegionStage, axis: int, sizes: Sizes) -> bool:
     """True where an index outside of an axis of a copy is outside of the copy's source too."""
     axis_form = unit(axis, len(copy.iters))
     for form, size in zip(inner.forms, sizes, strict=True):

@@ -8,7 +8,7 @@ from math import gcd
 
 from tcc.ir import expr
 from tcc.ir.expr.scalar import Apply, Const, Scalar, argument, literal, walk
-from tcc.ir.region import Factor, Region, Stage
+from tcc.ir.region import Factor, Region, RegionStage
 from tcc.ir.region.affine import Affine, Digit, digit, substitute, unit, units
 from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.region.neutral import value_at
@@ -39,7 +39,7 @@ def nest(region: Region, number: int, *loops: int) -> Region:
     if dtype.is_float and dtype.bits < 32:
         raise Refused(f"partial sums of {dtype.name} would be rounded once more")
     inner = with_loop_order(stage, (*range(first), *loops), outer_sums)
-    outer = Stage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
+    outer = RegionStage(stage.iters, tuple(stage.loops[k] for k in loops), stage.monoid, (), ())
     factor = Factor(~number, 0, units(len(outer.loops)), dtype)
     outer = outer._replace(factors=(factor,), body=(argument(0, dtype),))
     return spliced(region, number, (inner, outer))
@@ -79,7 +79,7 @@ def solve(region: Region, number: int, place: int, loop: int) -> Region:
     return spliced(region, number, (new,))
 
 
-def _condition(stage: Stage, place: int) -> Digit | None:
+def _condition(stage: RegionStage, place: int) -> Digit | None:
     """Returns the remainder that factor `place` reads, where terms are neutral unless it is 0; else
     None."""
     if not 0 <= place < len(stage.factors) or stage.factors[place].source is not None:

@@ -30,14 +30,14 @@ from tcc.ir.tile.group import GroupStage, TileGroup
 from tcc.passes.tile.bodies import ScalarBlocks, widened
 from tcc.passes.tile.cpu.ranges import BlockRange, Regions, limits, positions
 from tcc.passes.tile.cpu.scratch import Packed, Resident
-from tcc.passes.tile.emitter import Emitter
+from tcc.passes.tile.emitter import StatementEmitter
 from tcc.schedule.cpu.along import loops_along, nest_along
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import costly, depends, reads_here
 
 
 @frozen
-class Place:
+class ReadPlace:
     """The storage of a read's elements: `offset` varies with the iterators `varies`."""
 
     buffer: TileBuffer
@@ -97,7 +97,7 @@ class Surroundings:
     buffers: tuple[TileBuffer, ...]
     resident: Mapping[StageRef, Resident]
     ready: Mapping[StageRef, Ready]
-    emitter: Emitter
+    emitter: StatementEmitter
     packed: Packed | None = None
     along: tuple[Along, ...] = ()
 
@@ -107,14 +107,14 @@ class Surroundings:
         k_blocks = {r.var: r.base for r in self.k_blocks.values()}
         return {s.var: s.base for s in self.outer} | k_blocks
 
-    def place(self, node: Read) -> Place | None:
+    def place(self, node: Read) -> ReadPlace | None:
         """Returns the memory of a read; None for a block in `ready`."""
         access = self.stage.accesses.get(node)
         source = node.source
         if isinstance(source, int):
             assert access is not None
             index = access.offset
-            return Place(
+            return ReadPlace(
                 self.buffers[access.buffer],
                 lambda m: substitute(index, m),
                 frozenset(free_vars(index)),
@@ -126,14 +126,14 @@ class Surroundings:
         inner = const(0) if access is None else access.offset
         base = () if resident.base is None else free_vars(resident.base)
         varies = frozenset((*free_vars(inner), *base, *(v for v, _ in resident.steps)))
-        return Place(
+        return ReadPlace(
             resident.buffer,
             lambda m: resident.offset(m, substitute(inner, m), self.regions),
             varies,
         )
 
 
-class StageScalars(ScalarBlocks):
+class CoreStageScalars(ScalarBlocks):
     """The scalars of a stage as blocks with one axis for each span that has one.
 
     A block only has extent along the axes that its value varies with (its other axes have size 1),

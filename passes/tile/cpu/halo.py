@@ -16,7 +16,7 @@ from tcc.ir.tile import Block, Compute, Store, lanes
 from tcc.ir.tile.group import Strip, TileGroup
 from tcc.passes.tile.cpu.ranges import Regions, TileRange, tiles
 from tcc.passes.tile.cpu.scratch import Resident
-from tcc.passes.tile.emitter import Emitter
+from tcc.passes.tile.emitter import StatementEmitter
 
 # Elements of one store: four vectors of f32 on the widest machine.
 _BLOCK = 64
@@ -47,7 +47,7 @@ class Edges:
     resident: Resident
     strip: Strip
     regions: Regions
-    emitter: Emitter
+    emitter: StatementEmitter
     fills: dict[int, Block] = field(default_factory=dict)
 
     def store(self, value: Scalar) -> None:

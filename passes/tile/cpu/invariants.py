@@ -15,12 +15,12 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    Loop,
     Relayout,
     Stmt,
     Stmts,
     Store,
     TileBuffer,
+    TileLoop,
     defined_blocks,
     walk_statements,
 )
@@ -32,7 +32,7 @@ def hoisted(body: Sequence[Stmt]) -> Stmts:
     stmts: Stmts = []
     for node in body:
         match node:
-            case Loop():
+            case TileLoop():
                 before, inside = _split(replace(node, body=tuple(hoisted(node.body))))
                 stmts += [*before, inside]
             case If():
@@ -43,7 +43,7 @@ def hoisted(body: Sequence[Stmt]) -> Stmts:
     return stmts
 
 
-def _split(loop: Loop) -> tuple[Stmts, Loop]:
+def _split(loop: TileLoop) -> tuple[Stmts, TileLoop]:
     """Returns the statements that go in front of a loop, and the loop without them."""
     stored_buffers = {n.buffer for n in walk_statements(loop.body) if isinstance(n, Store)}
     varies = {*loop.carried}

@@ -65,7 +65,7 @@ from tcc.passes.tile.cpu.ranges import (
 from tcc.passes.tile.cpu.result_scratch import in_results
 from tcc.passes.tile.cpu.scratch import factors_of, home, in_registers, resident_values
 from tcc.passes.tile.cpu.stage import StageLowering
-from tcc.passes.tile.emitter import Emitter
+from tcc.passes.tile.emitter import StatementEmitter
 from tcc.passes.tile.monoids import change
 from tcc.schedule.cpu.cost_parts import follows
 from tcc.schedule.cpu.packing import FEW_ROWS
@@ -87,7 +87,7 @@ class _Lowering:
 
     def __init__(self, group: TileGroup, schedule: Schedule) -> None:
         self.group, self.schedule = group, schedule
-        self.emitter = Emitter()
+        self.emitter = StatementEmitter()
         self.axes: list[Var] = []
         self.resident = resident_values(group, schedule)
         self.strips: frozenset[Var] = frozenset()

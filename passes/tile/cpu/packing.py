@@ -9,7 +9,7 @@ from tcc.ir.expr import known_extent
 from tcc.ir.index import Var, const
 from tcc.ir.tile import MemorySpace, Store, TileBuffer
 from tcc.ir.tile.group import TileGroup
-from tcc.passes.tile.cpu.body import StageScalars, Surroundings
+from tcc.passes.tile.cpu.body import CoreStageScalars, Surroundings
 from tcc.passes.tile.cpu.ranges import BlockRange, everything, flat, positions, shape_of, tiles
 from tcc.passes.tile.cpu.scratch import Packed
 from tcc.schedule.cpu.schedule import Nest, Schedule
@@ -71,7 +71,7 @@ def fill(packed: Packed, context: Surroundings) -> None:
         lanes = [*axes[:-1], *(s for s in spans if s.axis), *axes[-1:]]
         all_spans = [*lanes, *fixed, *(s for s in spans if not s.axis)]
         shape = shape_of(lanes)
-        block = StageScalars(context, all_spans).value(packed.factor, shape)
+        block = CoreStageScalars(context, all_spans).value(packed.factor, shape)
         at = packed.offset(positions(all_spans, shape), context.starts)
         context.emitter.add(Store(packed.buffer, (at,), block))
 

@@ -29,8 +29,8 @@ from tcc.passes.tile.cpu.legality import CpuKernels, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
     Bound,
+    KernelChooser,
     KernelKey,
-    KernelPlanner,
     Planned,
     Words,
     packable,
@@ -55,7 +55,7 @@ _SHARED = MARGINS["shared layout"]
 _Sizes: TypeAlias = tuple[tuple[Var, Index], ...]
 
 
-class CorePlanner(CpuKernels, KernelPlanner):
+class CoreChooser(CpuKernels, KernelChooser):
     """Plans kernels for cores of one kind."""
 
     def __init__(
@@ -64,7 +64,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         """With a `pricer`, schedules near the analytic one are priced and the cheapest is used;
         `priced` counts them. Without one the analytic schedule is used."""
         CpuKernels.__init__(self, core, pricer)
-        KernelPlanner.__init__(self, ledger)
+        KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
         # Layouts of constants by their contents, as the first kernel of all programs has them.
         self._layout_of: dict[str, Layout] = {}
@@ -74,7 +74,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
     def prices_layouts(self) -> bool:
         return self.pricer is not None
 
-    def prices_as(self, other: CorePlanner) -> bool:
+    def prices_as(self, other: CoreChooser) -> bool:
         """Returns True if both planners have prices, equal ones for every kernel."""
         if self.pricer is None or other.pricer is None:
             return False
@@ -137,7 +137,7 @@ class CorePlanner(CpuKernels, KernelPlanner):
         return (self.price_of(key), *further_prices)
 
     def alone(self, expr: Expr, constants: Sequence[bool]) -> Seconds | None:
-        return None if self.pricer is None else KernelPlanner.alone(self, expr, constants)
+        return None if self.pricer is None else KernelChooser.alone(self, expr, constants)
 
     def least_units(self, bound: Bound) -> Index | None:
         assert isinstance(bound.schedule, Schedule)

@@ -23,7 +23,7 @@ from tcc.ir.expr.scalar import Read
 from tcc.ir.index import Index, Var, as_int, bounds, const, free_vars, substitute
 from tcc.ir.tile import If, MemorySpace, Prefetch
 from tcc.ir.tile.group import Access, GroupStage
-from tcc.passes.tile.cpu.body import StageScalars, Surroundings
+from tcc.passes.tile.cpu.body import CoreStageScalars, Surroundings
 from tcc.passes.tile.cpu.ranges import BlockRange, TileRange, everything, flat
 from tcc.schedule.cpu.reused_rows import next_rows
 from tcc.schedule.nest import stride, trips
@@ -85,7 +85,7 @@ def next_k_block(context: Surroundings, steps: Sequence[BlockRange]) -> None:
         places = [turn * line for turn in turns]
     with context.emitter.body() as hints:
         # Data may choose the element.
-        indirect = StageScalars(context, spans).chosen(node)
+        indirect = CoreStageScalars(context, spans).chosen(node)
         for place in places:
             context.emitter.add(
                 Prefetch(buffer, (first + place,), indirect, level=context.nest.ahead)

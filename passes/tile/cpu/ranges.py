@@ -9,8 +9,8 @@ from tcc.frozen import frozen
 from tcc.ir.expr import extent
 from tcc.ir.index import Index, Var, as_int, ceildiv, const, maximum, minimum
 from tcc.ir.tile import Guard, If, lanes
-from tcc.passes.tile.emitter import Emitter
-from tcc.schedule.cpu.schedule import Vectors, even
+from tcc.passes.tile.emitter import StatementEmitter
+from tcc.schedule.cpu.schedule import TailVectors, even
 
 
 @frozen
@@ -82,7 +82,7 @@ def positions(spans: Sequence[BlockRange], shape: tuple[int, ...]) -> dict[Var, 
 # ---- cutting ------------------------------------------------------------------------------------
 
 
-def ladder(size: Index, block: int, vectors: Vectors | None = None) -> tuple[Rung, ...]:
+def ladder(size: Index, block: int, vectors: TailVectors | None = None) -> tuple[Rung, ...]:
     """Returns the rungs into which a symbolic `size` is cut. Each rung is code of its own,
     including all loops inside.
 
@@ -149,7 +149,7 @@ def last_part(var: Var, tile_size: int) -> TileRange:
 
 
 def in_blocks(
-    emitter: Emitter,
+    emitter: StatementEmitter,
     var: Var,
     block: int,
     firsts: Sequence[Index] = (),
@@ -178,12 +178,12 @@ def in_blocks(
 
 
 def tiles(
-    emitter: Emitter,
+    emitter: StatementEmitter,
     region: TileRange,
     block: int,
     full_blocks: bool,
     ends: bool = False,
-    vectors: Vectors | None = None,
+    vectors: TailVectors | None = None,
 ) -> Iterator[BlockRange]:
     """Yields, in serial loops, the blocks of a region; the remainder of a symbolic size goes down a
     ladder.
@@ -204,7 +204,7 @@ def tiles(
             yield block_at(region, rung, start, block > 1)
 
 
-def counter_of(emitter: Emitter, region: TileRange, rung: Rung) -> Index:
+def counter_of(emitter: StatementEmitter, region: TileRange, rung: Rung) -> Index:
     """Returns a loop variable that runs over the blocks of a rung."""
     return emitter.counter(rung.stop if rung.masked else region.size)
 
@@ -222,7 +222,7 @@ def _static_rungs(parts: Sequence[tuple[int, int]]) -> Iterator[Rung]:
         start += count * size
 
 
-def inside(emitter: Emitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
+def inside(emitter: StatementEmitter, region: TileRange, tiled: bool) -> Iterator[BlockRange]:
     """Yields, one by one, those elements of a region that the iterator has: the region may begin
     before zero and end beyond the extent. The loop variable is the position itself."""
     position = emitter.counter(extent(region.var))

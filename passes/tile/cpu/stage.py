@@ -34,15 +34,15 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    Loop,
     MemorySpace,
     Reduce,
     Relayout,
     Store,
+    TileLoop,
     guards_at,
 )
 from tcc.ir.types import BF16, I8, I32, U8
-from tcc.passes.tile.cpu.body import Ready, StageScalars, Surroundings
+from tcc.passes.tile.cpu.body import CoreStageScalars, Ready, Surroundings
 from tcc.passes.tile.cpu.prefetch import next_k_block, next_results, next_row
 from tcc.passes.tile.cpu.ranges import (
     BlockRange,
@@ -59,7 +59,7 @@ from tcc.passes.tile.cpu.ranges import (
 )
 from tcc.passes.tile.cpu.scratch import home
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
-from tcc.schedule.cpu.schedule import Vectors
+from tcc.schedule.cpu.schedule import TailVectors
 from tcc.schedule.nest import Factors, contraction_factors, depends
 from tcc.schedule.zero_terms import needed_terms
 
@@ -87,7 +87,7 @@ class StageLowering:
         if self.stage.monoid is not None:
             return self._sums(self._reduce_order(), [])
         next_results(self.context)
-        scalars = StageScalars(self.context, self.outer)
+        scalars = CoreStageScalars(self.context, self.outer)
         scalars.share(self.stage.body)
         return tuple(scalars.value(s, shape_of(self.outer)) for s in self.stage.body)
 
@@ -183,7 +183,7 @@ class StageLowering:
             yields = added(region.base + counter, part, args)
         parts = (carried, args, tuple(body), yields, results)
         start, stop = self._needed(region, spans, const(0), const(full_size), part)
-        self.emitter.add(Loop(loop, start, stop, part, *parts))
+        self.emitter.add(TileLoop(loop, start, stop, part, *parts))
         if not size % part:
             return results
         return added(region.base + full_size, size % part, results)
@@ -231,7 +231,7 @@ class StageLowering:
 
     def _lanes(
         self,
-        vectors: Vectors,
+        vectors: TailVectors,
         inner_loops: list[Var],
         spans: list[BlockRange],
         carried: Blocks,
@@ -316,7 +316,7 @@ class StageLowering:
         extra = [s for s in reduce if s.axis and s not in vector]
         # Axes of the block: the outer ones, reduction blocks to fold, the vector lanes last.
         spans = [*self.outer, *extra, *vector, *(s for s in reduce if not s.axis)]
-        scalars = StageScalars(self.context, spans)
+        scalars = CoreStageScalars(self.context, spans)
         scalars.fills = self._fills() if any(s.stop is not None for s in vector) else {}
         values = tuple(scalars.value(s, shape_of(spans)) for s in self.stage.body)
         filled = [
@@ -444,7 +444,7 @@ class StageLowering:
         spans, shape = [*axes, *map(flat, fixed_spans)], shape_of(axes)
         packed = self.context.packed
         if packed is None or packed.factor is not factor:
-            return StageScalars(self.context, spans).value(factor, shape)
+            return CoreStageScalars(self.context, spans).value(factor, shape)
         block = self.emitter.fresh(packed.buffer.dtype, shape)
         offset = packed.offset(positions(spans, shape), self.context.starts)
         self.emitter.add(Load(block, packed.buffer, (offset,)))

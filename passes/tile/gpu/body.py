@@ -43,7 +43,7 @@ from tcc.ir.tile import (
 from tcc.ir.tile.group import Access, GroupStage
 from tcc.ir.types import I32, I64, DType
 from tcc.passes.tile.bodies import ScalarBlocks, needed_by_several, widened
-from tcc.passes.tile.emitter import Emitter
+from tcc.passes.tile.emitter import StatementEmitter
 from tcc.passes.tile.gpu.axes import AxisRange, BlockAxes
 from tcc.passes.tile.gpu.compare import in_few_bits, on_one_side
 from tcc.schedule.gpu.schedule import NotBlocks
@@ -62,7 +62,7 @@ class EarlierBlock:
     inner: Index | None
 
 
-class BlockEmitter(Emitter):
+class BlockEmitter(StatementEmitter):
     """Statements of the open body, and the blocks that they computed."""
 
     def __init__(self, buffers: Iterable[TileBuffer]) -> None:
@@ -150,7 +150,7 @@ class BlockEmitter(Emitter):
         return self.reshaped(block, shape, order)
 
 
-class StageScalars(ScalarBlocks):
+class GpuStageScalars(ScalarBlocks):
     """The scalars of one stage in one frame."""
 
     def __init__(self, emitter: BlockEmitter, stage: GroupStage, frame: BlockAxes) -> None:

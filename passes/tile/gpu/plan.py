@@ -27,8 +27,8 @@ from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.passes.tile.plan import (
     Bound,
+    KernelChooser,
     KernelKey,
-    KernelPlanner,
     Planned,
     packable,
     permuted_constant,
@@ -46,7 +46,7 @@ from tcc.schedule.margins import MARGINS
 from tcc.schedule.nest import depends, stride
 
 
-class BlockPlanner(KernelPlanner):
+class BlockChooser(KernelChooser):
     """Plans block kernels for one device and caches them by structure."""
 
     gaps = False  # reads outside are masked, and the host fills halos
@@ -191,7 +191,7 @@ def _channels_last(storage: Storage) -> Storage:
 
 
 def block_schedule(bound: Bound) -> BlockSchedule:
-    """Returns the schedule of a kernel that a `BlockPlanner` planned."""
+    """Returns the schedule of a kernel that a `BlockChooser` planned."""
     assert isinstance(bound.schedule, BlockSchedule)
     return bound.schedule
 

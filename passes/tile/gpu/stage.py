@@ -16,7 +16,7 @@ from tcc.ir.tile import Block, Blocks, Contract, Reduce, Store
 from tcc.ir.tile.group import GroupStage
 from tcc.ir.types import BF16, F16, F32, FLOAT8, I8, I32
 from tcc.passes.tile.gpu.axes import Axis, AxisRange, BlockAxes, Parts
-from tcc.passes.tile.gpu.body import BlockEmitter, StageScalars
+from tcc.passes.tile.gpu.body import BlockEmitter, GpuStageScalars
 from tcc.passes.tile.monoids import combinations, identities, identity_blocks
 from tcc.schedule.gpu.axes import factors
 from tcc.schedule.gpu.work import LEAST_BYTES, LEAST_SIDE
@@ -100,7 +100,7 @@ class BlockStage:
     def run(self) -> Blocks:
         """Returns the blocks of the components, with extent along the axes they vary with."""
         if self.stage.monoid is None:
-            body = StageScalars(self.emitter, self.stage, self.frame)
+            body = GpuStageScalars(self.emitter, self.stage, self.frame)
             body.share(self.stage.body)
             return tuple(map(body.block, self.stage.body))
         if any(as_int(r.total) == 0 for r in self.reduce):
@@ -149,7 +149,7 @@ class BlockStage:
     def _positions_ahead(self, roots: Sequence[Scalar], frame: BlockAxes) -> None:
         """Loads data-dependent positions that no step changes before the first step: else each step
         would wait for them before it can load anything."""
-        body = StageScalars(self.emitter, self.stage, frame)
+        body = GpuStageScalars(self.emitter, self.stage, frame)
         for node in walk(*roots):
             for _, position in node.indirect if isinstance(node, Read) else ():
                 if not depends(self.stage, position) & {*self.stage.reduce}:
@@ -159,7 +159,7 @@ class BlockStage:
         """Returns the body along `parts` of the reduction, with the identity in lanes beyond their
         ends."""
         frame = BlockAxes((*self.frame.parts, *parts))
-        body = StageScalars(self.emitter, self.stage, frame)
+        body = GpuStageScalars(self.emitter, self.stage, frame)
         body.share(self.stage.body)
         active = body.active([p for p in parts if p.lanes])
         blocks = []
@@ -216,7 +216,7 @@ class BlockStage:
 
     def _factor(self, factor: Scalar, frame: BlockAxes, parts: Sequence[AxisRange]) -> Block:
         """Returns a factor on a block, zero in lanes beyond the end of the sum."""
-        body = StageScalars(self.emitter, self.stage, frame)
+        body = GpuStageScalars(self.emitter, self.stage, frame)
         block = body.block(factor)
         if not _loads_zero(factor):
             summed = [p for p in frame.axes if p in parts]

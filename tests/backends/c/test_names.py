@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from tcc.backends.artifact.identifiers import transliterated
-from tcc.backends.c.names import Names
+from tcc.backends.c.names import CNames
 
 from tests.lib.c_files.run_c import build, write_c
 
@@ -73,7 +73,7 @@ def test_letters_of_other_alphabets_are_transliterated(text: str, letters: str) 
 
 
 def test_equal_transliterations_get_numbers() -> None:
-    names = Names(frozenset({"y"}))
+    names = CNames(frozenset({"y"}))
     wanted = ("é", "e", "è", "y", "class", "class", "2d", "2d", "中", "__", "a__b", "a_b")
     given = "e e2 e3 y2 class2 class3 x2d x2d2 u4e2d x a_b a_b2".split()
     assert [names.fresh(name) for name in wanted] == given

@@ -10,9 +10,9 @@ from tcc.debug import Trace
 from tcc.ir.tile import MemorySpace, TileKernel
 from tcc.ir.types import I8, U8
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
@@ -46,7 +46,7 @@ def job_of(kernel: TileKernel) -> Job:
 def test_the_interpreter_agrees_exactly() -> None:
     names = ("mixed", "both", "convolved", "one_row")
     made = (
-        lower(GRAPHS[n](), Plan(BlockPlanner(), arena_planner(), FULL), Trace()).kernels
+        lower(GRAPHS[n](), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace()).kernels
         for n in names
     )
     jobs = [job_of(kernel) for kernels in made for kernel in kernels]
@@ -58,7 +58,7 @@ def test_the_interpreter_agrees_exactly() -> None:
 def test_matrix_units_multiply_bytes() -> None:
     made = lower(
         product(U8, I8, "a", (512, 512, 1024)),
-        Plan(BlockPlanner(), arena_planner(), FULL),
+        LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
     (schedule,) = (b.schedule for b in made.table.bounds)

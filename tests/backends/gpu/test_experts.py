@@ -6,9 +6,9 @@ import pytest
 from tcc.backends.artifact.planner import arena_planner
 from tcc.debug import Trace
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.lib.interpreter.running import NEEDS_TRITON, assert_same, interpreted, job_of
 from tests.passes.moe.experts import GRAPHS
@@ -19,7 +19,7 @@ pytestmark = [*NEEDS_TRITON, pytest.mark.xdist_group("interpreter")]
 def test_the_interpreter_agrees() -> None:
     """One of the random positions is beyond the last matrix: the nearest one is taken."""
     made = [
-        lower(GRAPHS[n](), Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+        lower(GRAPHS[n](), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
         for n in ("many_rows", "several")
     ]
     jobs = [job_of(kernel) for each in made for kernel in each.kernels]

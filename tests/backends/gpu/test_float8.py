@@ -23,9 +23,9 @@ from tcc.ir.types import (
 from tcc.ops import OPS
 from tcc.ops.algebra.levels import LevelsAttrs
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.target import GPUS
 
@@ -51,7 +51,9 @@ def product(dtype: DType, rows: int, depth: int, columns: int) -> Graph:
 
 def job_of(dtype: DType) -> Job:
     """Every finite value, many times."""
-    made = lower(product(dtype, 40, 96, 48), Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    made = lower(
+        product(dtype, 40, 96, 48), LoweringContext(BlockChooser(), arena_planner(), FULL), Trace()
+    )
     (kernel,) = made.kernels
     codes = np.arange(256, dtype=np.uint8)
     finite = codes[np.isfinite(decode(codes, dtype))]
@@ -81,7 +83,9 @@ def test_matrix_units_multiply_floats_of_a_byte() -> None:
 
 def compiled(target: str, dtype: DType, compilers: Compilers) -> CompiledKernel:
     made = lower(
-        product(dtype, 512, 1024, 1024), Plan(BlockPlanner(), arena_planner(), FULL), Trace()
+        product(dtype, 512, 1024, 1024),
+        LoweringContext(BlockChooser(), arena_planner(), FULL),
+        Trace(),
     )
     (schedule,) = (b.schedule for b in made.table.bounds)
     assert isinstance(schedule, BlockSchedule)

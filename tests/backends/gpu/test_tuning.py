@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tcc.backends.gpu.source import CompiledKernel
 from tcc.backends.gpu.tuning import TRIES, better_schedules
 from tcc.ir.tile.group import TileGroup
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.gpu.choose import choose_blocks
 from tcc.schedule.gpu.cost import BlockPricer, Usage
@@ -15,7 +15,7 @@ from tcc.schedule.gpu.schedule import BlockSchedule
 
 from tests.schedule.gpu.test_cost import copy, product
 
-PLANNER = BlockPlanner()
+PLANNER = BlockChooser()
 
 
 class Compiler:
@@ -107,7 +107,7 @@ def test_lost_residency_is_priced() -> None:
 def test_planned_kernels_are_exchanged() -> None:
     (old,) = chosen(copy(64, 64))
     (new,) = chosen(copy(64, 64))
-    planner = BlockPlanner()
+    planner = BlockChooser()
     planner._known = {"a": ((), old), "b": ((), new)}  # type: ignore[dict-item]
     planner.exchange({old: new})
     assert [bound for _, bound in planner._known.values()] == [new, new]

@@ -14,11 +14,11 @@ from tcc.ir.program import Alias, CallOp
 from tcc.ir.program.verify import verify_program
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.passes.pipeline import lower, run_pipeline
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.gpu.align import buffer_alignments
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.lib.agreement import Array, assert_agree, expected, session
 from tests.lib.oracle.program.evaluate import evaluate_program
@@ -28,7 +28,7 @@ from .small_models import MODELS, SHAPES
 
 def lowered(name: str) -> tuple[Graph, Lowered]:
     graph = run_pipeline(load_model(MODELS[name](), {}), 2, Trace(None, None))
-    return graph, lower(graph, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    return graph, lower(graph, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
 
 
 def weights_of(made: Lowered) -> Array:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from tcc.errors import UserError
 from tcc.frontends import load_model
-from tcc.frontends.torch.calls import Block, Fixed, Formula, Program, Ref, Tensor
+from tcc.frontends.torch.calls import CallBlock, Fixed, Formula, Ref, Tensor, TorchProgram
 from tcc.frontends.torch.convert.complex import complex_converter_of
 from tcc.frontends.torch.converters import converter_of, is_writing
 from tcc.frontends.torch.formulas import read_formula
@@ -473,7 +473,7 @@ def test_sizes_that_the_program_is_not_for_are_refused(tmp_path: Path) -> None:
 
 
 def test_guards_that_are_odd_are_refused() -> None:
-    block = Block((("x", Tensor("float32", (4, 6))), ("n", None)), (), (Ref("x"),))
+    block = CallBlock((("x", Tensor("float32", (4, 6))), ("n", None)), (), (Ref("x"),))
     for text, why in (
         ("L['x'].size()[0] == 4", ""),
         ("L['x'].size()[1] > 2 * L['n']", ""),
@@ -500,7 +500,7 @@ def test_guards_that_are_odd_are_refused() -> None:
         ("L['x'].size()[0] % 0 == 1", "not supported"),
         ("math.floor(1 / (L['x'].size()[0] - 4)) == 1", "not supported"),
     ):
-        odd = Program(
+        odd = TorchProgram(
             block,
             {"n": Fixed(2)},
             (),

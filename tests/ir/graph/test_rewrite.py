@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tcc.errors import InternalError
 from tcc.ir.graph import Graph, GraphBuilder, Node, Value, walk_nodes
 from tcc.ir.graph.evaluate import evaluate_graph
-from tcc.ir.graph.rewrite import Rule, Site, apply_rules, rebuild, without_dead
+from tcc.ir.graph.rewrite import RewriteSite, Rule, apply_rules, rebuild, without_dead
 from tcc.ir.graph.text import graph_text
 from tcc.ir.graph.verify import verify_graph
 from tcc.ir.index import symbol
@@ -46,7 +46,7 @@ def test_keeping_every_node_gives_the_same_text(ops: Ops, data: st.DataObject) -
 
 
 def double_negation(ops: Ops) -> Rule:
-    def rewrite(site: Site) -> Value | None:
+    def rewrite(site: RewriteSite) -> Value | None:
         if site.node.op.name != "neg":
             return None
         before = site.producer(0)
@@ -56,7 +56,7 @@ def double_negation(ops: Ops) -> Rule:
 
 
 def swap(ops: Ops) -> Rule:
-    def rewrite(site: Site) -> Sequence[Value] | None:
+    def rewrite(site: RewriteSite) -> Sequence[Value] | None:
         if site.node.op.name != "add":
             return None
         return site.builder.add(ops["add"], site.inputs[::-1])

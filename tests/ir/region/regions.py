@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tcc.ir.expr.evaluate import evaluate_expr
 from tcc.ir.expr.scalar import literal
-from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region import Factor, Region, RegionStage, product
 from tcc.ir.region.affine import Affine, Size, unit
 from tcc.ir.region.convert import to_expr
 from tcc.ir.types import F32, tensor
@@ -29,7 +29,7 @@ def convolution(size: Size = 6, taps: int = 3, *, swapped: bool = False, fill: A
         Factor(0, 0, image, F32, None if fill is None else literal(fill, F32)),
         Factor(1, 0, (s, r) if swapped else (r, s), F32),
     )
-    stage = Stage((size, size), (taps, taps), "sum", factors, product((F32, F32), F32))
+    stage = RegionStage((size, size), (taps, taps), "sum", factors, product((F32, F32), F32))
     params = tensor(F32, size, size), tensor(F32, taps, taps)
     return Region(params, (stage,), ((0, 0),))
 
@@ -38,7 +38,7 @@ def matmul(m: Size, n: Size, k: Size, *, transposed: bool = False) -> Region:
     """y[i, j] = sum(k) A[i, k] * B[k, j]; B[j, k] where `transposed`."""
     i, j, d = (unit(n, 3) for n in range(3))
     factors = Factor(0, 0, (i, d), F32), Factor(1, 0, (j, d) if transposed else (d, j), F32)
-    stage = Stage((m, n), (k,), "sum", factors, product((F32, F32), F32))
+    stage = RegionStage((m, n), (k,), "sum", factors, product((F32, F32), F32))
     other = tensor(F32, n, k) if transposed else tensor(F32, k, n)
     return Region((tensor(F32, m, k), other), (stage,), ((0, 0),))
 
@@ -50,7 +50,7 @@ def chain(*sizes: int) -> Region:
         i, j, d = (unit(axis, 3) for axis in range(3))
         factors = Factor(~(n - 1) if n else 0, 0, (i, d), F32), Factor(n + 1, 0, (d, j), F32)
         loops = (sizes[0], sizes[n + 2])
-        stages.append(Stage(loops, (k,), "sum", factors, product((F32, F32), F32)))
+        stages.append(RegionStage(loops, (k,), "sum", factors, product((F32, F32), F32)))
     params = tuple(tensor(F32, a, b) for a, b in pairwise(sizes))
     return Region(params, tuple(stages), ((len(stages) - 1, 0),))
 

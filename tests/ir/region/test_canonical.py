@@ -10,7 +10,7 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply
 from tcc.ir.index import symbol
 from tcc.ir.op import OpSpec
-from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf, product
 from tcc.ir.region.affine import Affine, Digit
 from tcc.ir.region.canonical import canonical, fingerprint
 from tcc.ir.region.convert import from_expr
@@ -117,7 +117,7 @@ def test_loops_alike_by_colour_are_told_apart_by_the_least_code() -> None:
             Factor(0, 0, tuple(affine(*(int(n == k) for n in range(4))) for k in pair), F32)
             for pair in pairs
         )
-        stage = Stage((), (5,) * 4, "sum", factors, product((F32,) * 4, F32))
+        stage = RegionStage((), (5,) * 4, "sum", factors, product((F32,) * 4, F32))
         codes.add(fingerprint(Region((tensor(F32, 5, 5),), (stage,), ((0, 0),))))
     assert len(codes) == 1
 
@@ -128,7 +128,7 @@ def test_pairs_of_a_ring_and_of_two_rings_differ() -> None:
             Factor(0, 0, tuple(affine(*(int(n == k) for n in range(4))) for k in pair), F32)
             for pair in pairs
         )
-        stage = Stage((), (5,) * 4, "sum", factors, product((F32,) * 4, F32))
+        stage = RegionStage((), (5,) * 4, "sum", factors, product((F32,) * 4, F32))
         return fingerprint(Region((tensor(F32, 5, 5),), (stage,), ((0, 0),)))
 
     assert rings([(0, 1), (1, 2), (2, 3), (3, 0)]) != rings([(0, 1), (1, 0), (2, 3), (3, 2)])

@@ -10,12 +10,12 @@ from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, minimum, symbol
 from tcc.ir.op import OpSpec
-from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf, product
 from tcc.ir.region.affine import Affine, Size
 from tcc.ir.region.check import Unchecked, equal_at
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import inlined, spliced, with_loop_order, with_loops
-from tcc.ir.region.field import PRIMES, Field, element
+from tcc.ir.region.field import PRIMES, PrimeField, element
 from tcc.ir.types import F32, I64, tensor
 from tcc.ops import OPS
 from tcc.passes.derive.rules.digits import split
@@ -112,7 +112,7 @@ def test_padding_at_run_time_may_be_negative() -> None:
     p, n = symbol("p", lo=-8), symbol("n")
     i = Affine((1,), -p)
     read = Factor(0, 0, (i,), F32, literal(0.0, F32))
-    stage = Stage((n + p,), (), None, (read,), product((F32,), F32))
+    stage = RegionStage((n + p,), (), None, (read,), product((F32,), F32))
     region = Region((tensor(F32, n),), (stage,), ((0, 0),))
     inside = spliced(region, 0, (stage._replace(factors=(read._replace(forms=(Affine((1,)),)),)),))
     assert equal_at(region, region)
@@ -160,7 +160,7 @@ def test_functions_orders_and_infinities() -> None:
 def test_elements_are_exact() -> None:
     for prime in PRIMES:
         assert all(prime % d for d in range(2, 46_341))
-        field = Field(prime, 0)
+        field = PrimeField(prime, 0)
         a = np.array([1, 5, prime - 3, 123456789], np.int64)
         third = field.apply("div", F32, [a, np.array(3, np.int64) + 0 * a])
         assert np.array_equal(third * 3 % prime, a)

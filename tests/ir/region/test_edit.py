@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import apply, literal, read
-from tcc.ir.region import Factor, Region, Stage, product, reads_inside
+from tcc.ir.region import Factor, Region, RegionStage, product, reads_inside
 from tcc.ir.region.affine import Affine, unit
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import (
@@ -38,7 +38,7 @@ def test_a_summation_is_split_off() -> None:
     """y = sum(r, s) becomes t[h, w, r] = sum(s) and y = sum(r) t[h, w, r]."""
     region = convolution()
     inner = with_loop_order(region.stages[0], (0, 1, 2), (3,))
-    outer = Stage((6, 6), (3,), "sum", (_whole(3),), product((F32,), F32))
+    outer = RegionStage((6, 6), (3,), "sum", (_whole(3),), product((F32,), F32))
     new = spliced(region, 0, (inner, outer))
     assert same(region, new)
     assert readers(new, 0) == (1,)
@@ -55,7 +55,7 @@ def test_skewed_loops() -> None:
     skewed = with_loops(inner, (8, 6, 3), (3,), (affine(1, 0, -1, 0), w, r, s))
     assert skewed.factors[0].forms[0] == affine(1, 0, 0, 0, plus=-1)
     at = affine(1, 0, 1), affine(0, 1, 0), affine(0, 0, 1)
-    outer = Stage((6, 6), (3,), "sum", (Factor(~0, 0, at, F32),), product((F32,), F32))
+    outer = RegionStage((6, 6), (3,), "sum", (Factor(~0, 0, at, F32),), product((F32,), F32))
     assert p.steps[0] == 1
     assert same(region, spliced(region, 0, (skewed, outer)))
 
@@ -87,14 +87,14 @@ def test_a_pointwise_producer_is_inlined_into_any_body() -> None:
 
 
 def test_what_is_not_the_same_is_not_inlined() -> None:
-    padded = Stage(
+    padded = RegionStage(
         (8,),
         (),
         None,
         (Factor(~0, 0, (affine(1, plus=-1),), F32, literal(0, F32)),),
         product((F32,), F32),
     )
-    own = Stage((6,), (), None, (Factor(0, 0, (affine(1),), F32),), product((F32,), F32, 2))
+    own = RegionStage((6,), (), None, (Factor(0, 0, (affine(1),), F32),), product((F32,), F32, 2))
     region = Region((tensor(F32, 6),), (own, padded), ((1, 0),))
     assert not reads_inside(region, padded, padded.factors[0])
     assert inlined(region, 1, 0) is None
@@ -110,7 +110,7 @@ def test_what_is_not_the_same_is_not_inlined() -> None:
 def test_stages_are_renumbered() -> None:
     region = chain(2, 3, 4, 5)
     first, last = region.stages
-    copy = Stage((2, 4), (), None, (_whole(2),), product((F32,), F32))
+    copy = RegionStage((2, 4), (), None, (_whole(2),), product((F32,), F32))
     again = last._replace(factors=(last.factors[0]._replace(source=~1), last.factors[1]))
     new = spliced(region, 0, (first, copy))
     assert new.stages == (first, copy, again)

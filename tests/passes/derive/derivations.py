@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from tcc.ir.expr.scalar import literal
-from tcc.ir.region import Factor, Region, Stage, is_leaf, product
+from tcc.ir.region import Factor, Region, RegionStage, is_leaf, product
 from tcc.ir.region.affine import Affine, digit, interval, loops_of
 from tcc.ir.region.convert import from_expr
 from tcc.ir.region.edit import readers
@@ -17,10 +17,10 @@ from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.algebra.window import ConvAttrs, ConvTransposeAttrs
 from tcc.passes.derive.algebra.cost import estimate
-from tcc.passes.derive.derivation import Step, applied
+from tcc.passes.derive.derivation import DerivationStep, applied
 from tcc.passes.derive.guide import moves
 from tcc.passes.derive.rules.rule import Refused
-from tcc.passes.derive.search import State
+from tcc.passes.derive.search import DerivationState
 from tcc.schedule.limits import TYPICAL_RATES
 
 from tests.ir.region.regions import affine
@@ -68,7 +68,7 @@ def _int(size: object) -> int:
     return size
 
 
-def _contraction(stage: Stage, added: tuple[int, ...]) -> Contraction:
+def _contraction(stage: RegionStage, added: tuple[int, ...]) -> Contraction:
     first, extents = len(stage.iters), [_int(e) for e in stage.loops]
     windows, bands = set[int](), set[int]()
     alone: list[set[int]] = []
@@ -145,7 +145,7 @@ def band(heads: int, rows: int, width: int, half: int, dilation: int, *, sums: b
         Factor(1, 0, (b, at, last), F32, literal(0, F32)),
     )
     iters = (heads, rows, width) if sums else (heads, rows, wide)
-    stage = Stage(iters, (wide if sums else width,), "sum", factors, product((F32, F32), F32))
+    stage = RegionStage(iters, (wide if sums else width,), "sum", factors, product((F32, F32), F32))
     left = tensor(F32, heads, rows, wide if sums else width)
     return Region((left, tensor(F32, heads, rows, width)), (stage,), ((0, 0),))
 
@@ -238,7 +238,7 @@ CASES: Mapping[str, Case] = MappingProxyType(
 )  # fmt: skip
 
 
-def reached(case: Case, candidates: tuple[State, ...]) -> list[State | None]:
+def reached(case: Case, candidates: tuple[DerivationState, ...]) -> list[DerivationState | None]:
     """The first candidate with each goal of a case."""
     found = [contractions(state.region) for state in candidates]
     return [
@@ -272,13 +272,15 @@ def random_region(rng: random.Random) -> Region:
         factors.append(Factor(source, 0, tuple(forms), F32, literal(0, F32) if outside else None))
         params.append(tensor(F32, *shape))
     body = product((F32,) * len(factors), F32)
-    stage = Stage(iters, sums, "sum", tuple(factors), body)
+    stage = RegionStage(iters, sums, "sum", tuple(factors), body)
     return Region(tuple(params), (stage,), ((0, 0),))
 
 
-def random_chain(region: Region, rng: random.Random, most: int = 4) -> tuple[Region, list[Step]]:
+def random_chain(
+    region: Region, rng: random.Random, most: int = 4
+) -> tuple[Region, list[DerivationStep]]:
     """The region after up to `most` steps, each drawn among those that hold."""
-    chain: list[Step] = []
+    chain: list[DerivationStep] = []
     for _ in range(most):
         offered = [steps[0] for steps in moves(region)]
         rng.shuffle(offered)

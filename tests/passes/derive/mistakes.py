@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from tcc.ir.expr.scalar import argument, literal
-from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region import Factor, Region, RegionStage, product
 from tcc.ir.region.affine import Affine, Digit, combine, digit, unit
 from tcc.ir.region.edit import spliced, with_loop_order
 from tcc.ir.types import F32, tensor
-from tcc.passes.derive.derivation import Step, applied, replay
+from tcc.passes.derive.derivation import DerivationStep, applied, replay
 from tcc.passes.derive.rules.rule import Refused
 from tcc.passes.derive.search import search
 
@@ -88,7 +88,7 @@ def offset_add(size: int, taps: int, shift: int = 0) -> Region:
     """A convolution as a product per tap, added at an offset."""
     region = convolution(size, taps)
     wide = size + taps - 1
-    inner = Stage(
+    inner = RegionStage(
         (wide, wide, taps, taps), (), None,
         (
             Factor(0, 0, (affine(1, 0, 0, 0, plus=-(taps // 2)),
@@ -102,7 +102,7 @@ def offset_add(size: int, taps: int, shift: int = 0) -> Region:
         affine(0, 0, 1, 0), affine(0, 0, 0, 1),
     )  # fmt: skip
     fill = literal(0, F32) if shift else None
-    outer = Stage(
+    outer = RegionStage(
         (size, size), (taps, taps), "sum", (Factor(~0, 0, at, F32, fill),), product((F32,), F32)
     )
     return Region(region.params, (inner, outer), ((1, 0),))
@@ -114,7 +114,7 @@ def residues(grouped: bool, batched: bool = False) -> Region:
     zero = literal(0, F32)
     m, _, k = (unit(n, 3) for n in range(3))
     at: tuple[Affine, ...] = (affine(1, 4, 0, plus=-8),)
-    stages: list[Stage] = []
+    stages: list[RegionStage] = []
     if grouped:
         row, residue = Affine((0, 1, 0), -2, digit(m, 4).digits), digit(m, 1, 4)
         at = residue, row
@@ -125,9 +125,11 @@ def residues(grouped: bool, batched: bool = False) -> Region:
             rows = (10_000,)
             source = Affine((0, 0), 0, (Digit(4, row, 1, 2500), Digit(1, row, 2500, 0)))
         forms = source, unit(len(rows), len(rows) + 1)
-        stages = [Stage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))]
+        stages = [
+            RegionStage((*rows, 8), (), None, (Factor(1, 0, forms, F32),), product((F32,), F32))
+        ]
     factors = Factor(0, 0, (m, k), F32), Factor(~0 if grouped else 1, 0, (*at, k), F32, zero)
-    stages.append(Stage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
+    stages.append(RegionStage((10_000, 5), (8,), "sum", factors, product((F32, F32), F32)))
     return Region((tensor(F32, 10_000, 8),) * 2, tuple(stages), ((len(stages) - 1, 0),))
 
 
@@ -150,7 +152,7 @@ def group_edges() -> Pair:
     ))  # fmt: skip
     at = Affine((0, 0, 0), 0, (Digit(6, unit(1, 3), 1, 4), Digit(1, unit(1, 3), 4, 0)))
     back = Factor(~0, 0, (unit(0, 3), at, unit(2, 3)), F32)
-    outer = Stage(stage.iters, (), None, (back,), (argument(0, F32),))
+    outer = RegionStage(stage.iters, (), None, (back,), (argument(0, F32),))
     return Pair(region, right, Region(region.params, (wrong, outer), ((1, 0),)))
 
 
@@ -168,7 +170,7 @@ def reshaped() -> Pair:
 # ---- at random ----------------------------------------------------------------------------------
 
 
-def mutated(step: Step, rng: random.Random) -> Step:
+def mutated(step: DerivationStep, rng: random.Random) -> DerivationStep:
     """A step with one number changed."""
     place = rng.randrange(len(step.arguments) + 1)
     by = rng.choice((-2, -1, 1, 2))

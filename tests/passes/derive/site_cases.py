@@ -25,7 +25,7 @@ from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.sites import Site, composed
 from tcc.passes.moe.grouped_gemm import group_gemms
 from tcc.passes.moe.price import GroupedGemmPrices
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
@@ -36,9 +36,9 @@ from tests.passes.fuse.models import Model
 SERVER = shipped_machine("icelake-server")
 
 
-def planner() -> CorePlanner:
+def planner() -> CoreChooser:
     core = CoreModel(16, 32, SERVER.l2.size, SERVER.cores)
-    return CorePlanner(core, Pricer(SERVER))
+    return CoreChooser(core, Pricer(SERVER))
 
 
 def limits(growth: float = 5.0) -> Derivations:

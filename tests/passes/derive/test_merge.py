@@ -22,7 +22,7 @@ from tcc.passes.derive.merge import Bundle, MergePrices, bundles, merge_contract
 from tcc.passes.derive.sites import scopes
 from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.emit import emit, express
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
@@ -39,7 +39,7 @@ class All(MergePrices):
     """Everything that may be merged is."""
 
     def __init__(self) -> None:
-        super().__init__(CorePlanner(CoreModel(16, 16)))
+        super().__init__(CoreChooser(CoreModel(16, 16)))
 
     def _seconds(self, graph: Graph, groups: Sequence[Bundle]) -> float:
         return float(len(groups))
@@ -293,7 +293,7 @@ def test_prices_join_what_streams_weights_and_leave_what_meets() -> None:
     """A token's queries, keys and values; a gate, which the second product to run finishes."""
     server = shipped_machine("icelake-server")
     core = CoreModel(16, 32, server.l2.size, server.cores)
-    planner = CorePlanner(core, Pricer(server))
+    planner = CoreChooser(core, Pricer(server))
     m = Model("token")
     x = m.op("softmax", m.input("x", 1, 512), attrs=AxisAttrs(1))
     wide = [m.op("exp", m.op("matmul", x, m.weight(512, n))) for n in (512, 64, 64)]

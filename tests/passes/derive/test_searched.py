@@ -20,7 +20,7 @@ from tcc.passes.derive.algebra.cost import products
 from tcc.passes.derive.derive import SiteOptions, decisions, derive
 from tcc.passes.derive.rewritten import Rewritten
 from tcc.passes.derive.rules import RULES
-from tcc.passes.derive.search import State
+from tcc.passes.derive.search import DerivationState
 from tcc.passes.graph.decompose import is_derived
 from tcc.passes.graph.emit import express
 from tcc.passes.pipeline import GraphSettings, run_pipeline
@@ -96,7 +96,7 @@ def test_a_wrong_region_is_an_internal_error(monkeypatch: pytest.MonkeyPatch) ->
     """Rows of another residue are read."""
     original = rewritten._derived
 
-    def wrong(region: Region, strict: bool) -> tuple[int, tuple[State, ...]]:
+    def wrong(region: Region, strict: bool) -> tuple[int, tuple[DerivationState, ...]]:
         states, found = original(region, strict)
         return states, tuple(s._replace(region=_shifted(s.region)) for s in found)
 

@@ -17,7 +17,7 @@ from tcc.passes.graph.nest_concats import nest_concats
 from tcc.passes.layout import assign as layouts_module
 from tcc.passes.layout.assign import Placed
 from tcc.passes.program.lower_graph import halo_widths
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 
@@ -107,7 +107,7 @@ def test_a_launch_of_a_gpu_is_worth_more_bytes() -> None:
     joined = m.op("concat", m.conv(x, 16, 1), *rest, attrs=CHANNELS)
     graph = m.finish(m.op("exp", joined))
     assert place_graph(graph).wholes
-    assert not place_graph(graph, model=BlockPlanner()).wholes
+    assert not place_graph(graph, model=BlockChooser()).wholes
 
 
 def test_states_and_sizes_that_data_decide_keep_their_kernels() -> None:

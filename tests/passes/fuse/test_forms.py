@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 from tcc.ir.expr import Expr
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.passes.layout.test_choose import planner
@@ -17,10 +17,10 @@ from .test_attention_joins import graph
 _GAINS = ("plain", 1500), ("normalised", 512)  # walking saves 7 %, and loses half a percent
 
 
-class OneForm(CorePlanner):
+class OneForm(CoreChooser):
     """Every kernel walks that can, or none that need not."""
 
-    def __init__(self, like: CorePlanner, *, walks: bool) -> None:
+    def __init__(self, like: CoreChooser, *, walks: bool) -> None:
         super().__init__(like.core, like.pricer)
         self.walks = walks
 

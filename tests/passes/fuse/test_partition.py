@@ -17,7 +17,7 @@ from tcc.ops.composite.normalization import NormAttrs
 from tcc.ops.control import IfAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.partition import Group, NodeKind, classify, partition
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 
 from tests.passes.fuse.models import MODELS, Model, shared_heads
 from tests.passes.layout.test_choose import planner
@@ -127,7 +127,7 @@ def test_no_partition_is_predicted_to_take_longer_than_a_kernel_for_each_node(na
     assert seconds(graph, prices, ()) <= (1 + part) * seconds(graph, prices, graph.nodes)
 
 
-def seconds(graph: Graph, prices: CorePlanner, ends: Collection[Node]) -> float:
+def seconds(graph: Graph, prices: CoreChooser, ends: Collection[Node]) -> float:
     placed = place_graph(graph, model=prices, ends=ends)
     return sum(prices.seconds(k, placed.layouts, graph.constants) for k in placed.kernels)
 

@@ -13,10 +13,10 @@ from tcc.ops import OPS
 from tcc.ops.expression import ExpressionAttrs
 from tcc.ops.formula import fn
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
 from tests.lib.oracle.program.evaluate import evaluate_program
@@ -37,9 +37,9 @@ def test_neighbours_of_the_only_one(size: int, shift: int, total: bool, device: 
     x = graph.input("x", tensor(F32, 3, 1))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
     lowered = (
-        lower(made, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+        lower(made, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
         if device
-        else lower(made, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
+        else lower(made, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace())
     )
     given = np.array([[0.0], [1.0], [2.0]], np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
@@ -54,7 +54,9 @@ def test_an_operand_without_elements_is_its_fill_all_over() -> None:
     graph = GraphBuilder("none")
     x = graph.input("x", tensor(F32, 0, 40))
     made = graph.finish(graph.add(OPS["expression"], [x], ExpressionAttrs(b.done())))
-    lowered = lower(made, Plan(CorePlanner(TYPICAL_CORE), arena_planner(), FULL), Trace())
+    lowered = lower(
+        made, LoweringContext(CoreChooser(TYPICAL_CORE), arena_planner(), FULL), Trace()
+    )
     given = np.zeros((0, 40), np.float32)
     (found,) = evaluate_program(lowered.program, lowered.kernels, [given], np.zeros(0, np.uint8))
     np.testing.assert_array_equal(found, np.full((1, 44), 6.0, np.float32))

@@ -22,12 +22,12 @@ from tcc.passes.fuse.compose import node_expr
 from tcc.passes.graph.check_indices import check_indices
 from tcc.passes.graph.compute_constants import compute_constants
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
 from tcc.passes.tile.cpu.legality import CpuKernels
-from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.gpu.plan import BlockPlanner
-from tcc.passes.tile.plan import KernelPlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
+from tcc.passes.tile.gpu.plan import BlockChooser
+from tcc.passes.tile.plan import KernelChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import shipped_machine
@@ -163,7 +163,7 @@ class Dear(CpuKernels):
 
 def test_prices_decide_for_values_alone() -> None:
     mask = np.where(np.tril(np.ones((1024, 1024), np.bool_)), np.float32(0), np.float32(-INF))
-    priced = CorePlanner(CoreModel(16, 32), Pricer(shipped_machine("icelake-server")))
+    priced = CoreChooser(CoreModel(16, 32), Pricer(shipped_machine("icelake-server")))
     assert not compute_constants(added(mask), priced).constants
     graph = added(mask[:8, :8])
     assert compute_constants(graph, Dear(CoreModel(16, 32))) is graph
@@ -221,11 +221,11 @@ def masked(rows: int, columns: int) -> Graph:
 
 
 @pytest.mark.parametrize(
-    "planner", [lambda: CorePlanner(CoreModel(16, 32)), BlockPlanner], ids=["cpu", "gpu"]
+    "planner", [lambda: CoreChooser(CoreModel(16, 32)), BlockChooser], ids=["cpu", "gpu"]
 )
-def test_kernels_compute_masks_and_ranges(planner: Callable[[], KernelPlanner]) -> None:
+def test_kernels_compute_masks_and_ranges(planner: Callable[[], KernelChooser]) -> None:
     graph = masked(24, 40)
-    made = lower(graph, Plan(planner(), arena_planner(), FULL), Trace())
+    made = lower(graph, LoweringContext(planner(), arena_planner(), FULL), Trace())
     (kernel,) = [s.kernel for s in made.placed.steps if s.kernel is not None]
     assert [v.name for v in kernel.operands if v.type.rank > 1] == ["x"]
     section = [part() for part in made.weights.parts()]

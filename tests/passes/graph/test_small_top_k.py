@@ -14,9 +14,9 @@ from tcc.ir.types import dtype_of
 from tcc.ops.data.data_dependent import TopKAttrs
 from tcc.passes.graph.small_top_k import small_top_k
 from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.draws import RNG, seeded
 from tests.lib.oracle.program.evaluate import evaluate_program
@@ -57,7 +57,7 @@ def test_block_kernels_find_them() -> None:
     graph = best(ROWS["equal"], 1, 3)
     made = lower(
         run_pipeline(graph, 2, Trace(), settings=GraphSettings(small_top_k=True)),
-        Plan(BlockPlanner(), arena_planner(), FULL),
+        LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
     section = np.zeros(0, np.uint8)

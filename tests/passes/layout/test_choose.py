@@ -25,10 +25,10 @@ from tcc.passes.layout import choose as module
 from tcc.passes.layout.assign import Kernel, Placed
 from tcc.passes.layout.choose import choose_layouts
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lower_graph import halo_widths
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -42,12 +42,12 @@ Run = Callable[[Graph], Module]
 MACHINE = shipped_machine("icelake-server")
 
 
-def planner() -> CorePlanner:
+def planner() -> CoreChooser:
     core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
-    return CorePlanner(core, Pricer(MACHINE, 0))
+    return CoreChooser(core, Pricer(MACHINE, 0))
 
 
-def choose(placed: Placed, kernels: CorePlanner | None = None) -> Placed:
+def choose(placed: Placed, kernels: CoreChooser | None = None) -> Placed:
     return choose_layouts(placed, kernels or planner())
 
 
@@ -142,7 +142,7 @@ def test_a_small_gain_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_prices_or_budget_the_rule_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     placed = place_graph(blurred())
-    assert choose(placed, CorePlanner(CoreModel(16, 32))) is placed
+    assert choose(placed, CoreChooser(CoreModel(16, 32))) is placed
     monkeypatch.setattr(module, "BUDGET", 0)
     assert choose(placed) is placed
 
@@ -294,8 +294,8 @@ def test_what_products_of_pairs_read_lies_in_the_order_that_was_chosen() -> None
         m.op("add", m.transpose(m.op("matmul", wide, m.weight(256, 64)), 0, 3, 1, 2), x)
     )
     core = CoreModel(MACHINE.lanes, MACHINE.registers, MACHINE.l2.size, MACHINE.cores)
-    plan = Plan(
-        CorePlanner(core, Pricer(MACHINE, 0, pairs=True)),
+    plan = LoweringContext(
+        CoreChooser(core, Pricer(MACHINE, 0, pairs=True)),
         arena_planner(),
         Precision(BF16, pairs=True),
     )

@@ -13,7 +13,7 @@ from tcc.ir.layout import Layout, axis_order, permuted, row_major
 from tcc.ir.types import BF16, F32, tensor
 from tcc.passes.layout.assign import Kernel, Placed, ProgramStep
 from tcc.passes.layout.divide_sums import with_divided_sums
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.passes.tile.gpu.split_k import split_k
 from tcc.passes.tile.gpu.stored import stored_as
 from tcc.schedule.gpu.cost import LAUNCH
@@ -38,7 +38,7 @@ def product(m: IndexLike, n: IndexLike, k: IndexLike) -> Expr:
 def divided(kernel: Kernel, layouts: dict[Value, Layout]) -> Placed:
     builder = GraphBuilder("g")
     placed = Placed(builder.finish([]), (ProgramStep(kernel),), layouts, {})
-    return with_divided_sums(placed, BlockPlanner(DEVICE).divides)
+    return with_divided_sums(placed, BlockChooser(DEVICE).divides)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
@@ -86,13 +86,13 @@ def test_parts_are_stored_in_the_order_of_the_result(rows: int, order: tuple[int
     ],
 )
 def test_other_sums_stay_whole(m: IndexLike, n: IndexLike, k: IndexLike) -> None:
-    assert split_k(product(m, n, k), DEVICE, BlockPlanner(DEVICE).best) is None
+    assert split_k(product(m, n, k), DEVICE, BlockChooser(DEVICE).best) is None
 
 
 def test_parts_cost_less_than_the_whole() -> None:
     """What is cut is a kernel of few units; its parts are more, and cheaper together with a launch
     for their sums."""
-    planner = BlockPlanner(DEVICE)
+    planner = BlockChooser(DEVICE)
     expr = product(1, 40, 8192)
     whole = planner.best(expr)
     found = split_k(expr, DEVICE, planner.best)
@@ -107,7 +107,7 @@ def test_parts_cost_less_than_the_whole() -> None:
 
 def test_halves_are_priced_as_halves() -> None:
     """What will be rounded moves half the bytes, and its products meet matrix units."""
-    exact, halves = (BlockPlanner(DEVICE, floats) for floats in (F32, BF16))
+    exact, halves = (BlockChooser(DEVICE, floats) for floats in (F32, BF16))
     expr = product(512, 512, 4096)
     whole, rounded = exact.best(expr), halves.best(expr)
     assert whole is not None
@@ -124,5 +124,5 @@ def test_few_long_rows_are_summed_in_parts() -> None:
     (i,) = b.iters(4)
     (j,) = b.iters(1 << 20)
     b.stage((i,), b.read(0, i, j), over=(j,), monoid="max")
-    planner = BlockPlanner(DEVICE)
+    planner = BlockChooser(DEVICE)
     assert split_k(b.done(), DEVICE, planner.best) is not None

@@ -11,7 +11,7 @@ from tcc.ir.layout import Layout, axis_vars, offset, permuted, row_major, set_ap
 from tcc.ir.types import F32, element_count, tensor
 from tcc.ops import OPS
 from tcc.ops.formula import fn
-from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, input_transform, products
+from tcc.passes.derive.bilinear.tiled_conv import Conv, ConvAxis, input_transform, products
 from tcc.passes.layout.assign import Placed
 from tcc.schedule.footprint import LINE, PAGE
 
@@ -79,7 +79,7 @@ def test_other_values_stay_dense(graph: Graph) -> None:
 def test_planes_that_a_point_writes_are_set_apart() -> None:
     b = GraphBuilder("transform")
     x = b.input("x", tensor(F32, 1, 16, 32, 32))
-    axis = Axis(3, const(32), const(1), 1, 1, 1, None)
+    axis = ConvAxis(3, const(32), const(1), 1, 1, 1, None)
     conv = Conv(const(1), 16, 16, 1, (axis, axis))
     op, attrs = OPS["expression"], OPS["expression"].attrs
     (v,) = b.add(op, [x], attrs(input_transform(conv, F4, x.type)))

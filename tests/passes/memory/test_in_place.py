@@ -26,7 +26,7 @@ from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
 
@@ -45,7 +45,7 @@ def chain(*, read_again: bool = False, copied: bool = False) -> tuple[Program, l
     m = Model("twice")
     x = m.input("x", COUNT)
     graph = m.finish(m.op("add", x, x))
-    made, table, _ = lower_program(place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node)
+    made, table, _ = lower_program(place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node)
     (launch,) = (i for i in made.body if isinstance(i, Launch))
     source, target = launch.buffers
     size = made.registers
@@ -113,7 +113,7 @@ def test_operands_that_functions_made_do_not_share_a_buffer() -> None:
     x, y = m.input("x", 4, 4), m.input("y", 4, 4)
     found = m.op("add", m.op("cholesky", x), m.op("cholesky", y))
     graph = m.finish(m.op("cholesky", found))
-    made, table, _ = lower_program(place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node)
+    made, table, _ = lower_program(place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node)
     merged, _ = update_in_place(made, table.bounds)
     (launch,) = (i for i in merged.body if isinstance(i, Launch))
     first, second, total = launch.buffers

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from tcc.ir.graph import Graph
-from tcc.ir.tile import Contract, Load, Loop
+from tcc.ir.tile import Contract, Load, TileLoop
 from tcc.passes.fuse.partition import partition
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.backend import KernelModel
 from tcc.schedule.cpu.core import CoreModel
 
@@ -23,7 +23,7 @@ from .experts import GRAPHS, layer, rows_of_a_table
 
 WAYS: dict[str, tuple[KernelModel, Callable[[Graph], Any]]] = {
     "cores": (TYPICAL, partial(lowered, core=CoreModel(16, 32))),
-    "blocks": (BlockPlanner(), lowered_blocks),
+    "blocks": (BlockChooser(), lowered_blocks),
 }
 
 
@@ -59,7 +59,7 @@ def test_rows_are_still_copied_side_by_side(way: str) -> None:
 def test_positions_are_loaded_before_the_sum() -> None:
     """Loads in the loop would wait for them in every step."""
     _, kernels, _ = lowered_blocks(layer(3, 40, 512, 48))
-    (loop,) = [s for s in kernels[0].body if isinstance(s, Loop)]
+    (loop,) = [s for s in kernels[0].body if isinstance(s, TileLoop)]
     loads = [s for s in statements(loop.body) if isinstance(s, Load)]
     assert any(s.indirect for s in loads)
     assert not any(s.buffer.dtype.is_integer for s in loads)

@@ -13,7 +13,7 @@ from tcc.ops.algebra.movement import SliceAttrs, SplitAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.moe.grouped_gemm import GroupedMatmul, group_gemms
 from tcc.passes.moe.price import GroupedGemmPrices
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import TYPICAL_CORE
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.shipped_machines import machine_for
@@ -140,7 +140,7 @@ def test_indices_are_checked_once_where_that_is_asked(agree: Agree) -> None:
 
 def test_prices_take_tiles_where_matrices_would_be_read_often() -> None:
     machine = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
-    prices = GroupedGemmPrices(CorePlanner(TYPICAL_CORE, Pricer(machine, 1 << 26)), (16, 32))
+    prices = GroupedGemmPrices(CoreChooser(TYPICAL_CORE, Pricer(machine, 1 << 26)), (16, 32))
 
     def tile(tokens: int, depth: int, width: int) -> int | None:
         rows, index = tensor(F32, tokens, 1, 1, depth), tensor(I64, tokens, 2)

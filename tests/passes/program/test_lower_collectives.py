@@ -53,7 +53,7 @@ from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import check_runnable, lower_node
 from tcc.passes.program.overlap_collectives import overlap_collectives
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.graph.parse import parse_graph
@@ -138,7 +138,7 @@ def places(program: Program) -> list[set[type]]:
 def check_program(graph: Graph, feeds: list[Feeds], want: list[dict[str, Array]]) -> Program:
     """The program of a graph of one input, which gives on all ranks what is wanted."""
     program, table, _ = lower_program(
-        place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+        place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
     )
     apart = overlap_collectives(program)
     own = plan_arena(apart, arena_planner(), shared=False)  # without memory that all ranks read
@@ -342,7 +342,7 @@ def test_a_sum_lies_over_its_operand_where_that_dies() -> None:
     (again,) = b.add(OPS["all_reduce"], [once], CollectiveAttrs())
     graph = b.finish(b.add(OPS["add"], [again, kept]))
     program, table, _ = lower_program(
-        place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node
+        place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node
     )
     program, _ = update_in_place(program, table.bounds)
     first, second = (i for i in program.body if isinstance(i, Collective))
@@ -352,7 +352,7 @@ def test_a_sum_lies_over_its_operand_where_that_dies() -> None:
 def test_a_program_without_collectives_keeps_its_version() -> None:
     b = GraphBuilder("g")
     graph = b.finish(b.add(OPS["relu"], [b.input("x", tensor(F32, 3))]))
-    program, _, _ = lower_program(place_graph(graph), CorePlanner(CoreModel(16, 16)), lower_node)
+    program, _, _ = lower_program(place_graph(graph), CoreChooser(CoreModel(16, 16)), lower_node)
     data = encode_program(plan_arena(program, arena_planner()))
     assert int.from_bytes(data[8:16], "little") == VERSION
 

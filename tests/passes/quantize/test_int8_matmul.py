@@ -15,10 +15,10 @@ from tcc.ir.types import F16, I8, U8
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.int8_matmul import int8_matmuls, int8_weight_matmuls
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.passes.fuse.models import Model
 from tests.passes.tile.gpu.tiles import statements
@@ -99,7 +99,7 @@ def test_products_agree_and_are_multiplied_as_bytes(name: str) -> None:
     (got,) = evaluate_graph(changed, inputs).values()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())
     ready = run_pipeline(graph, 2, Trace(verifying=True), settings=GraphSettings(int8_matmuls=True))
-    made = lower(ready, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    made = lower(ready, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
     found = [s for k in made.kernels for s in statements(k.body) if isinstance(s, Contract)]
     assert found
     assert {c.a.dtype for c in found} == {I8}

@@ -26,8 +26,8 @@ from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import FULL, Precision
 from tcc.passes.quantize.quantize_weights import group_size, quantized
 from tcc.passes.quantize.round_stages import with_rounded
-from tcc.passes.tile.cpu.plan import CorePlanner
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.gpu.schedule import BlockProfile
 
@@ -49,7 +49,7 @@ def bf16(array: Array) -> Array:
 
 def run(graph: Graph, precision: Precision, *inputs: Array) -> Array:
     """The first output, by the evaluator, of the program in `precision`."""
-    planner = CorePlanner(CoreModel(16, 32))
+    planner = CoreChooser(CoreModel(16, 32))
     program, table, weights = lower_program(
         place_graph(graph, precision), planner, lower_node, precision
     )
@@ -293,7 +293,7 @@ def test_weights_are_integers_where_a_gpu_sums_in_parts(rows_of_x: int, bits: in
     m = Model("parts")
     w = m.weight(depth, 64)
     graph = m.finish(m.op("matmul", m.input("x", rows_of_x, depth), w))
-    placed = place_graph(graph, precision, model=BlockPlanner(BlockProfile(processors=100)))
+    placed = place_graph(graph, precision, model=BlockChooser(BlockProfile(processors=100)))
     assert len(placed.kernels) == 2
     assert constants(placed) == [I8, BF16]
     x, weights = rows(graph), array(graph, w)

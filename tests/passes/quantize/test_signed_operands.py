@@ -16,10 +16,10 @@ from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import I8
 from tcc.passes.pipeline import lower
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.passes.tile.gpu.bytes import GRAPHS, inputs_of
@@ -27,7 +27,7 @@ from tests.passes.tile.gpu.tiles import statements
 
 
 def lowered(graph: Graph) -> Lowered:
-    return lower(graph, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    return lower(graph, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
 
 
 def contracts(kernels: tuple[TileKernel, ...]) -> list[Contract]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tcc.ir.expr import Expr, ExprBuilder
 from tcc.ir.expr.scalar import apply, literal, walk
-from tcc.ir.tile import Compute, Load, Loop, MemorySpace, walk_statements
+from tcc.ir.tile import Compute, Load, MemorySpace, TileLoop, walk_statements
 from tcc.ir.types import F32, tensor
 from tcc.schedule.nest import costly
 
@@ -162,7 +162,7 @@ def test_a_value_read_elsewhere_than_it_is_replaced_stays_in_scratch() -> None:
 def test_costly_values_of_a_row_are_in_front_of_its_loops() -> None:
     for expr, function in ((softmax(), "div"), (log_softmax(), "log")):
         kernel = tiles.build(expr).kernel
-        loops = [n for n in walk_statements(kernel.body) if isinstance(n, Loop)]
+        loops = [n for n in walk_statements(kernel.body) if isinstance(n, TileLoop)]
         inside = [n for loop in loops for n in walk_statements(loop.body)]
         named = [
             getattr(s, "function", "")

@@ -14,7 +14,7 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.layout.assign import Placed
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import kernel_key
 from tcc.schedule.cpu.candidates import KnobChoice, cheapest, knobs_of
 from tcc.schedule.cpu.choose import choose
@@ -59,7 +59,7 @@ def group_of(graph: Graph) -> TileGroup:
     (step,) = place_graph(graph).steps
     assert step.kernel is not None
     placed = place_graph(graph)
-    return CorePlanner(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
+    return CoreChooser(CORE).plan(step.kernel, placed.layouts, graph.constants).bound.group
 
 
 def searched(group: TileGroup, seconds: Mapping[Knobs, float]) -> tuple[KnobChoice, Fixed]:
@@ -107,7 +107,7 @@ class AtSizes(Pricer):
 
 def open_product() -> tuple[TileGroup, tuple[TileGroup, ...]]:
     """A product of any number of rows, and the same at other sizes."""
-    planner, placed = CorePlanner(CORE), place_graph(product(symbol("n")))
+    planner, placed = CoreChooser(CORE), place_graph(product(symbol("n")))
     (step,) = placed.steps
     assert step.kernel is not None
     structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
@@ -143,7 +143,7 @@ def test_a_knob_of_open_sizes_pays_at_their_mean(seconds: dict[int, float], take
 @pytest.mark.parametrize(("depth", "columns"), [(64, 64), (256, 48)])
 def test_open_rows_of_a_short_launch_keep_both_cores_busy(depth: int, columns: int) -> None:
     """Units of 64 rows leave one core idle for 63 rows: more columns or fewer rows a unit."""
-    planner, placed = CorePlanner(CORE), place_graph(product(symbol("n"), depth, columns))
+    planner, placed = CoreChooser(CORE), place_graph(product(symbol("n"), depth, columns))
     (step,) = placed.steps
     assert step.kernel is not None
     structure = planner._structure(kernel_key(step.kernel, placed.layouts, ()))
@@ -230,7 +230,7 @@ def test_the_planner_takes_what_is_cheapest(run: int) -> None:
     assert step.kernel is not None
     group = group_of(graph)
     wanted = choose(group, replace(CORE, knobs=Knobs(k_block=run)))
-    planner = CorePlanner(CORE, Fixed({wanted: 0.5}))
+    planner = CoreChooser(CORE, Fixed({wanted: 0.5}))
     assert planner.plan(step.kernel, placed.layouts, graph.constants).bound.schedule == wanted
     assert planner.priced > 3
 
@@ -241,7 +241,7 @@ def test_panels_are_packed_for_the_knobs_taken() -> None:
     placed = place_graph(graph)
     (step,) = placed.steps
     assert step.kernel is not None
-    planner = CorePlanner(CORE, Pricer(MACHINE, None))
+    planner = CoreChooser(CORE, Pricer(MACHINE, None))
     planned = planner.plan(step.kernel, placed.layouts, graph.constants)
     main = anchor(planned.bound.group)
     nest = planned.bound.schedule.nest(planned.bound.group.stages.index(main))

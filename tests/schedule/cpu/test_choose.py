@@ -22,7 +22,7 @@ from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.fuse.structure import Storage, build_group
 from tcc.passes.tile.cpu.lower import lower
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Schedule
@@ -36,7 +36,7 @@ MACHINES = pytest.mark.parametrize("core", [AVX512, AVX2, SSE], ids=["avx512", "
 
 
 def planned(graph: Graph, core: CoreModel) -> Iterator[tuple[TileGroup, Schedule]]:
-    placed, planner = place_graph(graph), CorePlanner(core)
+    placed, planner = place_graph(graph), CoreChooser(core)
     for step in placed.steps:
         assert step.kernel is not None
         bound = planner.plan(step.kernel, placed.layouts, graph.constants).bound

@@ -15,7 +15,7 @@ from tcc.ir.program.arithmetic import let_values
 from tcc.ops.algebra.reduce import ReduceAttrs
 from tcc.ops.shapes import AxisAttrs
 from tcc.passes.program.lower_sizes import SizeRegisters
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 
@@ -23,7 +23,7 @@ from tests.passes.fuse.models import Model
 from tests.passes.placing import place_graph
 from tests.passes.tile.cpu.test_plan import plans
 
-PLANNER = CorePlanner(CoreModel(16, 32))
+PLANNER = CoreChooser(CoreModel(16, 32))
 SIZES = (0, 1, 3, 77, 4096, 1 << 20, 1 << 31, 1 << 62)
 
 
@@ -101,7 +101,7 @@ def test_a_part_of_a_vector_is_worth_as_much_as_all_of_it(
     graph: Callable[[IndexLike], Graph],
 ) -> None:
     opened = graph(symbol("n", 0))
-    placed, planner = place_graph(opened), CorePlanner(CoreModel(16, 32, masked=True))
+    placed, planner = place_graph(opened), CoreChooser(CoreModel(16, 32, masked=True))
     (step,) = placed.steps
     assert step.kernel is not None
     least = least_units(planner.plan(step.kernel, placed.layouts, opened.constants))

@@ -1,4 +1,4 @@
-"""Machine constants: the shipped rows, which one a processor gets, and files of them."""
+"""Machine constants: the shipped files, which one a processor gets, and what is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALL_MACHINES = [shipped_machine(name) for name in NAMES]
 
 
 @pytest.mark.parametrize("cpu", CPUS)
-def test_a_listed_processor_gets_its_own_row(cpu: str) -> None:
+def test_a_listed_processor_gets_its_own_file(cpu: str) -> None:
     profile = CPUS[cpu]
     machine = machine_for(profile)
     assert machine.name == cpu
@@ -32,7 +32,7 @@ def test_a_listed_processor_gets_its_own_row(cpu: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "features", "row"),
+    ("cpu", "features", "name"),
     [
         ("cascadelake", ALL, "skylake-avx512"),
         ("graniterapids", ALL, "sapphirerapids"),
@@ -41,13 +41,13 @@ def test_a_listed_processor_gets_its_own_row(cpu: str) -> None:
         ("znver4", CPUS["x86-64-v3"].features, "x86-64-v3"),  # a hypervisor hides AVX-512
     ],
 )
-def test_other_processors_get_the_row_of_their_family_or_vectors(
-    cpu: str, features: tuple[str, ...], row: str
+def test_other_processors_get_the_file_of_their_family_or_vectors(
+    cpu: str, features: tuple[str, ...], name: str
 ) -> None:
-    assert machine_for(cpu_profile("x86-64", cpu, features, l1=1, l2=1, l3=1)).name == row
+    assert machine_for(cpu_profile("x86-64", cpu, features, l1=1, l2=1, l3=1)).name == name
 
 
-def test_the_last_cache_is_never_larger_than_the_row_promises() -> None:
+def test_the_last_cache_is_never_larger_than_the_file_promises() -> None:
     profile = cpu_profile("x86-64", "icelake-server", ALL, l1=49152, l2=1310720, l3=256 << 20)
     assert machine_for(profile).l3.size == shipped_machine("icelake-server").l3.size
 

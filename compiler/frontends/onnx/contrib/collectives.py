@@ -26,13 +26,12 @@ def _all_reduce(ctx: NodeContext) -> Results:
 
 
 def _all_gather(ctx: NodeContext) -> Results:
-    """Gathers all ranks' operands along `axis`, which is transposed to the front and back."""
+    """Gathers all ranks' operands along `axis`, which is moved to the front and back."""
     x = _operand(ctx, "axis", "group_size")
     axis = ctx.axis_of("axis", x.rank, 1)
-    other_axes = [n for n in range(x.rank) if n != axis]
-    front = ctx.transpose(x, [axis, *other_axes]) if axis else x
+    front = ctx.moved(x, axis, 0)
     gathered = ctx.emit("all_gather", front, ranks=ctx.integer("group_size", 1))
-    return ctx.transpose(gathered, [*range(1, axis + 1), 0, *range(axis + 1, x.rank)])
+    return ctx.moved(gathered, 0, axis)
 
 
 def _all_to_all(ctx: NodeContext) -> Results:

@@ -113,15 +113,14 @@ def _group_norm(ctx: NodeContext) -> Results:
     if x.rank < 2:
         raise ctx.fail(f"{x.type!r} has no axis of channels")
     last = ctx.flag("channels_last", True)
-    order = (0, x.rank - 1, *range(1, x.rank - 1))
-    first = ctx.transpose(x, order) if last else x
+    first = ctx.moved(x, x.rank - 1, 1) if last else x
     operands = [first, *(ctx.cast(o, x.dtype) for o in (scale, bias))]
     epsilon = ctx.real("epsilon", 1e-5)
     groups = ctx.integer("groups")
     y = ctx.emit("group_normalization", *operands, num_groups=groups, epsilon=epsilon)
     if ctx.flag("activation"):
         y = ctx.emit("silu", y)
-    return [ctx.transpose(y, (0, *range(2, x.rank), 1)) if last else y, x]
+    return [ctx.moved(y, 1, x.rank - 1) if last else y, x]
 
 
 def _bias_dropout(ctx: NodeContext) -> Results:

@@ -178,8 +178,8 @@ def _channels_last(make: Converter, always: bool = False) -> Converter:
         if not (always or ctx.flag("channels_last")):
             return make(ctx)
         x, inner = ctx.input(0), copy(ctx)
-        inner.inputs = [ctx.transpose(x, (0, x.rank - 1, *range(1, x.rank - 1))), *ctx.inputs[1:]]
-        return [y and ctx.transpose(y, (0, *range(2, x.rank), 1)) for y in as_sequence(make(inner))]
+        inner.inputs = [ctx.moved(x, x.rank - 1, 1), *ctx.inputs[1:]]
+        return [y and ctx.moved(y, 1, x.rank - 1) for y in as_sequence(make(inner))]
 
     return convert
 

@@ -129,10 +129,7 @@ def declared_ranks(proto: onnx.GraphProto) -> dict[str, int | None]:
 
 def end(ctx: NodeContext, scope: OnnxScope, name: str) -> Operand:
     """Returns the output `name` of the body in `scope`."""
-    try:
-        operand = scope.find(name)
-    except KeyError:
-        operand = None
+    operand = scope.result(name)
     if operand is None:
         raise ctx.fail(f"the body does not define its output '{name[:200]}'")
     return operand

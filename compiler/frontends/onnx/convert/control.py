@@ -212,7 +212,7 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
     ]
     backwards = "scan_input_directions" if ctx.opset >= 9 else "directions"
     # The op scans along leading axes: other axes are transposed there, and rows back.
-    sources = [_leading(ctx, o, axis) for o, axis in zip(operands[states:], axes, strict=True)]
+    sources = [ctx.moved(o, axis, 0) for o, axis in zip(operands[states:], axes, strict=True)]
     slices = [drop_axis(o.type, 0) for o in sources]
     symbols = set(ctx.session.symbols)
     state_types = [o.type for o in operands[:states]]
@@ -233,18 +233,10 @@ def _scan_of(ctx: NodeContext, operands: Sequence[Operand]) -> Sequence[Operand]
         [*map(bool, _listed(ctx, "scan_output_directions", rows))],
     )
     placed = zip(results[states:], _listed(ctx, "scan_output_axes", rows), strict=True)
-    return [*results[:states], *(_with_leading_axis_at(ctx, row, axis) for row, axis in placed)]
-
-
-def _leading(ctx: NodeContext, x: Operand, axis: int) -> Operand:
-    return ctx.transpose(x, (axis, *(n for n in range(x.rank) if n != axis)))
-
-
-def _with_leading_axis_at(ctx: NodeContext, x: Operand, axis: int) -> Operand:
-    """Returns `x` with its leading axis moved to `axis`."""
-    perm = list(range(1, x.rank))
-    perm.insert(ctx.axis(axis, x.rank), 0)
-    return ctx.transpose(x, perm)
+    return [
+        *results[:states],
+        *(ctx.moved(row, 0, ctx.axis(axis, row.rank)) for row, axis in placed),
+    ]
 
 
 def _listed(ctx: NodeContext, name: str, count: int) -> tuple[int, ...]:

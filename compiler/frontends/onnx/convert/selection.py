@@ -9,18 +9,13 @@ from tcc.ir.index import Index, as_int, const, floordiv, maximum, minimum
 from tcc.ir.types import I64, STRING
 from tcc.ops.shapes import replaced
 
-
-def _fresh_size(ctx: NodeContext) -> Index:
-    return ctx.session.fresh_symbol(f"{next(iter(ctx.names), 'size')}.count")
-
-
 # ---- sizes that data decide ----------------------------------------------------------------------
 
 
 def _compress(ctx: NodeContext) -> Results:
     x = ctx.input(0)
     axis = ctx.axis_of("axis", x.rank) if ctx.has("axis") else None
-    return ctx.emit("compress", x, ctx.input(1), axis=axis, size=_fresh_size(ctx))
+    return ctx.emit("compress", x, ctx.input(1), axis=axis, size=ctx.fresh_count())
 
 
 def _unique(ctx: NodeContext) -> Results:
@@ -31,10 +26,10 @@ def _unique(ctx: NodeContext) -> Results:
         # Handles of strings have no order, so the strings' ranks in sorted order are compared.
         ranks, ordered = ctx.emit_all("string_rank", [x])
         values, *other_results = ctx.emit_all(
-            "unique", [ranks], axis=axis, sorted=in_order, size=_fresh_size(ctx)
+            "unique", [ranks], axis=axis, sorted=in_order, size=ctx.fresh_count()
         )
         return [ctx.emit("gather", ordered, values, axis=0), *other_results]
-    return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=_fresh_size(ctx))
+    return ctx.emit_all("unique", [x], axis=axis, sorted=in_order, size=ctx.fresh_count())
 
 
 def _non_max_suppression(ctx: NodeContext) -> Results:
@@ -43,7 +38,7 @@ def _non_max_suppression(ctx: NodeContext) -> Results:
         "non_max_suppression",
         [boxes, scores, *(o and ctx.reshape(o, ()) for o in limits)],
         center_point_box=ctx.integer("center_point_box"),
-        size=_fresh_size(ctx),
+        size=ctx.fresh_count(),
     )
 
 
@@ -135,7 +130,7 @@ def _center_crop_pad(ctx: NodeContext) -> Results:
 
 
 CONVERTERS: Converters = {
-    "NonZero": lambda ctx: ctx.emit("non_zero", ctx.input(0), size=_fresh_size(ctx)),
+    "NonZero": lambda ctx: ctx.emit("non_zero", ctx.input(0), size=ctx.fresh_count()),
     "Compress": _compress,
     "Unique": _unique,
     "NonMaxSuppression": _non_max_suppression,

@@ -183,21 +183,16 @@ def _mode(ctx: CallContext) -> Sequence[Operand]:
 # ---- data-dependent sizes -----------------------------------------------------------------------
 
 
-def _count(ctx: CallContext, lowest: int = 0) -> Index:
-    """Returns a new symbol for a data-dependent size."""
-    return ctx.scope.session.fresh_symbol(f"{ctx.names[0]}.count", lowest)
-
-
 def non_zero(ctx: CallContext, x: Operand) -> Operand:
     """Returns [rank, count]: the positions of the elements that are not zero."""
-    return ctx.emit("non_zero", x, size=_count(ctx))
+    return ctx.emit("non_zero", x, size=ctx.fresh_count())
 
 
 def _masked_select(ctx: CallContext) -> Operand:
     x, mask = ctx.operand("self"), ctx.operand("mask")
     shape = ctx.broadcast(x.shape, mask.shape)
     flat, flat_mask = (ctx.flat(ctx.expand(part, shape)) for part in (x, mask))
-    return ctx.emit("compress", flat, flat_mask, axis=0, size=_count(ctx))
+    return ctx.emit("compress", flat, flat_mask, axis=0, size=ctx.fresh_count())
 
 
 def _repeated_places(ctx: CallContext) -> Operand:
@@ -224,7 +219,7 @@ def _unique(ctx: CallContext) -> Results:
     """Returns the distinct elements, the number of each element among them, and their counts."""
     x = ctx.operand("self")
     values, _, inverse, counts = ctx.emit_all(
-        "unique", [ctx.flat(x)], axis=None, sorted=True, size=_count(ctx)
+        "unique", [ctx.flat(x)], axis=None, sorted=True, size=ctx.fresh_count()
     )
     return values, *_requested(ctx, ctx.reshape(inverse, x.shape), counts)
 
@@ -246,7 +241,7 @@ def _unique_consecutive(ctx: CallContext) -> Results:
     (length,) = flat.shape
     before, after = ctx.slice_axis(flat, 0, 0, length - 1), ctx.slice_axis(flat, 0, 1, length - 1)
     new = ctx.concat([ctx.full(True, BOOL, (1,)), ~before.equals(after)], 0)
-    size = _count(ctx, 1)
+    size = ctx.fresh_count(1)
     values = ctx.emit("compress", flat, new, axis=0, size=size)
     number = ctx.emit("cum_sum", ctx.cast(new, I64), axis=0) - 1
     one_each = ctx.full(1, I64, (length,))

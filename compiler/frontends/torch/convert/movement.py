@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from tcc.frontends.extents import from_front
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters
 from tcc.ir.index import Index, as_int, const
@@ -40,12 +41,6 @@ def _channel_shuffle(ctx: CallContext) -> Operand:
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def place(ctx: CallContext, position: Index, dim: Index) -> Index:
-    """Returns a position counted from the front, where it is a negative constant."""
-    number = as_int(position)
-    return position + dim if number is not None and number < 0 else position
-
-
 def _slice(ctx: CallContext) -> Operand:
     x, axis = ctx.along()
     start, end = ctx.index("start", 0), ctx.index("end", x.shape[axis])
@@ -54,7 +49,7 @@ def _slice(ctx: CallContext) -> Operand:
 
 def select(ctx: CallContext, x: Operand, axis: int, position: Index) -> Operand:
     """Returns the slice of `x` at one position of an axis, without the axis."""
-    return ctx.element(x, axis, place(ctx, position, x.shape[axis]))
+    return ctx.element(x, axis, from_front(position, x.shape[axis]))
 
 
 def _select(ctx: CallContext) -> Operand:
@@ -128,8 +123,7 @@ def _unfold(ctx: CallContext) -> Operand:
         raise ctx.fail("windows over a symbolic size are not supported")
     places = np.arange(count)[:, None] * step + np.arange(size)[None, :]
     windows = ctx.emit("gather", x, ctx.constant(places), axis=axis)
-    perm = [n for n in range(windows.rank) if n != axis + 1]
-    return ctx.transpose(windows, (*perm, axis + 1))
+    return ctx.moved(windows, axis + 1, windows.rank - 1)
 
 
 _MOST_PLACES = 1 << 28  # elements; each takes eight bytes while compiling

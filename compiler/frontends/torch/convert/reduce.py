@@ -127,25 +127,17 @@ def along_axis(op: str) -> Converter:
 def _prefixes(ctx: CallContext, x: Operand, axis: int, fill: float) -> Operand:
     """Returns `x` with the axis last and, before it, an axis that lists the prefix of each
     element."""
-    order = (*(n for n in range(x.rank) if n != axis), axis)
-    last = ctx.transpose(x, order)
+    last = ctx.moved(x, axis, x.rank - 1)
     dim = x.shape[axis]
     wide = ctx.expand(ctx.unsqueeze(last, x.rank - 1), (*last.shape[:-1], dim, dim))
     row, column = grid(ctx, dim, dim)
     return ctx.where(column <= row, wide, fill)
 
 
-def _back(ctx: CallContext, x: Operand, axis: int) -> Operand:
-    """Moves the last axis back to `axis`."""
-    order = list(range(x.rank - 1))
-    order.insert(axis, x.rank - 1)
-    return ctx.transpose(x, order)
-
-
 def _running_log_sum(ctx: CallContext) -> Operand:
     x, axis = ctx.along(ctx.result_dtype())
     prefixes = _prefixes(ctx, x, axis, -math.inf)
-    return _back(ctx, ctx.reduce("log_sum_exp", prefixes, x.rank), axis)
+    return ctx.moved(ctx.reduce("log_sum_exp", prefixes, x.rank), x.rank - 1, axis)
 
 
 def extreme(dtype: DType, below: bool) -> float:
@@ -163,7 +155,7 @@ def _running_extremum(op: str) -> Converter:
         prefixes = _prefixes(ctx, x, axis, extreme(x.dtype, below=op == "max"))
         extremum = ctx.reduce(op, prefixes, x.rank)
         at = ctx.emit(f"arg_{op}", prefixes, axis=x.rank, keepdims=False, select_last=True)
-        return _back(ctx, extremum, axis), _back(ctx, at, axis)
+        return tuple(ctx.moved(result, x.rank - 1, axis) for result in (extremum, at))
 
     return convert
 

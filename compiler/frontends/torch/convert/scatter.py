@@ -2,11 +2,11 @@
 
 import math
 
+from tcc.frontends.extents import from_front
 from tcc.frontends.scope import Operand
 from tcc.frontends.torch.context import CallContext, Converter, Converters, Results
 from tcc.frontends.torch.convert.create import counted, grid
 from tcc.frontends.torch.convert.indexing import as_indices, places_of, tuples
-from tcc.frontends.torch.convert.movement import place
 from tcc.frontends.torch.convert.pointwise import quotient
 from tcc.frontends.torch.convert.reduce import extreme
 from tcc.ir.index import Index, as_int, const
@@ -204,7 +204,7 @@ def _strided_write(
 def _slice_scatter(ctx: CallContext) -> Operand:
     (x, axis), step = ctx.along(), ctx.integer("step")
     dim = x.shape[axis]
-    start = place(ctx, ctx.index("start", 0), dim)
+    start = from_front(ctx.index("start", 0), dim)
     size = ctx.cut(x, axis, start, ctx.index("end", dim), step).shape
     source = ctx.expand(ctx.operand("src", x.dtype), size)
     number, extent = as_int(start), as_int(dim)
@@ -215,7 +215,7 @@ def _slice_scatter(ctx: CallContext) -> Operand:
 
 def _select_scatter(ctx: CallContext) -> Operand:
     x, axis = ctx.along()
-    start = place(ctx, ctx.index("index"), x.shape[axis])
+    start = from_front(ctx.index("index"), x.shape[axis])
     shape = [const(1) if n == axis else dim for n, dim in enumerate(x.shape)]
     source = ctx.reshape(ctx.operand("src", x.dtype), shape)
     return _strided_write(ctx, x, source, axis, start, 1)

@@ -16,7 +16,6 @@ from tcc.ir.tile import (
     Compute,
     If,
     Load,
-    Loop,
     MemorySpace,
     Reduce,
     Relayout,
@@ -24,6 +23,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
     TileKernel,
+    TileLoop,
     lanes,
 )
 from tcc.ir.types import F16, F32, F64, I8, I32, I64, U8
@@ -78,7 +78,7 @@ def test_reduce_of_carried_and_fresh_blocks(check):
     )
     body = (
         Compute(start, literal(-math.inf, F32), ()),
-        Loop(var(k), const(0), const(3), 1, (start,), (c,), loop, (d,), (total,)),
+        TileLoop(var(k), const(0), const(3), 1, (start,), (c,), loop, (d,), (total,)),
         Compute(place, index_value(lanes(shape)[1], I64), ()),
         Reduce((best, where), "argmax", (total, place), (1,)),
         Store(y, lanes(size), best),
@@ -211,9 +211,9 @@ def test_nested_loops_of_symbolic_length(check, size):
     )
     body = (
         Compute(zero, literal(0.5, F32), ()),
-        Loop(
+        TileLoop(
             var(i), const(0), n, 1, (zero,), (c,),
-            (Loop(var(j), i, n, 1, (c,), (d,), inner, (e,), (sums,)),), (sums,), (total,),
+            (TileLoop(var(j), i, n, 1, (c,), (d,), inner, (e,), (sums,)),), (sums,), (total,),
         ),
         Store(y, (l0,), total),
     )  # fmt: skip

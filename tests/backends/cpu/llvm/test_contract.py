@@ -13,9 +13,9 @@ from tcc.ir.tile import (
     Compute,
     Contract,
     Load,
-    Loop,
     Store,
     TileKernel,
+    TileLoop,
     lanes,
 )
 from tcc.ir.types import BF16, F16, F32, I32, DType
@@ -54,7 +54,7 @@ def gemm(
     )
     body = (
         Compute(acc, literal(0.0, F32), ()),
-        Loop(var(k), const(0), const(depth), step, (acc,), (c,), loop, (d,), (total,)),
+        TileLoop(var(k), const(0), const(depth), step, (acc,), (c,), loop, (d,), (total,)),
         Compute(y, last, (total,)),
         Store(c_buf, (m * m_tile + l0, n * n_tile + l1), y),
     )

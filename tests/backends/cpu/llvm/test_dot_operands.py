@@ -24,11 +24,11 @@ from tcc.ir.tile import (
     Contract,
     Guard,
     Load,
-    Loop,
     MemorySpace,
     Store,
     TileBuffer,
     TileKernel,
+    TileLoop,
     lanes,
 )
 from tcc.ir.types import BF16, F32, I8, I32, U8, DType, integer_limits
@@ -67,7 +67,7 @@ def product(rows: int, columns: int, depth: int, step: int, *, dense: bool = Tru
     (var,) = free_vars(k)
     body = [
         Compute(zero, literal(0.0, F32), ()),
-        Loop(
+        TileLoop(
             var, const(0), const(stop), step, (zero,), (carried,),
             term(k, step, inner, carried, "1"), (inner,), (total,),
         ),

@@ -13,10 +13,10 @@ from tcc.ir.tile import (
     Block,
     Guard,
     Load,
-    Loop,
     Prefetch,
     Store,
     TileKernel,
+    TileLoop,
     lanes,
 )
 from tcc.ir.tile.verify import verify_kernel
@@ -237,7 +237,7 @@ def _halves(trips: int, swapped: Index) -> TileKernel:
     block, place = Block("x", F32, (32,)), at + l0 + 32 * swapped
     guards = (Guard(place, const(32 * trips)),)
     body = (Load(block, x, (place,), guards, 7.0), Store(y, (at + l0,), block))
-    loop = Loop(var(at), const(0), const(32 * trips), 32, (), (), body, (), ())
+    loop = TileLoop(var(at), const(0), const(32 * trips), 32, (), (), body, (), ())
     return TileKernel((x, y), (), (), (var(iterator("u", 2)),), (loop,))
 
 
@@ -266,7 +266,7 @@ def test_a_loop_of_open_size_runs_with_its_guards(check, size):
     place = at + l0 + 32
     load = Load(block, x, (place,), (Guard(place, const(64)),), 7.0)
     body = (load, Store(y, (at + l0,), block))
-    loop = Loop(var(at), const(0), n, 32, (), (), body, (), ())
+    loop = TileLoop(var(at), const(0), n, 32, (), (), body, (), ())
     kernel = TileKernel((x, y), (), (var(n),), (var(iterator("u", 1)),), (loop,))
     check(kernel, [normal(64), zeros(64)], {"n": size})
 
@@ -318,7 +318,7 @@ def test_steps_of_a_loop_are_known_to_the_simplifier(check, target):
     x, y = buffer("x", F32, (2, 64)), output("y", F32, 128)
     flat = k + l0
     body = (
-        Loop(
+        TileLoop(
             var(k), const(0), const(128), 32, (), (),
             (Load(block, x, (floordiv(flat, 64), mod(flat, 64))), Store(y, (flat,), block)), (), (),
         ),
@@ -390,7 +390,7 @@ def test_prefetches_change_nothing_and_may_lie_anywhere(check, target, level, wr
     place = (u, i, lanes(block.shape)[1])
     body = (
         Load(at, at_buf, (u,)),
-        Loop(
+        TileLoop(
             var(i), const(0), const(8), 1, (), (),
             (
                 Prefetch(x_buf, (u - 1000, i + 2**40, const(0)), level=level, write=write),

@@ -18,7 +18,7 @@ from tcc.ir.tile import Guard, Load, Store, TileKernel, lanes
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.types import F16, F32, F64, U8
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
 from tcc.schedule.cpu.machine import Machine
@@ -40,7 +40,7 @@ def planned(graph: Graph, machine: Machine) -> TileKernel:
     (step,) = placed.steps
     assert step.kernel is not None
     core = CoreModel(machine.lanes, machine.registers, machine.l2.size)
-    planner = CorePlanner(core, Pricer(machine, 0))
+    planner = CoreChooser(core, Pricer(machine, 0))
     return planner.plan(step.kernel, placed.layouts, graph.constants).bound.kernel
 
 

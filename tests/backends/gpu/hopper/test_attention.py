@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tcc.backends.gpu.source import HOPPER, KernelSource, kernel_source
 from tcc.ir.index import minimum, of_atom
-from tcc.ir.tile import Loop, TileKernel
+from tcc.ir.tile import TileKernel, TileLoop
 from tcc.ir.types import F16
 from tcc.target import GPUS
 
@@ -69,7 +69,7 @@ def test_results_are_the_evaluator_s(name: str, order: str) -> None:
 def cut_short() -> TileKernel:
     """A causal kernel whose units walk only over keys that some of their rows see."""
     kernel = attention(256, 256, causal=True)
-    (loop,) = (n for n in kernel.body if isinstance(n, Loop))
+    (loop,) = (n for n in kernel.body if isinstance(n, TileLoop))
     rows = of_atom(kernel.axes[-1])
     short = replace(loop, stop=minimum(2 * rows + 2, 4 + 0 * rows))
     body = tuple(short if n is loop else n for n in kernel.body)

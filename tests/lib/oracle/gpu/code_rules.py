@@ -22,7 +22,7 @@ from tcc.ir.index import (
     var_of,
 )
 from tcc.ir.layout import strides
-from tcc.ir.tile import Contract, If, Load, Loop, Stmt, Store, TileKernel, lanes
+from tcc.ir.tile import Contract, If, Load, Stmt, Store, TileKernel, TileLoop, lanes
 from tcc.ir.types import F8E4M3FN, F8E5M2, F32, FLOAT8
 from tcc.target import GPUS
 
@@ -177,7 +177,7 @@ def _runs(index: Index, lane: Var, many: int, steps: Mapping[Var, Index]) -> boo
 def _statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
     for node in body:
         yield node
-        if isinstance(node, Loop):
+        if isinstance(node, TileLoop):
             yield from _statements(node.body)
         elif isinstance(node, If):
             yield from _statements((*node.then, *node.otherwise))
@@ -190,7 +190,7 @@ def _accesses(
     for node in body:
         if isinstance(node, Load | Store):
             yield node, steps
-        elif isinstance(node, Loop):
+        elif isinstance(node, TileLoop):
             start = as_int(node.start)
             known = start is not None and start % node.step == 0
             times = mul(symbol(f"{node.var.name}_steps"), node.step)

@@ -23,7 +23,6 @@ from tcc.ir.tile import (
     Contract,
     If,
     Load,
-    Loop,
     Prefetch,
     Reduce,
     Relayout,
@@ -32,6 +31,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
     TileKernel,
+    TileLoop,
 )
 from tcc.ir.types import DType
 
@@ -111,7 +111,7 @@ class _Unit:
             case Relayout():
                 moved = blocks[node.block].transpose(node.order)
                 self._define(node.out, moved.reshape(node.out.shape))
-            case Loop():
+            case TileLoop():
                 self._loop(node)
             case If():
                 holds = evaluate(node.lhs, self._env) < evaluate(node.rhs, self._env)
@@ -195,7 +195,7 @@ class _Unit:
         for out, part in zip(node.outs, parts, strict=True):
             self._define(out, part)
 
-    def _loop(self, node: Loop) -> None:
+    def _loop(self, node: TileLoop) -> None:
         start, stop = (int(evaluate(i, self._env)) for i in (node.start, node.stop))
         if (stop - start) % node.step:
             raise ValueError(f"loop {node.var.name}: {stop - start} is no multiple of {node.step}")

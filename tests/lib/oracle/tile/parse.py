@@ -15,7 +15,6 @@ from tcc.ir.tile import (
     If,
     Indirect,
     Load,
-    Loop,
     MemorySpace,
     Prefetch,
     Reduce,
@@ -25,6 +24,7 @@ from tcc.ir.tile import (
     Sync,
     TileBuffer,
     TileKernel,
+    TileLoop,
     lanes,
 )
 
@@ -268,7 +268,7 @@ class _Parser:
             otherwise = self._body()
         return If(lhs, rhs, then, otherwise)
 
-    def _loop(self, results: tuple[Block, ...]) -> Loop:
+    def _loop(self, results: tuple[Block, ...]) -> TileLoop:
         cursor = self._cursor
         cursor.expect("for")
         outer = dict(self._variables)
@@ -292,7 +292,7 @@ class _Parser:
             cursor.expect("}")
         self._variables = outer
         inits, carried = tuple(i for _, i in pairs), tuple(c for c, _ in pairs)
-        return Loop(var, start, stop, step, inits, carried, body, yields, results)
+        return TileLoop(var, start, stop, step, inits, carried, body, yields, results)
 
     def _carried(self) -> tuple[Block, Block]:
         block = self._result()

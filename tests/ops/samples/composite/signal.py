@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from tcc.ir.index import const
 from tcc.ir.types import F32, F64
-from tcc.ops.composite.signal import DftAttrs, MelAttrs, StftAttrs, WindowAttrs
+from tcc.ops.composite.signal import DftAttrs, MelAttrs, SignalWindowAttrs, StftAttrs
 
 from tests.ops.samples.sampling import Sample, Samples
 
@@ -44,8 +44,8 @@ def _mel_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _window_samples(_rng: np.random.Generator) -> Iterator[Sample]:
     for size, periodic in ((10, True), (13, False), (2, True), (0, True)):
-        yield Sample((), WindowAttrs(const(size), periodic, F32), f"{size}-{int(periodic)}")
-    yield Sample((), WindowAttrs(const(7), True, F64), "f64")
+        yield Sample((), SignalWindowAttrs(const(size), periodic, F32), f"{size}-{int(periodic)}")
+    yield Sample((), SignalWindowAttrs(const(7), True, F64), "f64")
 
 
 SAMPLES: Mapping[str, Samples] = {

@@ -12,7 +12,7 @@ from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, Form, conv_of
 from tcc.passes.derive.derive import Derivations
 from tcc.passes.derive.prices import Prices, Replacements
 from tcc.passes.derive.sites import Site
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import TYPICAL_CORE
 
 F2: Form = (AxisForm(2, 3),) * 2
@@ -24,7 +24,7 @@ class Products(Prices):
     others than the `allowed` forms it is infinite."""
 
     def __init__(self, allowed: Collection[Form] = (F2, F4)) -> None:
-        super().__init__(CorePlanner(TYPICAL_CORE))
+        super().__init__(CoreChooser(TYPICAL_CORE))
         self._allowed = allowed
 
     def seconds(self, site: Site, replacements: Replacements = ()) -> float:

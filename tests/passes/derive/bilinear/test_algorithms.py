@@ -14,7 +14,7 @@ from tcc.ir.index import const
 from tcc.passes.derive.bilinear.algorithms import MOST_PRODUCTS, Matrix, toom_cook
 from tcc.passes.derive.bilinear.conv_forms import amplification, forms_of, roundings
 from tcc.passes.derive.bilinear.shared_sums import Arithmetic, shared_sums
-from tcc.passes.derive.bilinear.tiled_conv import Axis, AxisForm, Conv, Form
+from tcc.passes.derive.bilinear.tiled_conv import AxisForm, Conv, ConvAxis, Form
 
 from tests.passes.derive.bilinear.bilinear_maps import computes, correlation
 
@@ -95,7 +95,7 @@ def test_as_few_operations_as_sums_written_by_hand(
 
 
 def conv(*taps: int, channels: int = 16, side: int = 24) -> Conv:
-    axes = tuple(Axis(t, const(side), const(0), 1, 1, 1, None) for t in taps)
+    axes = tuple(ConvAxis(t, const(side), const(0), 1, 1, 1, None) for t in taps)
     return Conv(const(1), channels, 8, 1, axes)
 
 

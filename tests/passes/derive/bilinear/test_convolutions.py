@@ -26,7 +26,7 @@ from tcc.passes.fuse.guards import split_guards
 from tcc.passes.fuse.partition import partition
 from tcc.passes.pipeline import GraphSettings, run_pipeline
 from tcc.passes.program.lower_graph import halo_widths
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.runtime.module import Module
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -289,7 +289,7 @@ def test_one_kernel_where_units_hold_what_transforms_and_products_exchange(chann
 def grouped(high: int) -> list[list[str]]:
     """The kernels of a convolution whose weights take 37.7 MB, which come from memory."""
     graph = derive(Conv(512, 512, high=high, wide=high, fused=True).graph(), FREE)
-    kernels = CorePlanner(planner().core, Pricer(SERVER, 36 * 512 * 512 * 4))
+    kernels = CoreChooser(planner().core, Pricer(SERVER, 36 * 512 * 512 * 4))
     groups = partition(split_guards(graph).graph, kernels)
     kept = {node.outputs for node in form_nodes(graph)} | {
         n.outputs for n in graph.nodes if n.op.name == "guarded"
@@ -412,7 +412,7 @@ def test_storage_lets_transforms_run_along_channels() -> None:
 
 
 SERVER = shipped_machine("icelake-server")
-PLANNER = CorePlanner(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
+PLANNER = CoreChooser(CoreModel(16, 32, SERVER.l2.size, SERVER.cores), Pricer(SERVER))
 
 
 def among_others(case: Conv, *, given: bool = False, result: bool = False, loc: str = "") -> Graph:

@@ -11,7 +11,7 @@ import pytest
 from tcc.errors import UserError
 from tcc.ir.expr.scalar import argument, literal
 from tcc.ir.index import evaluate, symbol
-from tcc.ir.region import Factor, Region, Stage, product
+from tcc.ir.region import Factor, Region, RegionStage, product
 from tcc.ir.region.affine import Affine, Digit, Size, units
 from tcc.ir.region.check import equal_at
 from tcc.ir.region.edit import spliced
@@ -39,7 +39,10 @@ def copied(*sizes: int, fill: Any = None, offset: int = 0, extent: int = 0) -> R
     first = Factor(0, 0, tuple(forms), F32, outside)
     second = Factor(~0, 0, units(len(sizes)), F32)
     body = (argument(0, F32),)
-    stages = Stage(sizes, (), None, (first,), body), Stage(sizes, (), None, (second,), body)
+    stages = (
+        RegionStage(sizes, (), None, (first,), body),
+        RegionStage(sizes, (), None, (second,), body),
+    )
     params = (tensor(F32, *sizes[:-1], extent or sizes[-1]),)
     return Region(params, stages, ((1, 0),))
 
@@ -117,7 +120,7 @@ def test_sums_are_nested_and_skewed_and_tightened_exactly() -> None:
 def test_an_extremum_nests_and_tightens_with_its_own_fill() -> None:
     image = affine(1, 1, plus=-1)
     factor = Factor(0, 0, (image,), F32, literal(float("-inf"), F32))
-    stage = Stage((5,), (4,), "max", (factor,), (argument(0, F32),))
+    stage = RegionStage((5,), (4,), "max", (factor,), (argument(0, F32),))
     region = Region((tensor(F32, 5),), (stage,), ((0, 0),))
     parts = after(region, "split stage=0 loop=1 inner=2 shift=0", "nest stage=0 loops=1",
                   "skew stage=0 loop=0 by=1 step=2")  # fmt: skip
@@ -148,7 +151,7 @@ def test_operands_are_regrouped_by_steps() -> None:
     assert set(stage.factors[0].forms[2].steps) == {0, 1}
     diagonal = Factor(0, 0, (affine(2, 0), affine(2, 0)), F32)
     other = Factor(1, 0, (affine(0, 1),), F32)
-    stage = Stage((3,), (2,), "sum", (diagonal, other), product((F32, F32), F32))
+    stage = RegionStage((3,), (2,), "sum", (diagonal, other), product((F32, F32), F32))
     square = Region((tensor(F32, 5, 5), tensor(F32, 2)), (stage,), ((0, 0),))
     assert after(square, "regroup stage=0 factor=0").stages[0].iters == (3,)
 
@@ -229,10 +232,10 @@ def fixed(region: Region, sizes: dict[str, int]) -> Region:
         digits = (d._replace(step=size(d.step), of=form(d.of)) for d in old.digits)
         return Affine(tuple(map(size, old.steps)), size(old.offset), tuple(digits))
 
-    def stage(old: Stage) -> Stage:
+    def stage(old: RegionStage) -> RegionStage:
         factors = (f._replace(forms=tuple(map(form, f.forms))) for f in old.factors)
         loops = (tuple(map(size, s)) for s in (old.iters, old.sums))
-        return Stage(*loops, old.monoid, tuple(factors), old.body)
+        return RegionStage(*loops, old.monoid, tuple(factors), old.body)
 
     params = (p and tensor(p.dtype, *map(size, p.shape)) for p in region.params)
     return Region(tuple(params), tuple(map(stage, region.stages)), region.outputs)

@@ -26,9 +26,9 @@ from tcc.passes.graph.legalize_calls import top_k as ranks
 from tcc.passes.graph.legalize_calls.prefix_sums import BLOCK, DIRECT, Combination, Totals
 from tcc.passes.graph.legalize_calls.scatter import first_form
 from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.lib.oracle.program.evaluate import evaluate_program
 from tests.ops.samples import Sample, samples_of
@@ -73,7 +73,7 @@ def check(graph: Graph, given: dict[str, Array]) -> None:
     got = evaluate_graph(changed, given)
     made = lower(
         run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form)),
-        Plan(BlockPlanner(), arena_planner(), FULL),
+        LoweringContext(BlockChooser(), arena_planner(), FULL),
         Trace(),
     )
     assert not any("call" in type(i).__name__.lower() for i in made.program.body)

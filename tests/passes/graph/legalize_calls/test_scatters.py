@@ -21,10 +21,10 @@ from tcc.ops.data.indexing import ScatterAttrs, ScatterNdAttrs
 from tcc.passes.graph.legalize_calls import legalize_calls
 from tcc.passes.graph.legalize_calls.scatter import first_form
 from tcc.passes.pipeline import GraphSettings, lower, run_pipeline
-from tcc.passes.place import Plan
+from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import FULL
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.closeness import assert_within
 from tests.lib.oracle.program.evaluate import evaluate_program
@@ -45,7 +45,7 @@ def scatter_graph(name: str, operands: Sequence[Array], reduction: str, axis: in
 
 def lowered(graph: Graph) -> Lowered:
     made = run_pipeline(graph, 2, Trace(), settings=GraphSettings(cheapest=first_form))
-    return lower(made, Plan(BlockPlanner(), arena_planner(), FULL), Trace())
+    return lower(made, LoweringContext(BlockChooser(), arena_planner(), FULL), Trace())
 
 
 def results_of(graph: Graph, operands: Sequence[Array]) -> tuple[Array, Array]:

@@ -14,7 +14,7 @@ from tcc.passes.derive.derive import derive
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.tile.cpu.alias_scratch import overlaid
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.cpu.scratch import resident_values
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.cpu.core import CoreModel
@@ -39,7 +39,7 @@ def transformed(channels: int, filters: int, case: Conv = LARGE) -> Graph:
 
 
 def bound_of(graph: Graph) -> Bound:
-    program, table, _ = lower_program(place_graph(graph), CorePlanner(WIDE), lower_node)
+    program, table, _ = lower_program(place_graph(graph), CoreChooser(WIDE), lower_node)
     assert program.body
     return max(table.bounds, key=lambda b: sum(as_int(x.sizes[0]) or 0 for x in b.kernel.locals))
 

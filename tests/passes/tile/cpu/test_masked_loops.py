@@ -15,7 +15,7 @@ from tcc.ir.expr import Expr, extent
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, evaluate, symbol
 from tcc.ir.op import Array
-from tcc.ir.tile import If, Loop, Stmt, TileKernel
+from tcc.ir.tile import If, Stmt, TileKernel, TileLoop
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import F32, I64
@@ -104,10 +104,12 @@ def blocks_run(kernel: TileKernel, block: int, keys: int) -> dict[tuple[int, ...
                 taken = evaluate(node.lhs, at) < evaluate(node.rhs, at)
                 inner = node.then if taken else node.otherwise
                 # The rest of the loop has no counter: it is the body of its conditions.
-                if taken and any(isinstance(n, Loop) for n in inner) and node is not body[0]:
+                if taken and any(isinstance(n, TileLoop) for n in inner) and node is not body[0]:
                     found.add(keys // block)
                 visit(inner, at, found)
-            elif isinstance(node, Loop) and node.step == block and extent(node.var).const == keys:
+            elif (
+                isinstance(node, TileLoop) and node.step == block and extent(node.var).const == keys
+            ):
                 start, stop = (int(evaluate(i, at)) for i in (node.start, node.stop))
                 found.update(range(start // block, stop // block))
 

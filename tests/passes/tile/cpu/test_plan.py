@@ -14,7 +14,7 @@ from tcc.ir.tile.text import kernel_text
 from tcc.ops.algebra.contract import GemmAttrs
 from tcc.passes.fuse.structure import build_group
 from tcc.passes.tile.cpu import plan as plan_kernels
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import PlannedKernel
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.cost import Pricer
@@ -32,7 +32,7 @@ MACHINE = machine_for(parse_target("cpu", "x86-64-v4", lambda: None).profile)
 
 
 def plans(graph: Graph) -> list[PlannedKernel]:
-    placed, plain = place_graph(graph, model=planner()), CorePlanner(CoreModel(16, 32))
+    placed, plain = place_graph(graph, model=planner()), CoreChooser(CoreModel(16, 32))
     kernels = [s.kernel for s in placed.steps if s.kernel is not None]
     return [plain.plan(k, placed.layouts, graph.constants) for k in kernels]
 
@@ -172,7 +172,7 @@ def test_units_of_open_rows_are_worth_a_thread_as_those_of_known_rows_are(depth:
         (plan,) = plans(m.finish(m.op("matmul", m.input("x", rows, depth), m.weight(depth, 16))))
         assert isinstance(plan.bound.schedule, Schedule)
         elements = plan.bound.schedule.unit(plan.bound.group.common[0].name)
-        units = as_int(CorePlanner(CoreModel(16, 32)).least_units(plan.bound) or const(1))
+        units = as_int(CoreChooser(CoreModel(16, 32)).least_units(plan.bound) or const(1))
         assert units is not None
         return units * elements  # rows that are worth a thread
 
@@ -190,7 +190,7 @@ def test_no_group_is_built_twice_for_one_kernel(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(plan_kernels, "build_group", counted)
     graph = product(2048, 1000)
-    placed, planner = place_graph(graph), CorePlanner(CoreModel(16, 32), Pricer(MACHINE))
+    placed, planner = place_graph(graph), CoreChooser(CoreModel(16, 32), Pricer(MACHINE))
     (kernel,) = [s.kernel for s in placed.steps if s.kernel is not None]
     planner.plan(kernel, placed.layouts, graph.constants)
     assert planner.priced >= 6

@@ -8,15 +8,15 @@ from itertools import product
 import pytest
 from tcc.ir.graph import GraphBuilder
 from tcc.ir.index import as_int, const, evaluate, free_vars, iterator
-from tcc.ir.tile import Loop, MemorySpace, Prefetch, Stmt, Store, TileKernel
+from tcc.ir.tile import MemorySpace, Prefetch, Stmt, Store, TileKernel, TileLoop
 from tcc.ir.types import F32, tensor
 from tcc.ops import OPS
 from tcc.ops.shapes import AxisAttrs
-from tcc.passes.derive.bilinear.tiled_conv import Axis, Conv, output_transform, points
+from tcc.passes.derive.bilinear.tiled_conv import Conv, ConvAxis, output_transform, points
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
 from tcc.passes.quantize.precision import Precision
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.cpu.prefetch import _position, _streams, _turns
 from tcc.passes.tile.cpu.ranges import BlockRange, TileRange
 from tcc.schedule.cpu.core import CoreModel
@@ -62,7 +62,7 @@ def hints(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[Prefetch | int
     """What a unit asks for, in order: each hint and the element it names."""
     for stmt in stmts:
         match stmt:
-            case Loop(var, start, stop, step):
+            case TileLoop(var, start, stop, step):
                 for at in range(evaluate(start, env), evaluate(stop, env), step):
                     yield from hints(stmt.body, {**env, var.name: at})
             case Prefetch():
@@ -75,8 +75,8 @@ def weighted(bits: int, depth: int) -> TileKernel:
     m = Model("weighted")
     graph = m.finish(m.op("matmul", m.input("x", 1, depth), m.weight(depth, 256)))
     precision, core = Precision(bits=bits), CoreModel(16, 32, l2=1 << 16)
-    placed = place_graph(graph, precision, model=CorePlanner(core))
-    _, table, _ = lower_program(placed, CorePlanner(core), lower_node, precision)
+    placed = place_graph(graph, precision, model=CoreChooser(core))
+    _, table, _ = lower_program(placed, CoreChooser(core), lower_node, precision)
     (bound,) = table.bounds
     return bound.kernel
 
@@ -88,8 +88,8 @@ def test_a_unit_asks_for_every_line_of_the_next_row_once(op: str, columns: int) 
     m = Model(op)
     graph = m.finish(m.op(op, m.input("x", 16, columns), attrs=AxisAttrs(1)))
     core = CoreModel(16, 32, l2=1 << 20)
-    placed = place_graph(graph, model=CorePlanner(core))
-    _, table, _ = lower_program(placed, CorePlanner(core), lower_node)
+    placed = place_graph(graph, model=CoreChooser(core))
+    _, table, _ = lower_program(placed, CoreChooser(core), lower_node)
     (bound,) = table.bounds
     found = list(hints(bound.kernel.body, {bound.kernel.axes[0].name: 3}))
     asked = sorted(at for at in found[1::2] if isinstance(at, int))
@@ -135,7 +135,7 @@ def test_blocks_of_rows_in_two_loops_come_one_after_the_other(outer: int, inner:
 def gathered(channels: int) -> TileKernel:
     """Tiles of 4 x 4 results from their 36 products: 3 x 5 of them, of so many channels."""
     b = GraphBuilder("gathered")
-    axes = tuple(Axis(3, const(n), const(1), 1, 1, 1, None) for n in (12, 20))
+    axes = tuple(ConvAxis(3, const(n), const(1), 1, 1, 1, None) for n in (12, 20))
     m = b.input("m", tensor(F32, points(F4), 1, 1, 1, 3, 5, channels))
     expr = output_transform(Conv(const(1), channels, channels, 1, axes), F4, m.type, None)
     (y,) = b.add(OPS["expression"], [m, None], OPS["expression"].attrs(expr))
@@ -150,7 +150,7 @@ def written(stmts: Iterable[Stmt], env: dict[str, int]) -> Iterator[tuple[bool, 
     the former are marked."""
     for stmt in stmts:
         match stmt:
-            case Loop(var, start, stop, step):
+            case TileLoop(var, start, stop, step):
                 for at in range(evaluate(start, env), evaluate(stop, env), step):
                     yield from written(stmt.body, {**env, var.name: at})
             case Prefetch():

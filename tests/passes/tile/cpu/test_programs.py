@@ -22,7 +22,7 @@ from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
-from tcc.passes.tile.cpu.plan import CorePlanner
+from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.schedule.cpu.core import CoreModel
 
 from tests.lib.oracle.program.evaluate import evaluate_program
@@ -38,7 +38,7 @@ SIZES = (1, 4, 5, 9)
 def lowered(graph: Graph, core: CoreModel) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its kernels, and its weight section."""
     program, table, weights = lower_program(
-        compacted(place_graph(graph)), CorePlanner(core), lower_node
+        compacted(place_graph(graph)), CoreChooser(core), lower_node
     )
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))
     program, kernels = update_in_place(replace(program, kernels=names), table.bounds)

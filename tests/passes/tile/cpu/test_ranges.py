@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 from tcc.ir.index import as_int, evaluate, iterator, symbol, var_of
-from tcc.ir.tile import If, Loop, Prefetch, Stmt
+from tcc.ir.tile import If, Prefetch, Stmt, TileLoop
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.text import kernel_text
 from tcc.ir.tile.verify import verify_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.cpu.ranges import Rung, ladder, last_part
-from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors, even
+from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors, even
 
 from tests.passes.fuse.models import Model
 from tests.schedule.cpu.test_choose import only
@@ -34,7 +34,7 @@ def test_rungs_cover_each_element_once(block: int) -> None:
 @pytest.mark.parametrize(("block", "lanes"), [(64, 16), (48, 16), (16, 16), (256, 16), (8, 4)])
 def test_vectors_cover_each_element_once(block: int, lanes: int, masked: bool) -> None:
     """Less than a vector lies behind the end, and there are no more vectors than hold all."""
-    rungs = ladder(symbol("n", 0), block, Vectors(lanes, masked))
+    rungs = ladder(symbol("n", 0), block, TailVectors(lanes, masked))
     for count in range(2 * block + 2):
         covered = _covered(rungs, count)
         end = -(-count // lanes) * lanes if masked else count
@@ -100,7 +100,7 @@ def branches(body: tuple[Stmt, ...]) -> int:
         + branches(s.otherwise)
         if isinstance(s, If)
         else branches(s.body)
-        if isinstance(s, Loop)
+        if isinstance(s, TileLoop)
         else 0
         for s in body
     )

@@ -20,7 +20,7 @@ from tcc.passes.tile.cpu.lower import lower
 from tcc.schedule.cpu.along import loops_along
 from tcc.schedule.cpu.choose import choose
 from tcc.schedule.cpu.core import CoreModel
-from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors
+from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors
 from tcc.schedule.limits import TYPICAL_LIMITS, FusionLimits
 from tcc.schedule.nest import contraction_factors
 
@@ -112,7 +112,7 @@ def _nest(rng: np.random.Generator, group: TileGroup, numbers: list[int]) -> Nes
     if not lanes or which % 4 == 0:
         return nest
     rows = next((name for name in iters if name != vector), None)
-    return replace(nest, vectors=Vectors(lanes[which % len(lanes)], which % 4 != 1, rows))
+    return replace(nest, vectors=TailVectors(lanes[which % len(lanes)], which % 4 != 1, rows))
 
 
 @dataclass(frozen=True)

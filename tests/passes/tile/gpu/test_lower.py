@@ -10,7 +10,7 @@ from tcc.ir.graph import Graph, Value
 from tcc.ir.graph.evaluate import evaluate_graph
 from tcc.ir.index import as_int, const, evaluate, symbol
 from tcc.ir.op import Array
-from tcc.ir.tile import Block, Contract, Load, Loop, Reduce, Relayout, Store
+from tcc.ir.tile import Block, Contract, Load, Reduce, Relayout, Store, TileLoop
 from tcc.ir.types import BOOL
 from tcc.ops.algebra.activation import GeluAttrs
 from tcc.ops.algebra.movement import ExpandAttrs
@@ -23,7 +23,7 @@ from tcc.passes.fuse.partition import partition
 from tcc.passes.fuse.split import split
 from tcc.passes.tile.gpu.legality import is_gpu_kernel
 from tcc.passes.tile.gpu.lower import NotBlocks, blocks_fit, lower_blocks
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 from tcc.schedule.gpu.schedule import TYPICAL_DEVICE, BlockSchedule
 
 from tests.ops.test_matrix import CASES
@@ -225,20 +225,20 @@ def test_a_row_is_loaded_once_for_all_stages() -> None:
     made, _ = built(rows())
     loads = [s for s in statements(made.kernel.body) if isinstance(s, Load)]
     assert len(loads) == 1
-    assert not any(isinstance(s, Loop) for s in made.kernel.body)
+    assert not any(isinstance(s, TileLoop) for s in made.kernel.body)
     assert sum(isinstance(s, Reduce) for s in made.kernel.body) == 2
 
 
 def test_rows_longer_than_a_block_are_walked() -> None:
     made, _ = built(long_rows())
-    loops = [s for s in made.kernel.body if isinstance(s, Loop)]
+    loops = [s for s in made.kernel.body if isinstance(s, TileLoop)]
     assert loops
     assert max(len(b.shape) and max(b.shape) for b in blocks(made)) <= 1 << 13
 
 
 def test_attention_is_one_loop_over_keys() -> None:
     made, _ = built(attention())
-    (loop,) = [s for s in made.kernel.body if isinstance(s, Loop)]
+    (loop,) = [s for s in made.kernel.body if isinstance(s, TileLoop)]
     dots = [s for s in statements(loop.body) if isinstance(s, Contract)]
     assert len(dots) == 2
     assert len(loop.carried) == 3  # maxima, totals and mixed values
@@ -310,7 +310,7 @@ def test_parallel_axes_have_to_be_the_shared_loops() -> None:
 
 
 def groups_of(graph: Graph) -> list[list[str]]:
-    found = partition(graph, BlockPlanner(TYPICAL_DEVICE))
+    found = partition(graph, BlockChooser(TYPICAL_DEVICE))
     return [[n.op.name for n in g.members] for g in found]
 
 

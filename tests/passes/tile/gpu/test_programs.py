@@ -17,7 +17,7 @@ from tcc.passes.memory.in_place import update_in_place
 from tcc.passes.memory.plan_arena import plan_arena
 from tcc.passes.program.lower_graph import lower_program
 from tcc.passes.program.lower_node import lower_node
-from tcc.passes.tile.gpu.plan import BlockPlanner
+from tcc.passes.tile.gpu.plan import BlockChooser
 
 from tests.passes.fuse.models import MODELS
 from tests.passes.placing import place_graph
@@ -26,7 +26,7 @@ from tests.passes.tile.cpu.test_programs import SIZES, Array, check, symbols
 
 def lowered(graph: Graph) -> tuple[Program, list[TileKernel], Array]:
     """The planned program of `graph`, its block kernels, and its weight section."""
-    planner = BlockPlanner()
+    planner = BlockChooser()
     placed = place_graph(graph, model=planner)
     program, table, weights = lower_program(placed, planner, lower_node)
     names = tuple(f"kernel{n}" for n in range(len(table.bounds)))

@@ -10,7 +10,7 @@ from tcc.ir.expr import Expr, ExprBuilder, extent
 from tcc.ir.expr.scalar import Scalar, apply, index_value, literal
 from tcc.ir.index import Index, IndexLike, evaluate, symbol
 from tcc.ir.op import Array
-from tcc.ir.tile import Loop, TileKernel
+from tcc.ir.tile import TileKernel, TileLoop
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
 from tcc.ir.types import F32, I64, tensor
@@ -125,7 +125,7 @@ def arrays(heads: int, rows: int, keys: int, share: int = 1) -> tuple[Array, Arr
 
 def trips(kernel: TileKernel, sizes: dict[str, int]) -> dict[tuple[int, ...], range]:
     """The steps of the only loop, by unit."""
-    (loop,) = [s for s in kernel.body if isinstance(s, Loop)]
+    (loop,) = [s for s in kernel.body if isinstance(s, TileLoop)]
     counts = [int(evaluate(extent(a), sizes)) for a in kernel.axes]
     found = {}
     for unit in np.ndindex(*counts):

@@ -10,7 +10,7 @@ import numpy as np
 from tcc.ir.expr import Expr, extent
 from tcc.ir.index import Var, evaluate
 from tcc.ir.layout import row_major
-from tcc.ir.tile import Loop, Stmt, TileKernel
+from tcc.ir.tile import Stmt, TileKernel, TileLoop
 from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.tile.verify_gpu import verify_blocks
@@ -100,7 +100,7 @@ def _steps(body: Sequence[Stmt], values: Mapping[str, int]) -> int:
     total = 0
     for node in body:
         trips = 1
-        if isinstance(node, Loop):
+        if isinstance(node, TileLoop):
             trips = int(evaluate(node.stop, values)) * _steps(
                 node.body, {**values, node.var.name: 0}
             )
@@ -113,7 +113,7 @@ def statements(body: Sequence[Stmt]) -> list[Stmt]:
     found: list[Stmt] = []
     for node in body:
         found.append(node)
-        if isinstance(node, Loop):
+        if isinstance(node, TileLoop):
             found += statements(node.body)
     return found
 
