@@ -19,12 +19,12 @@ from tcc.schedule.alternatives import (
 )
 from tcc.schedule.choice_text import read_data, text_of
 from tcc.schedule.cpu.core import Knobs
-from tcc.schedule.cpu.schedule import Nest, Schedule, Vectors
+from tcc.schedule.cpu.schedule import Nest, Schedule, TailVectors
 from tcc.schedule.gpu.schedule import BlockSchedule
 from tcc.schedule.limits import Form
 from tcc.schedule.margins import MARGINS, NO_MARGIN, Margin
 
-CLASSES = (Knobs, Nest, Schedule, Vectors, BlockSchedule, Form)
+CLASSES = (Knobs, Nest, Schedule, TailVectors, BlockSchedule, Form)
 
 
 def priced(*prices: float) -> list[Alternative[int]]:
@@ -119,7 +119,7 @@ def test_digests_depend_on_the_text_alone() -> None:
             Schedule(
                 (("i0", 6),),
                 ("i0", "i1"),
-                (Nest((0, 1), ("i2",), (("i1", 16),), "i1", vectors=Vectors(16, True)),),
+                (Nest((0, 1), ("i2",), (("i1", 16),), "i1", vectors=TailVectors(16, True)),),
                 stream_block=64,
                 skips=True,
             ),
@@ -151,7 +151,7 @@ def test_an_expression_has_no_text_of_data() -> None:
         "Knobs(panel=4, panel=4)",
         "Knobs(size=4)",
         "Pricer(4)",
-        "Vectors()",
+        "TailVectors()",
         "__import__(os)",
         "(" * 100_000,
         "(" * 40 + ")" * 40,
