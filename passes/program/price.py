@@ -9,7 +9,7 @@ from tcc.ir.graph import Graph, GraphBuilder, Handle, Node, Value
 from tcc.ir.types import TensorType
 from tcc.passes.choose.content import site
 from tcc.passes.layout.assign import Kernel
-from tcc.passes.place import place_graph
+from tcc.passes.place import LoweringContext, place_graph
 from tcc.passes.tile.plan import KernelChooser, KernelKey, kernel_key
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds
 from tcc.schedule.open_sizes import Times
