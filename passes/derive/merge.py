@@ -33,7 +33,7 @@ from tcc.passes.choose.content import site as choice_site
 from tcc.passes.derive.prices import site_graph, stand_ins
 from tcc.passes.derive.sites import SiteScope, scopes
 from tcc.passes.fuse.compose import node_expr
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import priced_kernels, unread
 from tcc.passes.tile.plan import KernelChooser

@@ -15,7 +15,8 @@ from tcc.ir.expr import Expr
 from tcc.ir.graph import Graph, Value, Values, captures
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose
-from tcc.passes.fuse.partition import Group, NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
+from tcc.passes.fuse.partition import Group
 from tcc.schedule.alternatives import NO_TIME, Alternative
 from tcc.schedule.backend import KernelModel
 

@@ -25,15 +25,13 @@ A concatenation that has a `Join` is a group of its own that nothing joins.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import cache
 from itertools import chain
 from typing import TypeAlias
 
-from tcc.frozen import frozen
-from tcc.ir.expr import Expr, Stage, reads
-from tcc.ir.expr.scalar import Read, walk
-from tcc.ir.graph import Graph, Node, Value, Values, uses
+from tcc.ir.expr import Expr, reads
+from tcc.ir.expr.scalar import Read
+from tcc.ir.graph import Graph, Node, Value, Values
 from tcc.ir.index import Var, free_vars, nonnegative
 from tcc.ir.index.names import is_long
 from tcc.ir.op import Trait
@@ -42,40 +40,22 @@ from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import element_count
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.combine import chooses_matrices, combines_once
-from tcc.passes.fuse.compose import compose, is_contraction, node_expr
+from tcc.passes.fuse.compose import compose, node_expr
 from tcc.passes.fuse.concat_in_place import Join, find_joins
+from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
 from tcc.passes.fuse.structure import build_group, row_major_storage
 from tcc.schedule.alternatives import NO_TIME, Alternative, Seconds, Site, higher, lower
 from tcc.schedule.backend import KernelModel
-from tcc.schedule.nest import costly, weight
 
 # The most nodes of a kernel. It bounds the effort of a join, which reads all nodes of the group; no
 # group of the models has half as many.
 _MOST = 64
 
 
-class NodeKind(Enum):
-    """The role of a node in the partition."""
-
-    OPAQUE = "opaque"  # no expression: calls, control flow
-    MAP = "map"  # an index map: each result element is an operand element, or a number of its place
-    POINTWISE = "pointwise"
-    REDUCTION = "reduction"
-    CONTRACTION = "contraction"
-
-
 # The nodes that join a group together, the node in question first; None for no join.
 _Way: TypeAlias = "list[Node] | None"
 # The kinds of nodes that reduce.
 _ANCHORS = (NodeKind.REDUCTION, NodeKind.CONTRACTION)
-
-
-@frozen
-class Traits:
-    """The kind of a node, and its operations per element outside reductions."""
-
-    kind: NodeKind
-    weight: int
 
 
 @dataclass(slots=True, eq=False)
@@ -592,37 +572,3 @@ class _Partition:
 
     def _is_anchor(self, node: Node) -> bool:
         return self.traits[node].kind in _ANCHORS
-
-
-def seen_by_others(graph: Graph) -> set[Value]:
-    """Returns the values that other users than kernels access: the caller, bodies, calls and
-    states.
-
-    These users fix the values' types and their storage, which is row-major.
-    """
-    visible = {*graph.inputs, *graph.outputs}
-    visible.update(v for pair in graph.aliases for v in pair)
-    for node in graph.nodes:
-        if classify(node).kind is NodeKind.OPAQUE:
-            visible.update((*uses(node), *node.outputs))
-    return visible
-
-
-def classify(node: Node) -> Traits:
-    """Returns the traits of a node, from its expression."""
-    expr = node_expr(node)
-    if expr is None or not node.outputs:
-        return Traits(NodeKind.OPAQUE, 0)
-    if any(is_contraction(s) for s in expr.stages):
-        return Traits(NodeKind.CONTRACTION, 0)
-    if any(s.monoid is not None for s in expr.stages):
-        return Traits(NodeKind.REDUCTION, 0)
-    if all(_is_map(s) for s in expr.stages):
-        return Traits(NodeKind.MAP, 0)
-    return Traits(NodeKind.POINTWISE, max(map(weight, expr.stages)))
-
-
-def _is_map(stage: Stage) -> bool:
-    if not reads(stage):
-        return not any(map(costly, walk(*stage.body)))
-    return all(isinstance(s, Read) and s.fill is None and not s.indirect for s in stage.body)

@@ -65,7 +65,7 @@ from tcc.ops.shapes import replaced
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.compose import compose, drop_unused, node_expr
 from tcc.passes.fuse.concat_in_place import find_joins
-from tcc.passes.fuse.partition import seen_by_others
+from tcc.passes.fuse.node_kinds import seen_by_others
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.index_forms import Ends, IndexForm, condition_form, index_form
 from tcc.schedule.alternatives import Alternative

@@ -44,7 +44,8 @@ from tcc.ops.shapes import Shape, replaced
 from tcc.passes.fuse.compose import compose
 from tcc.passes.fuse.concat_in_place import ConcatPart, Join
 from tcc.passes.fuse.guards import Guards, split_guards
-from tcc.passes.fuse.partition import Group, NodeKind, classify, partition, seen_by_others
+from tcc.passes.fuse.node_kinds import NodeKind, classify, seen_by_others
+from tcc.passes.fuse.partition import Group, partition
 from tcc.passes.fuse.split import split
 from tcc.passes.layout.pad_planes import crowded
 from tcc.passes.layout.weights import Rounded

@@ -42,7 +42,7 @@ from tcc.passes.derive.bilinear.tiled_conv import (
 )
 from tcc.passes.derive.candidate import Arrays, Candidate, SearchResult, price_factor
 from tcc.passes.derive.sites import Site, SiteScope
-from tcc.passes.fuse.partition import NodeKind, classify
+from tcc.passes.fuse.node_kinds import NodeKind, classify
 from tcc.passes.graph.emit import express
 from tcc.passes.program.price import unread
 from tcc.schedule.alternatives import IMPOSSIBLE, Seconds, cheapest_first, saves
