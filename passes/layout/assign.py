@@ -239,9 +239,8 @@ def _pieces(group: Group, results: Values, model: KernelModel) -> Iterator[Kerne
     """Yields the kernels of a group."""
     expr, operands = compose(group.members, results, model.limits)
     is_legal = None if model.scratch else partial(_is_legal, model)
-    pieces = split(
-        expr, operands, results, is_legal, model.limits, partial(_seconds, model), model.ledger
-    )
+    seconds = partial(_seconds, model)
+    pieces = split(expr, operands, results, is_legal, model.limits, seconds, model.ledger)
     for piece in pieces:
         yield Kernel(piece.expr, piece.operands, piece.results, _location(group))
 

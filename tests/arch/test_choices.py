@@ -18,8 +18,6 @@ OTHERS = {
     "backends/gpu/tuning.py": 3,  # spills and registers
     "backends/workers.py": 1,  # time limits
     "compiler/schedule/gpu/cost.py": 1,  # makes a price
-    "passes/tile/gpu/legality.py": 1,  # a kernel that fits no processor
-    "passes/layout/choose.py": 1,  # makes a price with its margin
     "passes/tile/gpu/split_k.py": 1,  # the number of tiles
 }
 # Rooms of passes that import each other.
