@@ -1,4 +1,5 @@
-"""The environment of compilers: variables that decide where files are, not what the output is."""
+"""The environment of compilers: variables that say where files are, but do not change the
+output."""
 
 import os
 
@@ -12,8 +13,8 @@ _FIXED = "LC_ALL=C SOURCE_DATE_EPOCH=0 PYTHONHASHSEED=0 TRITON_DISABLE_LINE_INFO
 def compiler_environment() -> dict[str, str]:
     """Returns the variables for LLVM, Triton, compilers and linkers.
 
-    They read scores of variables.  Only these few reach them, so that equal inputs give equal
-    bytes.
+    These programs read many variables. Only the few returned here reach them, so that equal inputs
+    give equal bytes.
     """
     variables = {name: os.environ[name] for name in _NAMES.split() if name in os.environ}
     return variables | dict(entry.split("=") for entry in _FIXED.split())

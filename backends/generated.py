@@ -1,4 +1,4 @@
-"""The output of code generation for any target, which is the input of the linker."""
+"""The output of code generation for any target; the linker reads it."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from tcc.frozen import frozen
 class Generated:
     """The code of a program's kernels.
 
-    `objects` are ELF files for the host's processor and `scratch` the bytes that a thread needs for
-    them; `gpu` has the kernels instead if they run on GPUs.  `listings` has a text for people for
-    each kernel.  `facts` are the manifest's entries about the machine and the kernels.
+    `objects` are ELF files for the CPU, and `scratch` is the number of bytes that a thread needs to
+    run them. If the kernels run on GPUs, `gpu` has them instead. `listings` has a text for people
+    for each kernel. `facts` are the manifest's entries about the machine and the kernels.
     """
 
     objects: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""Keeps worker processes between two compiles."""
+"""Keeps worker processes alive between two compiles."""
 
 import atexit
 import os
@@ -12,9 +12,9 @@ _Key: TypeAlias = tuple[object, ...]
 
 
 class Resting:
-    """Keeps pools of finished compiles for some seconds, for compiles with the same key.
+    """Keeps the pools of finished compiles for some seconds, for compiles with the same key.
 
-    Starting processes takes a part of a second, or more.
+    Starting processes takes a considerable part of a second, or more.
     """
 
     def __init__(self, seconds: float = _SECONDS) -> None:
@@ -22,12 +22,15 @@ class Resting:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all pools without ending them."""
+        """Forgets all pools without ending their processes."""
         self._lock = threading.Lock()
         self._held: dict[_Key, tuple[WorkerPool, threading.Timer]] = {}
 
     def leave(self, key: _Key, pool: WorkerPool) -> None:
-        """Keeps a pool for some seconds, in place of another; ends a pool that cannot go on."""
+        """Keeps a pool for some seconds and drops any other pool with this key.
+
+        A pool that cannot serve another compile is ended.
+        """
         if not pool.forget():
             pool.abandon()
             return
@@ -41,7 +44,7 @@ class Resting:
             other.abandon()
 
     def take(self, key: _Key) -> WorkerPool | None:
-        """Returns the pool that was left under an equal key, if its processes still run; else
+        """Returns the pool that was left under an equal key if its processes still run, else
         None."""
         with self._lock:
             pool = self._pop(key)
@@ -67,7 +70,7 @@ class Resting:
     def _end(self, key: _Key, pool: WorkerPool) -> None:
         with self._lock:
             current, clock = self._held.get(key, (None, None))
-            # A timer that is cancelled while it fires finds another pool under its key, or none.
+            # A timer that is cancelled while it fires finds another pool, or none, under its key.
             if current is not pool or clock is not threading.current_thread():
                 return
             del self._held[key]
@@ -76,5 +79,5 @@ class Resting:
 
 RESTING = Resting()
 atexit.register(RESTING.end)
-# A forked child has no threads to drive the processes, which stay with the parent.
+# A forked child lacks the threads that serve the processes, so these stay with the parent.
 os.register_at_fork(after_in_child=RESTING.reset)

@@ -1,8 +1,8 @@
 """Worker processes for code generation.
 
-A fatal error of LLVM or Triton ends the worker and no other process.  A worker ends with the
-process that started it, whatever it is doing.  A worker reads requests from its standard input and
-answers on its standard output; both are pickled and preceded by their length.
+A fatal error of LLVM or Triton ends the worker process and no other. A worker ends when the process
+that started it ends, whatever the worker is doing. A worker reads requests from its standard input
+and answers on its standard output. Both are pickled, with their length in front.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from tcc.frozen import frozen
 from tcc.memory import HELPERS
 
 _LENGTH = struct.Struct("<Q")
-_LEAST_BYTES = 64 << 20  # the libraries do not load in less
+_LEAST_BYTES = 64 << 20  # with less memory, the libraries cannot be loaded
 _MOST_SERVED = 1000  # requests that a pool answers before it must end
-_SECONDS = 0.1  # of one wait for an answer
+_SECONDS = 0.1  # the longest wait for an answer before checking for signals again
 
 
 def send(stream: BinaryIO, message: Any) -> None:
-    """Writes one message."""
+    """Writes a message to the stream."""
     data = pickle.dumps(message, protocol=5)
     stream.write(_LENGTH.pack(len(data)))
     stream.write(data)
@@ -41,7 +41,7 @@ def send(stream: BinaryIO, message: Any) -> None:
 
 
 def receive(stream: BinaryIO) -> Any:
-    """Reads one message; raises EOFError if the other process has ended."""
+    """Reads a message from the stream; raises EOFError if the other process has ended."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         raise EOFError("the other process has ended")
@@ -53,9 +53,9 @@ def receive(stream: BinaryIO) -> Any:
 
 
 def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
-    """Answers requests, in a worker, by `handle`'s (result, error) until its input ends.
+    """Answers requests in a worker until its input ends.
 
-    Output of libraries goes to the standard error.
+    `handle` returns the pair (result, error). Output of libraries goes to the standard error.
     """
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -70,7 +70,7 @@ def serve(handle: Callable[[Any], tuple[Any, str]]) -> None:
 class WorkerFailedError(Exception):
     """Request `number` failed or killed its worker.
 
-    `why` is the reason, `over` the error of the budget that was too small, if one was.
+    `why` is the reason. `over` is the error of the budget that was too small, or None.
     """
 
     def __init__(self, number: int, why: str | UserError) -> None:
@@ -80,7 +80,10 @@ class WorkerFailedError(Exception):
 
 
 def write_error_file(text: str, name: str) -> str:
-    """Writes `text` to a new file and returns its path; an error names it, so it is not removed."""
+    """Writes `text` to a new file and returns its path.
+
+    The file is not removed, because an error message names it.
+    """
     handle, path = tempfile.mkstemp(f"-{name}", "tcc-kernel-", text=True)
     with open(handle, "w") as file:
         file.write(text)
@@ -90,7 +93,7 @@ def write_error_file(text: str, name: str) -> str:
 class WorkerPool:
     """Processes that run `main` of the module `module`; a thread passes each process its requests.
 
-    A process ends if it exceeds the memory, or the time for a request, of `budgets`.
+    A process is ended if it exceeds the memory, or the time for a request, of `budgets`.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class WorkerPool:
         """
         with self._change:
             while not self._change.wait_for(lambda: self._settled(numbers), _SECONDS):
-                pass  # an unlimited wait could not be interrupted
+                pass  # a wait without limit could not be interrupted
             for number in sorted(self._failures):
                 raise WorkerFailedError(number, self._failures[number])
             return [self._answers[n] for n in numbers]
@@ -146,8 +149,8 @@ class WorkerPool:
     def forget(self) -> bool:
         """Drops all requests and answers, so that the processes can serve another compile.
 
-        Returns False if the pool must end: a request failed or has no answer yet, a process has
-        ended, or the number of requests was so large that memory which LLVM retains matters.
+        Returns False if the pool must end. This is so if a request failed or has no answer yet, or
+        if a process has ended. It is also so after many requests, because LLVM retains memory.
         """
         with self._change:
             self._served += len(self._requests)
@@ -157,12 +160,13 @@ class WorkerPool:
             self._answers.clear()
             self._next = 0
             for worker in self._workers:
-                worker.complaints.seek(0)  # the process shares the position of this file
+                worker.complaints.seek(0)  # the process writes at the same file position
                 worker.complaints.truncate()
             return all(worker.process.poll() is None for worker in self._workers)
 
     def abandon(self) -> None:
-        """Ends the processes, whatever they are doing; requests not yet begun are dropped."""
+        """Ends the processes, whatever they are doing, and drops the requests that have not
+        started."""
         with self._change:
             self._next = len(self._requests)
             for worker in self._workers:
@@ -176,7 +180,8 @@ class WorkerPool:
         with self._change:
             while self._next == len(self._requests) and not self._done:
                 self._change.wait()
-            # After a failure no request begins: the first failing one by number is already running.
+            # After a failure no further request starts. The failed request with the lowest number
+            # has already started, because requests start in order.
             if self._next == len(self._requests) or self._failures:
                 return None
             self._next += 1
@@ -189,7 +194,7 @@ class WorkerPool:
                 self._workers.append(worker)
                 self._serve(worker)
         except OSError as error:
-            # the process did not start; errors of a running process are handled by _ask
+            # The process could not be started. Errors of a running process are handled by `_ask`.
             if (work := self._take()) is not None:
                 self._note(work[0], None, f"no compiler process can be started: {error}")
 
@@ -198,7 +203,8 @@ class WorkerPool:
             number, request = work
             try:
                 answer, error = _ask(worker, request)
-            except (MemoryError, RuntimeError) as failure:  # no memory, or none for a thread
+            # there is no memory, or no thread can start
+            except (MemoryError, RuntimeError) as failure:
                 answer, error = None, out_of_memory(self._budgets, failure)
             self._note(number, answer, error)
             if error:
@@ -216,7 +222,8 @@ class WorkerPool:
 
 @frozen
 class _Worker:
-    """A process, and the file of its standard error; an unread pipe would block the process."""
+    """A process, and the file for its standard error; a pipe that nobody reads would block the
+    process."""
 
     process: subprocess.Popen[bytes]
     complaints: IO[bytes]
@@ -235,7 +242,7 @@ def _worker(module: str, budgets: Budgets) -> Iterator[_Worker]:
     )
     with tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-c", program],  # no module of the current folder
+            [sys.executable, "-P", "-c", program],  # keeps modules of the current folder out
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
@@ -259,7 +266,7 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
     clock.daemon = True
     clock.start()
     try:
-        # Popen types its pipes as IO[bytes]; they are buffered binary streams.
+        # Popen types its pipes as IO[bytes], but they are buffered binary streams.
         send(process.stdin, request)  # type: ignore[arg-type]
         answer, error = receive(process.stdout)  # type: ignore[arg-type]
     except (EOFError, OSError):
@@ -267,7 +274,7 @@ def _ask(worker: _Worker, request: Any) -> tuple[Any, str | UserError]:
         status = f"the compiler process ended: {ending(code)}"
         if timed_out.is_set():
             return None, worker.budgets.over("kernel_seconds")
-        if code == -signal.SIGKILL:  # tcc sends SIGKILL only where it waits for no answer
+        if code == -signal.SIGKILL:  # while an answer is due, tcc itself does not send SIGKILL
             return None, worker.budgets.over("bytes", why=status)
         return None, _with_budget(worker, "; ".join([status, *_last_words(worker)]), ended=True)
     finally:

@@ -31,7 +31,7 @@ def verify(form: Form) -> None:
                     verify_expr(step.kernel.expr, step.kernel.expr.params)
         case Lowered():
             for kernel in form.kernels:
-                form.verify(kernel)
+                form.planner.verify(kernel)
             if form.program.arena >= 0:  # after planning; before it kernels have no names
                 verify_program(replace(form.program, kernels=tuple(form.table.locs)))
 
@@ -67,14 +67,17 @@ def _layouts(form: Placed, kernel: Kernel) -> Iterator[str]:
 
 def tile_texts(form: Lowered) -> Iterator[str]:
     """Yields, for each kernel, its schedule and the tile program."""
-    for schedule, kernel in zip(schedule_texts(form), form.kernels, strict=True):
-        yield f"{schedule}\n{kernel_text(kernel)}"
+    rows = zip(form.table.locs, form.table.bounds, form.kernels, strict=True)
+    for loc, bound, kernel in rows:
+        yield f"// {loc}\n// {bound.schedule}\n{kernel_text(kernel)}"
 
 
 def schedule_texts(form: Lowered) -> Iterator[str]:
-    """Yields, for each kernel, its location and its schedule."""
+    """Yields, for each kernel, its location, its schedule, what limits it, and the rule that set
+    each field of the schedule."""
     for loc, bound in zip(form.table.locs, form.table.bounds, strict=True):
-        yield f"// {loc}\n// {bound.schedule}"
+        reasons = form.planner.explained(bound, form.weights.size)
+        yield "\n".join(f"// {line}" for line in (loc, bound.schedule, *reasons))
 
 
 def _groups(form: Grouped) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Build commands of the wheel (pyproject.toml, tool.setuptools.cmdclass).
 
-The compiled runtime goes into the wheel beside its sources, so that the first compile on a machine
-with the same C compiler need not build it; any other machine builds it from the sources.
+The wheel ships the compiled runtime beside its sources. So the first compile on a machine with the
+same C compiler need not build it. Any other machine builds it from the sources.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 from setuptools.command.editable_wheel import editable_wheel
 
-# Run on the files just copied: they are the package `tcc` of the wheel, whose one builder of the
-# runtime needs the standard library only.
+# This runs on the files that were just copied: they are the wheel's package `tcc`. Its builder of
+# the runtime needs only the standard library.
 _BUILD = """
 import sys
 from pathlib import Path
@@ -37,12 +37,12 @@ except ToolError as error:
 class BuildRuntime(build_py):
     """Copies the package, then compiles the C library and the arena planner into its runtime/lib.
 
-    Without a C compiler, and in an editable install, there is no library: the runtime is built
-    from its sources at first use.
+    Without a C compiler, and in an editable install, nothing is compiled here: the first use builds
+    the runtime from its sources.
     """
 
     def run(self) -> None:
-        # An earlier build in the same folder may have left modules that are gone since.
+        # An earlier build in the same folder may have left modules that no longer exist.
         shutil.rmtree(Path(self.build_lib, "tcc"), ignore_errors=True)
         super().run()
         if self.editable_mode:
@@ -56,8 +56,8 @@ class BuildRuntime(build_py):
 class PlatformWheel(bdist_wheel):
     """A wheel for this platform and any Python 3: it holds machine code but no extension module.
 
-    On a system with glibc the tag names the oldest glibc that the libraries of the wheel load with:
-    they are linked against runtime/glibc.txt.
+    On a system with glibc, the tag names the oldest glibc with which the wheel's libraries load.
+    They are linked against runtime/glibc.txt.
     """
 
     def get_tag(self) -> tuple[str, str, str]:
@@ -68,11 +68,11 @@ class PlatformWheel(bdist_wheel):
 
 
 class DevelopmentTree(editable_wheel):
-    """An editable install of build/devtree, a folder on the path of modules.
+    """An editable install of build/devtree, which adds that folder to the module path.
 
-    setuptools would add an import hook for the folder map of pyproject.toml.  Hooks come after the
-    path, where a folder `tcc` without modules, such as a clone beside a script, would be found
-    first as a namespace package.
+    For the folder map of pyproject.toml, setuptools would add an import hook. Hooks come after the
+    path. A folder `tcc` without modules, such as a clone beside a script, would be found first as a
+    namespace package.
     """
 
     def finalize_options(self) -> None:

@@ -19,7 +19,7 @@ POISON = 1
 TIMES = 2
 INVALID_ARGUMENT, CANCELLED = 1, 7
 
-# name -> DLPack code and bits, as tcc_dtype of tcc.h states them
+# Maps an element type to its DLPack code and bits, as tcc_dtype of tcc.h defines them.
 DTYPE_CODES = MappingProxyType(
     {
         "bool": (6, 8),
@@ -38,19 +38,22 @@ _NUMPY_LETTERS = {0: "i", 1: "u", 2: "f", 6: "b"}
 
 
 class CDType(Structure):
-    """tcc_dtype."""
+    """The struct tcc_dtype."""
 
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
 
 class Device(Structure):
-    """tcc_device."""
+    """The struct tcc_device."""
 
     _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
 
 
 class CTensor(Structure):
-    """tcc_tensor, which is DLTensor.  `sizes` keeps the memory of `shape` and `strides` alive."""
+    """The struct tcc_tensor, which is DLTensor.
+
+    `sizes` keeps the memory of `shape` and `strides` alive.
+    """
 
     sizes: CTensor
     _fields_ = (
@@ -65,13 +68,13 @@ class CTensor(Structure):
 
 
 class List(Structure):
-    """tcc_list."""
+    """The struct tcc_list."""
 
     _fields_ = (("count", ctypes.c_int64), ("items", POINTER(CTensor)))
 
 
 class CPort(Structure):
-    """tcc_port."""
+    """The struct tcc_port."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -92,13 +95,13 @@ POLL = CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 class Allocator(Structure):
-    """tcc_allocator."""
+    """The struct tcc_allocator."""
 
     _fields_ = (("context", ctypes.c_void_p), ("allocate", ALLOCATE))
 
 
 class CStatistics(Structure):
-    """tcc_statistics."""
+    """The struct tcc_statistics."""
 
     _fields_ = (
         ("weight_bytes", ctypes.c_uint64),
@@ -112,7 +115,7 @@ class CStatistics(Structure):
 
 
 class CMemory(Structure):
-    """tcc_memory."""
+    """The struct tcc_memory."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32),
@@ -125,7 +128,7 @@ class CMemory(Structure):
 
 
 class CTime(Structure):
-    """tcc_time."""
+    """The struct tcc_time."""
 
     _fields_ = (("count", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
 
@@ -143,7 +146,7 @@ _run = CFUNCTYPE(
 
 
 class PoolAllocator(Structure):
-    """tcc_pool_allocator."""
+    """The struct tcc_pool_allocator."""
 
     _fields_ = (
         ("context", ctypes.c_void_p),
@@ -153,7 +156,7 @@ class PoolAllocator(Structure):
 
 
 class PoolConfig(Structure):
-    """tcc_pool_config."""
+    """The struct tcc_pool_config."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32),
@@ -168,7 +171,7 @@ class PoolConfig(Structure):
 
 
 class Api(Structure):
-    """tcc_api."""
+    """The struct tcc_api."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32),
@@ -214,14 +217,14 @@ class Api(Structure):
     )
 
 
-# Every artifact has the functions before this field; later versions appended more.
+# Every artifact has the functions before this field; later versions of tcc appended functions.
 _APPENDED = Api.instance_seed.offset
 
 
 def api_of(table: Any) -> Api | None:
-    """Returns an artifact's table of functions, NULL where an older artifact lacks a function.
+    """Returns an artifact's table of functions; functions that an older artifact lacks are NULL.
 
-    Returns None for a table of another version, or one that is too short.
+    Returns None if the table has another version or is too short.
     """
     size, api = table.contents.struct_size, Api()
     if table.contents.version != API_VERSION or size < _APPENDED:
@@ -231,7 +234,7 @@ def api_of(table: Any) -> Api | None:
 
 
 def as_number(value: object, end: int) -> int | None:
-    """Returns `value` as an int; None unless it is an integer from 0 to `end` - 1."""
+    """Returns `value` as an int if it is an integer in [0, end), else None."""
     try:
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -241,11 +244,11 @@ def as_number(value: object, end: int) -> int | None:
 
 @contextmanager
 def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
-    """Sets the instance's seed for its block, unless `seed` is None."""
+    """Sets the instance's seed while the context is open, unless `seed` is None."""
     if seed is None:
         yield
         return
-    if not api.instance_unseed:  # this function came last of those that seeds need
+    if not api.instance_unseed:  # the last of the functions that seeds need
         raise RuntimeError("the artifact is older than seeds of runs: compile the model again")
     api.instance_seed(instance, seed)
     try:
@@ -255,9 +258,10 @@ def seeded(api: Api, instance: int, seed: int | None) -> Iterator[None]:
 
 
 def python_functions(library: ctypes.CDLL) -> tuple[Callable[..., Any], Callable[[int], Any]]:
-    """Returns the two callables that tcc_python_functions of src/python.c makes.
+    """Returns the two callables that the C function tcc_python_functions (src/python.c) makes.
 
-    Raises ValueError where it does not support the process's Python or NumPy.
+    The first runs an instance on plain NumPy arrays, the second makes memory for outputs. Raises
+    ValueError if it does not support the process's Python or NumPy.
     """
     entry = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_ssize_t)
     numpy = import_module("numpy._core._multiarray_umath")._ARRAY_API
@@ -276,7 +280,7 @@ def _standard_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(f"{_NUMPY_LETTERS[code]}{bits // 8}")
 
 
-# The names in ml_dtypes of the types that NumPy lacks.
+# Maps the element types that NumPy lacks to their names in ml_dtypes.
 EXTENSIONS = MappingProxyType(
     {
         "bf16": "bfloat16", "i2": "int2", "i4": "int4", "u2": "uint2", "u4": "uint4",
@@ -287,7 +291,10 @@ EXTENSIONS = MappingProxyType(
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Returns the NumPy type for elements of type `name`; see Module on types that NumPy lacks."""
+    """Returns the NumPy type for elements of type `name`.
+
+    The class Module describes the types that NumPy lacks.
+    """
     if name not in EXTENSIONS:
         return _standard_dtype(name)
     try:
@@ -297,14 +304,16 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def holds_bits(element: np.dtype[Any], name: str) -> bool:
-    """True where arrays of `element` hold bit patterns of type `name` instead of values."""
+    """True if arrays of NumPy type `element` hold bit patterns of type `name` instead of values."""
     return name in EXTENSIONS and element == plain_dtype(name) and DTYPE_CODES[name][0] > 1
 
 
 @cache
 def plain_dtype(name: str) -> np.dtype[Any]:
-    """Returns the NumPy integer type that holds elements of an extension type: integers as values,
-    floats as bit patterns."""
+    """Returns the NumPy integer type that holds elements of a type that NumPy lacks.
+
+    Integers are held as values, floats as bit patterns.
+    """
     code, bits = DTYPE_CODES[name]
     return np.dtype(f"{'i' if code == 0 else 'u'}{max(1, bits // 8)}")
 
@@ -312,9 +321,9 @@ def plain_dtype(name: str) -> np.dtype[Any]:
 def make_tensor(
     data: int, dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None
 ) -> CTensor:
-    """Returns a descriptor; `strides` count elements.
+    """Returns the descriptor of an array; `strides` count elements.
 
-    It keeps its own shape alive, not the data.
+    It keeps its own shape alive, but not the data.
     """
     sizes = _described(dtype, shape, strides)
     tensor = CTensor.from_buffer_copy(sizes)
@@ -322,7 +331,7 @@ def make_tensor(
     return tensor
 
 
-# Runs repeat their shapes, and copying a descriptor is several times quicker than making one.
+# The shapes of runs repeat, and copying a descriptor is several times faster than making one.
 @lru_cache(maxsize=1024)
 def _described(
     dtype: tuple[int, int], shape: tuple[int, ...], strides: tuple[int, ...] | None

@@ -2,9 +2,10 @@
 
     python -m tcc.runtime.arena FILE.csv --capacity 1048576 --seconds 10
 
-The file has the columns id, lower, upper and size, in any order: a buffer takes `size` bytes at
-the times lower <= t < upper.  The last line printed is `peak P bound B verdict valid|invalid`: the
-bytes of the plan, a lower bound for any plan, and the verdict of an independent check.
+The file has the columns id, lower, upper and size, in any order. A buffer occupies `size` bytes at
+the times lower <= t < upper. The last line printed is `peak P bound B verdict valid|invalid`. P is
+the size of the arena in bytes, B a lower bound for any plan, and the verdict that of an independent
+check.
 
 Exit codes: 0: a valid plan within the capacity; 1: a plan above the capacity; 2: a wrong file or
 argument; 3: the planner's library is missing; 130: interrupted.
@@ -27,13 +28,13 @@ COLUMNS = ("id", "lower", "upper", "size")
 
 
 class LivesError(ValueError):
-    """An error in a file of lives: where and why."""
+    """An error in a CSV file of buffers; the message says where and why."""
 
 
 def read_lives(file: TextIO, name: str) -> dict[str, Life]:
-    """Returns the buffers of a CSV file by id, in its order.
+    """Returns the buffers of a CSV file by their id, in the order of the file.
 
-    Raises LivesError, which names the line.
+    Raises LivesError, whose message names the line.
     """
     rows = _rows(file, name)
     _, header = next(rows, (1, []))
@@ -51,7 +52,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
             raise LivesError(f"{where}: the id {values['id']!r} is that of an earlier line")
         if upper <= lower:
             raise LivesError(f"{where}: upper {upper} is not above lower {lower}")
-        remaining -= size + 1  # the planner counts a byte of alignment
+        remaining -= size + 1  # the planner adds a byte for alignment
         if remaining < 0:
             raise LivesError(f"{where}: the sizes up to here sum to more than 2^62")
         lives[values["id"]] = Life(lower, upper, size)
@@ -59,7 +60,7 @@ def read_lives(file: TextIO, name: str) -> dict[str, Life]:
 
 
 def _rows(file: TextIO, name: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields each nonempty row with its line number, without spaces around values."""
+    """Yields each nonempty row with its line number; spaces around values are removed."""
     reader = csv.reader(file)
     try:
         for row in reader:
@@ -80,7 +81,7 @@ def _number(text: str, column: str, where: str) -> int:
 
 
 class _Progress:
-    """Ends a search after some seconds; shows its progress if stderr is a terminal."""
+    """Ends a search after some seconds, and shows its progress if stderr is a terminal."""
 
     def __init__(self, seconds: float) -> None:
         self._start = self._shown = time.monotonic()
@@ -95,13 +96,16 @@ class _Progress:
         return now - self._start < self._seconds
 
     def close(self) -> None:
-        """Removes the line of progress."""
+        """Erases the progress line."""
         if self._shown != self._start:
             print("\r\033[K", end="", file=sys.stderr)
 
 
 def write_plan(path: Path, lives: dict[str, Life], plan: ArenaPlan) -> None:
-    """Writes the lives with an added column `offset`; the file appears complete or not at all."""
+    """Writes the buffers with an additional column `offset`.
+
+    The file appears complete or not at all.
+    """
     temporary = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         with temporary.open("w", newline="", encoding="utf-8") as file:

@@ -1,6 +1,6 @@
-"""Turns the caller's arrays, of any kind, into descriptors, and results into the same kind.
+"""Turns arrays of any kind into descriptors, and results into arrays of the same kind.
 
-Arrays on GPUs are in devices.py.
+devices.py does this for arrays on GPUs.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 def view_of(value: Any, dtype: str, updated: bool) -> Given:
     """Returns the descriptor of `value` for a port of element type `dtype`.
 
-    `updated` demands memory that the run may write to.  Raises TypeError, ValueError, OverflowError
-    or BufferError for a value that is no suitable array; the runtime checks sizes and element
-    types.
+    `updated` demands memory that the run may write to. Raises TypeError, ValueError, OverflowError
+    or BufferError if the value is no suitable array. The runtime checks sizes and element types.
     """
     if _is_torch(value):
         return _view_torch(value, dtype, updated)
@@ -43,9 +42,9 @@ def view_of(value: Any, dtype: str, updated: bool) -> Given:
 
 
 def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
-    """Returns a complex array as its real and imaginary parts on a last axis of size 2.
+    """Returns a complex array as a real one; a last axis of size 2 holds real and imaginary part.
 
-    Returns `value` itself where `shape` has no such axis or `value` is not complex.
+    Returns `value` itself if `shape` has no such axis or `value` is not complex.
     """
     if tuple(shape[-1:]) != (2,) or getattr(value, "ndim", None) != len(shape) - 1:
         return value
@@ -57,9 +56,9 @@ def in_parts(value: Any, shape: Sequence[int | None]) -> Any:
 
 
 def kind_of(values: Sequence[Any]) -> Callable[[Any, str], Any]:
-    """Returns a function that turns a NumPy result into the inputs' kind of array.
+    """Returns a function that turns a NumPy result into the kind of array that the inputs are.
 
-    Where inputs are of several kinds torch wins.
+    If the inputs are of several kinds, torch has precedence.
     """
     for value in values:
         if _is_torch(value):
@@ -79,14 +78,16 @@ def _is_torch(value: Any) -> bool:
 def _from_dlpack(value: Any) -> Array:
     try:
         return np.from_dlpack(value)
-    except RuntimeError as failure:  # NumPy raises it for element types that it lacks
+    except RuntimeError as failure:  # NumPy raises it for element types that it does not know
         raise TypeError(f"NumPy cannot read the array: {failure}") from failure
 
 
 def _convert(value: Any, dtype: str) -> Array:
-    """Converts Python numbers and lists; raises ValueError for values that the type cannot hold."""
+    """Returns Python numbers or lists as an array; raises ValueError if the type cannot hold a
+    value."""
     integers = is_packed(dtype) and abi.DTYPE_CODES[dtype][0] <= 1
-    # Integers of ml_dtypes wrap silently, so plain integers are used; packing checks their range.
+    # The integers of ml_dtypes wrap silently. Plain integers do not, and packing checks their
+    # range.
     element = abi.plain_dtype(dtype) if integers else abi.numpy_dtype(dtype)
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "cUSMm":
@@ -161,7 +162,7 @@ def _view_torch(tensor: Any, dtype: str, updated: bool) -> Given:
 def _address(tensor: Any) -> int:
     try:
         return int(tensor.data_ptr())
-    except RuntimeError as failure:  # raised for the tensors of vmap and of tracing
+    except RuntimeError as failure:  # torch raises it for tensors inside vmap and tracing
         raise TypeError(f"the tensor has no memory: {failure}") from failure
 
 
@@ -182,7 +183,8 @@ def _to_torch(array: Array, dtype: str) -> Any:
     torch = sys.modules["torch"]
     if dtype == "bf16":
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    if dtype in abi.EXTENSIONS:  # packed integers become bytes: torch cannot compute with others
+    # packed integers become bytes, because torch cannot compute with any other form
+    if dtype in abi.EXTENSIONS:
         codes = torch.from_numpy(array.view(abi.plain_dtype(dtype)))
         name = f"torch.{abi.EXTENSIONS[dtype]}"
         return codes.view(getattr(torch, name[6:])) if name in _TORCH_CODES else codes

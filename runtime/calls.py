@@ -1,4 +1,7 @@
-"""Output arrays of a call: made at its start where sizes are known, else when the run asks."""
+"""Output arrays of a call.
+
+They are made at its start if the sizes are known, else when the run asks for them.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from tcc.runtime.values import is_value, make_block
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An output: its `shape` where all sizes are known, and `state` as in `ModulePort`."""
+    """An output of a model; `shape` is None if a size is unknown, and `state` is as in
+    `ModulePort`."""
 
     dtype: str
     shape: tuple[int, ...] | None
@@ -31,19 +35,19 @@ def result_of(port: ModulePort) -> Result:
 
 
 class Outputs:
-    """Makes the arrays of a module's outputs.  Thread-safe."""
+    """Makes the arrays of a module's outputs; it is thread-safe."""
 
     def __init__(self, ports: Sequence[Result], memory: Callable[[int], Any]) -> None:
-        """`memory` is that of `abi.python_functions`."""
+        """`memory` is the second function of `abi.python_functions`."""
         self.ports, self.memory = tuple(ports), memory
         self._kind: Any = abi.CTensor * max(1, len(ports))
         self.asks = any(port.state < 0 and port.shape is None for port in ports)
 
     def start(self, inputs: Any, maker: Maker | None = None) -> Results:
-        """Returns the results of a call with descriptors `inputs`; arrays exist where sizes are
-        known.
+        """Returns the results of a call whose inputs have the descriptors `inputs`.
 
-        `maker` makes them on a device; without it they are NumPy arrays.
+        The arrays of known size exist at once. `maker` makes arrays on a device; without it they
+        are NumPy arrays.
         """
         results = Results(self, self._kind(), maker)
         for i, port in enumerate(self.ports):
@@ -56,26 +60,29 @@ class Outputs:
 
 
 def is_plain(dtype: str) -> bool:
-    """True where NumPy itself has the element type."""
+    """True if NumPy itself has the element type."""
     return dtype not in abi.EXTENSIONS and not is_value(dtype)
 
 
 class Results:
-    """Output arrays of one run: made at once where sizes are known, else when the run asks."""
+    """The output arrays of one run.
+
+    They are made at once if the sizes are known, else when the run asks for them.
+    """
 
     def __init__(self, outputs: Outputs, tensors: Any, maker: Maker | None) -> None:
         self.arrays: list[Any] = [None] * len(outputs.ports)
         self.tensors = tensors
         self.failure: BaseException | None = None
         self._outputs, self._maker = outputs, maker
-        self._owners: list[Any] = []  # keep the memory of the descriptors alive
+        self._owners: list[Any] = []  # keeps the memory of the descriptors alive
         self._packed: dict[int, tuple[int, ...]] = {}
 
     def allocator(self) -> abi.Allocator:
         """Returns the allocator that the run calls.
 
-        The allocator refers to these results, but not the reverse, so no reference cycle holds
-        memory.
+        The allocator refers to these results, but they do not refer to it. So no reference cycle
+        keeps memory alive.
         """
         return abi.Allocator(None, abi.ALLOCATE(self._allocate))
 
@@ -104,7 +111,8 @@ class Results:
         return int(array.ctypes.data)
 
     def unpack(self) -> None:
-        """Unpacks results whose elements share bytes, after the run, to one byte for each."""
+        """Unpacks results whose elements share bytes, to one byte per element; called after the
+        run."""
         for index, shape in self._packed.items():
             data, dtype = self.arrays[index], self._outputs.ports[index].dtype
             self.arrays[index] = unpack(data[: packed_size(shape, dtype)], shape, dtype)
@@ -112,7 +120,8 @@ class Results:
     def _allocate(self, _context: Any, index: int, request: Any, out_data: Any) -> int:
         try:
             self._make_requested(index, request.contents, out_data)
-        except BaseException as failure:  # also from a signal's handler: ctypes would ignore it
+        # includes exceptions of signal handlers, which ctypes would ignore
+        except BaseException as failure:
             self.failure = failure
             return 1
         return 0

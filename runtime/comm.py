@@ -27,11 +27,11 @@ from tcc.runtime.abi import DTYPE_CODES, CDType
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_comm.so"
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
-# the operations of `Comm.start`, with the numbers of tcc_comm_kind
+# The operations of `Comm.start`, with their numbers in tcc_comm_kind.
 KINDS = MappingProxyType(
     {"all_reduce": 1, "reduce_scatter": 2, "all_gather": 3, "all_to_all": 5, "broadcast": 7}
 )
-# names by the number of tcc_status
+# The names of the values of tcc_status.
 STATUSES = MappingProxyType(
     {
         1: "invalid argument", 2: "out of memory", 3: "unsupported", 7: "cancelled", 8: "timeout",
@@ -41,7 +41,7 @@ STATUSES = MappingProxyType(
 
 Array = NDArray[Any]
 
-# names of NumPy's dtypes -> of DTYPE_CODES
+# Maps the names of NumPy's types to those in DTYPE_CODES.
 _NAMES = MappingProxyType(
     {
         "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64",
@@ -52,7 +52,7 @@ _POINTER, _LONG, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
 class CommError(RuntimeError):
-    """An operation failed; `status` names the kind of failure, one of the values of STATUSES."""
+    """An operation failed; `status` is the kind of failure, one of the values of STATUSES."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(f"{reason} ({status})")
@@ -60,7 +60,7 @@ class CommError(RuntimeError):
 
 
 class _Config(ctypes.Structure):
-    """tcc_comm_config."""
+    """The struct tcc_comm_config."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32),
@@ -71,7 +71,7 @@ class _Config(ctypes.Structure):
 
 
 class _Call(ctypes.Structure):
-    """tcc_comm_call."""
+    """The struct tcc_comm_call."""
 
     _fields_ = (
         ("struct_size", ctypes.c_uint32), ("kind", _INT), ("reduction", _INT), ("dtype", CDType),
@@ -80,9 +80,9 @@ class _Call(ctypes.Structure):
 
 
 def _variable(name: str) -> str:
-    """Returns the environment variable `name`.
+    """Returns the value of the environment variable `name`.
 
-    Returns "" where it is not set, and in a process with raised privileges.
+    Returns "" if it is not set, or if the process has raised privileges.
     """
     getenv = ctypes.CDLL(None).secure_getenv
     getenv.restype = ctypes.c_char_p
@@ -174,8 +174,8 @@ def open(
 ) -> Comm:
     """Joins this process to a job as one rank; returns when all ranks have joined.
 
-    Defaults come from the launcher's environment variables.  Ranks on several hosts need a secret,
-    `token` or TCC_TOKEN; the token "none" turns the secret off.  Raises CommError.
+    Defaults come from environment variables that the launcher sets. Ranks on several hosts need a
+    secret, `token` or TCC_TOKEN; the token "none" turns the secret off. Raises CommError.
     """
     config = _Config(
         ctypes.sizeof(_Config), rank, size, -1, -1, epoch,
@@ -206,7 +206,7 @@ class Started:
 
 
 class _MappedMemory:
-    """Keeps memory of a comm mapped for the arrays that lie in it."""
+    """Keeps memory of a comm mapped while arrays lie in it."""
 
     def __init__(self, comm: Comm, address: ctypes.c_void_p) -> None:
         self._library = comm._library
@@ -221,12 +221,15 @@ class _MappedMemory:
 class Comm:
     """A comm: a group of ranks that call collectives together.
 
-    `close` or the end of `with` closes it; garbage collection closes it with a ResourceWarning.
+    `close` or the end of `with` closes it. Garbage collection closes it too, with a
+    ResourceWarning.
 
-    It serves one thread at a time: where two threads call it at once, both calls raise CommError,
-    and so do later calls on all ranks.  Any thread may use `abort`, `raise_error`, `close` and the
-    properties at any time.  Operands may be strided.  Results are new row-major arrays, or `out`,
-    which must be row-major and have the result's shape and dtype.
+    A comm serves one thread at a time. If two threads call it at once, both calls raise CommError,
+    and so do later calls on all ranks. Any thread may use `abort`, `raise_error`, `close` and the
+    properties at any time.
+
+    Operands may be strided. Results are new row-major arrays, or `out`, which must be row-major and
+    have the result's shape and dtype.
     """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
@@ -234,7 +237,7 @@ class Comm:
         self._library.tcc_comm_keep(handle)  # the handle lives as long as this object
         self._handle = handle
         self._process = os.getpid()
-        self._closers = [None]  # the caller that pops the entry closes the comm
+        self._closers = [None]  # the thread that pops the entry closes the comm
         # operands and results of started operations: by ticket, and before they have a ticket
         self._flying: dict[int, tuple[Array, Array]] = {}
         self._starting: dict[object, tuple[Array, Array]] = {}
@@ -249,8 +252,8 @@ class Comm:
     def close(self) -> None:
         """Leaves the comm: later calls raise CommError, and started operations lose their results.
 
-        Arrays of `symmetric` and `scratch` stay valid.  Waits for a call in another thread, which
-        ends at its deadline, or at once after `abort`.
+        Arrays of `symmetric` and `scratch` stay valid. A call that is running in another thread is
+        waited for; it ends at its deadline, or at once after `abort`.
         """
         try:
             self._closers.pop()
@@ -270,7 +273,8 @@ class Comm:
         finally:
             self._library.tcc_comm_close(self._handle)  # a signal may have interrupted `close`
             self._closers.clear()
-            handle, self._handle = self._handle, _POINTER()  # the warning may keep this object
+            # the warning may keep this object alive
+            handle, self._handle = self._handle, _POINTER()
             self._library.tcc_comm_drop(handle)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -286,9 +290,9 @@ class Comm:
 
     @property
     def local_rank(self) -> int:
-        """Returns this process's number among the job's processes on its host.
+        """Returns the number of this process among the job's processes on its host, from 0.
 
-        Comms that `split` and `shrink` make have the same number.
+        Comms made by `split` and `shrink` keep this number.
         """
         return int(self._library.tcc_comm_local_rank(self._open()))
 
@@ -304,14 +308,17 @@ class Comm:
 
     @property
     def handle(self) -> ctypes.c_void_p:
-        """Returns the tcc_comm, valid as long as this object; raises CommError if it is closed."""
+        """Returns the C handle (tcc_comm), which is valid as long as this object.
+
+        Raises CommError if the comm is closed.
+        """
         return self._open()
 
     def share(self) -> None:
-        """Makes this the process's comm until it is closed.
+        """Makes this comm the shared comm of the process until it is closed.
 
-        Models with collectives that are loaded without a comm use it.  Raises CommError where the
-        process has another shared comm.
+        Models with collectives that are loaded without a comm use it. Raises CommError if the
+        process already has another shared comm.
         """
         _check(self._library.tcc_comm_share(self._open()))
 
@@ -334,7 +341,7 @@ class Comm:
         return out
 
     def all_reduce(self, x: Array, reduction: str = "sum", *, out: Array | None = None) -> Array:
-        """Reduces all ranks' `x`, element by element; `out` may be `x`."""
+        """Returns the reduction of all ranks' `x`, element by element; `out` may be `x`."""
         x = np.asarray(x, order="C")
         result = self._result(x.shape, x, out)
         self._call(
@@ -389,8 +396,8 @@ class Comm:
     ) -> Started:
         """Starts the operation `kind`, one of KINDS, on `x`.
 
-        Shapes of `x` and of the result, or `out`, are those of the method called `kind`.
-        Operations begin and end in the order of their calls, blocking calls included.  Raises
+        The shapes of `x` and of the result (or `out`) are those of the method with the name `kind`.
+        Operations start and end in the order of their calls, blocking calls included. Raises
         CommError, as does `wait`.
         """
         if kind not in KINDS:
@@ -407,7 +414,8 @@ class Comm:
         )
         ticket = ctypes.c_uint64()
         mark = object()
-        self._starting[mark] = x, result  # a signal's handler may raise once it has begun
+        # a signal handler may raise an exception after the operation has started
+        self._starting[mark] = x, result
         try:
             self._call("start", call, x.ctypes.data, result.ctypes.data, ctypes.byref(ticket))
         except CommError:
@@ -437,7 +445,7 @@ class Comm:
         return out
 
     def barrier(self) -> None:
-        """Returns when all ranks have called it."""
+        """Blocks until all ranks have called it."""
         self._call("barrier")
 
     def split(self, color: int, key: int = 0) -> Comm | None:
@@ -449,16 +457,16 @@ class Comm:
     def failed(self) -> list[int]:
         """Returns the ranks that are gone: their processes ended, or they closed the comm.
 
-        It works on a failed comm too.  Raises CommError on the backends `plugin` and `mpi`.
+        This works on a failed comm too. Raises CommError on the backends `plugin` and `mpi`.
         """
         ranks, count = (_INT * self.size)(), _INT()
         self._call("failed", ranks, len(ranks), ctypes.byref(count))
         return ranks[: count.value]
 
     def shrink(self, excluded: Sequence[int] = ()) -> Comm:
-        """Returns a comm of the remaining ranks, which all call this and agree on the members.
+        """Returns a comm of the remaining ranks; all of them call this and agree on the members.
 
-        It works on a failed comm too.  `excluded` names living ranks that will not call it; ranks
+        This works on a failed comm too. `excluded` names living ranks that will not call it. Ranks
         that are gone need not be named.
         """
         handle = _POINTER()
@@ -466,15 +474,16 @@ class Comm:
         return Comm(handle)
 
     def symmetric(self, size: int) -> Array:
-        """Returns the symmetric arena: `size` zero bytes (u8), valid even after `close`."""
+        """Returns the symmetric arena: `size` zero bytes (u8), which stay valid even after
+        `close`."""
         return self._shared_memory("symmetric", size)
 
     def scratch(self, size: int) -> Array:
         """Returns `size` bytes (u8) of the scratch memory of runs on this comm.
 
-        All ranks call it with equal sizes.  The memory is at the same place on every rank, so that
-        ranks reduce there without copies.  When a run or a call needs more bytes, the comm moves to
-        other memory; the array stays valid then and after `close`.
+        All ranks call it with equal sizes. The memory is at the same place on every rank, so that
+        ranks reduce there without copies. If a run or a call later needs more bytes, the comm moves
+        to other memory. The array stays valid even then, and after `close`.
         """
         return self._shared_memory("scratch", size)
 
@@ -491,7 +500,8 @@ class Comm:
         self._call("abort", reason.encode())
 
     def raise_error(self) -> None:
-        """Raises the CommError that revoked the comm, or that a rank's process has ended."""
+        """Raises the CommError that revoked the comm, or one that says that a rank's process has
+        ended."""
         self._call("error")
 
     def _parts(self, x: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Arrays on GPUs, of torch and of other libraries through DLPack, and results on their device."""
+"""Arrays on GPUs (of torch, and of other libraries through DLPack), and results on their device."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from tcc.runtime import abi
 
-# DLPack's device types: memory that the host can read, and supported devices.
+# DLPack's numbers of device types: memory that the host can read, and the supported devices.
 HOST = frozenset((1, 3, 11))
 _CUDA, _ROCM = 2, 10
 # CUDA's handle of the process's default stream; a null handle would mean another stream.
@@ -19,13 +19,13 @@ _LEGACY_STREAM = 1
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A descriptor, and the object that must stay alive while the descriptor is used."""
+    """A descriptor, and the object that must live as long as the descriptor is used."""
 
     tensor: abi.CTensor
     owner: Any
 
 
-# Makes an array of a shape and element type, with its descriptor.
+# A function that makes an array of a shape and an element type, with its descriptor.
 Maker: TypeAlias = Callable[[tuple[int, ...], str], tuple[Any, Given]]
 
 _NAMES = {
@@ -38,19 +38,19 @@ _NAMES = {
 
 
 def is_on_device(value: Any) -> bool:
-    """True where DLPack says that the host cannot read the memory of `value`."""
+    """True if DLPack says that the host cannot read the memory of `value`."""
     where = getattr(value, "__dlpack_device__", None)
     return where is not None and hasattr(value, "__dlpack__") and int(where()[0]) not in HOST
 
 
 def view_of_device(value: Any) -> Given:
-    """Returns the descriptor of an array with DLPack's protocol, without a copy.
+    """Returns the descriptor of an array that supports DLPack's protocol, without a copy.
 
-    The process's default stream waits for earlier work on the array.  Errors of the array's own
+    The process's default stream waits for earlier work on the array. Errors of the array's own
     methods pass to the caller.
     """
     kind = int(value.__dlpack_device__()[0])
-    # streams as the protocol numbers them: 1 is CUDA's default one, 0 ROCm's
+    # The protocol numbers streams: 1 is CUDA's default stream, 0 is ROCm's.
     options = {_CUDA: {"stream": 1}, _ROCM: {"stream": 0}}.get(kind, {})
     capsule = value.__dlpack__(**options)
     address = _capsule_pointer(capsule, b"dltensor")
@@ -64,7 +64,7 @@ _capsule_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c
 
 
 def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> Given:
-    """Returns the descriptor of a torch tensor on a GPU, or of a row-major copy.
+    """Returns the descriptor of a torch tensor on a GPU; a tensor that is not row-major is copied.
 
     Raises ValueError for a tensor that is not row-major if the run is to update it (`updated`).
     """
@@ -79,7 +79,8 @@ def view_of_torch_device(tensor: Any, code: tuple[int, int], updated: bool) -> G
 
 
 def stream_of(value: Any) -> int | None:
-    """Returns the stream on which the owner of `value` continues; None: the run waits instead."""
+    """Returns the stream on which the owner of `value` continues, or None if the run waits
+    instead."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.Tensor):
         return None
@@ -90,7 +91,7 @@ def stream_of(value: Any) -> int | None:
 def maker_like(value: Any) -> Maker:
     """Returns a function that makes arrays of the kind of `value`, on its device.
 
-    Raises TypeError where `value` has no array namespace.
+    Raises TypeError if `value` has no array namespace.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -108,7 +109,7 @@ def maker_like(value: Any) -> Maker:
 
 
 def _element(namespace: Any, dtype: str) -> Any:
-    """Returns the namespace's element type for `dtype`; raises TypeError where it has none."""
+    """Returns the namespace's element type for `dtype`; raises TypeError if there is none."""
     element = getattr(namespace, _NAMES.get(dtype, ""), None)
     if element is None:
         raise TypeError(f"{namespace.__name__} has no arrays of {dtype}")

@@ -1,9 +1,9 @@
 """Loads the library that is now at a path, even if another file was loaded from that path before.
 
-The dynamic linker returns an already loaded library if the path has the same spelling, or the file
-the same device and inode; it does not check whether the file changed.  A file that was renamed to
-the path is therefore opened under a new spelling of the path, and a file that was overwritten in
-place is opened as a copy.
+If the spelling of the path is that of a loaded library, or if the file has the device and inode of
+a loaded one, the dynamic linker returns that library; it does not check if the file changed. So a
+file that was renamed to the path is opened under a new spelling of the path. A file that was
+overwritten in place is opened as a copy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import Any
 
 SIDE_SUFFIX = ".weights"
 
-# ELF's numbers of the supported machines.
+# The numbers that ELF gives to the supported machines.
 _MACHINES = {62: "x86_64", 183: "aarch64"}
 
-# Bytes at the end of an artifact that identify it, with the hash of its weights.  Times alone do
-# not tell files apart, because clocks of file systems tick every few milliseconds.
+# This many bytes at the end of an artifact identify it; they contain the hash of its weights. Times
+# alone do not tell files apart, because the clocks of file systems tick every few milliseconds.
 _END = 64
 
 _Inode = tuple[int, int]
@@ -37,7 +37,7 @@ _File = tuple[_Inode, _Stamp]
 
 
 def foreign_machine(path: Path) -> str:
-    """Returns a sentence if the library at `path` is for another machine, else an empty text."""
+    """Returns a sentence if the library at `path` is for another machine, else ""."""
     try:
         with path.open("rb") as file:
             head = file.read(20)
@@ -64,17 +64,17 @@ class Image:
     overwritten: bool = False
 
     def is_at_path(self) -> bool:
-        """True where `path` still holds the loaded file; raises OSError if there is no file."""
+        """True if `path` still holds the loaded file; raises OSError if there is no file."""
         return _look_at(self.path) == self.file
 
 
 @dataclass(frozen=True, slots=True)
 class _Images:
-    """The libraries of this process.
+    """The libraries that this process has loaded.
 
-    `loaded` has them by inode, size, time and last bytes of their file.  `mapped` has the libraries
-    that the linker knows by inode.  `spellings` counts the spellings of each path.  `placed` has
-    the paths of the files that `place` wrote, by hash.
+    `loaded` has them by inode, size, time and last bytes of their file. `mapped` has those that the
+    linker knows, by inode. `spellings` counts the spellings of each path. `placed` has the paths of
+    the files that `place` wrote, by hash.
     """
 
     loaded: dict[_File, Image] = field(default_factory=dict)
@@ -85,7 +85,8 @@ class _Images:
 
 
 _IMAGES = _Images()
-# A forked child must find the tables consistent, and no lock of a thread that it does not have.
+# A forked child must find the tables consistent. No thread that exists only in the parent may hold
+# the lock.
 os.register_at_fork(
     before=_IMAGES.lock.acquire,
     after_in_parent=_IMAGES.lock.release,
@@ -96,7 +97,7 @@ os.register_at_fork(
 def open_image(path: Path) -> Image:
     """Returns the library of the file that is now at the absolute `path`.
 
-    Raises OSError where the file cannot be read or loaded, and ValueError for a path with a NUL.
+    Raises OSError if the file cannot be read or loaded, and ValueError if the path contains a NUL.
     """
     with _IMAGES.lock:
         while True:
@@ -107,7 +108,7 @@ def open_image(path: Path) -> Image:
             if older is not None:
                 older.overwritten = True
             image = _open_anew(path, key) if older is None else _open_copy(path)
-            # Another file may have come to the path meanwhile.
+            # Another file may have replaced it at the path meanwhile.
             if _look_at(path) == key:
                 _IMAGES.mapped.setdefault(inode, image)
                 _IMAGES.loaded[key] = image
@@ -123,7 +124,7 @@ def _look_at(path: Path) -> _File:
 
 
 def _open_anew(path: Path, file: _File) -> Image:
-    """Opens the file under a new spelling of its path."""
+    """Returns the library of the file, opened under a new spelling of its path."""
     count = _IMAGES.spellings.get(path, 0) + 1
     _IMAGES.spellings[path] = count
     library = ctypes.CDLL(os.path.join(path.parent, *(["."] * count), path.name))
@@ -131,11 +132,11 @@ def _open_anew(path: Path, file: _File) -> Image:
 
 
 def place(path: Path, file: _File, contents: Mapping[str, bytes]) -> Path:
-    """Returns a path of an artifact that this or another process read from `path` as `file`.
+    """Returns a path of an artifact that this or another process once read from `path` as `file`.
 
-    It is `path` where that still holds the same file, so that processes share its weights.  Else it
-    is the path of a copy that is written from `contents` (bytes by suffix) and stays until the
-    process ends.  Raises OSError where the copy cannot be written.
+    If `path` still holds the same file, it is returned, so that processes share its weights.
+    Otherwise a copy is written from `contents` (bytes by suffix), and it stays until the process
+    ends. Raises OSError if the copy cannot be written.
     """
     with _IMAGES.lock:
         try:
@@ -174,7 +175,7 @@ def _open_copy(path: Path) -> Image:
 
 
 def _folder() -> Path:
-    """Makes a new folder that this process, but not its forks, removes when it ends."""
+    """Creates and returns a folder that this process, but not its forks, removes when it ends."""
     folder = Path(tempfile.gettempdir(), f"tcc-{token_hex(8)}")
     process = os.getpid()
 
@@ -182,6 +183,6 @@ def _folder() -> Path:
         if os.getpid() == process:
             shutil.rmtree(folder, ignore_errors=True)
 
-    atexit.register(remove)  # before a signal can come
+    atexit.register(remove)  # registered before a signal can interrupt
     folder.mkdir(0o700)
     return folder

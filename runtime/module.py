@@ -1,7 +1,8 @@
 """Runs artifacts from Python: a thin layer over the C interface of tcc.h, through ctypes.
 
-It takes NumPy, torch or any DLPack arrays, without copies where they are row-major in CPU memory,
-and returns the same kind.  It imports nothing else of tcc; a callable of the caller makes errors.
+It takes NumPy, torch or any DLPack arrays, without copies if they are row-major in CPU memory, and
+returns arrays of the same kind. It imports nothing else of tcc; the caller passes a function that
+makes the errors.
 """
 
 from __future__ import annotations
@@ -43,40 +44,46 @@ def load(
     error: Callable[..., Exception] = RuntimeFailure,
     late: Callable[..., Exception] = RuntimeTimeout,
 ) -> Module:
-    """Loads the artifact at `path`, to run on `threads` threads (None: the default).
+    """Loads the artifact at `path`, to run on `threads` threads.
 
-    The default is TCC_NUM_THREADS, else the CPUs that this process may use.  With `poison` memory
-    is filled with NaN patterns before each use (for tests).  With `timed` every kernel's time is
-    measured, see `Module.times`.  A model with collectives runs on `comm`, else on the process's
-    comm (`Comm.share`); if it has groups of ranks, all ranks load it together.  Raises `error`
-    where the file cannot be loaded, or needs CPU features that this machine lacks.  A run that
-    takes longer than its timeout raises `late`.
+    With `threads` None, the number is TCC_NUM_THREADS, else that of the CPUs that this process may
+    use. `poison` fills memory with NaN patterns before each use (for tests). `timed` measures the
+    time of every kernel, see `Module.times`.
+
+    A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). If it
+    has groups of ranks, all ranks load it together.
+
+    Raises `error` if the file cannot be loaded, or if it needs CPU features that this machine
+    lacks. A run that takes longer than its timeout raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, late, comm=comm)
 
 
 class Module:
-    """A loaded model.  All methods may be called from any number of threads at a time.
+    """A loaded model; several threads may call its methods at once.
 
     `module(*arrays)` and `module(name=array)` return one array, or a tuple in the order of
-    `outputs`; `run` takes and returns dictionaries.  A program of torch takes arguments nested as
-    in its export.  An in-place output is the caller's own input array.
+    `outputs`. `run` takes and returns dictionaries. A program of torch takes arguments nested as in
+    its export. An in-place output is the caller's own input array.
 
-    Arrays must have the port's element type; a complex array passes as real and imaginary parts.
-    Numbers and lists are converted.  If an input is on a GPU, the outputs are there too, of the
-    same kind; with torch the run is queued on torch's current stream, and else the outputs are
-    ready when the call returns.  Strings are arrays of `str` (any NumPy type of strings, or
-    objects), sequences are lists, and an optional is its element or None.  Types that NumPy lacks
-    (bfloat16, float8, int4, ...) are types of ml_dtypes where that is imported.  Without it floats
-    are uint16 or uint8 with the bit patterns, and integers are int8 or uint8 with the values.
+    Arrays must have the port's element type; a complex array is passed as real and imaginary parts.
+    Numbers and lists are converted. If an input is on a GPU, the outputs are there too, of the same
+    kind. With torch, the run is queued on torch's current stream; with other libraries, the outputs
+    are ready when the call returns. Strings are arrays of `str` (any NumPy type of strings, or
+    objects), sequences are lists, and an optional is its element or None.
 
-    A copy, deep or not, shares the model's code and weights and has memory for its own runs.  A
+    Element types that NumPy lacks (bfloat16, float8, int4, ...) are types of ml_dtypes if that is
+    imported. Without it, floats are uint16 or uint8 with the bit patterns, and integers are int8 or
+    uint8 with the values.
+
+    A copy, deep or not, shares the model's code and weights and has memory for its own runs. A
     pickle holds the artifact's bytes; unpickling loads the file at the original path if that is
-    still there.  Modules with state of their own refuse both.
+    still there. Modules with state of their own refuse both.
 
     A signal ends a run in the main thread with the exception of its handler (Ctrl-C:
-    KeyboardInterrupt): on a CPU within 50 ms, on a GPU after the work that was started.
+    KeyboardInterrupt). A run on a CPU ends within 50 ms, a run on a GPU after the work that was
+    started.
     """
 
     def __init__(
@@ -90,10 +97,10 @@ class Module:
         comm: Comm | None = None,
     ) -> None:
         self._comm = comm
-        self._original = original  # it stays alive, because its end may remove the file
+        self._original = original  # kept alive, because its end may remove the file
         self._path, self._error, self._late, self._flags = path.absolute(), error, late, flags
         self._threads = -1 if threads is None else self._count(threads)
-        self._idle: deque[int] = deque()  # a list would reallocate at every call
+        self._idle: deque[int] = deque()  # a list would reallocate memory at every call
         self._polls: dict[int, tuple[Any, Watch]] = {}
         self._lock = Lock()
         self._handle: int | None = None
@@ -110,23 +117,24 @@ class Module:
         api = self._api
         self.inputs = self._ports(api.input_count, api.input_port)
         self.outputs = self._ports(api.output_count, api.output_port)
-        # The variant of the manifest that runs: for a GPU or for the CPU.
+        # The position in the manifest of the variant that runs: one for a GPU or for the CPU.
         self.variant: int = api.model_variant(handle)
         self._input_index = {port.name: i for i, port in enumerate(self.inputs)}
         self._updated = frozenset(port.state for port in self.outputs if port.state >= 0)
         self._run_plain, memory = self._python_functions()
         self._results = Outputs([result_of(port) for port in self.outputs], memory)
         self._stateful = self._statistics(None).state_bytes > 0
-        self.ranks: int = api.model_ranks(handle)  # as in tcc.h
+        self.ranks: int = api.model_ranks(handle)  # as model_ranks in tcc.h
         self._alone = self._stateful or self.ranks >= 0  # a comm serves one run at a time
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        self._idle.append(self._create())  # a lack of memory shows now, not at the first run
+        # if memory is too small, this fails now and not at the first run
+        self._idle.append(self._create())
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Runs the model; see the class."""
+        """Runs the model; the docstring of the class says how."""
         if named or self._form:
             arrays = self._ordered(arrays, named)
         results = self._run(arrays)
@@ -149,26 +157,28 @@ class Module:
         """Runs the model on arrays by input name; returns the outputs by name.
 
         Runs with equal seeds draw equal random numbers, on every device and with any number of
-        threads.  Without `seed` the seed is TCC_SEED, else a new number for each run.  Raises
-        `error` where `seed` is no integer from 0 to 2**64 - 1.
+        threads. Without `seed`, the seed is TCC_SEED, else a new number for each run. Raises
+        `error` if `seed` is no integer from 0 to 2**64 - 1.
 
-        A run that takes more than `timeout` seconds ends, on a CPU within 50 ms, and raises `late`:
-        a TimeoutError that is a TccError too.  The module stays usable.  A rank's comm is revoked
-        then, as after a failed run.
+        A run that takes more than `timeout` seconds ends (on a CPU within 50 ms) and raises `late`,
+        an exception that is both a TimeoutError and a TccError. The module stays usable. The comm
+        of a rank is then revoked, as after a failed run.
         """
         results = self._run(self._in_order(inputs), self._seed(seed), self._limit(timeout))
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
-        """Returns the memory and threads that the last run on an idle instance used."""
+        """Returns the memory and threads that the last run used, on an instance that is idle
+        now."""
         with self._instance() as instance:
             return self._statistics(instance)
 
     def times(self) -> tuple[Time, ...]:
-        """Returns the times so far of each step of the running variant, in order, on an idle
-        instance.
+        """Returns for each step of the running variant, in order, how often and how long it ran
+        so far.
 
-        Raises `error` where the module was not loaded with `timed`.
+        The figures are those of an idle instance. Raises `error` if the module was not loaded with
+        `timed`.
         """
         first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
@@ -177,10 +187,11 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact, and its side file of weights if any, to `path`.
+        """Copies the artifact to `path`, with the file of its weights if they are in a separate
+        file.
 
-        The file name of `path` becomes the SONAME.  Raises `error` where the copy fails, or where
-        another file is at the artifact's path by now.
+        The file name of `path` becomes the SONAME. Raises `error` if the copy fails, or if another
+        file is at the artifact's path by now.
         """
         target = Path(path)
         with self._files(target) as files:
@@ -192,7 +203,7 @@ class Module:
     def _files(self, target: str | os.PathLike[str]) -> Iterator[dict[str, Path]]:
         """Yields the artifact's files by suffix.
 
-        If the block fails to read or write, `error` names the file or `target`.
+        If the code inside fails to read or write, `error` names the file or `target`.
         """
         source = self._image.path
         side = self.manifest["weights"]["place"] == "side file"
@@ -252,7 +263,7 @@ class Module:
     # ---- loading --------------------------------------------------------------------------------
 
     def _count(self, threads: Any) -> int:
-        """Returns the number of threads as C can hold it; C checks its upper bound."""
+        """Returns the number of threads if C can hold it; C checks its upper bound."""
         count = abi.as_number(threads, 1 << 31)
         if count is None:
             raise self._error(
@@ -312,7 +323,7 @@ class Module:
         return tuple(ports)
 
     def _damage(self, failure: ValueError) -> Exception:
-        """Returns the error for a value that is not of the type that the artifact names."""
+        """Returns the error for a value whose type is not the one that the artifact names."""
         where, hint = str(self._path), "compile the model again"
         return self._error("the artifact is damaged", where=where, why=str(failure), hint=hint)
 
@@ -330,7 +341,7 @@ class Module:
     def _instance(self, limit: Limit | None = None) -> Iterator[int]:
         """Yields an instance for one run.
 
-        A module with state or a comm has one instance, for which callers take turns.
+        A module with state or a comm has one instance, so its callers wait for one another.
         """
         if self._alone:
             lock = self._lock
@@ -350,18 +361,19 @@ class Module:
             self._idle.append(instance)
 
     def _take(self) -> int:
-        """Returns an idle instance, or a new one, of a module without state or comm."""
+        """Returns an idle instance, or a new one; for modules without state or comm."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._create()
 
     def _forked(self) -> None:
-        """Renews the lock in a forked child, where the thread that held it does not exist."""
+        """Replaces the lock in a forked child, where the thread that held it does not exist."""
         if self._lock.locked():
             self._lock = Lock()
             if self._alone:
-                self._idle.clear()  # the instance would stay in the middle of its run forever
+                # otherwise the instance would stay in the middle of its run forever
+                self._idle.clear()
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -426,7 +438,7 @@ class Module:
             ) from failure
 
     def _seed(self, seed: Any) -> int | None:
-        """Returns the seed as C can hold it."""
+        """Returns the seed if C can hold it, or None without a seed."""
         number = abi.as_number(seed, 1 << 64)
         if seed is not None and number is None:
             raise self._error(
@@ -547,7 +559,7 @@ class Module:
     def _raise(
         self, status: int, instance: int, results: Results | None, limit: Limit | None
     ) -> None:
-        """Raises the error that ended the run, if any."""
+        """Raises the error that ended the run, if there is one."""
         if results and results.failure is not None:
             raise results.failure
         watch = self._polls[instance][1]
@@ -559,7 +571,8 @@ class Module:
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raise KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():
-            # A signal's handler raised before the callback's first line; ctypes printed the error.
+            # A signal handler raised before the first line of the callback ran; ctypes printed the
+            # error.
             raise KeyboardInterrupt
         refused = status == abi.INVALID_ARGUMENT
         self._check(status, signature(self.inputs, self.outputs) if refused else "")

@@ -1,8 +1,8 @@
 """Calls with nested arguments: lists, tuples and dictionaries of arrays, as the model was exported.
 
-The manifest's `call` lists the leaves of the arguments in order, as pairs of a path and a leaf.  A
-path begins with 0 and a position, or with 1 and a keyword; keys, positions and names of attributes
-follow.  A leaf is an input, by its name, or a value that the export fixed:
+The manifest's `call` lists the leaves of the arguments in order, as pairs of a path and a leaf. A
+path begins with 0 and a position, or with 1 and a keyword. Keys, positions and names of attributes
+follow. A leaf is an input, by its name, or a value that the export fixed:
 
     [[[0, 0, "left"], {"input": "pair_left"}], [[1, "scale"], {"fixed": null}]]
 """
@@ -13,15 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Leaf = dict[str, Any]
-Tree = dict[Any, Any]  # maps a key to a tree, or to a leaf in a tuple of one
+Tree = dict[Any, Any]  # maps a key to a tree, or to a tuple that holds a leaf
 
 
 class MismatchError(ValueError):
-    """The arguments are not nested as in the export."""
+    """Raised if the arguments are nested in another way than in the export."""
 
 
 class CallForm:
-    """The nesting of a model's arguments."""
+    """How the arguments of a model are nested."""
 
     def __init__(self, leaves: Sequence[tuple[Sequence[Any], Leaf]]) -> None:
         self._tree: Tree = {0: {}, 1: {}}
@@ -34,7 +34,7 @@ class CallForm:
     def named(self, arrays: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the arrays by input name.
 
-        Keywords that the export does not have are names of inputs.  Raises MismatchError where the
+        A keyword that the export does not have is the name of an input. Raises MismatchError if the
         arguments are nested in another way.
         """
         positions, keyword_nodes = self._tree[0], self._tree[1]
@@ -61,10 +61,10 @@ def by_name(
     arrays: Sequence[Any],
     keywords: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the arrays of a call by the names of the inputs, which are `names` in order.
+    """Returns the arrays of a call by input name; `names` are the inputs in order.
 
-    Arguments are nested as in the export, or one for each input.  Raises MismatchError for any
-    other nesting.
+    Arguments are nested as in the export, or there is one for each input. Raises MismatchError for
+    any other nesting.
     """
     why = f"there are {len(arrays)} arrays for {len(names)} inputs"
     if form is not None:
@@ -84,7 +84,10 @@ def by_name(
 
 
 def _matched(node: Any, value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yields the name and array of each input in a value that is nested as `node`."""
+    """Yields (input name, array) for each input in `value`, which is nested as `node`.
+
+    `where` names the value in errors.
+    """
     if isinstance(node, tuple):
         (leaf,) = node
         if "input" in leaf:
@@ -97,7 +100,10 @@ def _matched(node: Any, value: Any, where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _parts(node: Tree, value: Any, where: str) -> Iterator[tuple[Any, Any]]:
-    """Yields the entries of a container, by the keys of a node."""
+    """Yields (key, child) for each child of a container; the keys are those of `node`.
+
+    `where` names the container in errors.
+    """
     if isinstance(value, Mapping):
         if value.keys() != node.keys():
             raise MismatchError(f"{where} has the keys {_listed(value)}, due are {_listed(node)}")
@@ -114,12 +120,12 @@ def _parts(node: Tree, value: Any, where: str) -> Iterator[tuple[Any, Any]]:
 
 
 def _input(node: Any) -> str:
-    """Returns the input's name if a node is an input, else an empty text."""
+    """Returns the name of the input if a node is an input, else ""."""
     return str(node[0].get("input", "")) if isinstance(node, tuple) else ""
 
 
 def _is_fixed(node: Any) -> bool:
-    """True where a node holds no input, only values that the export fixed."""
+    """True if a node holds no input, only values that the export fixed."""
     if isinstance(node, tuple):
         return "input" not in node[0]
     return all(map(_is_fixed, node.values()))

@@ -1,6 +1,7 @@
-"""Arrays whose elements have less than a byte: a byte each in NumPy, packed in the C interface.
+"""Arrays whose elements have less than a byte.
 
-The first element lies in the lowest bits of the first byte; the last byte is filled with zeros.
+In NumPy an element takes a byte; in the C interface elements are packed. The first element lies in
+the lowest bits of the first byte. Unused bits of the last byte are zero.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ LIMITS = {"i2": (-2, 1), "i4": (-8, 7), "u2": (0, 3), "u4": (0, 15), "f4e2m1": (
 
 
 def is_packed(dtype: str) -> bool:
-    """True where elements of type `dtype` share bytes in the C interface."""
+    """True if elements of type `dtype` share bytes in the C interface."""
     return dtype in LIMITS
 
 
 def pack(array: Array, dtype: str) -> Array:
-    """Packs an array of `abi.numpy_dtype(dtype)`, or of bytes that hold its values.
+    """Returns the packed bytes of an array.
 
-    Raises TypeError for another element type and ValueError for values beyond the range.
+    The array has the type `abi.numpy_dtype(dtype)`, or bytes that hold the values. Raises TypeError
+    for another element type, and ValueError for values out of range.
     """
     if array.dtype != abi.numpy_dtype(dtype):
         if array.dtype != abi.plain_dtype(dtype):
@@ -40,7 +42,7 @@ def pack(array: Array, dtype: str) -> Array:
 
 
 def unpack(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
-    """Returns the array of `abi.numpy_dtype(dtype)` that is packed in `data`."""
+    """Returns the array, of type `abi.numpy_dtype(dtype)`, that is packed in `data`."""
     code, bits = abi.DTYPE_CODES[dtype]
     codes = (data.reshape(-1, 1) >> _shifts(bits)).reshape(-1)[
         : int(np.prod(shape, dtype=np.int64))
@@ -54,7 +56,7 @@ def unpack(data: Array, shape: tuple[int, ...], dtype: str) -> Array:
 
 
 def packed_size(shape: tuple[int, ...], dtype: str) -> int:
-    """Returns the number of bytes of a packed array of `shape`."""
+    """Returns how many bytes a packed array of `shape` has."""
     return -(-int(np.prod(shape, dtype=np.int64)) * abi.DTYPE_CODES[dtype][1] // 8)
 
 

@@ -1,4 +1,5 @@
-"""The arena planner of src/plan in Python: offsets for buffers of known lives and sizes."""
+"""The arena planner of src/plan in Python: gives offsets to buffers of known lifetimes and
+sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "lib" / "libtcc_plan.so"
-MOST_BYTES = 1 << 62  # bounds the sum of all sizes
+MOST_BYTES = 1 << 62  # the largest sum of all sizes
 
 _ENDLESS = (1 << 63) - 1
 _OUT_OF_MEMORY = 2  # a value of tcc_status
@@ -19,10 +20,10 @@ _GoOn = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A buffer that takes `size` bytes at the times `lower <= t < upper`.
+    """A buffer that occupies `size` bytes at the times `lower <= t < upper`.
 
-    Its offset is a multiple of `alignment`, a power of two.  `over` is the index of an earlier
-    buffer whose offset this one gets, `fixed` the offset that it must have; -1 means none.
+    Its offset is a multiple of `alignment`, a power of two. `over` is the index of an earlier
+    buffer whose offset it shares, and `fixed` the offset that it must have; -1 means none.
     """
 
     lower: int
@@ -35,9 +36,9 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class ArenaPlan:
-    """An offset for each buffer, in bytes.
+    """The plan of an arena: the offset of each buffer, in bytes.
 
-    `peak` is where the last buffer ends, and `bound` is a lower bound for the peak of any plan.
+    `peak` is where the last buffer ends, and `bound` a lower bound for the peak of any plan.
     `steps` counts the buffers that the search considered.
     """
 
@@ -52,7 +53,7 @@ class _Plan(ctypes.Structure):
 
 
 class Planner:
-    """The planner in the shared library at `path`; raises OSError where it cannot be loaded."""
+    """The planner in the shared library at `path`; raises OSError if it cannot be loaded."""
 
     def __init__(self, path: Path = LIBRARY) -> None:
         self._library = ctypes.CDLL(str(path))
@@ -66,13 +67,14 @@ class Planner:
         steps: int | None = None,
         go_on: Callable[[int, int], bool] | None = None,
     ) -> ArenaPlan:
-        """Returns a plan within `capacity` bytes, else the plan of the smallest peak found.
+        """Returns a plan within `capacity` bytes, or else the plan with the smallest peak found.
 
-        A capacity of 0 asks for the smallest peak.  Where greedy plans are not enough, a search
-        takes about `steps` steps; None is no limit.  Every few thousand steps it calls `go_on` with
-        the steps so far and the best peak, and it ends where that returns False.  Equal arguments
-        give equal plans, unless `go_on` ends the search.  Raises ValueError, which names the
-        buffer's index, for invalid lives; and MemoryError.
+        A capacity of 0 asks for the smallest peak. If greedy plans are not good enough, a search
+        takes about `steps` steps; None means no limit. Every few thousand steps it calls `go_on`
+        with the number of steps and the best peak so far. It ends if `go_on` returns False. Equal
+        arguments give equal plans, unless `go_on` ends the search.
+
+        Raises ValueError for an invalid buffer, whose index the message names, and MemoryError.
         """
         count = len(lives)
         offsets, numbers = (ctypes.c_int64 * count)(), _Plan()
@@ -81,7 +83,7 @@ class Planner:
         def ask(_: int | None, steps_done: int, peak: int) -> bool:
             try:
                 return go_on is None or go_on(steps_done, peak)
-            except BaseException as error:  # ctypes would print it and go on
+            except BaseException as error:  # ctypes would print it and continue
                 errors.append(error)
                 return False
 
@@ -103,7 +105,7 @@ class Planner:
     def check(self, lives: Sequence[Life], plan: ArenaPlan) -> None:
         """Checks a plan by a sweep over time that shares no code with the planner.
 
-        Raises ValueError for a wrong plan.
+        Raises ValueError if the plan is wrong.
         """
         count = len(lives)
         offsets = (ctypes.c_int64 * count)(*plan.offsets)
@@ -120,7 +122,7 @@ class Planner:
 
 
 def _rows(lives: Sequence[Life]) -> ctypes.Array[ctypes.c_int64]:
-    """Returns the lives as an array of tcc_life."""
+    """Returns the buffers as an array of the struct tcc_life."""
     fields = ((b.lower, b.upper, b.size, b.alignment, b.over, b.fixed) for b in lives)
     try:
         numbers = array("q", chain.from_iterable(fields))

@@ -11,11 +11,11 @@ from tcc.runtime.values import is_list, is_list_type
 
 @dataclass(frozen=True, slots=True)
 class ModulePort:
-    """One input or output: `shape` has ints, and None where the size is known only at run time.
+    """An input or output of a model; a size in `shape` is None if only the run knows it.
 
-    `text` shows the shape with its symbols.  `state` is the index of the input that an output
-    updates in place, or -1.  Sequences and optionals have no dimensions; their `dtype` is the full
-    type, as in "optional(sequence(f32[2,?]))".
+    `text` shows the shape with its symbols. `state` is the index of the input that an output
+    updates in place, or -1. Sequences and optionals have no dims; their `dtype` is the full type,
+    as in "optional(sequence(f32[2,?]))".
     """
 
     name: str
@@ -31,7 +31,8 @@ class ModulePort:
 
 
 def port_of(port: abi.CPort) -> ModulePort:
-    """Returns the port that the C interface describes; raises ValueError for an invalid type."""
+    """Returns a port of the C interface as a `ModulePort`; raises ValueError if its type is
+    invalid."""
     shape = tuple(n if n >= 0 else None for n in port.shape[: port.ndim])
     text = port.text.decode()
     if (port.dtype.code, port.dtype.bits) == abi.LIST:
@@ -44,7 +45,7 @@ def port_of(port: abi.CPort) -> ModulePort:
 
 
 def signature(inputs: Iterable[ModulePort], outputs: Iterable[ModulePort]) -> str:
-    """Returns names, types and shapes of all inputs and outputs, for hints of errors."""
+    """Returns names, types and shapes of all inputs and outputs, for the hints of errors."""
     input_texts, output_texts = (
         ", ".join(f"'{p.name}' {p.dtype}{p.text}" for p in ports) or "nothing"
         for ports in (inputs, outputs)

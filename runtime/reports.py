@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 class RuntimeFailure(RuntimeError):
-    """The default error: what happened, where, why, and what to do."""
+    """The default error: its message says what happened, where, why, and what to do."""
 
     def __init__(self, what: str, *, where: str = "", why: str = "", hint: str = "") -> None:
         parts = (
@@ -24,7 +24,7 @@ class RuntimeTimeout(RuntimeFailure, TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """The number of a step's runs, and their total seconds."""
+    """How many times a step ran, and for how many seconds in total."""
 
     count: int
     seconds: float

@@ -1,4 +1,4 @@
-"""The SONAME of an artifact: the file name that programs linked with it load."""
+"""The SONAME of an artifact: the file name under which linked programs load it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import struct
 import tempfile
 from pathlib import Path
 
-# The longest name that Linux gives a file; the link step leaves room for it.
+# The longest file name that Linux allows; the link step reserves this many bytes.
 ROOM = 255
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
-_LOAD, _DYNAMIC = 1, 2  # kinds of segments
-_STRINGS, _SONAME = 5, 14  # tags of the dynamic segment
+_LOAD, _DYNAMIC = 1, 2  # types of ELF segments
+_STRINGS, _SONAME = 5, 14  # tags of entries in the dynamic segment
 # As in compiler/ir/container.py: magic, the image's bytes, their SHA-256.
 _SEAL = struct.Struct("<8sQ32s")
 
 
 def set_soname(path: Path, name: str) -> None:
-    """Makes `name` the SONAME of the sealed artifact at `path`, and seals it anew.
+    """Makes `name` the SONAME of the sealed artifact at `path`, and seals it again.
 
-    An artifact without a SONAME, from an older tcc, stays unchanged.  Raises OSError where the file
-    cannot be read and written, and ValueError for a name of more than 255 bytes.
+    An artifact without a SONAME, from an older tcc, stays unchanged. Raises OSError if the file
+    cannot be read or written, and ValueError if the name has more than 255 bytes.
     """
     text = os.fsencode(name)
     if len(text) > ROOM:
@@ -46,7 +46,7 @@ def set_soname(path: Path, name: str) -> None:
 
 
 def _soname_place(image: bytes, table: int, count: int) -> int | None:
-    """Returns the offset of the SONAME in the file; None where there is no SONAME."""
+    """Returns the offset of the SONAME in the file, or None if there is none."""
     segments: list[tuple[int, ...]] = [
         _SEGMENT.unpack_from(image, table + n * _SEGMENT.size) for n in range(count)
     ]
@@ -62,7 +62,7 @@ def _soname_place(image: bytes, table: int, count: int) -> int | None:
 def copy_file(source: Path, target: Path, soname: str = "") -> None:
     """Copies a file to a temporary name in the target's folder, then renames the copy.
 
-    With `soname` the copied library gets that SONAME.
+    With `soname`, the copied library gets that SONAME.
     """
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".tcc-", delete=False) as file:
         temporary = Path(file.name)

@@ -1,8 +1,8 @@
 """Converts strings, sequences and optionals between Python's objects and the structs of tcc.h.
 
 Strings are NumPy arrays of `str` or `bytes` (fixed width, variable width or objects), sequences are
-lists, an optional is its element or None.  Results are object arrays of `str`, lists and None;
-bytes that are not UTF-8 become surrogate escapes.
+lists, and an optional is its element or None. Results are object arrays of `str`, lists and None.
+Bytes that are not UTF-8 become surrogate escapes.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tcc.runtime.devices import Given
 
 _ALIGNMENT = 64
 _DEEPEST = 8
-# The element type and the sizes of the arrays in a list.
+# Matches the type of an array in a list: its element type and its sizes.
 _ENTRY = re.compile(r"(\w+)(?:\[[-0-9?,]*\])?", re.ASCII)
 
 
 def is_value(dtype: str) -> bool:
-    """True where a port of this element type takes strings or a list."""
+    """True if a port of this element type takes strings or a list."""
     return dtype == "string" or is_list(dtype)
 
 
 def is_list(dtype: str) -> bool:
-    """True where a port of this element type takes a sequence or an optional."""
+    """True if a port of this element type takes a sequence or an optional."""
     return dtype.startswith(("sequence(", "optional("))
 
 
 def is_list_type(text: str) -> bool:
-    """True where a text names a type of sequences or optionals."""
+    """True if a text names a type of sequences or optionals."""
     depth = 0
     while is_list(text) and text.endswith(")") and depth < _DEEPEST:
         text, depth = text.partition("(")[2][:-1], depth + 1
@@ -73,7 +73,7 @@ def entry_type(dtype: str) -> str:
 
 
 def arrays_in(value: Any, dtype: str) -> Iterator[Any]:
-    """Yields the entries of a value for a port of element type `dtype`, through nested lists."""
+    """Yields the arrays in a value for a port of element type `dtype`; lists may be nested."""
     if is_list(dtype) and isinstance(value, list | tuple):
         for item in value:
             yield from arrays_in(item, entry_type(dtype))
@@ -84,7 +84,7 @@ def arrays_in(value: Any, dtype: str) -> Iterator[Any]:
 def _describe_strings(value: Any) -> Given:
     array = value if isinstance(value, np.ndarray) else np.asarray(value, object)
     if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(object)  # an empty list
+        array = array.astype(object)  # this is an empty list
     if array.dtype.kind not in "USOT":
         raise TypeError(f"expected an array of strings, got {array.dtype}")
     texts = [_encoded(text) for text in array.reshape(-1).tolist()]
@@ -106,7 +106,7 @@ def _encoded(text: object) -> bytes:
 
 
 class WrongTypeError(ValueError):
-    """A result is not of the type that the artifact names."""
+    """Raised for a result whose type is not the one that the artifact names."""
 
 
 # ---- results -------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class WrongTypeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ResultMemory:
-    """Memory of a result, in the form that the runtime writes."""
+    """Memory for a result, in the form in which the runtime writes it."""
 
     memory: Array
     address: int
@@ -130,8 +130,8 @@ def make_block(size: int) -> ResultMemory:
 def read_block(address: int, dtype: str, finish: Callable[[Array, str], Any]) -> Any:
     """Returns the value that the runtime wrote at `address`.
 
-    `finish` turns each copied NumPy array, with its element type, into the array that is returned.
-    Raises WrongTypeError for a value of another type than `dtype`.
+    `finish(array, element type)` turns each copied NumPy array into the array that is returned.
+    Raises WrongTypeError if the type of the value is not `dtype`.
     """
     return _read(abi.CTensor.from_address(address), dtype, finish)
 

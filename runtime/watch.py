@@ -1,4 +1,4 @@
-"""The poll of a run on its own thread: it runs handlers of signals and checks the time."""
+"""Watches a run, which polls it: runs signal handlers and checks the time limit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The seconds that a run may take, and when they end (on `time.monotonic`)."""
+    """The time limit of a run: how many `seconds` it may take, and when it ends
+    (`time.monotonic`)."""
 
     seconds: float
     end: float
@@ -21,7 +22,11 @@ class Limit:
 
 @dataclass(slots=True)
 class Watch:
-    """The limit of an instance's run, and the exceptions of signal handlers during the run."""
+    """Collects how an instance's run must end.
+
+    `limit` is its time limit, and `late` is set when it is over. `raised` has the exceptions of
+    signal handlers during the run.
+    """
 
     limit: Limit | None = None
     late: bool = False
@@ -29,10 +34,10 @@ class Watch:
 
 
 def answers(watch: Watch) -> Generator[int, Any, None]:
-    """Answers a run's polls: 1 where a signal's handler raised or the time is over, else 0.
+    """Answers a run's polls: 1 if a signal handler raised or the time is over, else 0.
 
-    It is a generator because a pending handler then runs inside the `try`, where the generator
-    resumes; in a function the handler would run before the `try`.
+    It is a generator, because a pending signal handler then runs inside the `try`, where the
+    generator resumes. In a function, the handler would run before the `try`.
     """
     stop = 0
     while True:
@@ -48,7 +53,7 @@ def answers(watch: Watch) -> Generator[int, Any, None]:
 
 
 def limit_of(timeout: object) -> Limit | None:
-    """Returns the limit of a run that begins now; None without a timeout.
+    """Returns the limit of a run that starts now, or None without a timeout.
 
     Raises ValueError unless the timeout is a number of seconds above 0.
     """

@@ -1,4 +1,4 @@
-"""Compiles one model and prints a hash of each part of its artifact, which is not linked.
+"""Compiles a model and prints a hash of each part of its artifact, which is not linked.
 
     python scripts/artifact_parts.py compile MODEL.onnx --target cpu --cpu x86-64-v3
 
@@ -18,7 +18,7 @@ from tcc.cli.commands import main
 
 
 def part_hashes(variants: Sequence[Variant]) -> dict[str, str]:
-    """Returns the SHA-256 of all variants' programs, of their kernels and of their weights.
+    """Returns three SHA-256 hashes: of all variants' programs, of their kernels, of their weights.
 
     The runtime, the header and the manifest are left out.
     """
@@ -30,14 +30,14 @@ def part_hashes(variants: Sequence[Variant]) -> dict[str, str]:
 
 
 def _code(variant: Variant) -> Iterable[bytes]:
-    """Yields a variant's object files, or its images where a GPU runs its kernels."""
+    """Yields a variant's object files, or its images if a GPU runs its kernels."""
     yield from variant.objects
     if variant.gpu is not None:
         yield encode_images(variant.gpu)
 
 
 def _digest(parts: Iterable[Any]) -> str:
-    """Returns one SHA-256 of byte strings, which do not run into one another."""
+    """Returns one SHA-256 of all `parts`; the length of each part is hashed too."""
     digest = hashlib.sha256()
     for part in parts:
         data = memoryview(part).cast("B")
@@ -47,7 +47,7 @@ def _digest(parts: Iterable[Any]) -> str:
 
 
 def _print_hashes(variants: Sequence[Variant], *_: Any, **__: Any) -> NoReturn:
-    """Stands in for the linker: prints the hashes and ends the process."""
+    """Takes the place of the linker: prints the hashes and ends the process."""
     print(json.dumps(part_hashes(variants)))
     sys.exit(0)
 

@@ -1,5 +1,7 @@
-"""Measures every model with tcc of two commits in the same rounds: `scripts/bench --base
-COMMIT`."""
+"""Measures every model with tcc of two commits in the same rounds.
+
+`scripts/bench --base COMMIT` does this.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,11 @@ RESULTS = ROOT / "scripts" / "results"
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """How tcc of both commits is timed; `seconds` is the share of one artifact in a round,
-    `patience` the longest wait of a model for a calm machine, in seconds."""
+    """How tcc of both commits is timed.
+
+    `seconds` is the share of one artifact in a round. `patience` is how many seconds a model waits
+    at most for a calm machine.
+    """
 
     base: str
     precision: str
@@ -41,9 +46,9 @@ class PairPlan:
 
 
 def run_pairs(plan: PairPlan, models: Sequence[str], publish: bool) -> bool:
-    """Measures, prints and stores the table; returns True where no model is slower or fails.
+    """Measures, prints and stores the table; returns True if no model is slower or fails.
 
-    The table goes to scripts/results where `publish` says so, else to build/bench.
+    The table goes to scripts/results if `publish`, else to build/bench.
     """
     SCRATCH.mkdir(parents=True, exist_ok=True)
     base = checked_out(plan.base, ROOT / "build" / "base")
@@ -79,7 +84,7 @@ def _file_name(precision: str) -> str:
 
 def _measured(model: str, plan: PairPlan, base: Base, calm: Calm) -> Pair:
     source = build(model, DEFAULT_OUT)
-    # An artifact names its file, so that equal artifacts need equal names.
+    # An artifact contains its file name, so equal artifacts need equal names.
     new, old = (SCRATCH / folder / f"{model}.{plan.precision}.so" for folder in ("new", BASE))
     for artifact in (new, old):
         artifact.parent.mkdir(exist_ok=True)

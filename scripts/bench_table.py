@@ -36,7 +36,7 @@ def heading(results: Mapping[str, Any]) -> str:
 
 
 def columns(results: Mapping[str, Any]) -> list[str]:
-    """Returns the heads of the table's columns."""
+    """Returns the headings of the table's columns."""
     cells = ["model", "tcc"]
     for kind in results["peers"]:
         cells += [kind, "(best)"] if kind in BASELINES[results["precision"]] else [kind]
@@ -45,7 +45,7 @@ def columns(results: Mapping[str, Any]) -> list[str]:
 
 
 def cells(results: Mapping[str, Any], model: str) -> list[str]:
-    """Returns one model's row."""
+    """Returns the row of a model."""
     row = results["models"][model]
     peers, kinds = row["peers"], BASELINES[results["precision"]]
     texts = [model, _ms(peers["tcc"], "median")]
@@ -72,7 +72,7 @@ def cells(results: Mapping[str, Any], model: str) -> list[str]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns the whole report as text."""
+    """Returns the complete report as text."""
     rows = [columns(results), *(cells(results, model) for model in results["models"])]
     legend = (*LEGEND, *[DERIVED] * (UNDERIVED in results["peers"]))
     lines = [heading(results), *_lacks(results), *legend, "", *aligned(rows), ""]
@@ -87,12 +87,12 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def _lacks(results: Mapping[str, Any]) -> list[str]:
-    """Returns the line of instructions that the processor lacks, if the results have them."""
+    """Returns the line about instructions that the CPU lacks, if the results have it."""
     return [f"the processor lacks: {results['lacks']}"] if "lacks" in results else []
 
 
 def chart(results: Mapping[str, Any]) -> str:
-    """Returns the ratios as SVG."""
+    """Returns a chart of the ratios as SVG."""
     suite = suite_of(results)
     bars = [Bar(m, goal_ratio(results, m), wanted_ratio(suite, m)) for m in results["models"]]
     kinds = " and ".join(BASELINES[results["precision"]])

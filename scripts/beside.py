@@ -1,4 +1,4 @@
-"""Times one artifact with tcc, and the ONNX file it was compiled from with ONNX Runtime."""
+"""Times an artifact with tcc, and with ONNX Runtime the ONNX file from which it was compiled."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def beside(
 ) -> Mapping[str, Times]:
     """Returns the times of "tcc" and "ort", each in its own process, in interleaved rounds.
 
-    Before the first round `see` gets the outputs of both, in this order; an error that it raises
-    ends the measurement.  `take` is that of `interleaved`; an answer may take `cap` seconds.
-    Raises ToolError where one of them fails.
+    Before the first round, `see` gets the outputs of both, in this order; an error that it raises
+    ends the measurement. `take` is passed to `interleaved`. An answer may take `cap` seconds.
+    Raises ToolError if one of them fails.
     """
     with ExitStack() as stack:
         peers = [
@@ -52,8 +52,10 @@ def beside(
 
 
 def distance(ours: Mapping[str, NDArray[Any]], theirs: Mapping[str, NDArray[Any]]) -> float:
-    """Returns the largest difference of results as a share of the largest value; infinite where
-    shapes or NaN differ."""
+    """Returns the largest difference of results as a share of the largest value.
+
+    It is infinite if shapes differ, or if only one of two values is NaN.
+    """
     worst = 0.0
     for name, want in theirs.items():
         got = ours[name]

@@ -7,7 +7,7 @@ from math import ceil
 from textwrap import wrap
 
 _ROW, _PLOT, _LEAST_LABEL, _LEAST_MARGIN, _EDGE = 22, 560, 120, 60, 12
-_LINE = 20  # from one line of the heading to the next
+_LINE = 20  # pixels from one line of the heading to the next
 # Verdana, the widest of common sans-serif fonts, needs 0.62 of its size for a letter on average
 # over names and sentences in lower case.
 _LETTER = 0.62
@@ -16,7 +16,7 @@ _AHEAD, _BEHIND = "#2a7f62", "#b5473c"
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar; `ratio` is None where it was not measured, `goal` where there is none."""
+    """A bar; `ratio` is None if it was not measured, and `goal` is None if there is none."""
 
     label: str
     ratio: float | None
@@ -50,13 +50,15 @@ def bar_chart(title: str, subtitle: str, bars: Sequence[Bar]) -> str:
 
 
 def _width(text: str, size: int) -> int:
-    """Returns the most pixels that a text takes in letters of `size`."""
+    """Returns how many pixels a text takes at most in letters of `size`."""
     return ceil(len(text) * size * _LETTER)
 
 
 def _lines(text: str, size: int, width: int, style: str = "") -> list[str]:
-    """Returns the text in lines that fit the picture, each with a placeholder `{y}` for its
-    height."""
+    """Returns the text in lines that fit the picture.
+
+    Each line has a placeholder `{y}` for its vertical position.
+    """
     letters = int((width - 2 * _EDGE) / (size * _LETTER))
     escaped_lines = (
         escape(line).replace("{", "{{").replace("}", "}}") for line in wrap(text, letters)
@@ -72,7 +74,7 @@ def _text(item: Bar) -> str:
 
 
 def _end(item: Bar, scale: float) -> float:
-    """Returns the distance from the bar's start to the number behind it."""
+    """Returns the distance from the start of the bar to the number after it."""
     return max(item.ratio or 0.0, item.goal or 0.0) * scale + 6
 
 

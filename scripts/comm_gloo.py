@@ -1,8 +1,8 @@
-"""Times Gloo's all_reduce of f32 by sum between two pinned processes, for comm_check.
+"""Times Gloo's all_reduce (f32, sum) between two pinned processes, for comm_check.
 
     comm_gloo.py MIN MAX FACTOR RUNS
 
-One line a size: bytes and the median microseconds of rank 0.
+Prints a line for each size: bytes, and the median microseconds of rank 0.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Times all_reduce of several libraries in turns, for comm_check: medians of ratios."""
+"""Times the all_reduce of several libraries in turns, for comm_check; reports medians of ratios."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _run(command: Sequence[str | Path], **variables: str) -> str:
 
 
 def _peer_medians(text: str) -> Sizes:
-    """Reads lines `bytes microseconds`; returns microseconds by bytes."""
+    """Reads lines `bytes microseconds`; returns a map from bytes to microseconds."""
     rows = (line.split() for line in text.splitlines() if line[:1].isdigit())
     return {int(row[0]): float(row[1]) for row in rows}
 
 
 def table(text: str) -> list[dict[str, str]]:
-    """Returns the rows that tcc-perf prints, by the names of its columns."""
+    """Returns the rows that tcc-perf prints, each as a map from column name to text."""
     lines = text.splitlines()
     names = next(line.split()[1:] for line in reversed(lines) if line.startswith("#"))
     rows = (line.split() for line in lines if not line.startswith("#"))
@@ -46,8 +46,7 @@ def table(text: str) -> list[dict[str, str]]:
 
 
 def _tcc_medians(perf: Path, *flags: str) -> tuple[Sizes, Sizes]:
-    """Returns rank 0's medians by bytes: those of all_reduce, and those of a copy of as many
-    bytes."""
+    """Returns rank 0's median times by bytes: (of all_reduce, of a copy of as many bytes)."""
     sizes = (
         "-b",
         str(MIN_BYTES),
@@ -68,7 +67,8 @@ def _tcc_medians(perf: Path, *flags: str) -> tuple[Sizes, Sizes]:
 
 
 def _peer_commands(folder: Path, launchers: Sequence[Launcher]) -> dict[str, list[str]]:
-    """Returns the command of each installed peer; MPI's programs are compiled into `folder`."""
+    """Returns the command of each installed peer; the programs for MPI are compiled into
+    `folder`."""
     arguments = [str(n) for n in (MIN_BYTES, MAX_BYTES, FACTOR, RUNS)]
     commands: dict[str, list[str]] = {}
     if importlib.util.find_spec("torch"):
@@ -88,14 +88,14 @@ def _peer_commands(folder: Path, launchers: Sequence[Launcher]) -> dict[str, lis
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTimes:
-    """Medians by bytes: microseconds of all_reduce, and the time of each peer over it."""
+    """Medians by bytes: the microseconds of all_reduce, and each peer's time over tcc's."""
 
     staged: Sizes
     ratios: dict[str, Sizes]
 
 
 def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> CollectiveTimes:
-    """Times all_reduce, staged and symmetric, a copy, and the installed peers, in turns."""
+    """Times all_reduce (staged and symmetric), a copy, and the installed peers, in turns."""
     peers = _peer_commands(perf.parent, launchers)
     staged: dict[int, list[float]] = defaultdict(list)
     ratios: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -120,8 +120,8 @@ def measured(perf: Path, launchers: Sequence[Launcher], rounds: int) -> Collecti
 
 
 def times(perf: Path, launchers: Sequence[Launcher], rounds: int) -> None:
-    """Prints for each size the microseconds of all_reduce, then the times of peers as multiples of
-    it."""
+    """Prints for each size the microseconds of all_reduce, and the times of peers as multiples
+    of it."""
     result = measured(perf, launchers, rounds)
     print(f"all_reduce of f32, 2 pinned ranks, median of {rounds} rounds in turns")
     print(f"{'bytes':>10} {'us':>10}  times of others over it: {', '.join(result.ratios)}")

@@ -1,9 +1,10 @@
-"""A C compiler that counts branches of the runtime: `scripts/branches` has the tests call it `cc`.
+"""A C compiler that counts branches of the runtime; `scripts/branches` makes the tests use it as
+`cc`.
 
-Each file of runtime/src is compiled once for each set of definitions, without optimisation and
-sanitizers, into COVERED_OBJECTS, where gcov finds its notes and counts.  All else is left to the
-compiler COVERED_CC as it is: other sources, changed copies of the runtime, and races, which are
-looked for in code that counts nothing.
+Each file of runtime/src is compiled once for each set of macro definitions, without optimisation
+and sanitizers. The object goes to COVERED_OBJECTS, where gcov finds its notes and counts. The
+compiler COVERED_CC compiles everything else unchanged: other sources, changed copies of the
+runtime, and tests for data races, which need code that does not count.
 """
 
 import fcntl
@@ -15,8 +16,8 @@ import sys
 from pathlib import Path
 
 SOURCES = Path(__file__).resolve().parent.parent / "runtime" / "src"
-# An artifact is linked with stand-ins for these libraries; stand-ins lack functions that counting
-# calls.
+# An artifact is linked with stand-ins for these libraries. The stand-ins lack functions that
+# counting calls.
 STAND_INS = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2"}
 PLAIN_FLAGS = ("-fsanitize=thread", "-E", "-nostdlib", "--version")
 EXIT_HOOK = """
@@ -34,8 +35,7 @@ def is_covered(word: str) -> bool:
 
 
 def definitions(words: list[str]) -> list[str]:
-    """Returns the flags that decide the meaning of a file, without those for its speed and
-    safety."""
+    """Returns the flags that change what a file means, without flags for speed and safety."""
     names, flags = iter(words), []
     for word in names:
         if word == "-include":
@@ -48,7 +48,7 @@ def definitions(words: list[str]) -> list[str]:
 
 
 def compiled(compiler: str, source: str, words: list[str], folder: Path) -> str:
-    """Returns the object of a file of the runtime; compiles it if no run did before."""
+    """Returns the object of a file of the runtime; compiles it if no earlier call did."""
     path, flags = Path(source).resolve(), definitions(words)
     key = hashlib.sha256("\0".join((str(path), *flags)).encode()).hexdigest()[:12]
     object_file = folder / f"{path.parent.name}-{path.stem}-{key}.o"
@@ -74,7 +74,7 @@ def main(words: list[str]) -> int:
         shutil.copyfile(object_file, out)
         return 0
     operands = [objects.get(word, word) for word in words if Path(word).name not in STAND_INS]
-    ending = folder / "ending.o"  # counts of children that end by _exit
+    ending = folder / "ending.o"  # writes the counts of children that end by _exit
     if not ending.exists():
         temporary = folder / f"ending.{os.getpid()}.o"
         command = (compiler, "-xc", "-fPIC", "-c", "-", "-o", str(temporary))

@@ -1,7 +1,7 @@
 """Writes MobileNetV2 (1x3x224x224, seeded weights) as ONNX: python scripts/demo_model.py OUT.onnx
 
-It needs no framework.  Batch norms are kept, as an exporter in training mode leaves them, and
-weights are scaled by fan-in, so that signals neither die nor grow.
+It needs no framework. Batch norms stay nodes, as in an export in training mode. Weights are scaled
+by fan-in, so that signals neither vanish nor explode.
 """
 
 import sys
@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-# expansion, channels, repeats, stride: table 2 of the MobileNetV2 paper
+# (expansion, channels, repeats, stride), as in table 2 of the MobileNetV2 paper
 BLOCKS = (
     (1, 16, 1, 1),
     (6, 24, 2, 2),
@@ -25,7 +25,7 @@ OPSET = 17
 
 
 class Builder:
-    """Appends layers; methods take and return value names."""
+    """Appends layers; methods take and return the names of values."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
@@ -67,7 +67,10 @@ class Builder:
         return self.node("Clip", [x, "zero", "six"])
 
     def block(self, x: str, fan: int, expansion: int, channels: int, stride: int) -> str:
-        """Expand, filter per channel, project; with a residual where shapes allow."""
+        """Appends a block: expand, filter per channel, project.
+
+        It has a residual connection if the shapes allow it.
+        """
         inner = fan * expansion
         y = self.relu6(self.conv(x, fan, inner, 1)) if expansion != 1 else x
         y = self.relu6(self.conv(y, inner, inner, 3, stride, groups=inner))

@@ -1,4 +1,5 @@
-"""The virtual environment `.venv` that the other scripts run in.  Standard library only."""
+"""The virtual environment `.venv` in which the other scripts run; needs only the standard
+library."""
 
 import hashlib
 import os
@@ -14,11 +15,11 @@ PYTHON = VENV / "bin" / "python"
 
 
 def ensure(*extras: str) -> Path:
-    """Returns the Python of `.venv` with tcc (editable) and these extras; makes or renews it if
-    needed.
+    """Returns the Python of `.venv`, which has tcc (editable) and these extras.
 
-    It is brought up to date when pyproject.toml or the Python version changed.  Where the package
-    registry cannot be reached, it uses the packages of the Python that runs this script.
+    `.venv` is created if needed, and updated if pyproject.toml or the Python version changed. If
+    the package registry cannot be reached, it uses the packages of the Python that runs this
+    script.
     """
     stamp = VENV / "stamp"
     key = hashlib.sha256((ROOT / "pyproject.toml").read_bytes() + sys.version.encode()).hexdigest()
@@ -32,7 +33,7 @@ def ensure(*extras: str) -> Path:
 
 
 def enter(*extras: str) -> None:
-    """Starts the running script again inside `.venv` unless it runs there; puts `models` on the
+    """Restarts the running script inside `.venv` unless it runs there; puts `models` on the
     path."""
     if Path(sys.prefix) != VENV:
         ensure(*extras)
@@ -41,11 +42,11 @@ def enter(*extras: str) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Returns this process's variables for a child that runs in `.venv`.
+    """Returns this process's environment variables for a child that runs in `.venv`.
 
-    Tools that read files (import-linter) need the development tree: they cannot see the packages of
-    an editable install.  Bytecode is kept even where PYTHONDONTWRITEBYTECODE forbids it: otherwise
-    each of the many processes would compile the modules that it imports.
+    Tools that read files (import-linter) need the development tree, because they cannot see the
+    packages of an editable install. Bytecode is written even if PYTHONDONTWRITEBYTECODE forbids it:
+    otherwise each of the many processes would compile the modules that it imports.
     """
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return inherited | {
@@ -57,7 +58,8 @@ def environment() -> dict[str, str]:
 
 
 def show(*command: str | Path, quiet: bool = False) -> int:
-    """Prints a command, runs it in the root with `.venv` first in PATH, returns its exit code."""
+    """Prints a command, runs it in the root with `.venv` first in PATH, and returns its exit
+    code."""
     texts = [str(part) for part in command]
     if not quiet:
         root = f"{ROOT}{os.sep}"
@@ -87,15 +89,14 @@ def _install(extras: list[str]) -> None:
 
 
 def _uv() -> list[str | Path]:
-    """Returns the command `uv pip install` with the indexes and links that pip is configured to
-    use.
+    """Returns the command `uv pip install` with the indexes and links that pip is configured with.
 
-    It takes a sixth of pip's time.  As in pip, all indexes are of equal rank.
+    uv takes a sixth of pip's time. As in pip, all indexes have the same rank.
     """
     listed = (str(PYTHON), "-m", "pip", "config", "list")
     lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     pairs = sorted(line.split("=", 1) for line in lines if "=" in line)
-    # `:env:` sorts before the files' sections and goes before them.
+    # `:env:` sorts before the sections of files and has precedence.
     settings = {key.rpartition(".")[2]: value.strip("'\"") for key, value in reversed(pairs)}
     command: list[str | Path] = [VENV / "bin" / "uv", "pip", "install", "-q", "--python", PYTHON]
     command += ["--index-strategy", "unsafe-best-match"]

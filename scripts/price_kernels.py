@@ -247,7 +247,7 @@ def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample
     for group, schedule in (compiled_choice, *drawn):
         try:
             tile = lower(group, schedule)
-            model.lowered.verify(tile)
+            model.lowered.planner.verify(tile)
         except TccError:
             refused += 1
             continue

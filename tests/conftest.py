@@ -10,15 +10,17 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from tcc import cli
 from tcc.backends.artifact.comm_library import LIBRARY, build_comm_library
 from tcc.backends.artifact.toolchain import find_toolchain
 from tcc.backends.idle_pool import RESTING
 
+from tests import fast
 from tests.draws import pytest_fixture_setup, pytest_runtest_call  # noqa: F401 (hooks)
 from tests.once import made_once
 
 # Tests run one to a core: a product whose threads wait for one another takes three times as long.
-# NumPy and torch read these when they are imported.
+# NumPy and torch read these when they are imported; workers of xdist inherit them.
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
@@ -30,6 +32,10 @@ hypothesis.settings.register_profile("seeded", derandomize=True)
 hypothesis.settings.load_profile("seeded")
 
 gc.disable()  # what is imported and collected lives to the end
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(fast, "fast")
 
 
 def pytest_collection_finish() -> None:
@@ -75,6 +81,20 @@ def comm_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lambda folder: build_comm_library(find_toolchain(), folder),
     )
     return folder / LIBRARY
+
+
+@pytest.fixture(scope="session")
+def silero(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of the sample model of speech, as `tcc compile` writes it."""
+    model = fast.MODELS[1] / "silero_vad.onnx"
+    if not model.is_file():
+        pytest.skip("silero_vad.onnx of the sample models is absent")
+
+    def compiled(folder: Path) -> None:
+        out = str(folder / "silero.so")
+        assert cli.execute(["compile", str(model), "-o", out, "--jobs", "1"]) == 0
+
+    return made_once(tmp_path_factory, "silero", compiled) / "silero.so"
 
 
 @pytest.fixture

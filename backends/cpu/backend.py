@@ -15,7 +15,6 @@ from tcc.errors import UserError
 from tcc.ir.expr import extent, known_extent
 from tcc.ir.graph import Graph
 from tcc.ir.index import free_vars, substitute
-from tcc.ir.tile.group import TileGroup
 from tcc.ir.types import DTYPES, F32, I8, U8
 from tcc.options import Options
 from tcc.passes.derive.derive import Derivations
@@ -27,6 +26,7 @@ from tcc.passes.pipeline import GraphSettings, lower
 from tcc.passes.place import LoweringContext
 from tcc.passes.program.lowered import Lowered
 from tcc.passes.quantize.precision import Precision
+from tcc.passes.tile.cpu.explain import predictions
 from tcc.passes.tile.cpu.plan import CoreChooser
 from tcc.passes.tile.plan import Bound
 from tcc.schedule.alternatives import SILENT, Ledger, number
@@ -175,7 +175,12 @@ class CpuBackend(Backend):
         pricer = pricer or Pricer(machine, lowered.weights.size, pairs=pairs)
         kernels, live = lowered.table, _live(lowered)
         entries = [
-            {"symbol": name, "source": loc, **_cost(pricer, bound, live)}
+            {
+                "symbol": name,
+                "source": loc,
+                **work_facts(bound.group, bound.kernel.sizes),
+                **predictions(pricer, bound, live),
+            }
             for name, loc, bound in zip(names, kernels.locs, kernels.bounds, strict=True)
         ]
         return {
@@ -256,27 +261,3 @@ def _live(lowered: Lowered) -> list[int]:
     sets = ({}, *table_sizes(free_vars(*dims.values())))
     sized = ({key: typical(substitute(dim, sizes)) for key, dim in dims.items()} for sizes in sets)
     return [live_bytes(lowered.program, dims_at) for dims_at in sized]
-
-
-def _cost(pricer: Pricer, bound: Bound, live: Sequence[int]) -> dict[str, Any]:
-    """Returns the manifest's entry for one launch: its work and predicted seconds at typical sizes.
-
-    With symbolic sizes, `times` has for each set of sizes: flops, bytes, seconds on all cores,
-    seconds on one core. `live` has the live bytes of a run for each set.
-    """
-    schedule = bound.schedule
-    assert isinstance(schedule, Schedule)
-
-    def seconds(group: TileGroup, live: int = 0, *, single_core: bool = False) -> float:
-        return float(
-            f"{pricer.price(group, schedule, single_core=single_core, live=live).seconds:.4g}"
-        )
-
-    facts = work_facts(bound.group, bound.kernel.sizes)
-    if not bound.tabulated:
-        return {**facts, "seconds": seconds(bound.group)}
-    times = [
-        [group_flops(g), group_bytes(g), seconds(g, n), seconds(g, n, single_core=True)]
-        for g, n in zip((bound.group, *bound.tabulated), live, strict=True)
-    ]
-    return {**facts, "seconds": times[0][2], "times": times}

@@ -6,8 +6,10 @@ from tcc.target import Target
 
 
 def main() -> None:
-    """Answers requests `(text, target, listed)` by the object file, or by assembly in UTF-8 if
-    `listed`."""
+    """Answers requests `(text, target, listed)` with the object file.
+
+    If `listed`, the answer is the assembly in UTF-8.
+    """
     serve(_compiled)
 
 

@@ -37,12 +37,12 @@ from tcc.schedule.gpu.cost import BlockPricer, Usage
 from tcc.schedule.gpu.schedule import FLOAT8_NAME, BlockProfile, BlockSchedule
 from tcc.target import GpuProfile, Target
 
-# Candidate heights, in rows, of the tiles of grouped GEMMs.
+# Candidate heights, in rows, for the tiles of grouped GEMMs.
 _ROW_TILES = (16, 32, 64, 128)
 
 
 class GpuBackend(Backend):
-    """Code for the GPUs of `target`."""
+    """Generates code for the GPUs of `target`."""
 
     kinds = ("cuda", "rocm")
     planner: BlockChooser
@@ -55,9 +55,11 @@ class GpuBackend(Backend):
         compilers: Compilers | None = None,
         ledger: Ledger = SILENT,
     ) -> None:
-        """`settings` are those of the whole target, of which this may be a part; None: this is the
-        whole target.  `compilers` compile all code of an artifact; None: each
-        step starts its own processes."""
+        """`settings` are those of the complete target, of which `target` may be a part.
+
+        With `settings` None, this is the complete target. `compilers` compile all code of an
+        artifact; with None, each step starts processes of its own.
+        """
         self.target, self.options, self.compilers = target, options, compilers
         self.settings = settings or graph_settings(target.gpus, options, ledger)
         strict = options.numerics == "strict"
@@ -99,8 +101,11 @@ class GpuBackend(Backend):
         return tuple(cls(part, options, settings, tools, ledger) for part in similar_parts(target))
 
     def joined(self, other: Backend) -> Self | None:
-        """Returns a backend for the GPUs of both, if they are of one vendor and all or none have
-        matrix units for the precision; else None."""
+        """Returns a backend for the GPUs of both, or None if they need separate ones.
+
+        They can share a backend if they are of one vendor, and if all or none of them have matrix
+        units for the precision.
+        """
         gpus = self.target.gpus + other.target.gpus
         if self.target.kind != other.target.kind:
             return None
@@ -111,15 +116,18 @@ class GpuBackend(Backend):
         return backend
 
     def check(self, graph: Graph) -> None:
-        """Raises UserError for strings and lists, which devices do not have, and for nodes that
-        only a function of the host computes, unless options allow it."""
+        """Raises UserError for strings and lists, which GPUs do not have.
+
+        Raises it also for nodes that only a function of the host computes, unless options allow
+        them.
+        """
         check_without_handles(graph, self.target.kind)
         if not self.options.allow_host:
             check_without_calls(graph, self.target.kind)
 
     def lower(self, graph: Graph, trace: Trace) -> Lowered:
         if self.compilers is not None:
-            self.compilers.start()  # their start takes about as long as the lowering
+            self.compilers.start()  # starting takes about as long as lowering
         return lower(graph, LoweringContext(self.planner, arena_planner(), self.precision), trace)
 
     def begin(self, lowered: Lowered, names: Sequence[str]) -> None:
@@ -128,8 +136,10 @@ class GpuBackend(Backend):
             begin_blocks(job, self.compilers)
 
     def fitted(self, lowered: Lowered, names: Sequence[str], trace: Trace) -> Lowered:
-        """Returns `lowered` with other schedules for kernels that need more registers or shared
-        memory than was estimated."""
+        """Returns `lowered`, with other schedules for kernels whose resources were underestimated.
+
+        These kernels need more registers or shared memory than estimated.
+        """
 
         def compiled(bounds: Mapping[int, Bound]) -> dict[int, list[CompiledKernel]]:
             numbers = tuple(bounds)
@@ -225,11 +235,11 @@ def stored_floats(options: Options) -> DType:
 def graph_settings(
     gpus: Sequence[GpuProfile], options: Options, ledger: Ledger = SILENT
 ) -> GraphSettings:
-    """Returns the steps on graphs that all `gpus` need.
+    """Returns the settings of graph passes that suit all of `gpus`.
 
-    Integer matmuls round once, where matmuls of dequantised values round at every step; strict
-    numerics excludes them.  Bilinear forms of convolutions are left out of the derivations, because
-    they were measured on CPUs alone.
+    Integer matmuls round once, while matmuls of dequantised values round at every step. So strict
+    numerics excludes integer matmuls. Derivations do not use bilinear forms of convolutions,
+    because these were measured on CPUs only.
     """
     planner, strict = _planner(gpus, options, ledger), options.numerics == "strict"
     derivations = None
@@ -251,17 +261,17 @@ def _planner(gpus: Sequence[GpuProfile], options: Options, ledger: Ledger) -> Bl
     return BlockChooser(profile, stored_floats(options), ledger=ledger)
 
 
-# GPUs share schedules if the largest has less than this many times the multiprocessors, and the
-# shared memory, of the smallest.
+# GPUs share schedules if the largest has less than this many times the multiprocessors, and this
+# many times the shared memory, of the smallest.
 _SIMILAR_COUNT, _SIMILAR_SHARED = 2.2, 1.5
 
 
 def similar_parts(target: Target) -> tuple[Target, ...]:
-    """Splits `target` into parts whose GPUs have similar multiprocessors, in number and kind, and
-    about as much shared memory.
+    """Splits `target` into parts with similar GPUs.
 
-    One schedule has to fit the smallest GPU of a part and to fill the largest.  Each part costs a
-    lowering, which takes a tenth of the time of its kernels.
+    The GPUs of a part have similar multiprocessors, in number and kind, and about as much shared
+    memory. One schedule has to fit the smallest GPU of a part and to occupy the largest. Each part
+    costs a lowering, which takes a tenth of the time of compiling its kernels.
     """
     parts: list[list[GpuProfile]] = []
     for gpu in target.gpus:
@@ -289,15 +299,15 @@ def _are_similar(gpus: Sequence[GpuProfile]) -> bool:
 
 
 def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
-    """Returns the resources for one schedule for all of `gpus`: the rates of the fastest, the
-    multiprocessors of the largest, registers and shared memory of the smallest.
+    """Returns the resources for which to schedule if all of `gpus` share the schedules.
 
-    f32 matmuls use matrix units where `precision` allows it.
+    They are the rates of the fastest GPU, the multiprocessors of the largest, and the registers and
+    shared memory of the smallest. f32 matmuls use matrix units if `precision` allows it.
     """
     fastest = max(gpus, key=lambda g: g.bandwidth)
     rounded = {"f32": fastest.peak("tf32")} if precision == "tf32" else {}
     peaks = rounded | {name: fastest.peak(name) for name in ("bf16", "f16", "i8")}
-    # Without matrix units for 8-bit floats, these are multiplied as f16.
+    # Without matrix units for 8-bit floats, kernels multiply 8-bit floats as f16.
     peaks[FLOAT8_NAME] = fastest.peak(FLOAT8_NAME) or fastest.peak("f16")
     return BlockProfile(
         max(g.multiprocessors for g in gpus),
@@ -317,7 +327,7 @@ def block_profile(gpus: Sequence[GpuProfile], precision: str) -> BlockProfile:
 
 
 def _peak(gpu: GpuProfile, precision: str) -> float:
-    """Returns the operations per second in `precision`, in f32 where the GPU has no units for
+    """Returns the operations per second in `precision`, or in f32 if the GPU has no units for
     it."""
     peak = gpu.peak(precision) or gpu.peak("f32")
     assert peak is not None
@@ -325,8 +335,10 @@ def _peak(gpu: GpuProfile, precision: str) -> float:
 
 
 def _price(gpu: GpuProfile, bound: Bound, kernel: CompiledKernel, precision: str) -> dict[str, Any]:
-    """Returns the predicted seconds of a launch with the registers and shared memory that the
-    compiled kernel needs, and the resource that limits it."""
+    """Returns the predicted seconds of a launch, and the resource that limits it.
+
+    The price uses the registers and shared memory that the compiled kernel actually needs.
+    """
     schedule = replace(block_schedule(bound), stages=kernel.stages)
     usage = Usage(kernel.registers, kernel.private, kernel.shared)
     price = BlockPricer(bound.group, block_profile((gpu,), precision)).price(schedule, usage)
@@ -342,7 +354,7 @@ def _blocks(schedule: BlockSchedule) -> dict[str, Any]:
 
 
 def _build(kernel: CompiledKernel) -> dict[str, Any]:
-    """Returns how a kernel was compiled, and the resources that it takes of a multiprocessor."""
+    """Returns how a kernel was compiled, and the resources that it occupies on a multiprocessor."""
     return {
         "warps": kernel.warps,
         "stages": kernel.stages,

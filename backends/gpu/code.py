@@ -17,10 +17,10 @@ from tcc.target import GPUS, GpuProfile, Target
 
 @frozen
 class GpuCode:
-    """The kernels of a program, compiled.
+    """The compiled kernels of a program.
 
-    `listings` are their Triton sources.  `kernels[n][m]` is kernel m for the target's n-th
-    architecture.
+    `listings` are their Triton sources. `kernels[n][m]` is kernel m for architecture n of the
+    target.
     """
 
     images: GpuImages
@@ -30,11 +30,11 @@ class GpuCode:
 
 @frozen
 class Job:
-    """Kernels to compile under `names` for each of the target's GPUs.
+    """Kernels to compile, called `names`, for each GPU of the target.
 
-    `alignments` has those of each kernel's buffers, in bytes.  f32 matmuls use `precision` where
-    all of the GPUs have matrix units for it, and are exact elsewhere.  `gluon`: matmuls of bf16 and
-    f16 may be in Gluon on Hopper.
+    `alignments` has for each kernel the alignments of its buffers in bytes. f32 matmuls use
+    `precision` if all GPUs have matrix units for it, and are exact otherwise. `gluon`: on Hopper,
+    matmuls of bf16 and f16 may be written in Gluon.
     """
 
     kernels: Sequence[TileKernel]
@@ -74,14 +74,15 @@ def begin_blocks(job: Job, compilers: Compilers) -> None:
 def compile_blocks(
     job: Job, compilers: Compilers, *, allow_host: bool = False, portable: bool = False
 ) -> GpuCode:
-    """Returns the code of the job's kernels; `portable`: for CUDA also PTX, for newer GPUs.
+    """Returns the code of the job's kernels.
 
-    Raises what `compile_kernels` raises.
+    `portable`: CUDA targets also get PTX, which newer GPUs can load. Raises what `compile_kernels`
+    raises.
     """
     sources, target = job.sources(), job.target
     assembled = [portable_profile(target.gpus)] if portable and target.kind == "cuda" else []
     archs = [gpu.arch for gpu in target.gpus]
-    # kernels for a listed architecture are compiled with their PTX
+    # an architecture in the target's list is compiled together with its PTX
     extra = [gpu for gpu in assembled if gpu.arch not in archs]
     compiled = compile_kernels(sources, target.gpus, compilers, extra)
     by_arch = tuple(tuple(kernels[n] for kernels in compiled) for n in range(len(archs)))
@@ -112,8 +113,10 @@ def _assembly(
     compiled: Sequence[CompiledKernel],
     compilers: Compilers,
 ) -> list[CompiledKernel]:
-    """Returns the kernels as PTX for `gpu`; kernels that need more shared memory than it has are
-    compiled again."""
+    """Returns the kernels as PTX for `gpu`.
+
+    Kernels that need more shared memory than it has are compiled again.
+    """
     large = [n for n, kernel in enumerate(compiled) if kernel.shared > gpu.shared]
     recompiled = compile_kernels([sources[n] for n in large], (), compilers, [gpu]) if large else ()
     fitting = dict(zip(large, recompiled, strict=True))
@@ -124,9 +127,9 @@ def _assembly(
 def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
     """Returns the profile for PTX that GPUs newer than the listed ones can load.
 
-    From sm_90 on, Triton uses instructions of one architecture alone, so the profile is the newest
-    listed one before sm_90, or sm_80.  Its shared memory is that of the smallest GPU of CUDA, so
-    that kernels use fewer stages where this makes them fit.
+    From sm_90 on, Triton uses instructions that only one architecture has. So the profile is the
+    newest listed architecture before sm_90, or sm_80. Its shared memory is that of the smallest
+    CUDA GPU, so that kernels which do not fit there use fewer pipeline stages.
     """
     older = [gpu for gpu in gpus if _number(gpu) < 90]
     oldest = min((gpu for gpu in GPUS.values() if gpu.kind == "cuda"), key=_number)
@@ -135,12 +138,13 @@ def portable_profile(gpus: Sequence[GpuProfile]) -> GpuProfile:
 
 
 def _number(gpu: GpuProfile) -> int:
-    """Returns 90 for sm_90."""
+    """Returns the number of the architecture: 90 for sm_90."""
     return int(gpu.arch.removeprefix("sm_"))
 
 
 def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> GpuVariant:
-    """Returns the variant of the kernels, with the oldest driver that loads all of them."""
+    """Returns the variant with these kernels; `needs` is the oldest driver that loads all of
+    them."""
     for code in kernels:
         if code.scratch:
             raise InternalError(
@@ -149,11 +153,12 @@ def _variant(arch: str, form: BinaryKind, kernels: Sequence[CompiledKernel]) -> 
             )
     cubin = form is BinaryKind.CUBIN
     needs = "ROCm 6"
-    if form is not BinaryKind.HSACO:  # driver numbers have three digits, so text orders them
+    # major versions of drivers have three digits, so their texts sort like numbers
+    if form is not BinaryKind.HSACO:
         needs = max((needed_driver(k.assembly, cubin=cubin) for k in kernels), default="")
     return GpuVariant(arch, form, tuple(kernels), needs)
 
 
 def _exact_arch(gpu: GpuProfile, kernels: Sequence[CompiledKernel]) -> str:
-    """Returns the architecture, with its letter (sm_90a) if code uses features of it alone."""
+    """Returns the architecture, with its letter (sm_90a) if the code uses features of it alone."""
     return (ptx_target(kernels[0].assembly) if kernels else "") or gpu.arch

@@ -17,12 +17,12 @@ from tcc.temporary import temporary_folder
 _WORKER = "tcc.backends.gpu.worker"
 
 
-# A source, its GPU, and True for assembly alone.
+# (source, GPU, True if only assembly is needed)
 Request: TypeAlias = tuple[KernelSource, GpuProfile, bool]
 
 
 def check_triton() -> None:
-    """Raises ToolError where Triton is missing."""
+    """Raises ToolError if Triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         raise ToolError("code for GPUs needs Triton", hint="pip install 'tcc[gpu]'")
 
@@ -30,8 +30,8 @@ def check_triton() -> None:
 class Compilers:
     """Up to `jobs` processes that compile kernels, and the kernels that they have compiled.
 
-    The processes start with the first request.  When the context ends they stay for a few seconds,
-    so that another compile can use them.
+    The processes start with the first request. When the context ends, they stay alive for a few
+    seconds, so that another compile can use them.
     """
 
     def __init__(self, jobs: int, budgets: Budgets = BUDGETS) -> None:
@@ -51,7 +51,8 @@ class Compilers:
         self._numbers.clear()
 
     def start(self) -> None:
-        """Starts the processes (about 1 s); raises ToolError where Triton is missing."""
+        """Starts the processes, which takes about 1 s; raises ToolError if Triton is not
+        installed."""
         if self._pool is not None:
             return
         check_triton()
@@ -73,8 +74,8 @@ class Compilers:
     def compiled(self, requests: Sequence[Request]) -> list[CompiledKernel]:
         """Returns the kernels of the requests, in order.
 
-        Raises ToolError for the first request that failed; it names the kernel and a file with its
-        text.
+        Raises ToolError for the first request that failed. The error names the kernel and a file
+        with its text.
         """
         self.begin(requests)
         assert self._pool is not None
@@ -91,8 +92,11 @@ def requests_for(
     profiles: Sequence[GpuProfile],
     assembled: Sequence[GpuProfile] = (),
 ) -> list[Request]:
-    """Returns for each source a request per profile, then one for assembly alone per profile in
-    `assembled`."""
+    """Returns the requests of all sources, source by source.
+
+    Each source has a request per profile, and then a request for assembly alone per profile in
+    `assembled`.
+    """
     goals = [(p, False) for p in profiles] + [(p, True) for p in assembled]
     return [(source, *goal) for source in sources for goal in goals]
 
@@ -103,12 +107,13 @@ def compile_kernels(
     compilers: Compilers,
     assembled: Sequence[GpuProfile] = (),
 ) -> tuple[tuple[CompiledKernel, ...], ...]:
-    """Returns for each source its code for each profile, in order, then its assembly for each CUDA
-    profile in `assembled`.
+    """Returns for each source its code for each profile, in order.
 
-    Equal sources are compiled once.  The bytes depend on sources and profiles only.  Raises
-    ToolError where Triton is not installed and, naming the kernel and a file with its text, where
-    Triton fails, kills its process or needs more shared memory than there is.
+    The assembly for each CUDA profile in `assembled` follows. Equal sources are compiled once. The
+    bytes depend on sources and profiles only.
+
+    Raises ToolError if Triton is not installed. Raises ToolError, naming the kernel and a file with
+    its text, if Triton fails, kills its process, or needs more shared memory than there is.
     """
     compiled = compilers.compiled(requests_for(sources, profiles, assembled))
     goals = len(profiles) + len(assembled)

@@ -1,4 +1,4 @@
-"""Reads the registers and private memory of a kernel from its machine code."""
+"""Reads from a kernel's machine code how many registers and how much private memory it uses."""
 
 import importlib.util
 import re
@@ -8,26 +8,26 @@ from pathlib import Path
 from tcc.errors import ToolError
 from tcc.temporary import temporary_folder
 
-# The target of PTX.
+# The architecture that a PTX text names.
 _CUDA_TARGET = re.compile(r"^\.target (sm_\w+)", re.MULTILINE)
 
 
 def ptx_target(assembly: str) -> str:
-    """Returns the architecture of PTX, with its letter (sm_90a); "" for other assembly."""
+    """Returns the architecture of PTX, with its letter (as in sm_90a), or "" for other assembly."""
     match = _CUDA_TARGET.search(assembly)
     return match[1] if match else ""
 
 
 def rocm_usage(assembly: str) -> tuple[int, int]:
-    """Returns the registers and private bytes of a lane that AMD's assembly states."""
+    """Returns (registers, private bytes) of a lane, as AMD's assembly states them."""
     registers = _number(r"^ +\.vgpr_count: +(\d+)", assembly)
     return registers, _number(r"^ +\.private_segment_fixed_size: +(\d+)", assembly)
 
 
 def cuda_usage(image: bytes) -> tuple[int, int]:
-    """Returns the registers and private bytes of a lane that a cubin states.
+    """Returns (registers, private bytes) of a lane, as a cubin states them.
 
-    Raises ToolError where NVIDIA's tools cannot read it.
+    Raises ToolError if NVIDIA's tools cannot read it.
     """
     usage = tool_output(image, "cuobjdump", "--dump-resource-usage")
     private = _number(r"\bSTACK:(\d+)", usage) + _number(r"\bLOCAL:(\d+)", usage)
@@ -42,7 +42,7 @@ def _number(pattern: str, text: str) -> int:
 
 
 def nvidia_tool(name: str) -> Path:
-    """Returns the path of one of NVIDIA's tools that come with Triton."""
+    """Returns the path of one of NVIDIA's tools, which come with Triton."""
     spec = importlib.util.find_spec("triton")
     if spec is None or spec.origin is None:
         raise ToolError(
@@ -58,7 +58,7 @@ def run_nvidia(tool: str, folder: Path, *options: str) -> subprocess.CompletedPr
 
 
 def tool_output(data: bytes, tool: str, *options: str) -> str:
-    """Returns a tool's output about a file of `data`; raises ToolError where it fails."""
+    """Returns a tool's output for a file with `data`; raises ToolError if the tool fails."""
     with temporary_folder() as folder:
         (folder / "kernel").write_bytes(data)
         process = run_nvidia(tool, folder, *options, "kernel")

@@ -1,7 +1,7 @@
-"""Assembles PTX by NVIDIA's assembler, which comes with Triton, for old drivers too.
+"""Assembles PTX with NVIDIA's assembler, which comes with Triton, so that old drivers load it too.
 
-Triton bundles two assemblers.  The machine code of CUDA 12.9's loads with every driver for CUDA 12.
-The machine code of CUDA 13's does not, and Triton itself uses that one from sm_90 on.
+Triton bundles two assemblers. Every driver for CUDA 12 loads the machine code of the one from CUDA
+12.9. They do not load that of the one from CUDA 13, which Triton itself uses from sm_90 on.
 """
 
 import re
@@ -11,8 +11,9 @@ from tcc.backends.gpu.machine_code import ptx_target, run_nvidia
 from tcc.errors import ToolError
 from tcc.temporary import temporary_folder
 
-# Version of PTX -> NVIDIA's driver and the CUDA with which it came ("Release History" of the PTX
-# ISA manual, table 3 of CUDA's release notes).  Older drivers lack functions that tcc calls.
+# Maps versions of PTX to NVIDIA's driver and the CUDA release with which they came ("Release
+# History" of the PTX ISA manual, table 3 of CUDA's release notes). Older drivers lack functions
+# that tcc calls.
 _DRIVERS = MappingProxyType(
     dict(row.split(" ", 1) for row in (
         "7.4 470 (CUDA 11.4)", "7.5 495 (CUDA 11.5)", "7.6 510 (CUDA 11.6)", "7.7 515 (CUDA 11.7)",
@@ -24,7 +25,7 @@ _DRIVERS = MappingProxyType(
 # The first version of PTX with each target; "7.4" for other targets.
 _FIRST = MappingProxyType({"sm_89": "7.8", "sm_90a": "8.0", "sm_100a": "8.6", "sm_120a": "8.7"})
 _CUDA_12 = "8.0"
-NEWEST = 88  # PTX 8.8, as Triton spells it
+NEWEST = 88  # version 8.8 of PTX, as Triton writes it
 _VERSION = re.compile(r"^\.version (\S+)", re.MULTILINE)
 _FLAGS = ("-lineinfo", "-suppress-debug-info", "--fmad=false", "-v", "--regAllocOptLevel=2")
 
@@ -32,7 +33,7 @@ _FLAGS = ("-lineinfo", "-suppress-debug-info", "--fmad=false", "-v", "--regAlloc
 def assemble(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
     """Returns the text in the oldest version of PTX that has all its instructions, and its cubin.
 
-    The cubin is empty with `check_only`.  Raises ToolError with the output of `ptxas`.
+    With `check_only`, the cubin is empty. Raises ToolError with the output of `ptxas`.
     """
     target = ptx_target(ptx)
     version = _FIRST.get(target, "7.4")
@@ -50,10 +51,10 @@ def assemble(ptx: str, *, check_only: bool = False) -> tuple[str, bytes]:
 
 
 def needed_driver(ptx: str, *, cubin: bool) -> str:
-    """Returns the oldest driver that loads the text, or its cubin with `cubin`."""
+    """Returns the name of the oldest driver that loads the text, or its cubin if `cubin`."""
     match = _VERSION.search(ptx)
     version = match[1] if match else ""
-    if cubin:  # all drivers of a major version of CUDA that know the GPU load it
+    if cubin:  # every driver for the same major version of CUDA that knows the GPU loads a cubin
         version = max(_CUDA_12, _FIRST.get(ptx_target(ptx), _CUDA_12), key=float)
     return f"NVIDIA driver {_DRIVERS.get(version, version)}"
 

@@ -1,4 +1,4 @@
-"""The requests to the GPU workers, and their answers."""
+"""The requests to the GPU worker processes, and their answers."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tcc.ir.index import bounds
 from tcc.ir.tile import TileBuffer, TileKernel
 from tcc.ir.types import element_count
 
-# The architecture of kernels in Gluon.
+# The architecture for which kernels may be written in Gluon.
 HOPPER = "sm_90"
 ALIGNED = 16  # bytes of the widest load of a lane
 
 
 @frozen
 class Parameter:
-    """One parameter: its type as Triton spells it, and guarantees for its value.
+    """A kernel parameter: its type as Triton spells it, and guarantees for its value.
 
-    `divisor` divides the address or the number.  `narrow` buffers have less than 2**31 bytes.
+    `divisor` divides the address or the number. A `narrow` buffer has less than 2**31 bytes.
     """
 
     type: str
@@ -39,9 +39,10 @@ class Parameter:
 class KernelSource:
     """A module with the Triton function `name`, and how to compile it.
 
-    `warps` run one program; `stages` is the most pipeline stages of loads in loops.  `maps` follow
-    the other parameters.  `hopper` is the kernel in Gluon, for sm_90 alone.  It is persistent: a
-    program computes many tiles, so a launch has as many programs as the device holds at once.
+    `warps` warps run each program instance. `stages` is the most pipeline stages of loads in loops.
+    The parameters for `maps` follow the others. `hopper` is the same kernel in Gluon, for sm_90
+    alone; it is persistent: an instance computes many tiles, so a launch has as many instances as
+    the device holds at once.
     """
 
     name: str
@@ -55,11 +56,11 @@ class KernelSource:
 
 @frozen
 class CompiledKernel(GpuKernel):
-    """A kernel's code for one architecture; `image` is PTX for requests of assembly alone.
+    """A kernel's code for one architecture; `image` is PTX if only assembly was requested.
 
-    `assembly` is its PTX or AMD assembly.  `stages` is the number of pipeline stages, less than
-    requested where shared memory is short.  `registers` and `private` (bytes) of a lane are those
-    that the machine code states; they are 0 for PTX.  `scratch` is extra memory in bytes, which no
+    `assembly` is its PTX or AMD assembly. `stages` is the number of pipeline stages, which is less
+    than requested if shared memory is short. `registers` and `private` (bytes) are what a lane uses
+    according to the machine code; they are 0 for PTX. `scratch` is extra memory in bytes, which no
     launch provides.
     """
 
@@ -83,8 +84,8 @@ def kernel_source(
 ) -> KernelSource:
     """Returns the source of a block kernel; `dot` and errors are as in `triton_source`.
 
-    `alignments` are those of its buffers in bytes; None: the buffers' own.  `gluon` is the shared
-    memory in bytes for a kernel in Gluon; 0: none.
+    `alignments` are those of its buffers in bytes; None means the buffers' own. `gluon` is the
+    shared memory in bytes for a kernel in Gluon; 0 means that Gluon is not used.
     """
     text = triton_source(kernel, name, dot=dot)
     aligned = alignments or [b.align for b in kernel.buffers]
@@ -123,10 +124,10 @@ def _is_narrow(buffer: TileBuffer) -> bool:
 
 
 def launch_parameters(source: KernelSource) -> tuple[Param, ...]:
-    """Returns the parameters of a launch: buffers, sizes or tensor maps, Triton's two scratch
-    areas.
+    """Returns the kinds of a launch's parameters, in order.
 
-    The sizes and strides of each map follow it, and no kernel reads these.
+    They are the buffers, the sizes or tensor maps, and Triton's two scratch areas. The sizes and
+    strides of each tensor map follow it; no kernel reads them.
     """
     kinds = [
         Param.POINTER if p.type.startswith("*") else Param.INT64

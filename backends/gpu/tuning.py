@@ -1,11 +1,11 @@
-"""Searches other schedules for kernels that did not fit into registers and shared memory.
+"""Searches for other schedules for kernels that need too many registers or too much shared memory.
 
     attention, 8 warps, estimated at 160 registers a lane  ->  255, and 1168 bytes of spills
       ->  the next schedules by price, with 3.4 times the estimated registers  ->  no spills
 
-Estimates of registers decide which schedule is compiled first.  The compiler's figures then replace
-the estimates.  If they make a kernel slower than its price, or if values spill, the next best
-schedules are compiled, a few at most, and the best of the compiled ones is used.  Nothing is timed,
+Estimates of registers decide which schedule is compiled first. The compiler's figures then replace
+the estimates. If they make a kernel slower than its price, or if values spill, the next best
+schedules are compiled, a few at most, and the best of the compiled ones is used. Nothing is timed,
 so equal models get equal code.
 """
 
@@ -22,7 +22,7 @@ from tcc.schedule.gpu.cost import BlockPrice, BlockPricer, Usage
 from tcc.schedule.gpu.schedule import BlockSchedule, NotBlocks
 from tcc.schedule.margins import MARGINS
 
-# The most times that a kernel is compiled again.
+# How many times a kernel is compiled again at most.
 TRIES = 3
 # A kernel is compiled again if its price would save this much.  A kernel without spills is
 # preferred unless the fastest saves this much.
@@ -34,9 +34,10 @@ Compile = Callable[[Mapping[int, Bound]], Mapping[int, Sequence[CompiledKernel]]
 def better_schedules(
     bounds: Sequence[Bound], planner: BlockChooser, compiled: Compile
 ) -> dict[Bound, Bound]:
-    """Returns the replacements of kernels that should have another schedule.
+    """Maps kernels that should have another schedule to their replacements.
 
-    `compiled` compiles kernels, by number, for all GPUs.
+    `compiled` compiles kernels for all GPUs; its argument and its result are keyed by kernel
+    number.
     """
     searches = {n: _Search(bound, planner) for n, bound in enumerate(bounds)}
     trials = dict(enumerate(bounds))
@@ -53,7 +54,7 @@ def better_schedules(
 
 @frozen
 class _Trial:
-    """A compiled kernel, and its price with the resources that it actually takes."""
+    """A compiled kernel, and its price given the resources that it really uses."""
 
     bound: Bound
     price: BlockPrice
@@ -64,13 +65,13 @@ class _Trial:
 
 
 class _Search:
-    """Searches the schedules of one kernel, from the cheapest on."""
+    """Searches the schedules of a kernel, the cheapest first."""
 
     def __init__(self, bound: Bound, planner: BlockChooser) -> None:
         self.planner = planner
         self.pricer = BlockPricer(bound.group, planner.profile)
         self.trials: list[_Trial] = []
-        # The ratio of actual to estimated registers.
+        # (actual registers) / (estimated registers)
         self.scale = 1.0
         self.fixed = bound in planner.pinned
 
@@ -87,9 +88,9 @@ class _Search:
         return in_order(Alternative(trial, trial.price.seconds) for trial in self.trials)
 
     def add(self, bound: Bound, kernels: Sequence[CompiledKernel]) -> None:
-        """Records a compiled kernel."""
+        """Records a compiled kernel; `kernels` has its code for each GPU."""
         schedule = block_schedule(bound)
-        # Kernels with extra warps for copies have their own rules and are not searched.
+        # Kernels with extra warps for copies have rules of their own and are not searched.
         self.fixed |= any(k.warps != schedule.warps for k in kernels)
         usage = Usage(
             max(k.registers for k in kernels),
@@ -102,7 +103,7 @@ class _Search:
         self.scale = max(self.scale, (usage.registers + usage.private / 4) / max(1, estimate))
 
     def next(self) -> Bound | None:
-        """Returns the next schedule to compile; None where no better one is expected."""
+        """Returns the next schedule to compile, or None if no better one is expected."""
         first_trial, last_trial = self.trials[0], self.trials[-1]
         if self.fixed or not (last_trial.spills or self._slow(first_trial)):
             return None
@@ -118,9 +119,10 @@ class _Search:
         return saves(expected, trial.price.seconds, _WORSE)
 
     def _candidates(self) -> list[BlockSchedule]:
-        """Returns schedules that may beat all compiled ones, priced with scaled register estimates.
+        """Returns schedules that may beat all compiled ones.
 
-        If all compiled kernels spilled, schedules that need fewer registers are among them.
+        Their prices use scaled estimates of registers. If all compiled kernels spilled, schedules
+        that need fewer registers are among them.
         """
         compiled = {block_schedule(t.bound) for t in self.trials}
         choices = ranked(self.trials[0].bound.group, self.planner.profile)

@@ -1,7 +1,7 @@
 """The worker process that runs Triton.
 
-Triton reads a kernel's Python source from a file, so each request writes one.  The file's folder
-and line numbers do not enter the code.
+Triton reads a kernel's Python source from a file, so each request writes one. The file's folder and
+line numbers do not influence the code.
 """
 
 import os
@@ -45,7 +45,7 @@ _FAILURES = (
 
 
 def main() -> None:
-    """Answers requests `((KernelSource, GpuProfile, assembly only), folder)` by a CompiledKernel.
+    """Answers requests `((KernelSource, GpuProfile, assembly only), folder)` with a CompiledKernel.
 
     All files are written to the folder, which the caller removes.
     """
@@ -56,20 +56,21 @@ def _answer(
     request: tuple[tuple[KernelSource, GpuProfile, bool], str],
 ) -> tuple[CompiledKernel | None, str]:
     (source, profile, assembly), caller_folder = request
-    # Triton and the tools that it starts write their temporary files there too.
+    # Triton and the tools that it starts also write their temporary files there.
     tempfile.tempdir = os.environ["TMPDIR"] = caller_folder
     with temporary_folder() as folder:
         try:
             if source.hopper is not None and profile.arch == HOPPER:
                 function = _load(source.hopper, profile, folder)
                 kernel = _compile(function, source.hopper, profile, source.stages, assembly)
-                # Spills cost more than Gluon gains.
+                # Spills cost more time than Gluon saves.
                 if kernel.shared <= profile.shared and not kernel.private:
                     return kernel, ""
             function = _load(source, profile, folder)
             for stages in range(source.stages, 0, -1):
                 kernel = _compile(function, source, profile, stages, assembly)
-                # Assembly is for unknown GPUs; the loader checks their shared memory.
+                # Assembly is for GPUs that are not known yet; the loader checks their shared
+                # memory.
                 if kernel.shared <= profile.shared or (assembly and stages == 1):
                     return kernel, ""
         except _FAILURES as error:
@@ -81,7 +82,7 @@ def _answer(
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the message of the innermost error; the outer errors only locate calls."""
+    """Returns the message of the innermost error; the outer errors only say where it happened."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
@@ -93,7 +94,7 @@ def _load(source: KernelSource, profile: GpuProfile, folder: Path) -> Any:
     path.write_text(source.text)
     module = ModuleType("kernel")
     exec(compile(source.text, path, "exec", dont_inherit=True), vars(module))
-    # Constants of the device that functions use; AMD's v_exp_f32 flushes denormals to 0.
+    # These constants describe the device to functions. AMD's v_exp_f32 flushes denormals to 0.
     for name, answer in (("FLOAT8", profile.float8), ("FLUSHES", profile.kind == "rocm")):
         if hasattr(module, name):
             setattr(module, name, triton.language.constexpr(answer))
@@ -111,7 +112,7 @@ def _compile(
         if rocm and parameter.narrow:
             facts.append(["tt.pointer_range", 32])
         attributes[(number,)] = facts
-    # Only a Contract may use FMA: elsewhere every function rounds, and denormals stay.
+    # Only a Contract may use FMA. Elsewhere every function rounds its result and keeps denormals.
     options = {"num_warps": source.warps, "num_stages": stages, "enable_fp_fusion": False}
     if not rocm:
         options |= {"enable_reflect_ftz": False, "ptx_version": NEWEST}
@@ -144,10 +145,9 @@ def _compile(
 def _stages(
     source: ASTSource, target: GPUTarget, options: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Runs Triton's pipeline; returns the output of each stage and the metadata of the kernel.
+    """Runs Triton's pipeline; returns the output of each stage, and the metadata of the kernel.
 
-    `triton.compile` does the same with a cache of files.  For CUDA the pipeline ends before
-    `ptxas`.
+    `triton.compile` does the same with a cache of files. For CUDA the pipeline ends before `ptxas`.
     """
     backend = make_backend(target)
     settings = backend.parse_options(options)
@@ -168,7 +168,8 @@ def _stages(
 def _boxed(
     maps: Sequence[TensorMap], descriptions: Sequence[dict[str, Any]]
 ) -> tuple[TensorMap, ...]:
-    """Returns the maps with the boxes and swizzles that single instructions use."""
+    """Returns the tensor maps with the boxes and swizzles that the kernel's copy instructions
+    use."""
     return tuple(
         replace(tensor_map, box=tuple(facts["block_size"]), swizzle=SWIZZLES[facts["swizzle"]])
         for tensor_map, facts in zip(maps, descriptions, strict=True)

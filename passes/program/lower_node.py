@@ -72,7 +72,7 @@ def emit(placed: Placed, plan: LoweringContext) -> Lowered:
     placed = replace(placed, surface=plan.packed)
     program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)
     kernels = tuple(b.kernel for b in table.bounds)
-    return Lowered(placed, program, kernels, table, weights, plan.planner.verify)
+    return Lowered(placed, program, kernels, table, weights, plan.planner)
 
 
 def check_runnable(graph: Graph) -> None:

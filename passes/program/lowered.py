@@ -5,8 +5,6 @@ Graph -> Grouped (which nodes are one kernel) -> Placed (where values lie) -> Lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tcc.frozen import frozen
 from tcc.ir.program import Program
 from tcc.ir.tile import TileKernel
@@ -14,15 +12,15 @@ from tcc.ir.tile.text import kernel_text
 from tcc.passes.layout.assign import Placed
 from tcc.passes.layout.weights import WeightTable
 from tcc.passes.program.lower_graph import KernelTable
+from tcc.passes.tile.plan import KernelChooser
 
 
 @frozen
 class Lowered:
     """A placed graph and its program, whose kernels have no names yet.
 
-    `kernels` and `table` are in the order of the program's numbers. `verify` raises InternalError
-    for a kernel that the target cannot run. `alignments` are those of the kernels' buffers in
-    bytes, if the target requests them.
+    `kernels` and `table` are in the order of the program's numbers. `planner` planned the kernels.
+    `alignments` are those of the kernels' buffers in bytes, if the target requests them.
     """
 
     placed: Placed
@@ -30,7 +28,7 @@ class Lowered:
     kernels: tuple[TileKernel, ...]
     table: KernelTable
     weights: WeightTable
-    verify: Callable[[TileKernel], None]
+    planner: KernelChooser
     alignments: tuple[tuple[int, ...], ...] = ()
 
     def same_as(self, other: Lowered) -> bool:

@@ -8,7 +8,7 @@ because expressions are interned and kernels hold no names, addresses or weights
 """
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from tcc.errors import TccError
@@ -106,6 +106,12 @@ class KernelChooser(KernelModel):
         """Returns the number of a kernel's tiles that are worth a thread of their own; None for a
         kernel of one tile, and if the host does not share out tiles."""
         return None
+
+    def explained(self, bound: Bound, constants: int) -> Iterable[str]:
+        """Returns lines that say what limits a kernel of a program with `constants` bytes of
+        constants, and which rule set each field of its schedule; none if the planner does not
+        know."""
+        return ()
 
     def plan(
         self, kernel: Kernel, layouts: Mapping[Value, Layout], constants: Mapping[Value, Handle]

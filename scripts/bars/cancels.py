@@ -1,4 +1,4 @@
-"""Bars for ended runs: the time from the request until the run ends."""
+"""Bars for ended runs: the time from the request to end a run until the run ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ Case = tuple[ModelProto, dict[str, Any]]
 
 
 def cancels(folder: Path) -> Iterator[Figure]:
-    """Yields the longest but one of the times of each case, ended at eight moments in each of three
-    ways."""
+    """Yields for each case and each of three ways to end it the second longest of eight times.
+
+    The runs are ended at eight different moments.
+    """
     del folder
     for name, case in CASES.items():
         model, feeds = case()
@@ -37,8 +39,11 @@ def cancels(folder: Path) -> Iterator[Figure]:
 
 
 def _cancel(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """Returns the milliseconds from instance_cancel in another thread; None where the run ended
-    before."""
+    """Returns the milliseconds from instance_cancel, called in another thread, to the end of the
+    run.
+
+    Returns None if the run ended before.
+    """
     instance, cancelled = module._idle[-1], [0.0]
 
     def cancel() -> None:
@@ -58,8 +63,11 @@ def _cancel(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
 
 
 def _interrupt(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """Returns the milliseconds from a signal, whose handler raises KeyboardInterrupt; None where
-    the run ended before."""
+    """Returns the milliseconds from a signal, whose handler raises KeyboardInterrupt, to the
+    run's end.
+
+    Returns None if the run ended before the signal.
+    """
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     due = time.monotonic() + moment
     signal.setitimer(signal.ITIMER_REAL, moment)
@@ -74,8 +82,7 @@ def _interrupt(module: Any, feeds: dict[str, Any], moment: float) -> float | Non
 
 
 def _time_out(module: Any, feeds: dict[str, Any], moment: float) -> float | None:
-    """Returns the milliseconds from the end of the run's timeout; None where the run ended
-    before."""
+    """Returns the milliseconds from the run's timeout to its end, or None if it ended before."""
     due = time.monotonic() + moment
     try:
         module.run(feeds, timeout=moment)

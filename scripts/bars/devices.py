@@ -1,4 +1,4 @@
-"""Bars for collectives between GPUs: over stand-ins on every machine, and on an installed GPU."""
+"""Bars for collectives between GPUs, with stand-in libraries on every machine and on a real GPU."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _HOLDS, _DOES_NOT = "all hold", "some do not hold"
 
 
 def devices(folder: Path) -> Iterator[Figure]:
-    """Yields the matrix and every fault over libraries that check each call, then each operation on
-    a real GPU with one rank."""
+    """Yields the figures of the matrix of operations and of every fault, over stand-in libraries.
+
+    These libraries check each call. Then come the figures of each operation on a real GPU with one
+    rank.
+    """
     library = build_comm_library(find_toolchain(), folder)
     matrix, faults = (build_program(folder, name, library) for name in ("matrix", "device_faults"))
     text = (TESTS / "comm" / "device_faults.c").read_text()
@@ -33,7 +36,7 @@ def devices(folder: Path) -> Iterator[Figure]:
     for name in DEVICE_LIBRARIES:
         variables = build_nccl(folder, name)
         commands = [(matrix, str(n), "short", "shared", name) for n in RANKS]
-        if name == "nccl":  # faults do not depend on the library
+        if name == "nccl":  # faults do not depend on which library it is
             commands += [(faults, scenario) for scenario in scenarios]
         good = all([_holds(*command, **variables) for command in commands])
         what = f"{name.upper()}'s calls, {RANKS[0]} to {RANKS[-1]} ranks"

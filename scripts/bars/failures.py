@@ -1,5 +1,4 @@
-"""Bars for calls to the system that fail: all calls of a load and a run, and of two ranks that
-meet."""
+"""Bars for system calls that fail: each call of a load and a run, and of two ranks that connect."""
 
 from __future__ import annotations
 
@@ -25,14 +24,16 @@ from tcc.backends.artifact.comm_library import comm_sources
 from tests.runtime.interposer import INTERPOSER
 
 ERRORS = range(5)
-# Threads, TCC_WEIGHTS, and a stride: every stride-th call fails once. The search for shared weights
+# (threads, TCC_WEIGHTS, stride). Each stride-th call fails once; the search for shared weights
 # makes many calls.
 LOADS = ((1, "map", 1), (2, "copy", 1), (2, "share", 16))
 
 
 def failures(folder: Path) -> Iterator[Figure]:
-    """Yields the outcomes where each call fails alone, and with all later calls, with each of its
-    errors."""
+    """Yields the outcomes of failing calls, with each of their errors.
+
+    A call fails alone, or together with all later calls.
+    """
     runner = build_failures(folder, compile_kernels(folder))
     for threads, choice, stride in LOADS:
         yield _load_failures(runner, threads, choice, stride)

@@ -18,8 +18,10 @@ RUNTIME, TESTS = ROOT / "runtime", ROOT / "tests" / "runtime"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value and its bar; `met` is None where the machine lacks something that the
-    measurement needs."""
+    """A measured value and its bar.
+
+    `met` is None if the machine lacks something that the measurement needs.
+    """
 
     what: str
     value: str
@@ -31,18 +33,18 @@ class Figure:
         return f"{self.what:<44} {self.value:>28}  {self.bar:<24} {verdict}"
 
 
-# Measures figures; the argument is a folder for files that it builds.
+# A function that measures figures; its argument is a folder for files that it builds.
 Measure = Callable[[Path], Iterable[Figure]]
 
 
 def at_most(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
-    """Returns a figure that is met at `bar` or below."""
+    """Returns a figure that meets its bar if the value is at most `bar`."""
     text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
     return Figure(what, text, f"<= {bar:g}{unit_name and ' ' + unit_name}", value <= bar)
 
 
 def at_least(what: str, value: float, bar: float, unit_name: str = "", note: str = "") -> Figure:
-    """Returns a figure that is met at `bar` or above."""
+    """Returns a figure that meets its bar if the value is at least `bar`."""
     text = f"{value:.4g}{unit_name and ' ' + unit_name}{note and ' ' + note}"
     return Figure(what, text, f">= {bar:g}{unit_name and ' ' + unit_name}", value >= bar)
 
@@ -53,8 +55,10 @@ def absent(what: str, bar: str, reason: str) -> Figure:
 
 
 def unpack_runtime(commit: str, folder: Path) -> Path | None:
-    """Writes the folder `runtime` of a commit into `folder` and returns its path; None where the
-    checkout lacks the commit."""
+    """Writes the folder `runtime` of a commit into `folder` and returns its path.
+
+    Returns None if the checkout lacks the commit.
+    """
     archive = subprocess.run(
         ("git", "archive", commit, "runtime"), cwd=ROOT, capture_output=True, check=False
     )
@@ -66,13 +70,15 @@ def unpack_runtime(commit: str, folder: Path) -> Path | None:
 
 
 def say(text: str) -> None:
-    """Prints the current measurement on stderr."""
+    """Prints on stderr what is being measured."""
     print(text, file=sys.stderr, flush=True)
 
 
 def output(*command: str | Path, text: str | None = None, **variables: str) -> str:
-    """Returns the output of a command, run with these environment variables too.  Raises
-    CalledProcessError where it fails; its errors go to stderr."""
+    """Returns the output of a command, run with additional environment variables.
+
+    Raises CalledProcessError if the command fails; its error output goes to stderr.
+    """
     process = subprocess.run(
         [str(part) for part in command], input=text, stdout=subprocess.PIPE, text=True, check=True,
         env=os.environ | variables,

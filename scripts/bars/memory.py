@@ -1,4 +1,4 @@
-"""Bars for memory: arenas, plans, weights, pools, calls of the system's allocator, code."""
+"""Bars for memory: arenas, plans, weights, pools, calls of the system's allocator, code size."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ PEERS = {"mimalloc": "libmimalloc.so.2", "jemalloc": "libjemalloc.so.2"}
 # the last commit before the planner, the pool and shared weights
 BASE_COMMIT = "6f283df"
 
-# A process with the module loaded prints the growth of its proportional share of memory.
+# A process that has loaded the module prints how much its proportional share of memory grew.
 HOLDER = """
 import sys
 import numpy as np
@@ -66,7 +66,8 @@ sys.stdin.readline()
 
 
 def arenas(folder: Path) -> Iterator[Figure]:
-    """Yields the arenas of all models of the manifest and of two more, from scripts/arenas."""
+    """Yields the arenas of all models of the manifest and of two more, as scripts/arenas
+    measures them."""
     del folder
     more = [str(path) for path in MORE if path.is_file()]
     command = (sys.executable, str(ROOT / "scripts" / "arenas"), *manifest(), *more)
@@ -119,7 +120,8 @@ def minimalloc(folder: Path) -> Iterator[Figure]:
 
 
 def weights(folder: Path) -> Iterator[Figure]:
-    """Yields the proportional share of memory of two processes with one artifact's weights."""
+    """Yields the share of memory that each of two processes with the same artifact's weights
+    has."""
     width = int((WEIGHTS / 4) ** 0.5)
     array = np.random.default_rng(0).standard_normal((width, width), np.float32)
     ports = [
@@ -138,7 +140,7 @@ def weights(folder: Path) -> Iterator[Figure]:
         for _ in range(2)
     ]
     share_bytes = 0
-    for process in processes:  # all are ready before the first one counts
+    for process in processes:  # all are ready before the first one is measured
         assert process.stdout
         assert process.stdout.readline() == "ready\n"
     for process in processes:
@@ -153,7 +155,8 @@ def weights(folder: Path) -> Iterator[Figure]:
 
 
 def mallocs(folder: Path) -> Iterator[Figure]:
-    """Yields the allocating calls of runs whose result has a data-dependent size, after warm-up."""
+    """Yields how many allocating calls runs make after warm-up; their results have
+    data-dependent sizes."""
     number = helper.make_tensor_value_info("n", TensorProto.INT64, [])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["k"])
     constants = [
@@ -174,7 +177,7 @@ def mallocs(folder: Path) -> Iterator[Figure]:
 
 
 def _has(library: str) -> bool:
-    """Returns True where the dynamic linker can preload the library."""
+    """Returns True if the dynamic linker can preload the library."""
     process = subprocess.run(
         ("true",), env=os.environ | {"LD_PRELOAD": library}, capture_output=True, check=False
     )
@@ -182,9 +185,10 @@ def _has(library: str) -> bool:
 
 
 def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], tuple[float, float]]:
-    """Returns, by mix of sizes and allocator, the least p50 and p99.9 over rounds, in ns.
+    """Returns the least p50 and p99.9 in ns over rounds, by (mix of sizes, allocator).
 
-    Rounds alternate between the allocators, because other work on the machine only adds to a time.
+    Rounds alternate between the allocators, because other work on the machine can only add to a
+    time.
     """
     least_times: dict[tuple[str, str], tuple[float, float]] = {}
     for turn in range(TURNS):
@@ -203,8 +207,10 @@ def _least_times(program: Path, peers: Sequence[str]) -> dict[tuple[str, str], t
 
 
 def pool(folder: Path) -> Iterator[Figure]:
-    """Yields a pool's peaks on traces, and times of a take and a give beside malloc of the C
-    library and others."""
+    """Yields a pool's peaks on traces, and its times for taking and giving back memory.
+
+    The times stand beside those of the C library's malloc and of other allocators.
+    """
     sources = (*WORKERS, *SYSTEM, "budget.c", "arena.c", "sized.c")
     parts = (f"pool/{path.name}" for path in sorted((RUNTIME / "src" / "pool").glob("*.c")))
     program = compiled(folder, "pool_times", (*sources, *parts), "-w")
@@ -231,7 +237,7 @@ def pool(folder: Path) -> Iterator[Figure]:
 def _code_bytes(
     folder: Path, sources: list[Path], include: Path, flags_of: Callable[[Path], Sequence[str]]
 ) -> int:
-    """Returns the loaded bytes of the runtime, compiled as in an artifact."""
+    """Returns the bytes of the runtime that a process loads, compiled as in an artifact."""
     folder.mkdir()
     includes = ("-w", f"-I{include / 'include'}", f"-I{include / 'src'}")
     for path in sources:
@@ -242,8 +248,7 @@ def _code_bytes(
 
 
 def code(folder: Path) -> Iterator[Figure]:
-    """Yields the growth of the runtime's code and data since the commit that the bar counts
-    from."""
+    """Yields how much the runtime's code and data have grown since BASE_COMMIT."""
     what = f"growth of an artifact's runtime since {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")
     if before is None:

@@ -1,4 +1,4 @@
-"""Bar for artifacts' programs with changed words: how many end a process."""
+"""Bar for programs of artifacts with changed words: how many of them end the process."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ _PROGRAMS = 10_000
 
 
 def mutants(folder: Path) -> Iterator[Figure]:
-    """Yields the number of signals over ten thousand programs.  Each runs in a process of its own,
-    with protected pages behind its arrays.  The programs that run to their end show that not all
-    are refused."""
+    """Yields how many of ten thousand programs end with a signal.
+
+    Each runs in a process of its own, with protected pages behind its arrays. Some programs run to
+    their end, which shows that not all are refused.
+    """
     runner = build_runner(folder)
     per_model, signals, ran = -(-_PROGRAMS // len(MODELS)), 0, 0
     for seed, name in zip(count(), MODELS, strict=False):

@@ -18,14 +18,16 @@ from library import LIBRARIES, build_program
 from orders import build_watched_library, link_models, run_orders, watched_python
 from programs import compile_kernels
 
-BASE_COMMIT = "24f94713"  # at this commit calls of comms did not check for other threads
+BASE_COMMIT = "24f94713"  # at this commit, calls of comms did not check for other threads
 ROUNDS = 9
 SECONDS = 3600
 
 
 def lifetimes(folder: Path) -> Iterator[Figure]:
-    """Yields all orders of close, collect and use of the runtime's objects; also under
-    sanitizers."""
+    """Yields the figures of all orders of close, collect and use of the runtime's objects.
+
+    They are measured once more under sanitizers.
+    """
     link_models(folder, compile_kernels(folder))
     library = build_comm_library(find_toolchain(), folder)
     yield _orders_figure("orders of close, collect and use", folder, library, {})
@@ -49,8 +51,10 @@ def _orders_figure(what: str, folder: Path, library: Path, variables: dict[str, 
 
 
 def turns(folder: Path) -> Iterator[Figure]:
-    """Yields the time that a call needs to check that no other thread is in the comm: least times
-    of turns that alternate, of 10^7 calls each."""
+    """Yields the time that a call needs to check that no other thread is in the comm.
+
+    It is the least time over turns that alternate, of 10^7 calls each.
+    """
     what = f"a call on a comm of one rank, over {BASE_COMMIT}"
     before = unpack_runtime(BASE_COMMIT, folder / "before")
     if before is None:
@@ -69,8 +73,10 @@ def turns(folder: Path) -> Iterator[Figure]:
 
 
 def _older_library(base: Path) -> Path:
-    """Returns the communication library of the runtime's sources in `base`, which lies beside
-    them."""
+    """Returns the communication library built from the runtime's sources in `base`.
+
+    The library lies beside them.
+    """
     sources = [base / "src" / f"{name}.c" for name in ("alloc", "launchers", "notes", "status")]
     sources += sorted((base / "src" / "comm").glob("*.c"))
     includes = (f"-I{base / 'include'}", f"-I{base / 'src'}")

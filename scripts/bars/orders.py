@@ -1,9 +1,9 @@
-"""Bar for orders: no other order of launches needs less memory than the compiler's.
+"""Bar for orders: no other order of launches needs less memory than the compiler's order.
 
-The search shares no code with the compiler's.  It takes each program from before results are placed
-over operands, and lets every result that may lie over an operand do so when the operand dies.  So
-no order of an artifact has a lower peak than the search counts.  It ends with a lower order, when
-it has tried all orders, or when its time is up.
+The search shares no code with the compiler. It takes each program before results are placed over
+operands. It assumes that every result that may overwrite an operand does so when the operand dies.
+So no order of an artifact has a lower peak than the search counts. The search ends when it has
+found a lower order, has tried all orders, or has used up its time.
 """
 
 from __future__ import annotations
@@ -39,15 +39,17 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # of the compiler's arena: no order may need less
-MAX_SETS = 4 << 20  # sets of launches that are remembered
+SHARE = 0.97  # of the compiler's arena; no order may need less
+MAX_SETS = 4 << 20  # how many sets of launches are remembered at most
 
 
 @dataclass
 class OrderCase:
     """A program before results are placed over operands, and the size of its arena in bytes.
-    `results` has, by kernel, the positions of written buffers; `pairs` those of operands and the
-    results that may lie over them."""
+
+    `results` has for each kernel the positions of the buffers that it writes. `pairs` has for each
+    kernel the pairs (operand, result that may overwrite it).
+    """
 
     program: Program
     results: Sequence[Sequence[int]]
@@ -57,9 +59,12 @@ class OrderCase:
 
 @dataclass
 class OrderStep:
-    """An instruction: the memory that it touches and writes, by numbers of buffers, `pairs` of
-    operand and result where the result may lie over the operand, and the bytes that its bodies need
-    (`inside`).  No step passes a fixed step."""
+    """An instruction, as the search sees it.
+
+    `touched` and `writes` are the numbers of buffers that it uses and writes. `pairs` are pairs
+    (operand, result that may overwrite it). `inside` is how many bytes the bodies of the
+    instruction need. No step moves past a `fixed` step.
+    """
 
     touched: set[int]
     writes: set[int]
@@ -69,7 +74,7 @@ class OrderStep:
 
 
 def lowered(path: Path) -> OrderCase:
-    """Returns the program of a model; its arena is 0 where inputs decide sizes."""
+    """Returns the program of a model; its arena is 0 if inputs decide sizes."""
     cases: list[OrderCase] = []
     update, plan = pipeline.update_in_place, pipeline.plan_arena
 
@@ -96,7 +101,7 @@ def lowered(path: Path) -> OrderCase:
 
 
 def steps_of(case: OrderCase, sizes: dict[int, int]) -> list[OrderStep]:
-    """Returns the instructions that take time or that others may depend on."""
+    """Returns the instructions that take time or on which others may depend."""
     program = case.program
     shared = shared_memory(program)
     body = [i for i in program.body if not isinstance(i, Let | Allocate | View)]
@@ -139,7 +144,7 @@ def steps_of(case: OrderCase, sizes: dict[int, int]) -> list[OrderStep]:
 
 
 class Search:
-    """Searches orders of steps; a state is the set of finished steps, as bits."""
+    """Searches the orders of steps; a state is the set of finished steps, as bits."""
 
     def __init__(self, case: OrderCase) -> None:
         registers = constant_registers(case.program)
@@ -159,7 +164,7 @@ class Search:
         return a.fixed or b.fixed or bool(a.writes & b.touched or b.writes & a.touched)
 
     def step(self, finished: int, live: int, n: int) -> tuple[int, int]:
-        """Returns the bytes live during step `n` and after it."""
+        """Returns (bytes live during step `n`, bytes live after it)."""
         step, pending = self.steps[n], ~(finished | 1 << n)
         new = [b for b in step.touched if not self.users[b] & finished]
         gone = [b for b in step.touched if not self.users[b] & pending]
@@ -172,8 +177,10 @@ class Search:
         return self.sizes.get(operand, 0) >= self.sizes.get(result, 1)
 
     def below(self, limit: int, seconds: float) -> str:
-        """Returns "found" where an order keeps below `limit` bytes, "none" where no order does,
-        "open" where time is up."""
+        """Searches for an order whose peak is below `limit` bytes.
+
+        Returns "found", "none" if there is no such order, or "open" if the time is up.
+        """
         end, count = time.monotonic() + seconds, len(self.steps)
         stack = [(0, 0)]
         while stack:
@@ -193,7 +200,7 @@ class Search:
             choices = [(live_after, n) for n, high, live_after in candidates if high < limit]
             free = [
                 choice for choice in choices if choice[0] <= live
-            ]  # needs no more memory, so that every other order may come after it
+            ]  # it needs no more memory, so every other order may follow it
             stack += [
                 (finished | 1 << n, live_after)
                 for live_after, n in sorted(free[:1] or choices, reverse=True)
@@ -202,8 +209,10 @@ class Search:
 
 
 def orders(folder: Path, seconds: float) -> Iterator[Figure]:
-    """Yields the number of models of the manifest with an order below SHARE of the compiler's
-    arena; the search of each model may take `seconds`."""
+    """Yields how many models of the manifest have an order below SHARE of the compiler's arena.
+
+    The search may take `seconds` for each model.
+    """
     del folder
     models: dict[str, list[str]] = {"found": [], "none": [], "open": []}
     for name in manifest():

@@ -1,4 +1,5 @@
-"""Bars for the runtime's C code under sanitizers and valgrind, by the tests that run it there."""
+"""Bars for the runtime's C code under sanitizers and valgrind, measured by the tests that run it
+there."""
 
 from __future__ import annotations
 
@@ -17,8 +18,11 @@ RUNTIME_TESTS = ("tests/runtime", "tests/e2e/test_c_client.py", "tests/e2e/test_
 
 
 def sanitizers(folder: Path) -> Iterator[Figure]:
-    """Yields the tests of the runtime, whose programs are built with ASan, UBSan or TSan, then an
-    AVX2 artifact of a C program under valgrind."""
+    """Yields the outcomes of tests of the runtime.
+
+    Their programs are built with ASan, UBSan or TSan; an AVX2 artifact of a C program runs under
+    valgrind.
+    """
     yield _tested("under ASan, UBSan and TSan", folder, *RUNTIME_TESTS, "-k", "not valgrind")
     if shutil.which("valgrind") is None:
         yield absent("under valgrind", "0 failed", "no valgrind")

@@ -1,4 +1,4 @@
-"""Bars for time: processes at once, a call of Module, and collectives."""
+"""Bars for time: processes that run at once, a call of Module, and collectives."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ MIB = 1 << 20
 
 
 def processes(folder: Path) -> Iterator[Figure]:
-    """Yields the time of two processes on two threads each over two on one each: medians of turns
-    that alternate."""
+    """Yields the time of two processes with two threads each, over the time with one thread each.
+
+    It is the median over turns that alternate.
+    """
     program = compiled(folder, "crowd", (*WORKERS, *SYSTEM))
 
     def runs(threads: int) -> int:
@@ -77,7 +79,7 @@ def _peers(times: CollectiveTimes) -> Iterator[Figure]:
 
 
 def _more_ranks(perf: Path) -> Iterator[Figure]:
-    """Yields the time of four ranks on two CPUs over that of two, at 1 MiB."""
+    """Yields the time of four ranks on two CPUs, over the time of two ranks, at 1 MiB."""
 
     def row(ranks: int) -> dict[str, float]:
         flags = ("-b", "1M", "-e", "1M", "-n", "500", "-c", "0", "-a", "0", "-g", str(ranks))
@@ -103,8 +105,10 @@ def all_reduce(folder: Path) -> Iterator[Figure]:
 
 
 def collectives(folder: Path) -> Iterator[Figure]:
-    """Yields the results of scripts/comm_check: the matrix over each library, random deaths and
-    pairs of hosts."""
+    """Yields the results of scripts/comm_check.
+
+    They are the matrix over each library, random deaths, and pairs of hosts.
+    """
     del folder
     command = [sys.executable, str(ROOT / "scripts" / "comm_check"), "--rounds", "0"]
     command += ["--mpi", *map(str, prefixes())]
@@ -121,7 +125,7 @@ def collectives(folder: Path) -> Iterator[Figure]:
 
 
 def _outcome(line: str) -> Figure:
-    """Returns the figure of a line of comm_check, `CHECK: RESULT`."""
+    """Returns the figure that a line `CHECK: RESULT` of comm_check states."""
     what, _, text = line.partition(": ")
     text = text.strip()
     good = None if text.startswith("not here") else not text.startswith("FAILED")

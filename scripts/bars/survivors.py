@@ -1,4 +1,4 @@
-"""Bar for ranks that end at random moments: the time until the others go on without them."""
+"""Bar for ranks that end at random moments: the time until the others continue without them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _PRINTED = re.compile(r"(\d+) ranks ended; .* after ([\d.]+) ms, at most ([\d.]+
 
 
 def survivors(folder: Path) -> Iterator[Figure]:
-    """Yields the longest time over two hundred trials of eight ranks, of which one to four end:
-    from a trial's last end until all survivors have a right sum of a comm of the survivors."""
+    """Yields the longest time over two hundred trials of eight ranks, of which one to four end.
+
+    The time runs from the trial's last end until all survivors have a correct sum from a comm of
+    the survivors.
+    """
     library = build_comm_library(find_toolchain(), folder)
     program = build_program(folder, "survivors", library)
     match = _PRINTED.search(output(program, "1", str(_TRIALS), str(_RANKS)))

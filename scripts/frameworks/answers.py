@@ -1,4 +1,4 @@
-"""Answers the questions of `worker_process.py`: reads names and writes one JSON line for each."""
+"""Answers the questions of `worker_process.py`: reads names and writes a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-LONGEST = 400  # characters of a reason
+LONGEST = 400  # how many characters of a reason are kept
 
 
 def brief(error: BaseException) -> str:
-    """Returns an error on one line, without paths of this run."""
+    """Returns an error as one line, without paths of this run."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     lines = [line for line in lines if not line.startswith("at: /")]
     return f"{type(error).__name__}: " + " | ".join(lines)[:LONGEST]
@@ -22,16 +22,17 @@ def brief(error: BaseException) -> str:
 def answer(
     cases: Mapping[str, Any], case_names: Iterable[str], check: Callable[[Any], tuple[str, str]]
 ) -> None:
-    """Answers `?` with the names in `listed`, and a name with the outcome of its check."""
+    """Answers "?" with the names of all cases, and a name with the outcome of its check."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of libraries must not mix with the answers
+    os.dup2(2, 1)  # the output of libraries must not mix with the answers
     warnings.simplefilter("ignore")
     names = list(case_names)
     for line in sys.stdin:
         name = line.strip()
         try:
             outcome = ["listed", names] if name == "?" else list(check(cases[name]))
-        except Exception as error:  # a defect of the compiler: report it, go on with the next name
+        # a defect of the compiler: it is reported, and the next name follows
+        except Exception as error:
             outcome = ["crash", brief(error)]
         answers.write(json.dumps(outcome) + "\n")
         answers.flush()

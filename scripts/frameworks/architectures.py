@@ -18,7 +18,7 @@ VOCABULARY, LENGTH = 96, 12
 
 @dataclass(frozen=True, slots=True)
 class ModelCase:
-    """One architecture.  `fields` are fields of the configuration, `arguments` go to forward."""
+    """An architecture; `fields` are fields of its configuration, and `arguments` go to forward."""
 
     name: str
     model: str
@@ -32,7 +32,7 @@ class ModelCase:
 
 
 def text() -> dict[str, torch.Tensor]:
-    """Returns token numbers, with the last tokens of the second row masked."""
+    """Returns token ids and a mask; the last tokens of the second row are masked."""
     ids = torch.randint(3, VOCABULARY, (2, LENGTH))
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     mask[1, -3:] = 0
@@ -72,7 +72,7 @@ def spectrum(mels: int = 16, length: int = 40) -> Inputs:
     return make
 
 
-# ---- fields that families share ------------------------------------------------------------------
+# ---- fields that several families share ----------------------------------------------------------
 
 _BERT = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -1,4 +1,7 @@
-"""Checks operators of PyTorch's own list, named on standard input: one JSON line for each."""
+"""Checks operators of PyTorch's own list; their names are read from standard input.
+
+Writes a line of JSON for each.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +20,16 @@ SAMPLES = 8
 RELATIVE, ABSOLUTE = (
     1.3e-6,
     1e-5,
-)  # torch's own for f32; the largest result, if above 1, scales ABSOLUTE
+)  # torch's own tolerances for f32; the largest result, if above 1, scales ABSOLUTE
 
 
-# The results of these operators are undefined: only types and shapes are compared.
+# The results of these operators are undefined, so only types and shapes are compared.
 UNDEFINED = frozenset(
     "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
 )
 
 
-# Signs and rotations of the vectors in these results are free.  As in torch's tests, the samples'
+# The vectors in these results may have any sign or rotation. As in torch's tests, the samples'
 # `output_process_fn_grad` is applied to the results before they are compared.
 FREE = frozenset(
     "linalg.eig linalg.eigh linalg.svd svd svd_lowrank pca_lowrank linalg.svdvals".split()
@@ -34,10 +37,10 @@ FREE = frozenset(
 
 
 class Samples(torch.nn.Module):
-    """An operator on its samples; `forward` takes the samples' tensors, one after another.
+    """An operator on its samples; `forward` takes the tensors of all samples, one after another.
 
-    Results are the tensors and numbers that the calls return; complex numbers are pairs of real
-    numbers.
+    Results are the tensors and numbers that the calls return. A complex number becomes a pair of
+    real numbers.
     """
 
     def __init__(self, op: Callable[..., Any], samples: Iterable[Any], free: bool = False) -> None:

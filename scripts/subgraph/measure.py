@@ -182,7 +182,7 @@ class _Steps:
         except _Unfit:
             return []
         rows = json.loads(output)
-        keys = ("name", "source", "launches", "measured", "limit", "share")
+        keys = ("name", "source", "launches", "measured", "bound", "share")
         return [{key: row[key] for key in keys} for row in rows[:_KERNELS]]
 
     def _tcc(self, command: str, *words: object, fault: str = "run") -> str:

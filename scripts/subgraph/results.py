@@ -186,7 +186,7 @@ def _cells(name: str, result: SubgraphResult) -> tuple[str, ...]:
 
 def _kernels(result: SubgraphResult) -> Iterator[str]:
     for kernel in result.kernels:
-        share = "" if kernel["share"] is None else f", {kernel['share']:.0%} of {kernel['limit']}"
+        share = "" if kernel["share"] is None else f", {kernel['share']:.0%} of {kernel['bound']}"
         launches = f", {kernel['launches']} launches" if kernel["launches"] > 1 else ""
         source = f" {kernel['source']}" if kernel["source"] else ""
         yield f"    {kernel['measured'] * 1e6:.1f} us {kernel['name']}{source}{share}{launches}"

@@ -187,7 +187,7 @@ def _losers(results: Mapping[str, Any]) -> Iterator[str]:
 
 def _kernel(kernel: Mapping[str, Any], seconds: float) -> tuple[str, ...]:
     measured = kernel["measured"] or 0.0
-    share = "-" if kernel["share"] is None else f"{kernel['share']:.0%} {kernel['limit']}"
+    share = "-" if kernel["share"] is None else f"{kernel['share']:.0%} {kernel['bound']}"
     return (
         kernel["name"],
         str(kernel["launches"]),

@@ -192,7 +192,7 @@ SHOWN = {
     "graph": "= relu(%x)",
     "expr": "max(p0[i0,i1], 0.0:f32)",
     "tile": "kernel()",
-    "schedule": "Schedule(",
+    "schedule": "// limit: ",
     "program": "launch k0",
     "llvm": "define ",
     "asm": ".text",

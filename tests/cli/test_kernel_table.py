@@ -47,7 +47,7 @@ def test_rows_add_up_all_launches_and_come_longest_first() -> None:
         ("sort", 1, None, None),
     ]
     # k0: 2000 flop at 1 Gflop/s are 2 us of 4; k1: 400 bytes at 100 MB/s are 4 us of 8.
-    assert [(r.limit, r.share) for r in rows] == [
+    assert [(r.bound, r.share) for r in rows] == [
         ("bytes", pytest.approx(0.5)),
         ("flops", pytest.approx(0.5)),
         (None, None),
@@ -71,11 +71,11 @@ def test_a_limit_that_a_time_is_below_is_none() -> None:
     seconds = (0.5e-6, 1e-6, 9e-6, 0.5e-6)
     times = [StepTime(s, 1, t) for s, t in zip(VARIANT["steps"], seconds, strict=True)]
     rows = {r.name: r for r in kernel_rows(kernel_facts(MANIFEST, PATH), times)}
-    assert (rows["k0"].limit, rows["k0"].share) == ("bytes", pytest.approx(0.2))
-    assert (rows["k1"].limit, rows["k1"].share) == ("cache", None)
-    assert (rows["sort"].limit, rows["sort"].share) == (None, None)
+    assert (rows["k0"].bound, rows["k0"].share) == ("bytes", pytest.approx(0.2))
+    assert (rows["k1"].bound, rows["k1"].share) == ("cache", None)
+    assert (rows["sort"].bound, rows["sort"].share) == (None, None)
     lines = {line.split()[0]: line for line in table_lines(list(rows.values()))}
-    assert lines["k1"].endswith("data in cache  b")
+    assert lines["k1"].split()[-2:] == ["cache", "b"]
     assert "cache" not in lines["k0"] + lines["sort"]
 
 
@@ -88,6 +88,32 @@ def test_contractions_count_with_the_whole_time_of_their_kernels() -> None:
         "contractions: 0.000 Gflop in 0.01 ms, 30% of the limit of multiply-adds"
     )
     assert contraction_line(replace(facts, steps=(1,)), None) is None
+
+
+def test_a_limit_is_that_of_the_longest_launch() -> None:
+    """Two launches of k0, at n = 90 and n = 20; the nearest priced sizes are 100 and 25."""
+    manifest = with_formulas("8*n", "0", "4*n")
+    manifest["variants"][0]["kernels"][0] |= {
+        "limit": "compute",
+        "limit_share": 0.9,
+        "times": [[800, 400, 8e-6, 12e-6], [400, 200, 4e-6, 8e-6], [200, 100, 3e-6, 4e-6]],
+        "limits": [["compute", 0.9], ["L2", 0.7], ["launch", 0.5]],
+    }
+    facts = kernel_facts(manifest, PATH)
+    for spent, limit in (((8e-6, 2e-6), ("compute", 0.9)), ((2e-6, 8e-6), ("launch", 0.5))):
+        times = [
+            StepTime(0, 1, spent[0], (90, 1)),
+            StepTime(1, 1, 1e-6),
+            StepTime("sort", 1, 1e-6),
+            StepTime(0, 1, spent[1], (20, 1)),
+        ]
+        rows = {row.name: row for row in kernel_rows(facts, times)}
+        assert (rows["k0"].limit, rows["k0"].limit_share) == limit
+        assert (rows["k1"].limit, rows["k1"].limit_share) == (None, None)
+        (line,) = [line for line in table_lines([rows["k0"]]) if line.startswith("k0")]
+        assert line.split()[-3:] == [f"{limit[1]:.0%}", limit[0], "a"]
+    typical = {row.name: row for row in kernel_rows(facts, None)}
+    assert (typical["k0"].limit, typical["k0"].limit_share) == ("compute", 0.9)
 
 
 def with_formulas(*formulas: str) -> dict[str, Any]:
@@ -206,6 +232,10 @@ def test_formulas_that_are_none(formula: str) -> None:
         lambda m: m["variants"][0]["kernels"][0].update(sizes=1),
         lambda m: m["variants"][0]["kernels"][0].update(formulas=[1]),
         lambda m: m["variants"][0].update(kernels=[3]),
+        lambda m: m["variants"][0]["kernels"][0].update(limit=3),
+        lambda m: m["variants"][0]["kernels"][0].update(limit_share="most"),
+        lambda m: m["variants"][0]["kernels"][0].update(limits=[["compute", 0.9]]),
+        lambda m: m["variants"][0]["kernels"][0].update(times=[[1, 1, 1, 1]], limits=[[0.9, "L2"]]),
     ],
 )
 def test_a_damaged_manifest_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:

@@ -65,10 +65,9 @@ def test_yolox() -> None:
     assert_agree(module.run({port.name: image}), expected(runner, {port.name: image}))
 
 
-def test_silero() -> None:
-    path = sample("silero_vad.onnx")
-    module = tcc.compile(path, jobs=JOBS)
-    runner = session(path)
+def test_silero(silero: Path) -> None:
+    module = tcc.load(silero)
+    runner = session(sample("silero_vad.onnx"))
     rng = np.random.default_rng(0)
 
     def feeds(batch: int, length: int, rate: int) -> dict[str, np.ndarray]:

@@ -36,6 +36,11 @@ def module(path: Path) -> Module:
 
 
 @pytest.fixture(scope="module")
+def voice() -> Module:
+    return tcc.compile(flow(), jobs=1)
+
+
+@pytest.fixture(scope="module")
 def drawn(module: Module) -> dict[str, Array]:
     return module.run(feeds(N), seed=1)
 
@@ -229,9 +234,9 @@ def test_trips_before_a_loop_draw_apart() -> None:
         )
 
 
-def test_a_voice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_voice(voice: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TCC_SEED", raising=False)
-    module, graph = tcc.compile(flow(), jobs=1), load_model(flow(), {})
+    module, graph = voice, load_model(flow(), {})
     for t in (1, 50):
         x = np.random.default_rng(t).standard_normal((t, 8)).astype(np.float32)
         for warm in (0.0, 0.667):
@@ -243,12 +248,12 @@ def test_a_voice(monkeypatch: pytest.MonkeyPatch) -> None:
             assert same == (warm == 0)
 
 
-def test_buckets_and_fixed_sizes_draw_the_same() -> None:
+def test_buckets_and_fixed_sizes_draw_the_same(voice: Module) -> None:
     given = {
         "x": np.random.default_rng(1).standard_normal((4, 8)).astype(np.float32),
         "temperature": np.array(0.7, np.float32),
     }
-    due = tcc.compile(flow(), jobs=1).run(given, seed=3)["z"]
+    due = voice.run(given, seed=3)["z"]
     for options in ({"buckets": {"t": (4,)}}, {"inputs": {"x": (4, 8)}}):
         found = tcc.compile(flow(), jobs=1, **options).run(given, seed=3)["z"]
         np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-5)

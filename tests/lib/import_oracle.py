@@ -22,27 +22,34 @@ def model_of(text: str, opset: int = 17, functions: str = "") -> onnx.ModelProto
     return parser.parse_model(f"{header}\n{text}\n{functions}")
 
 
-def expected(model: onnx.ModelProto, inputs: Arrays) -> dict[str, Any]:
-    """What ONNX Runtime computes."""
+def session_of(model: onnx.ModelProto) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    session = ort.InferenceSession(model.SerializeToString(), options)
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def expected(model: onnx.ModelProto | ort.InferenceSession, inputs: Arrays) -> dict[str, Any]:
+    """What ONNX Runtime computes, for a model or in a session that was opened for it."""
+    session = session_of(model) if isinstance(model, onnx.ModelProto) else model
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 def check(
-    model: onnx.ModelProto,
+    model: onnx.ModelProto | ort.InferenceSession,
     inputs: Arrays,
     *,
     tolerance: float = 1e-5,
     graph: Graph | None = None,
     shapes: Mapping[str, Sequence[int | str]] | None = None,
 ) -> Graph:
-    """Asserts that the imported graph gives what ONNX Runtime gives; returns the graph."""
-    graph = load_model(model, shapes) if graph is None else graph
+    """Asserts that the imported graph gives what ONNX Runtime gives; returns the graph, which is
+    needed with a session."""
+    if graph is None:
+        assert isinstance(model, onnx.ModelProto)
+        graph = load_model(model, shapes)
     wanted = expected(model, inputs)
     found = evaluate_graph(graph, inputs)
     assert list(found) == list(wanted)

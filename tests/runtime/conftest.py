@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import programs
 from op_library import Ops, build_ops
 from programs import Builder
-from sanitized import Sanitized, build_sanitized
+from sanitized import RACES, Sanitized, build_sanitized
 
 
 @pytest.fixture(scope="session")
@@ -33,6 +33,13 @@ def ops(tmp_path_factory: pytest.TempPathFactory) -> Ops:
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
     return Sanitized(made_once(tmp_path_factory, "sanitized", build_sanitized))
+
+
+@pytest.fixture(scope="session")
+def racing(tmp_path_factory: pytest.TempPathFactory) -> Sanitized:
+    """Programs that ThreadSanitizer watches."""
+    folder = made_once(tmp_path_factory, "racing", lambda folder: build_sanitized(folder, RACES))
+    return Sanitized(folder, RACES)
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-import subprocess
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +14,6 @@ from op_library import Array, Ending, Ops
 from programs import Builder
 from sanitized import Sanitized, run_sanitized
 from tcc.backends.artifact.encode_program import encode_program
-from tcc.backends.artifact.toolchain import runtime_folder, runtime_sources
 from tcc.ir.program import CallOp, Input, IntOp, Launch, Let, Loop, Program, ReadInt, TensorRef
 from tcc.ir.types import DTYPES
 from tcc.runtime import abi
@@ -96,22 +93,9 @@ def written(name: str, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def watched(racing: Sanitized) -> Path:
     """The driver under ThreadSanitizer."""
-    folder, base = tmp_path_factory.mktemp("cancel"), runtime_folder()
-    flags = ("-std=c11", "-O1", "-fsanitize=thread", f"-I{base / 'include'}", f"-I{base / 'src'}")
-
-    def compile_one(source: Path) -> str:
-        made = folder / f"{source.parent.name}-{source.stem}.o"
-        subprocess.run(("cc", *flags, "-c", str(source), "-o", str(made)), check=True)
-        return str(made)
-
-    with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(compile_one, (HERE / "cancel.c", *runtime_sources())))
-    libraries = ("-lm", "-lpthread", "-ldl")
-    command = ("cc", "-fsanitize=thread", *objects, "-o", str(folder / "cancel"), *libraries)
-    subprocess.run(command, check=True)
-    return folder / "cancel"
+    return racing.program("cancel", HERE / "cancel.c")
 
 
 @pytest.mark.parametrize("threads", [1, 3])

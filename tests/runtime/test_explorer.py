@@ -5,12 +5,30 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trials import MISPLACED, SCENARIOS, UNORDERED, Fault, build_explorer, explore, orders
+from trials import (
+    MISPLACED,
+    SCENARIOS,
+    UNORDERED,
+    WORKERS,
+    Fault,
+    build_explorer,
+    build_explorer_parts,
+    explore,
+    orders,
+)
+
+from tests.once import made_once
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The objects that all explorers share."""
+    return sorted(made_once(tmp_path_factory, "explorer", build_explorer_parts).glob("*.o"))
 
 
 @pytest.fixture(scope="module")
-def explorer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_explorer(tmp_path_factory.mktemp("explorer"))
+def explorer(parts: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_explorer(tmp_path_factory.mktemp("explorer"), parts=parts)
 
 
 @pytest.mark.parametrize(("scenario", "deviations"), SCENARIOS.items())
@@ -22,8 +40,9 @@ def test_all_executions_hold(explorer: Path, scenario: str, deviations: int) -> 
 
 # the others are planted by scripts/stress
 @pytest.mark.parametrize("fault", [*MISPLACED, UNORDERED[0], UNORDERED[4]], ids=lambda f: f.name)
-def test_planted_faults_are_found(fault: Fault, tmp_path: Path) -> None:
-    binary = build_explorer(tmp_path, fault.plant(tmp_path))
+def test_planted_faults_are_found(fault: Fault, parts: list[Path], tmp_path: Path) -> None:
+    assert fault.file in WORKERS  # what explorers share is not changed
+    binary = build_explorer(tmp_path, fault.plant(tmp_path), parts)
     holds, text = explore(binary, fault.scenario, 2)
     assert not holds, text
     assert "does not hold" in text

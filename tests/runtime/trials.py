@@ -132,18 +132,37 @@ def build_stress(
     return folder / "stress"
 
 
-def build_explorer(folder: Path, runtime: Path = RUNTIME) -> Path:
-    """The explorer of the workers of `runtime`; explorer/explorer.h says how it is made."""
-    common = ("-g", "-O1", "-Wno-tsan", f"-I{EXPLORER}", *includes(runtime))
+def _common_flags(runtime: Path) -> tuple[str, ...]:
+    return ("-g", "-O1", "-Wno-tsan", f"-I{EXPLORER}", *includes(runtime))
+
+
+def build_explorer_parts(folder: Path) -> list[Path]:
+    """Objects in `folder` of all that no fault changes: the explorer itself, and what the workers
+    call."""
+    sources = [EXPLORER / name for name in ("memory.c", "search.c", "hooks.c")]
+    sources += [RUNTIME / "src" / name for name in SYSTEM]
+    for source in sources:
+        flags = (*_common_flags(RUNTIME), "-O2", "-c")
+        compile_c("cc", flags, [source], folder / f"{source.stem}.o")
+    return [folder / f"{source.stem}.o" for source in sources]
+
+
+def build_explorer(
+    folder: Path, runtime: Path = RUNTIME, parts: Sequence[Path] | None = None
+) -> Path:
+    """The explorer of the workers of `runtime`; explorer.h says how it is made.
+
+    `parts` are the objects of `build_explorer_parts`, which are else compiled into `folder`.
+    """
+    common = _common_flags(runtime)
     watched = ("-fsanitize=thread", '-DTCC_TRIAL="trial.h"')
     watched += tuple(f"-D{name}={other}" for name, other in _INSTEAD.items())
     tested = [*(runtime / "src" / name for name in WORKERS), EXPLORER / "scenarios.c"]
     for source in tested:
         compile_c("cc", (*common, *watched, "-c"), [source], folder / f"{source.stem}.o")
-    own = [EXPLORER / name for name in ("memory.c", "search.c", "hooks.c")]
-    own += [runtime / "src" / name for name in SYSTEM]
-    own += [folder / f"{source.stem}.o" for source in tested]
-    compile_c("cc", (*common, "-O2", "-lpthread"), own, folder / "explore")
+    objects = [folder / f"{source.stem}.o" for source in tested]
+    objects += build_explorer_parts(folder) if parts is None else parts
+    compile_c("cc", (*common, "-O2", "-lpthread"), objects, folder / "explore")
     return folder / "explore"
 
 

@@ -359,7 +359,7 @@ def times(tcc: float, **peers: Any) -> dict[str, Any]:
         return {"least": best, "best": best, "median": 1.1 * best, "rounds": [best, 1.2 * best]}
 
     held = {k: peer(v) if isinstance(v, float) else v for k, v in peers.items()}
-    kernel = {"launches": 2, "limit": "flops", "source": "a.py", "predicted": 0.001}
+    kernel = {"launches": 2, "bound": "flops", "source": "a.py", "predicted": 0.001}
     return {
         "outcome": "done",
         "target": "cpu:znver4",

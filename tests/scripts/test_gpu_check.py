@@ -135,9 +135,7 @@ def test_a_section_is_found_in_every_form_and_rebuilt() -> None:
 
 
 @pytest.fixture(scope="module")
-def packed(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Path, Path, dict[str, ArrayDraw], int]:
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any], int]:
     folder = tmp_path_factory.mktemp("carry")
     model = dense_model()
     draws = graphs.reseed(model)

@@ -226,7 +226,7 @@ def test_a_result_is_kept_for_its_graph_and_conditions_alone(tmp_path: Path) -> 
 
 
 def test_the_table_names_what_is_slow_first() -> None:
-    kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "limit": "flops",
+    kernel = {"name": "k0", "source": "attn", "launches": 2, "measured": 3e-6, "bound": "flops",
               "share": 0.25}  # fmt: skip
     found = {
         "fast": timed(0.001, 0.004, date="2026-01-02"),
@@ -316,7 +316,7 @@ class Timed:
     def _command(self, line: list[str], cap: float) -> tuple[int, str, str]:
         if "compile" in line:
             Path(line[-1]).write_bytes(self.artifact)
-        return 0, '[{"name": "k0", "source": "", "launches": 1, "measured": 1, "limit": "flops", ' \
+        return 0, '[{"name": "k0", "source": "", "launches": 1, "measured": 1, "bound": "flops", ' \
             '"share": 1}]', ""  # fmt: skip
 
     def _beside(self, *given: Any, **_: Any) -> dict[str, Times]:

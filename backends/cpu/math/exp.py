@@ -89,8 +89,9 @@ def expm1(code: Code, x: Reg) -> Reg:
     """
     bounded = clamp(code, x, -30.0, 89.0)
     n, r = _reduced(code, bounded)
-    small = code.fma(polynomial(code, r, _EXPM1), code.op("fmul", r, r), r)  # exp(r) - 1
-    # 2**n small + (2**n - 1), by halves: 2**128 is no float.
+    small = code.fma(polynomial(code, r, _EXPM1), code.op("fmul", r, r), r)
+    # `small` is exp(r) - 1, so the result is 2**n small + (2**n - 1). Half of it is computed and
+    # then doubled, because 2**128 exceeds the range of f32.
     half = _power_of_two(code, code.op("sub", _integer(code, n), 1))
     offset = code.op("fsub", half, 0.5)
     value = code.op("fmul", code.fma(half, small, offset), 2.0)
@@ -100,7 +101,10 @@ def expm1(code: Code, x: Reg) -> Reg:
 
 @shared
 def tanh(code: Code, x: Reg) -> Reg:
-    """At most 3 ULP off (measured 2.35): t / (t + 2) with t = expm1(2 |x|) cancels nowhere."""
+    """Returns tanh(x) with an error of at most 3 ULP (measured: 2.35).
+
+    It is t / (t + 2) with t = expm1(2 |x|), which loses no digits by cancellation.
+    """
     size = clamp(code, magnitude(code, x), None, 10.0)
     t = expm1(code, code.op("fadd", size, size))
     ratio = code.op("fdiv", t, code.op("fadd", t, 2.0))

@@ -1,7 +1,7 @@
 """Inverse sine, cosine and tangent of f32 vectors.
 
-asin(x) = x + x**3 P(x**2) up to 1/2; beyond it, pi/2 - 2 asin(s) with s = sqrt((1 - x) / 2).
-atan(x) = x + x**3 Q(x**2) up to 1; beyond it, pi/2 - atan(1 / x).  P and Q are minimax fits.
+asin(x) = x + x**3 P(x**2) for x up to 1/2, and pi/2 - 2 asin(s) beyond, with s = sqrt((1 - x) / 2).
+atan(x) = x + x**3 Q(x**2) for x up to 1, and pi/2 - atan(1 / x) beyond. P and Q are minimax fits.
 """
 
 import math
@@ -22,25 +22,28 @@ _ATAN = (
     -0.00742272567,
     0.00113489607,
 )
-# pi/2 in two parts, the first an f32.
+# pi/2 as a sum of two numbers, the first of which is an f32.
 _HALF_PI = 1.57079637050628662109375
 _HALF_PI_LOW = math.pi / 2 - _HALF_PI
 
 
 def _odd(code: Code, x: Reg, square: Reg, coefficients: tuple[float, ...]) -> Reg:
-    """Returns `x + x * square * P(square)`."""
+    """Returns x + x * square * P(square), with the `coefficients` of P."""
     tail = code.op("fmul", polynomial(code, square, coefficients), square)
     return code.fma(tail, x, x)
 
 
 def _from_half_pi(code: Code, factor: float, x: Reg) -> Reg:
-    """Returns `pi/2 + factor * x`, with about one rounding."""
+    """Returns pi/2 + factor * x, with about one rounding."""
     low = code.fma(x, factor, _HALF_PI_LOW)
     return code.op("fadd", low, _HALF_PI)
 
 
 def _arc(code: Code, x: Reg) -> tuple[Reg, Reg, Reg]:
-    """Returns `|x|`; whether it is above 1/2; asin(sqrt((1 - |x|) / 2)) if so, else asin(|x|)."""
+    """Returns (|x|, condition, arc).
+
+    The condition is |x| > 1/2. Where it holds, arc is asin(sqrt((1 - |x|) / 2)), else asin(|x|).
+    """
     size = magnitude(code, x)
     outer = code.compare("fcmp ogt", size, 0.5)
     half_distance = code.fma(size, -0.5, 0.5)
@@ -51,7 +54,7 @@ def _arc(code: Code, x: Reg) -> tuple[Reg, Reg, Reg]:
 
 @shared
 def asin(code: Code, x: Reg) -> Reg:
-    """At most 3 ULP off (measured 2.19); NaN beyond 1."""
+    """Returns asin(x) with an error of at most 3 ULP (measured: 2.19); NaN for |x| > 1."""
     _, outer, arc = _arc(code, x)
     value = code.select(outer, _from_half_pi(code, -2.0, arc), arc)
     return code.intrinsic("copysign", value, x)
@@ -59,12 +62,13 @@ def asin(code: Code, x: Reg) -> Reg:
 
 @shared
 def acos(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.06); NaN beyond 1."""
+    """Returns acos(x) with an error of at most 2 ULP (measured: 1.06); NaN for |x| > 1."""
     _, outer, arc = _arc(code, x)
     negative = code.compare("fcmp olt", x, 0.0)
     twice = code.op("fadd", arc, arc)
     minus = code.negate(arc)
-    # pi/2 - asin(x) inside; 2 asin(s), or pi less that, outside.
+    # For |x| up to 1/2, the result is pi/2 - asin(x). Beyond, it is 2 asin(s), or pi - 2 asin(s)
+    # for negative x.
     inner = _from_half_pi(code, 1.0, code.select(negative, arc, minus))
     below = code.op("fsub", 2 * _HALF_PI_LOW, twice)
     below = code.op("fadd", below, 2 * _HALF_PI)
@@ -73,7 +77,7 @@ def acos(code: Code, x: Reg) -> Reg:
 
 @shared
 def atan(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.19)."""
+    """Returns atan(x) with an error of at most 2 ULP (measured: 1.19)."""
     size = magnitude(code, x)
     outer = code.compare("fcmp ogt", size, 1.0)
     inverse = code.op("fdiv", 1.0, size)

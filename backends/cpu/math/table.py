@@ -1,4 +1,4 @@
-"""The table of f32 functions with vector code; the C library has all other functions."""
+"""The table of the f32 functions with vector code; the C library computes all others."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,8 +1,8 @@
 """Sine, cosine and tangent of f32 vectors.
 
-The argument is reduced in f64: x - n pi/2 with pi/2 in two parts is good to 1e-17 for |x| up to
-1e9, beyond any cancellation an f32 can cause.  If a lane is larger, the C
-library's function computes all lanes.
+The argument is reduced in f64: x - n pi/2, with pi/2 in two parts. For |x| up to 1e9 the error is
+below 1e-17, which is enough for any f32, however close to a multiple of pi/2. If a lane is larger,
+the C library's function computes all lanes.
 """
 
 import math
@@ -43,7 +43,7 @@ def _sin_cos(code: Code, r: Reg) -> tuple[Reg, Reg]:
 
 
 def _flip(code: Code, value: Reg, quarter: Reg) -> Reg:
-    """Changes the sign of `value` in lanes where bit 1 of `quarter` is set."""
+    """Returns `value` negated in the lanes where bit 1 of `quarter` is set."""
     sign = code.op("shl", code.op("and", quarter, 2), 30)
     bits = code.op("xor", code.bitcast(value, "i32"), sign)
     return code.bitcast(bits, "float")
@@ -54,7 +54,7 @@ def _odd(code: Code, quarter: Reg) -> Reg:
 
 
 def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
-    """Returns `fast(x)`, or the C library's function in all lanes if a lane is too large."""
+    """Returns `fast(x)`; if any lane is too large, the C library's function computes all lanes."""
     large = code.compare("fcmp ogt", magnitude(code, x), _LIMIT)
     code.branch(code.any_lane(large), "large", "usual")
     code.place("usual")
@@ -73,19 +73,19 @@ def _with_large(code: Code, symbol: str, x: Reg, fast: MathFunction) -> Reg:
 
 @shared
 def sin(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.51)."""
+    """Returns sin(x) with an error of at most 2 ULP (measured: 1.51)."""
     return _with_large(code, "sinf", x, _sin)
 
 
 @shared
 def cos(code: Code, x: Reg) -> Reg:
-    """At most 2 ULP off (measured 1.54)."""
+    """Returns cos(x) with an error of at most 2 ULP (measured: 1.54)."""
     return _with_large(code, "cosf", x, _cos)
 
 
 @shared
 def tan(code: Code, x: Reg) -> Reg:
-    """At most 4 ULP off (measured 3.38)."""
+    """Returns tan(x) with an error of at most 4 ULP (measured: 3.38)."""
     return _with_large(code, "tanf", x, _tan)
 
 

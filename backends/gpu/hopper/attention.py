@@ -1,13 +1,13 @@
-"""Attention as Gluon, for Hopper: one warp copies, two warpgroups compute half of the rows each.
+"""Attention in Gluon for Hopper: one warp copies, and two warpgroups compute half of the rows each.
 
     NAME         allocates a buffer for each half's queries and rings for keys and values
     NAME_copy    one warp: copies queries of both halves, then step by step keys and values
     NAME_attend  a warpgroup: matmuls read the rings, everything else is in registers
 
-The warpgroups depend on the copies alone, so that one multiplies while the other computes
-exponentials.  Within a warpgroup, the matmul with the values of one step overlaps the scores and
-shares of the next step (FlashAttention-3, Shah et al. 2024, section 3.2).  The kernel is
-persistent: a program computes the tiles u, u + programs, ...
+Each warpgroup waits only for copies, not for the other warpgroup. So one can multiply while the
+other computes exponentials. Within a warpgroup, the matmul with the values of one iteration
+overlaps the scores and exponentials of the next one (FlashAttention-3, Shah et al. 2024, section
+3.2). The kernel is persistent: a thread block computes the tiles u, u + blocks, u + 2 blocks, ...
 """
 
 from collections.abc import Sequence
@@ -30,18 +30,19 @@ from tcc.backends.gpu.triton.writer import PyExpr, Writer
 from tcc.ir.index import bounds, free_vars
 from tcc.ir.tile import Block, Contract, Reduce, Relayout, Stmt, TileBuffer, TileLoop
 
-WARPS = 4  # of a warpgroup
+WARPS = 4  # warps in a warpgroup
 _STEPS = (4, 3, 2)
-_REGISTERS = 240  # of a lane in a warpgroup that multiplies
+_REGISTERS = 240  # registers per lane in a warpgroup that multiplies
 _MAPS = ("q_map", "k_map", "v_map")
 _SHARED = tuple("q_ring k_ring v_ring q_full q_empty k_full k_empty v_full v_empty".split())
 
 
 def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> GluonText | None:
-    """Returns the kernel as the Gluon function `name` for `WARPS` warps, to which it adds more.
+    """Returns the kernel as the Gluon function `name`, or None if it does not fit.
 
-    The launch is a grid of as many programs as the device holds at once.  None where two steps
-    do not fit in `shared` bytes of shared memory.
+    It does not fit if `shared` bytes of shared memory do not hold two iterations. The function is
+    launched with `WARPS` warps and itself starts more. The grid has as many thread blocks as the
+    device holds at once.
     """
     step_bytes, query_bytes = shape.keys.bytes + shape.values.bytes, 2 * shape.queries.bytes
     steps = next((n for n in _STEPS if n * step_bytes + query_bytes + ROOM <= shared), None)
@@ -60,14 +61,15 @@ def attention_source(shape: AttentionKernel, name: str, *, shared: int) -> Gluon
 def _kernel_text(
     name: str, shape: AttentionKernel, pointers: dict[TileBuffer, str], steps: int
 ) -> str:
-    """Returns the kernel's function: shared memory, barriers, and the start of the three parts."""
+    """Returns the main function: it allocates shared memory and barriers, and starts the three
+    parts."""
     names = tuple(pointers.values())
     lines = ["@gluon.jit", f"def {name}({', '.join((*names, *_MAPS))}):"]
     rings = (("q", 2, shape.queries), ("k", steps, shape.keys), ("v", steps, shape.values))
     for prefix, count, operand in rings:
         full, empty = (barriers(f"{prefix}_{kind}", count) for kind in ("full", "empty"))
         lines += [ring(prefix, count, operand), full, empty]
-    # Both halves read each buffer of keys and values, so its `empty` barrier counts to 2.
+    # Both warpgroups read each buffer of keys and values, so its `empty` barrier counts to 2.
     return (
         "\n".join(lines)
         + f"""
@@ -93,7 +95,7 @@ def _kernel_text(
 
 
 class _Copies(WarpPart[AttentionKernel]):
-    """The warp that copies."""
+    """The warp that copies from global to shared memory."""
 
     def _prologue(self) -> None:
         self._ring(1)
@@ -122,7 +124,7 @@ class _Attends(WarpPart[AttentionKernel]):
     ) -> None:
         parameters = ("half: tl.constexpr", *pointers.values(), *_SHARED)
         super().__init__(name, shape, pointers, steps, parameters)
-        self._rows: dict[Block, PyExpr] = {}  # reductions of rows, as blocks of one axis
+        self._rows: dict[Block, PyExpr] = {}  # results of row reductions, as blocks of one axis
         self._halves = {shape.mixed.a}
 
     def _prologue(self) -> None:
@@ -164,10 +166,13 @@ class _Attends(WarpPart[AttentionKernel]):
             self._blocks[block] = PyExpr(name, writer.depth)
 
     def _steps(self, node: TileLoop, names: Sequence[str]) -> None:
-        """Prints the first step's shares; then for each step its shares and the second matmul of
-        the previous step; then the second matmul of the last step.
+        """Prints the iterations; a matmul with the values overlaps the next iteration.
 
-        The first step does not rescale the accumulator, which is zero.  Rescaled zeros would be
+        First come the first iteration's shares (the exponentials, which weigh the values). Then
+        each iteration computes its shares, and the second matmul of the previous iteration. At the
+        end comes the second matmul of the last iteration.
+
+        The first iteration does not rescale the accumulator, which is zero. Rescaled zeros would be
         copied in registers between the matmul's fence and the matmul, which the instruction set
         forbids.
         """
@@ -208,12 +213,12 @@ class _Attends(WarpPart[AttentionKernel]):
         line(f"{names[position]} = {sums.text}")
 
     def _late_step(self) -> None:
-        """Remembers the buffer of this step's values for the next step, which multiplies them."""
+        """Remembers the buffer of this iteration's values, which the next iteration multiplies."""
         self._writer.line("late, late_phase = step, phase")
         self._end_step()
 
     def _scores(self) -> PyExpr:
-        """Begins the matmul of queries and keys."""
+        """Starts the matmul of queries and keys."""
         node, keys = self.shape.scores, self.shape.keys.box
         self._writer.line("mbarrier.wait(k_full.index(step), phase)")
         queries = box_view("q_ring.index(half)", self.shape.queries.box)
@@ -223,7 +228,7 @@ class _Attends(WarpPart[AttentionKernel]):
         return out
 
     def _mixed(self, shares: str, sums: str) -> PyExpr:
-        """Begins the matmul of the previous step's shares and values."""
+        """Starts the matmul of the previous iteration's shares and values."""
         self._writer.line("mbarrier.wait(v_full.index(late), late_phase)")
         right = box_view("v_ring.index(late)", self.shape.values.box)
         return self._begin_matmul(self.shape.mixed, shares, right, sums)
@@ -233,19 +238,25 @@ class _Attends(WarpPart[AttentionKernel]):
         return self._writer.define(node.out.name, text)
 
     def _end_matmul(self, out: PyExpr, prefix: str, at: str, *, running: int) -> None:
-        """Waits for a matmul and releases its buffer; `running` matmuls that began later go on."""
+        """Waits for a matmul and releases its buffer.
+
+        The `running` matmuls that started later are not waited for.
+        """
         wait = f"warpgroup_mma_wait(num_outstanding={running}, deps=({out.text},))"
         self._writer.line(f"{out.text} = {wait}")
         self._writer.line(f"mbarrier.arrive({prefix}_empty.index({at}))")
 
     def _shares(self) -> str:
-        """Returns the rounded shares as the lhs of a matmul."""
+        """Returns the shares, rounded, as the lhs of a matmul."""
         dtype = type_name(self.shape.values.load.out.dtype)
         rows = f"({self._blocks[self.shape.mixed.a].text}).to({dtype})"
         return f"tl.convert_layout({rows}, tl.DotOperandLayout(0, layout, 2))"
 
     def _reduce(self, node: Reduce) -> None:
-        """Reduces along the columns; the result has one axis, and reads see it as a column."""
+        """Reduces along the columns.
+
+        The result has one axis; later reads see it as a column.
+        """
         (block,), (out,) = node.blocks, node.outs
         text = self._reduced(node, self._blocks[block], 1).replace(", keep_dims=True", "")
         row = self._writer.define(out.name, text)

@@ -3,8 +3,8 @@
     q = load box;  for j: k = load box, s = q . k, pointwise and reductions of rows,
                           v = load box, acc = rounded(p) . v + acc';      pointwise;  stores
 
-Two warpgroups compute half of a tile's rows each: `halved` is the kernel of one warpgroup, whose
-number is the variable `half`.
+Two warpgroups compute half of a tile's rows each. `halved` is the kernel of one warpgroup; the
+variable `half` is the number of the warpgroup.
 """
 
 from collections.abc import Sequence
@@ -41,11 +41,12 @@ _NAMES = {"bf16": BF16, "f16": F16}
 
 @frozen
 class AttentionKernel:
-    """The kernel of one half of the rows.
+    """A kernel that computes half of the rows.
 
-    `scores` and `mixed` are its matmuls.  `keys` and `values` are loaded in the loop, `queries`
-    before it.  A step's other statements are `shares`, which compute the lhs of `mixed`, and
-    `rescaling`, which rescale the accumulator of the previous steps.
+    `scores` and `mixed` are its two matmuls. `keys` and `values` are loaded in `loop`, `queries`
+    before it. `before` and `after` are the statements around the loop. The other statements of an
+    iteration are `shares`, which compute the lhs of `mixed`, and `rescaling`, which rescale the
+    accumulator of the previous iterations.
     """
 
     kernel: TileKernel
@@ -64,7 +65,10 @@ class AttentionKernel:
 def attention_kernel(
     kernel: TileKernel, alignments: Sequence[int], dot: str
 ) -> AttentionKernel | None:
-    """Returns the kernel of one half, or None; f32 operands are rounded to the type `dot`."""
+    """Returns the kernel for half of the rows, or None if `kernel` is no attention.
+
+    f32 operands are rounded to the type `dot`.
+    """
     halved = _Halves().kernel(kernel)
     parts = None if halved is None else around_loop(halved)
     if halved is None or parts is None:
@@ -107,7 +111,7 @@ def _zeros(body: Sequence[Stmt], block: Block) -> Stmt | None:
 
 
 def _starts_at_zero(before: Sequence[Stmt], loop: TileLoop, mixed: Contract) -> bool:
-    """True where the accumulator of the second matmul is zero before the first step."""
+    """True if the accumulator of the second matmul is zero before the first iteration."""
     starts = zip(loop.inits, loop.yields, strict=True)
     return all(_zeros(before, init) for init, result in starts if result is mixed.out)
 
@@ -115,9 +119,11 @@ def _starts_at_zero(before: Sequence[Stmt], loop: TileLoop, mixed: Contract) -> 
 def _split(
     loop: TileLoop, mixed: Contract, statements: Sequence[Stmt]
 ) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]] | None:
-    """Splits `statements` into those that do not need the accumulator of the second matmul, and
-    those that rescale it; None where the shares need it, or where it reaches the next step on
-    another way than through the matmul."""
+    """Splits `statements` by their need of the second matmul's accumulator.
+
+    Returns (those that do not need it, those that rescale it). Returns None if the shares need the
+    accumulator, or if it reaches the next iteration by another way than the matmul.
+    """
     carried = [c for c, y in zip(loop.carried, loop.yields, strict=True) if y is mixed.out]
     dependent = set(carried)
     shares: list[Stmt] = []
@@ -163,7 +169,7 @@ def _cast_of(node: Compute) -> Block | None:
 
 
 def _fits(attention: AttentionKernel, dot: str) -> bool:
-    """True where both matmuls have bf16 or f16 operands, f32 accumulators and supported sizes."""
+    """True if both matmuls have bf16 or f16 operands, f32 accumulators and supported sizes."""
     scores, mixed = attention.scores, attention.mixed
     dtypes = {
         operand.load.out.dtype for operand in (attention.queries, attention.keys, attention.values)
@@ -178,7 +184,7 @@ def _fits(attention: AttentionKernel, dot: str) -> bool:
 
 
 def _is_printable(attention: AttentionKernel, other_nodes: Sequence[Stmt]) -> bool:
-    """True where all other statements keep rows in their lanes, and one of them stores."""
+    """True if all other statements keep each row in its lanes, and at least one of them stores."""
     nodes = (*attention.before, *other_nodes, *attention.after)
     stores = any(isinstance(node, Store) for node in attention.after)
     return stores and all(node is attention.queries.load or _keeps_rows(node) for node in nodes)
@@ -191,7 +197,7 @@ def _keeps_rows(node: Stmt) -> bool:
         case Reduce():
             return node.axes == (1,) and len(node.blocks) == 1
         case Relayout():
-            # It only adds or drops the second axis, of one element.
+            # The reshape only adds or drops the second axis, which has one element.
             source, out = node.block.shape, node.out.shape
             return source == (*out, 1) or out == (*source, 1)
         case Store():
@@ -207,7 +213,7 @@ def _keeps_rows(node: Stmt) -> bool:
 
 
 class _Halves:
-    """Rewrites a kernel for one half of its rows."""
+    """Rewrites a kernel so that it computes half of its rows."""
 
     def __init__(self) -> None:
         self._blocks: dict[Block, Block] = {}
@@ -219,7 +225,7 @@ class _Halves:
         if not contracts or any(c.out.shape[0] != ROWS for c in contracts):
             return None
         self._full_blocks = {c.b for c in contracts}
-        for node in walk_statements(kernel.body):  # a full block's source is a full block too
+        for node in walk_statements(kernel.body):  # the source of a full block is a full block too
             if isinstance(node, Compute) and node.out in self._full_blocks:
                 self._full_blocks |= set(node.args)
         body = tuple(map(self._statement, kernel.body))
@@ -257,8 +263,10 @@ class _Halves:
         return replace(node, **rewritten)
 
     def _rewritten(self, value: Any, mapping: Substitution) -> Any:
-        """Returns a field of a statement for one half: blocks of half the rows, lanes as in
-        `mapping`."""
+        """Returns a field of a statement, rewritten for half of the rows.
+
+        Blocks get half of the rows; lane variables are replaced as in `mapping`.
+        """
         match value:
             case Block():
                 return self._block(value)

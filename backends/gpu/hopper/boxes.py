@@ -1,9 +1,10 @@
-"""Boxes of memory that a tensor map describes, which Hopper's copy engine moves by itself.
+"""Boxes: parts of tensors that Hopper's copy engine (TMA) moves by itself.
 
     load %b[786432*h + 768*(l0 + 64*j) + 32*k + l1] where l0 + 64*j < 197   ->
         tensor [.., 197, 768] with strides [786432, 768, 1], a box of 1 x 64 x 32 at (h, 64*j, 32*k)
 
-Where a box leaves the tensor, the engine loads zeros and drops stores, as guards do.
+A tensor map describes the tensor to the engine. Where a box extends beyond the tensor, the engine
+loads zeros and drops stores, as guards do.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,17 +16,18 @@ from tcc.frozen import frozen
 from tcc.ir.index import Index, Indices, as_int, bounds, const, free_vars, linear_in, mul, of_atom
 from tcc.ir.tile import Guard, Load, Stmt, Store, TileBuffer, TileKernel, TileLoop, lanes
 
-# Limits of the engine: the unit of strides and addresses in bytes, the most positions of a box
-# along an axis, and the bound of a tensor's sizes.
+# Limits of the engine: strides and addresses are multiples of so many bytes, a box has so many
+# positions along an axis at most, and a tensor's sizes are below the last number.
 _STRIDE, _MOST_POSITIONS, _SIZES = 16, 256, 2**31
-_LEAST_ROW = 32  # bytes of a box's row, so that rows can be swizzled
+_LEAST_ROW = 32  # bytes in a row of a box, so that rows can be swizzled
 
 
 @frozen
 class Box:
-    """A box of `shape` at `at` in a tensor of `sizes` and `strides` in elements, outermost first.
+    """A box of `shape`, at the position `at` in a tensor with `sizes` and `strides`.
 
-    The last stride is 1.  `transposed`: the block has the box's two axes in reverse order.
+    Sizes and strides count elements, the outermost axis first; the last stride is 1. `transposed`:
+    the block has the box's two axes in reverse order.
     """
 
     sizes: tuple[int, ...]
@@ -37,7 +39,7 @@ class Box:
 
 @frozen
 class BoxOperand:
-    """An operand that the engine loads: its load, and the load's box."""
+    """An operand that the copy engine loads: the load, and its box."""
 
     load: Load
     box: Box
@@ -48,21 +50,23 @@ class BoxOperand:
 
 
 def operand_of(load: Load | None, aligned: Collection[TileBuffer]) -> BoxOperand | None:
-    """Returns the load as an operand, where it is a box of one of the `aligned` buffers; else
-    None."""
+    """Returns the load as an operand if it is a box in one of the `aligned` buffers, else None."""
     box = box_of(load) if load is not None and load.buffer in aligned else None
     return None if load is None or box is None else BoxOperand(load, box)
 
 
 def aligned_buffers(kernel: TileKernel, alignments: Sequence[int]) -> set[TileBuffer]:
-    """Returns the buffers that the engine can access; `alignments` are those of all in bytes."""
+    """Returns the buffers that the copy engine can access.
+
+    `alignments` are those of all buffers, in bytes.
+    """
     return {b for b, n in zip(kernel.buffers, alignments, strict=True) if n % _STRIDE == 0}
 
 
 def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[Stmt, ...]] | None:
-    """Returns the statements before the only loop of a kernel, the loop, and those after it.
+    """Returns (statements before the only loop of a kernel, the loop, statements after it).
 
-    None where the kernel has symbolic sizes or another number of loops.
+    Returns None if the kernel has symbolic sizes or another number of loops.
     """
     loops = [node for node in kernel.body if isinstance(node, TileLoop)]
     if kernel.sizes or len(loops) != 1:
@@ -73,8 +77,10 @@ def around_loop(kernel: TileKernel) -> tuple[tuple[Stmt, ...], TileLoop, tuple[S
 
 @dataclass(slots=True)
 class _Axis:
-    """An axis of the tensor under construction; its size is `fixed` by a guard, or follows from
-    use."""
+    """An axis of the tensor under construction.
+
+    A guard fixes its size; otherwise the size follows from the other axes.
+    """
 
     stride: int
     block: int
@@ -87,7 +93,7 @@ class _Axis:
 
 
 def box_of(node: Load | Store) -> Box | None:
-    """Returns the box of a load or store; None where it is surely or possibly no box."""
+    """Returns the box that a load or store covers; None unless it certainly covers one."""
     block = node.out if isinstance(node, Load) else node.block
     if node.indirect or len(block.shape) != 2 or (isinstance(node, Load) and node.fill != 0):
         return None
@@ -124,7 +130,10 @@ def box_of(node: Load | Store) -> Box | None:
 def _fix_axes(
     guards: tuple[Guard, ...], shape: tuple[int, ...], axes: dict[int, _Axis], offset: Index
 ) -> Index | None:
-    """Fixes the axes that guards bound; returns the remaining `offset`, None for other guards."""
+    """Fixes the sizes of the axes that guards bound, and returns the remaining part of `offset`.
+
+    Returns None if a guard is of another kind.
+    """
     for guard in guards:
         size = as_int(guard.extent)
         guarded_axes = [n for n in axes if free_vars(lanes(shape)[n])[0] in free_vars(guard.index)]
@@ -140,10 +149,10 @@ def _fix_axes(
 
 
 def _distribute(offset: Index, outer: _Axis, inner: _Axis) -> list[_Axis] | None:
-    """Adds the terms of an offset to the positions of the axes.
+    """Adds each term of an offset to the position of the axis that it fits.
 
-    Returns an outer axis for the terms that fit neither axis, if there are any; None where the
-    offset has no box.
+    Returns a list with an outer axis for the terms that fit neither axis, or an empty list if there
+    are none. Returns None if the offset belongs to no box.
     """
     far_terms: list[tuple[int, Index]] = []
     terms = [(c, reduce(mul, map(of_atom, monomial), const(1))) for monomial, c in offset.terms]

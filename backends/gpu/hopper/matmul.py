@@ -1,12 +1,12 @@
-"""Matmuls of tiles as Gluon, for Hopper: one warp copies, warpgroups multiply.
+"""Matmuls in Gluon for Hopper: one warp copies, warpgroups multiply.
 
     NAME           allocates a ring of shared buffers, each with a barrier `full` and one `empty`
     NAME_copy      one warp: for each tile and step waits for `empty`, starts two copies to `full`
     NAME_multiply  warpgroups: wait for `full`, multiply out of the ring, signal `empty`; after the
                    steps of a tile run the kernel's other statements on the accumulator
 
-The kernel is persistent: a program computes the tiles u, u + programs, ...  While the results of
-one tile are stored, the ring fills for the next.
+A step is a K-block. The kernel is persistent: a thread block computes the tiles u, u + blocks, u +
+2 blocks, ... While the results of one tile are stored, the ring fills for the next tile.
 """
 
 from math import prod
@@ -33,14 +33,14 @@ from tcc.frozen import frozen
 from tcc.ir.tile import Store, TileBuffer
 
 _RING = ("a_ring", "b_ring", "full", "empty")
-_STEPS = (4, 3, 2)  # buffers of a ring: the first number that fits
+_STEPS = (4, 3, 2)  # candidate numbers of buffers in a ring; the first that fits is used
 
 
 def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> GluonText | None:
     """Returns the kernel as the Gluon function `name`, in which `warps` warps multiply.
 
-    The launch is a grid of as many programs as the device holds at once.  None where two steps
-    do not fit in `shared` bytes of shared memory.
+    The grid has as many thread blocks as the device holds at once. Returns None if `shared` bytes
+    of shared memory do not hold two steps.
     """
     plan = _planned(shape, shared)
     if plan is None:
@@ -53,13 +53,17 @@ def gluon_source(shape: MatrixKernel, name: str, *, warps: int, shared: int) -> 
     return GluonText(text, tuple(plan.maps.values()))
 
 
-# ---- the plan of both parts ---------------------------------------------------------------------
+# ---- decisions that both parts share -------------------------------------------------------------
 
 
 @frozen
 class _Plan:
-    """The ring's length, the maps by their names in the text, and the name and box of each result
-    that is stored by its map."""
+    """Decisions that both parts of the kernel share.
+
+    `steps` is the number of buffers in a ring. `pointers` are the names of the kernel's buffers in
+    the text, and `maps` the tensor maps by their names in the text. `tiles` has the name and the
+    box of each result that a tensor map stores.
+    """
 
     steps: int
     pointers: dict[TileBuffer, str]
@@ -68,7 +72,7 @@ class _Plan:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The parameters of the warpgroups' function."""
+        """The names of the parameters of the warpgroups' function."""
         tiles = [tile for tile, _ in self.tiles.values()]
         return (*self.pointers.values(), *(f"{tile}_map" for tile in tiles), *tiles, *_RING)
 
@@ -98,7 +102,8 @@ def _planned(shape: MatrixKernel, shared: int) -> _Plan | None:
 
 
 def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
-    """Returns the kernel's function: shared memory, barriers, and the start of the two parts."""
+    """Returns the main function: it allocates shared memory and barriers, and starts the two
+    parts."""
     return "\n".join(
         (
             "@gluon.jit",
@@ -128,11 +133,11 @@ def _kernel_text(name: str, shape: MatrixKernel, plan: _Plan) -> str:
     )
 
 
-# ---- the parts ----------------------------------------------------------------------------------
+# ---- the two parts -------------------------------------------------------------------------------
 
 
 class _Copies(WarpPart[MatrixKernel]):
-    """The warp that copies."""
+    """The warp that copies from global to shared memory."""
 
     def _prologue(self) -> None:
         self._ring(1)
@@ -148,7 +153,7 @@ class _Copies(WarpPart[MatrixKernel]):
 
 
 class _Matmuls(WarpPart[MatrixKernel]):
-    """The warpgroups that multiply, and run the statements after the loop."""
+    """The warpgroups that multiply, and that run the statements after the loop."""
 
     def __init__(self, name: str, shape: MatrixKernel, plan: _Plan, warps: int) -> None:
         super().__init__(name, shape, plan.pointers, plan.steps, plan.parameters)
@@ -168,8 +173,10 @@ class _Matmuls(WarpPart[MatrixKernel]):
                 self._statement(node)
 
     def _matmul(self) -> None:
-        """Prints the loop of matmuls; a step's buffer is released once the next matmul has
-        begun."""
+        """Prints the loop of matmuls.
+
+        A step's buffer is released once the next matmul has started.
+        """
         writer, loop, contract = self._writer, self.shape.loop, self.shape.contract
         zeros = f"tl.zeros({list(contract.out.shape)}, tl.float32, layout)"
         acc = writer.define(contract.out.name, zeros)
@@ -194,7 +201,10 @@ class _Matmuls(WarpPart[MatrixKernel]):
         self._writer.line(f"{acc.text} = warpgroup_mma_wait({deps})")
 
     def _copy_out(self, node: Store) -> None:
-        """Stores a block through shared memory, which a previous copy may still read."""
+        """Stores a block through shared memory.
+
+        It first waits for the previous copy, which may still read that memory.
+        """
         line = self._writer.line
         tile, box = self.plan.tiles[node]
         line("tma.store_wait(0)")

@@ -1,8 +1,8 @@
-"""Recognises block kernels for Hopper's warpgroups: a matmul of tiles in a loop.
+"""Recognises block kernels for Hopper's warpgroups: a loop that accumulates one matmul.
 
     acc = 0; for k: a = load box, b = load box, acc += a . b;  pointwise on acc;  stores
 
-Names do not matter.  Triton compiles all kernels that are not surely of this shape.
+Names do not matter. Triton compiles all kernels that do not certainly have this shape.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,17 +32,19 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, F16, F32
 
-# Rows and columns of tiles that are worth extra warps: a multiprocessor has room for only one.
+# Rows and columns of tiles that make extra warps worthwhile. A multiprocessor has room for one such
+# tile only.
 _TILE_SIZES = (128, 256)
-_MOST_ELEMENTS = 1 << 15  # elements of a tile in the registers of two warpgroups
+_MOST_ELEMENTS = 1 << 15  # elements of a tile that fit into the registers of two warpgroups
 _LEAST_TRIPS = 4
 
 
 @frozen
 class MatrixKernel:
-    """A kernel of one matmul: `loop` adds `a` times `b` to `acc`, then `after` follows.
+    """A kernel of one matmul: `loop` adds `a` times `b` to the accumulator, then `after` follows.
 
-    `boxes` are the stores of `after` that the copy engine can do.
+    `contract` is the matmul. `boxes` are the stores of `after` that the copy engine can do, with
+    their boxes.
     """
 
     kernel: TileKernel
@@ -55,7 +57,10 @@ class MatrixKernel:
 
 
 def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel | None:
-    """Returns the kernel as a matmul of tiles, or None; `alignments` are its buffers', in bytes."""
+    """Returns the kernel as a matmul, or None if it is none.
+
+    `alignments` are those of its buffers, in bytes.
+    """
     parts = around_loop(kernel)
     if parts is None:
         return None
@@ -77,7 +82,8 @@ def matrix_kernel(kernel: TileKernel, alignments: Sequence[int]) -> MatrixKernel
 
 
 def _matmul(loop: TileLoop) -> Contract | None:
-    """Returns the matmul, if the loop only loads its operands and accumulates it; else None."""
+    """Returns the matmul if the loop does nothing but load its operands and accumulate it, else
+    None."""
     match loop.body:
         case (Load(), Load(), Contract(a=a, b=b) as node):
             sums = loop.carried == (node.acc,) and loop.yields == (node.out,)
@@ -87,7 +93,7 @@ def _matmul(loop: TileLoop) -> Contract | None:
 
 
 def _is_zero(before: Sequence[Stmt], loop: TileLoop) -> bool:
-    """True where the only statement before the loop sets the accumulator to zero."""
+    """True if the only statement before the loop sets the accumulator to zero."""
     match before:
         case (Compute(body=Const(value=0)) as node,):
             return loop.inits == (node.out,)
@@ -95,7 +101,8 @@ def _is_zero(before: Sequence[Stmt], loop: TileLoop) -> bool:
 
 
 def _is_epilogue(after: Sequence[Stmt]) -> bool:
-    """True where the statements are element-wise, keep all axes, and include a store."""
+    """True if all statements are element-wise and keep both axes, and at least one of them
+    stores."""
     for node in after:
         if not isinstance(node, Load | Store | Compute | Broadcast):
             return False
@@ -117,7 +124,8 @@ def _fits(contract: Contract, loop: TileLoop) -> bool:
 def _stored(node: Store, contract: Contract, aligned: Collection[TileBuffer]) -> Box | None:
     """Returns the box of a store of a full tile of 16-bit elements, else None.
 
-    Stores of wider elements fill sectors of memory from registers, so they gain nothing.
+    For wider elements it gains nothing, because stores from registers fill complete sectors of
+    memory.
     """
     if node.block.shape != contract.out.shape or node.block.dtype.bits != 16:
         return None

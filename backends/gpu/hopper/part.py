@@ -1,7 +1,7 @@
-"""The parts of kernels in Gluon: functions that some of a program's warps run.
+"""The parts of kernels in Gluon: functions that some of a thread block's warps run.
 
-Gluon's language is imported as `tl`, so that the lines of `print.py` are Gluon too.  Blocks of two
-axes have the layout `layout`, which each function defines, and blocks of one axis have its slice.
+Gluon's language is imported as `tl`, so that the lines of `print.py` are Gluon too. Blocks of two
+axes have the layout `layout`, which each function defines. Blocks of one axis have a slice of it.
 """
 
 from abc import ABC, abstractmethod
@@ -32,19 +32,19 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 
 """
-# Names that occur in the text of all kernels.
+# Names that the text of every kernel uses.
 RESERVED = tuple(
     "fence_async_shared gluon mbarrier tma warpgroup_mma warpgroup_mma_wait "
     "step phase behind before layout half turn late late_phase".split()
 )
-# Bytes of shared memory for barriers and alignment, in addition to buffers.
+# Bytes of shared memory for barriers and alignment, besides the buffers.
 ROOM = 2048
-# Registers of a lane of a copying warp; the other warps share the remaining registers.
+# Registers per lane of a warp that copies; the other warps share the remaining registers.
 FEW = 24
 
 
 class HopperKernel(Protocol):
-    """The recognised parts of a kernel."""
+    """A recognised kernel; subclasses add its parts as further fields."""
 
     @property
     def kernel(self) -> TileKernel: ...
@@ -55,7 +55,8 @@ Shape = TypeVar("Shape", bound=HopperKernel)
 
 @frozen
 class GluonText:
-    """A module with a kernel, whose parameters are its buffers, then the `maps`."""
+    """The text of a module with a kernel; the kernel's parameters are its buffers, then the
+    `maps`."""
 
     text: str
     maps: tuple[TensorMap, ...]
@@ -78,7 +79,8 @@ def barriers(name: str, count: int) -> str:
 
 
 def box_view(buffer: str, box: Box) -> str:
-    """Returns the view of a buffer, which holds a box, as the box's block."""
+    """Returns the text of a view that shows a shared buffer, which holds a box, as the box's
+    block."""
     text = buffer
     if len(box.shape) == 3:
         text += f".reshape({list(box.shape[1:])})"
@@ -86,10 +88,10 @@ def box_view(buffer: str, box: Box) -> str:
 
 
 class WarpPart(Printer, ABC, Generic[Shape]):
-    """One part of a kernel of `shape`: a function of `parameters` that loops over the program's
-    tiles.
+    """One part of a kernel: a function that loops over the tiles of its thread block.
 
-    The rings have `steps` buffers.
+    `shape` is the recognised kernel, and `parameters` the names of the function's parameters. The
+    rings have `steps` buffers.
     """
 
     _range = "range"
@@ -130,23 +132,26 @@ class WarpPart(Printer, ABC, Generic[Shape]):
 
     @abstractmethod
     def _prologue(self) -> None:
-        """Prints the lines before all tiles."""
+        """Prints the lines before the first tile."""
 
     @abstractmethod
     def _tile(self) -> None:
         """Prints the lines of one tile."""
 
     def _epilogue(self) -> None:
-        """Prints the lines after all tiles."""
+        """Prints the lines after the last tile."""
 
     def _ring(self, phase: int) -> None:
-        """Starts at the first buffer; warps that fill the ring begin in phase 1, to find it
-        empty."""
+        """Prints the start at the first buffer of the ring.
+
+        Warps that fill the ring begin in phase 1, in which they find it empty.
+        """
         self._writer.line("step = tl.to_tensor(0)")
         self._writer.line(f"phase = tl.to_tensor({phase})")
 
     def _end_step(self) -> None:
-        """Moves to the next buffer; after the last one the phase of the barriers flips."""
+        """Prints the move to the next buffer; after the last buffer, the phase of the barriers
+        flips."""
         line = self._writer.line
         line("step += 1")
         line(f"behind = step == {self.steps}")
@@ -154,7 +159,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
         line("phase = tl.where(behind, phase ^ 1, phase)")
 
     def _layout(self, warps: int, columns: int) -> None:
-        """Prints the layout of accumulators, from which all other layouts follow."""
+        """Prints the layout of accumulators, from which all other layouts are derived."""
         line = self._writer.line
         line("layout: tl.constexpr = tl.NVMMADistributedLayout(")
         line(f"    version=[3, 0], warps_per_cta=[{warps}, 1], instr_shape=[16, {columns}, 16]")
@@ -166,7 +171,7 @@ class WarpPart(Printer, ABC, Generic[Shape]):
     def _copy(
         self, operands: Mapping[str, BoxOperand], prefix: str, number: str, phase: str
     ) -> None:
-        """Fills the buffers `number` of the operands' rings.
+        """Prints copies that fill buffer `number` of the operands' rings.
 
         The operands share barriers, whose names begin with `prefix`.
         """

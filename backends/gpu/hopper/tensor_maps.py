@@ -1,4 +1,4 @@
-"""Tensor maps: descriptions of arrays for the copy engine of NVIDIA's GPUs."""
+"""Tensor maps: descriptions of arrays for NVIDIA's copy engine (TMA)."""
 
 from collections.abc import Sequence
 from math import prod
@@ -13,7 +13,10 @@ _SPANS = (128, 64, 32)
 
 
 def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> TensorMap:
-    """Returns the map of a box, swizzled in the widest span that divides its rows."""
+    """Returns the tensor map of a box in `buffer`.
+
+    It is swizzled in the widest span that divides its rows.
+    """
     row, rows = box.shape[-1] * buffer.dtype.bytes, prod(box.shape[:-1])
     span = next((s for s in _SPANS if row % s == 0), 0) if rows >= 8 else 0
     place = buffers.index(buffer)
@@ -21,7 +24,7 @@ def tensor_map(buffers: Sequence[TileBuffer], buffer: TileBuffer, box: Box) -> T
 
 
 def map_type(map_: TensorMap) -> str:
-    """Returns the type of a map in Triton's signatures."""
+    """Returns the type of a tensor map as Triton's signatures spell it."""
     dtype = DTYPES[map_.dtype]
     layout = (
         f"NVMMASharedLayout(swizzle_byte_width={map_.swizzle}, element_bitwidth={dtype.bits}, "

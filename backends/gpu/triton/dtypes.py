@@ -25,7 +25,10 @@ NARROW_FLOATS = (F16, BF16)
 
 
 def type_name(dtype: DType) -> str:
-    """Returns `tl.float32` for f32; a bool is an `int1`, a narrow float the byte of its code."""
+    """Returns the name of a type in Triton: `tl.float32` for f32.
+
+    A bool is an `int1`. A narrow float is the byte that holds its bits.
+    """
     if dtype is BOOL:
         return "tl.int1"
     if dtype.is_narrow:
@@ -36,7 +39,7 @@ def type_name(dtype: DType) -> str:
 
 
 def pointer_type(dtype: DType) -> str:
-    """Returns the type of a pointer in signatures: `*fp32` for f32."""
+    """Returns the type of a pointer to `dtype` in Triton's signatures: `*fp32` for f32."""
     if dtype.is_narrow:
         return "*i8" if dtype.kind is DTypeKind.INT else "*u8"
     if dtype.is_float:
@@ -55,13 +58,13 @@ _NATIVE = MappingProxyType(
 
 
 def float8_facts(dtype: DType) -> tuple[str, ...]:
-    """Returns Triton's type of an 8-bit float, its kind, and the fields of its format."""
+    """Returns Triton's type of an 8-bit float, its kind, and the fields of its format, as texts."""
     native, kind = _NATIVE[dtype]
     return native, f'"{kind}"', *format_fields(FORMATS[dtype])
 
 
 def format_fields(form: FloatFormat) -> tuple[str, ...]:
-    """Returns the fields of a format, as arguments of device functions."""
+    """Returns the fields of a float format, as the arguments of device functions."""
     return tuple(map(str, astuple(form)))
 
 

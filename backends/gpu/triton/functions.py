@@ -1,14 +1,13 @@
 """Scalar functions for devices, in Triton.
 
-`library.py` reads this file as text and copies the functions that a kernel uses, from the decorator
-to the last line, into the kernel's module; only the workers import Triton.  No function of a
-vendor's library is called, so one text serves all devices and Triton's interpreter.  Renaming a
-variable or rewording a docstring of a function changes the text of kernels.
+`library.py` reads this file as text. It copies the functions that a kernel calls, from the
+decorator to the last line, into the kernel's module; only the workers import Triton. No function of
+a vendor's library is called, so one text serves all devices and Triton's interpreter. If a variable
+is renamed or a docstring is reworded, the texts of kernels change.
 
-Errors are at most 4 units in the last place in f32.  NaN, infinities, signed zeros and denormals
-are preserved.  `exp2` is the only approximate instruction in use: devices are within 2 units in the
-last place of it, and those with `FLUSHES` give 0 for denormal results.  Polynomials are minimax
-fits.
+f32 results are at most 4 ULP off. NaN, infinities, signed zeros and denormals are preserved. The
+only approximate instruction is `exp2`: devices compute it with an error of at most 2 ULP, and those
+with `FLUSHES` give 0 for denormal results. Polynomials are minimax fits.
 """
 
 import triton

@@ -1,7 +1,7 @@
-"""Prints integer expressions over sizes, loop variables and lanes as Triton.
+"""Prints integer expressions over sizes, loop variables and lane variables as Triton.
 
-Numbers are int32 unless an offset of the kernel needs more.  A lane variable becomes a `tl.arange`
-along its own axis, so the lanes that an expression depends on determine its shape.
+Numbers are int32 unless an offset of the kernel needs more. A lane variable becomes a `tl.arange`
+along its own axis, so the lanes in an expression determine its shape.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tcc.ir.index import (
 from tcc.ir.tile import TileKernel, lanes
 from tcc.ir.types import element_count
 
-# A block that begins inside a buffer may extend beyond its end by the elements of a block.
+# A block that starts inside a buffer may extend beyond its end, by the elements of a block at most.
 _NARROW = 2**31 - 2**22
 
 
 def index_type(kernel: TileKernel) -> str:
-    """Returns Triton's type of the kernel's offsets: int64 if a buffer may be too large for
+    """Returns Triton's type of offsets in the kernel: int64 if a buffer may be too large for
     int32."""
     tops = (bounds(element_count(b.sizes))[1] for b in kernel.buffers)
     narrow = all(top is not None and top < _NARROW for top in tops)
@@ -45,8 +45,10 @@ def index_type(kernel: TileKernel) -> str:
 
 @frozen
 class VaryingAxes:
-    """The axes along which an expression varies; `ranked`: it has a block's rank, else a
-    scalar's."""
+    """The axes along which an expression varies (its span).
+
+    `ranked`: the expression has the rank of a block; otherwise it is a scalar.
+    """
 
     axes: frozenset[int]
     ranked: bool
@@ -55,12 +57,12 @@ class VaryingAxes:
         return VaryingAxes(self.axes | other.axes, self.ranked or other.ranked)
 
     def covers(self, shape: Sequence[int]) -> bool:
-        """True where an expression of this span has `shape`."""
+        """True if an expression with this span has exactly `shape`, without a broadcast."""
         return not shape or (self.ranked and self.axes == long_axes(shape))
 
 
 def long_axes(shape: Sequence[int]) -> frozenset[int]:
-    """Returns the axes of more than one element."""
+    """Returns the axes that have more than one element."""
     return frozenset(n for n, size in enumerate(shape) if size > 1)
 
 
@@ -73,7 +75,7 @@ def span_of(
 ) -> VaryingAxes:
     """Returns the span of `index` for a block of `shape`.
 
-    `bound` has the shapes of the blocks to which indirect variables are bound.
+    `bound` has the shapes of the blocks to which data-dependent variables are bound.
     """
     variables = free_vars(index)
     axes = frozenset(n for n in long_axes(shape) if free_vars(lanes(shape)[n])[0] in variables)
@@ -85,9 +87,10 @@ def span_of(
 
 @entity
 class TritonIndices:
-    """Prints the index expressions of one kernel; `used` collects functions of the library.
+    """Prints the index expressions of a kernel.
 
-    `layout` is that of blocks of two axes, which Gluon needs; empty for Triton.
+    `used` collects the library functions that they call. `layout` is the layout of blocks of two
+    axes, which Gluon needs; it is "" for Triton.
     """
 
     _writer: Writer
@@ -98,20 +101,20 @@ class TritonIndices:
     _fixed: dict[Var, Index] = field(default_factory=dict)
 
     def bind(self, var: Var, value: PyExpr) -> None:
-        """Binds `var` from here on to `value`, or to 0 if that is its only value."""
+        """Binds `var` to `value`, or to 0 if 0 is its only value."""
         if var.extent is const(1):
             self._fixed[var] = const(0)
         else:
             self._known[var] = value
 
     def converted(self, text: str) -> str:
-        """Converts `text`, an int32, to the type of offsets."""
+        """Returns `text`, an int32, converted to the type of offsets."""
         return text if self.dtype == "tl.int32" else f"{text}.to(tl.int64)"
 
     def value(
         self, index: Index, shape: tuple[int, ...] = (), bound: Mapping[Var, PyExpr] | None = None
     ) -> PyExpr:
-        """Prints `index` for a block of `shape`; `bound` has the variables of this access alone."""
+        """Prints `index` for a block of `shape`; `bound` has variables of this access alone."""
         bindings = dict(bound or {})
         fixed = dict(self._fixed)
         for axis, lane in enumerate(lanes(shape)):
@@ -137,7 +140,7 @@ class TritonIndices:
         return self._writer.share(f"{like}{size}", PyExpr(f"{line.text}[{spread}]"))
 
     def _sum(self, index: Index, bindings: Mapping[Var, PyExpr]) -> PyExpr:
-        """Prints a sum; terms without lanes come first and together, because they are scalars."""
+        """Prints a sum; terms without lanes are scalars, so they are added first and separately."""
         scalars: list[tuple[bool, PyExpr]] = []
         vectors: list[tuple[bool, PyExpr]] = []
         depth = 0

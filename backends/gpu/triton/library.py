@@ -1,5 +1,5 @@
-"""The text of the device functions of `functions.py` and `narrow_functions.py`, and of the
-constants that they use."""
+"""The texts of the device functions in `functions.py` and `narrow_functions.py`, with their
+constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Function:
 
 @lru_cache(1)
 def _functions() -> dict[str, _Function]:
-    """Returns all functions of the files, in order: a function follows those that it uses."""
+    """Returns all functions of both files by name; each comes after those that it calls."""
     functions: dict[str, _Function] = {}
     for name in _FILES:
         _add_functions((Path(__file__).parent / name).read_text(), functions)
@@ -46,10 +46,9 @@ def function_names() -> tuple[str, ...]:
 
 
 def function_text(names: Iterable[str]) -> str:
-    """Returns the definitions of these functions and of those they use, once each, in a fixed
-    order.
+    """Returns the definitions of these functions and of those that they call, in a fixed order.
 
-    Raises KeyError for an unknown function.
+    Each occurs once. Raises KeyError for an unknown function.
     """
     functions = _functions()
     selection = {functions[name] for name in names}

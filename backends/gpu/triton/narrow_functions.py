@@ -1,8 +1,9 @@
-"""Conversions of narrow floats for devices, in Triton, between their codes in bytes and f32.
+"""Conversions between narrow floats and f32 for devices, in Triton.
 
-`library.py` reads this file as text, like functions.py.  The parameters are the fields of
-`tcc.ir.narrow.FloatFormat`.  Integer operations move the fields of numbers, on all devices alike.
-`FLOAT8` is the kind of floats that the matrix units multiply: "ocp", "fnuz", or "" for none.
+`library.py` reads this file as text, like functions.py. The parameters are the fields of
+`tcc.ir.narrow.FloatFormat`. A code is the bit pattern of a narrow float, in a byte. Integer
+operations move the fields of numbers, in the same way on all devices. `FLOAT8` is the kind of 8-bit
+floats that the matrix units multiply: "ocp", "fnuz", or "" for none.
 """
 
 import triton

@@ -2,8 +2,8 @@
 
     blocks are tensors, lanes `tl.arange`, guards masks, a Contract `tl.dot`, a carried loop `for`
 
-Triton decides on shared memory, stages and instructions; the kernel decides order, sizes and
-traffic.
+The kernel decides order, sizes and memory traffic. Triton decides on shared memory, pipeline stages
+and instructions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, BOOL, F16, F32, F64, FLOAT8
 
-_LEAST_SUM = (16, 32)  # the shortest sums of a matrix unit: usually, and for bytes
+_LEAST_SUM = (16, 32)  # the shortest summed axis for a matrix unit: usually, and for bytes
 _RANKED = VaryingAxes(frozenset(), True)
 _ROUNDED = MappingProxyType({"bf16": type_name(BF16), "f16": type_name(F16)})
 _HEADER = "import triton\nimport triton.language as tl\n\n\n"
@@ -57,10 +57,12 @@ _HEADER = "import triton\nimport triton.language as tl\n\n\n"
 def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
     """Returns the source of a module with the kernel as the Triton function `name`.
 
-    Its parameters are the buffers in order, then the sizes, as int64.  The launch is a grid of one
-    dimension with one program for each tile.  `dot` is how f32 operands of a Contract are
-    multiplied: "ieee", "tf32", or after rounding to "bf16" or "f16".  Raises UserError for a
-    function that GPUs lack, and InternalError for statements that a block kernel must not have.
+    Its parameters are the buffers in order, then the sizes, as int64. The grid has one dimension,
+    with a program instance for each tile. `dot` says how the f32 operands of a Contract are
+    multiplied: "ieee", "tf32", or after rounding to "bf16" or "f16".
+
+    Raises UserError for a function that GPUs lack, and InternalError for statements that a block
+    kernel must not have.
     """
     printer = Printer(name, dot)
     printer.kernel(kernel)
@@ -68,7 +70,8 @@ def triton_source(kernel: TileKernel, name: str, *, dot: str) -> str:
 
 
 class Printer:
-    """One kernel being printed: the names of its buffers and the values of its blocks."""
+    """Prints a kernel; it knows the names of the buffers and the Python expressions of the
+    blocks."""
 
     _range = "tl.range"
 
@@ -79,7 +82,7 @@ class Printer:
         self._blocks: dict[Block, PyExpr] = {}
         self._combines: dict[tuple[str, ...], tuple[str, list[str]]] = {}
         self._program = "tl.program_id(0)"
-        self._halves: set[Block] = set()  # blocks that are rounded as operands of a matmul
+        self._halves: set[Block] = set()  # blocks that are rounded when a matmul reads them
         self._comments: list[str] = []
         self._parameters: list[str] = []
 
@@ -89,7 +92,7 @@ class Printer:
         return _HEADER + self.functions() + "\n".join([*head, *body]) + "\n"
 
     def functions(self) -> str:
-        """Returns the functions that the text calls."""
+        """Returns the definitions of the functions that the text calls."""
         combines = ("\n".join(lines) + "\n\n\n" for _, lines in self._combines.values())
         return function_text(self._used) + "".join(combines)
 
@@ -119,7 +122,7 @@ class Printer:
         return lines
 
     def _bind_axes(self, axes: Sequence[Var]) -> None:
-        """Computes the parallel axes from the number of the program."""
+        """Prints the positions on the parallel axes, computed from Triton's program id."""
         for var in axes:
             self._indices.bind(var, PyExpr("0"))
         long_axes = [v for v in axes if known_extent(v) != 1]
@@ -170,7 +173,7 @@ class Printer:
     # ---- memory ------------------------------------------------------------------------------
 
     def _access(self, node: Load | Store, shape: tuple[int, ...]) -> tuple[str, str, VaryingAxes]:
-        """Returns the addresses, the mask (or ""), and the axes along which either varies."""
+        """Returns (addresses, mask or "", axes along which either varies)."""
         shapes = {var: block.shape for var, block in node.indirect}
         blocks = {var: self._blocks[block] for var, block in node.indirect}
         steps = strides(node.buffer.sizes)
@@ -190,7 +193,10 @@ class Printer:
         return self._pointers[node.buffer] + sign, mask, full_span
 
     def _narrowed(self, node: Load | Store, blocks: Mapping[Var, PyExpr]) -> dict[Var, PyExpr]:
-        """Converts index blocks to the type of offsets; guards mask values outside its range."""
+        """Returns the index blocks, converted to the type of offsets.
+
+        Guards mask values outside its range.
+        """
         offsets = {}
         for var, block in node.indirect:
             value = blocks[var]
@@ -208,7 +214,7 @@ class Printer:
             index = self._indices.value(guard.index, shape, blocks)
             stop = self._indices.value(guard.extent, shape, blocks)
             depth = max(index.depth, stop.depth)
-            # Data may have any value.
+            # data may have any value, so its guard is always tested
             loose = any(var in blocks for var in free_vars(guard.index))
             if loose or not nonnegative(guard.index):
                 parts.append(PyExpr(f"({index.operand} >= 0)", depth))
@@ -297,7 +303,7 @@ class Printer:
         self._blocks.update(zip(node.outs, values, strict=True))
 
     def _reduced(self, node: Reduce, value: PyExpr, axis: int) -> str:
-        """Returns the reduction of one component along one axis."""
+        """Returns the text that reduces one component along one axis."""
         dtype = node.blocks[0].dtype
         place = f"{axis}, keep_dims=True"
         sums = node.monoid == "sum" and dtype is not BOOL
@@ -308,7 +314,7 @@ class Printer:
         return f"tl.reduce({value.text}, {axis}, {self._combine(node)}, keep_dims=True)"
 
     def _combine(self, node: Reduce) -> str:
-        """Returns the name of the function that combines two elements."""
+        """Returns the name of the function that combines two elements in `tl.reduce`."""
         dtypes = tuple(b.dtype for b in node.blocks)
         key = (node.monoid, *(t.name for t in dtypes))
         if key not in self._combines:
@@ -329,7 +335,7 @@ class Printer:
         elif shape:
             text = f"tl.reshape({text}, {list(shape)})"
         else:
-            # Triton cannot reshape to shape (), so a sum makes the element a scalar.
+            # Triton cannot reshape to shape (), so a sum turns the one element into a scalar.
             text = f"tl.sum(tl.reshape({text}, [1]), 0).to({type_name(node.out.dtype)})"
         self._define(node.out, text)
 
@@ -337,13 +343,14 @@ class Printer:
         return self._broadcast(text, out.shape, type_name(out.dtype), span)
 
     def _broadcast(self, text: str, shape: Sequence[int], dtype: str, span: VaryingAxes) -> str:
-        """Broadcasts `text`, of the axes in `span` and of `dtype`, to a block of `shape`."""
+        """Returns `text`, which varies along the axes in `span`, broadcast to a block of
+        `shape`."""
         return f"tl.broadcast_to({text}, {list(shape)})"
 
     def _full(self, shape: Sequence[int], number: str, dtype: str) -> str:
         return f"tl.full({list(shape)}, {number}, {dtype})"
 
-    # ---- control -----------------------------------------------------------------------------
+    # ---- control flow ----------------------------------------------------------------------------
 
     def _loop(self, node: TileLoop) -> None:
         writer = self._writer
@@ -365,20 +372,20 @@ class Printer:
             self._blocks[block] = PyExpr(name, writer.depth)
 
     def _head(self, loop: TileLoop) -> tuple[str, str]:
-        """Returns the head of a loop, and its counter."""
+        """Returns the head of a `for` loop, and the name of its counter."""
         start, stop = (self._indices.value(i).text for i in (loop.start, loop.stop))
         counter = self._writer.name(loop.var.name)
         return f"for {counter} in {self._range}({start}, {stop}, {loop.step}):", counter
 
     def _bind_counter(self, loop: TileLoop, counter: str) -> None:
-        """Binds the loop variable to the counter, an int32, inside of the loop."""
+        """Binds the loop variable to the counter, which is an int32, inside the loop."""
         inner = PyExpr(counter, self._writer.depth)
         if self._indices.dtype == "tl.int64":
             inner = self._writer.define(f"{loop.var.name}_wide", f"tl.cast({counter}, tl.int64)")
         self._indices.bind(loop.var, inner)
 
     def _end_step(self) -> None:
-        """Prints the lines after each step of a loop."""
+        """Prints the last lines of a loop's body; Triton needs none."""
 
     def _if(self, node: If) -> None:
         lhs, rhs = self._indices.value(node.lhs), self._indices.value(node.rhs)

@@ -1,7 +1,7 @@
 """Prints scalar bodies as Triton expressions.
 
-f16 and bf16 are computed in f32 and rounded after each function, as the IR says.  Functions that
-devices compute inexactly, or differently from each other, are functions of the library.
+f16 and bf16 are computed in f32 and rounded after each function, as the IR defines. Some functions
+are inexact on devices, or differ between devices; the library's own functions compute these.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FLOAT_SIGNS = MappingProxyType({**COMPARISONS, "add": "+", "sub": "-", "mul": "
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _INTEGER_SIGNS = MappingProxyType({**_FLOAT_SIGNS, **_BITS})
 _LOGIC = MappingProxyType({"and": "&", "or": "|", "xor": "^"})
-# The logical operators of arithmetic on bools.
+# Logical operators for the arithmetic functions of bools.
 _OF_BOOLS = MappingProxyType({**_LOGIC, **_BITS, "add": "|", "max": "|", "mul": "&", "min": "&"})
 _FLOAT_CALLS = {
     **{name: f"tl.{name}" for name in ("floor", "ceil", "abs")},
@@ -72,7 +72,7 @@ _UINT_CALLS = MappingProxyType(
     | {"shift_right": "uint_shift_right"}
 )
 _TAKE_WIDTH = frozenset({"int_pow", "int_power", "shift_left", "shift_right", "uint_shift_right"})
-# The most characters of an expression that stays inside another one.
+# A longer expression inside another becomes a line of its own.
 _LONG = 64
 
 
@@ -80,9 +80,9 @@ _LONG = 64
 class Scalars:
     """Prints bodies over the values of their arguments.
 
-    `index` prints an index expression for the block that is being computed; `used` collects
-    functions of the library.  `rounded`: the results are rounded to bf16 or f16, for which some
-    functions of f32 take fewer instructions.
+    `index` prints an index expression for the block that is being computed. `used` collects the
+    library functions that are called. `rounded`: the results are rounded to bf16 or f16, for which
+    some functions of f32 take fewer instructions.
     """
 
     _writer: Writer
@@ -93,7 +93,7 @@ class Scalars:
     _known: dict[Scalar, PyExpr] = field(default_factory=dict)
 
     def values(self, bodies: Sequence[Scalar]) -> list[PyExpr]:
-        """Returns an expression for each body; shared parts become lines before it."""
+        """Returns an expression for each body; shared subexpressions become lines before it."""
         uses = Counter(c for node in walk(*bodies) for c in children(node))
         for node in walk(*bodies):
             value = self._value(node)
@@ -179,7 +179,8 @@ class Scalars:
         if call is None:
             raise _refusal(name, dtype)
         if self.rounded and name == "exp" and dtype is F32:
-            call = "exp_rounded"  # fewer instructions, where the result goes to halves
+            # fewer instructions, and exact enough for a result that is rounded to bf16 or f16
+            call = "exp_rounded"
         return self._call(call, [self._widened(a).text for a in node.args])
 
     def _integer(self, node: Apply, dtype: DType) -> PyExpr:
@@ -190,7 +191,7 @@ class Scalars:
         if name in ("floor", "ceil", "round", "trunc"):
             return args[0]
         if name in ("neg", "bit_not"):
-            minuend = 0 if name == "neg" else -1  # the complement is -1 less the number
+            minuend = 0 if name == "neg" else -1  # the complement of a signed integer x is -1 - x
             if name == "bit_not" and dtype.kind is DTypeKind.UINT:
                 minuend = integer_limits(dtype)[1]
             return PyExpr(f"{minuend} - {args[0].operand}", atomic=False)
@@ -210,7 +211,8 @@ class Scalars:
         return PyExpr(f"{name}({', '.join(args)})")
 
     def _signed(self, node: Apply, sign: str) -> PyExpr:
-        """Prints two operands around a sign; a constant next to a value is a plain literal."""
+        """Prints an operator between two operands; a constant next to a value is a plain
+        literal."""
         constants = all(isinstance(arg, Const) for arg in node.args)
         texts = []
         for arg in node.args:
@@ -227,7 +229,7 @@ class Scalars:
         return self._known[node].text
 
     def _widened(self, node: Scalar) -> PyExpr:
-        """Returns a float in the type in which it is computed."""
+        """Returns a float converted to the type in which it is computed."""
         value = self._known[node]
         if node.dtype not in NARROW_FLOATS:
             return value
@@ -236,7 +238,7 @@ class Scalars:
     # ---- conversions -------------------------------------------------------------------------
 
     def converted(self, value: PyExpr, source: DType, target: DType) -> str:
-        """Converts a value from type `source` to `target`."""
+        """Returns the text of a value converted from type `source` to `target`."""
         if source is target:
             return value.text
         if (source.is_narrow and source.is_float) or (target.is_narrow and target.is_float):
@@ -257,7 +259,7 @@ class Scalars:
         return text if source in NARROW_FLOATS and target is F32 else f"{text}.to({name})"
 
     def _between_codes(self, value: PyExpr, source: DType, target: DType) -> str:
-        """Converts from or to a narrow float, through f32."""
+        """Returns the text of a conversion from or to a narrow float, through f32."""
         if source.is_narrow and source.is_float:
             wide = PyExpr(self._coded("value", value.text, source))
             return self.converted(wide, F32, target)
@@ -286,7 +288,10 @@ def _refusal(name: str, dtype: DType) -> UserError:
 def combine_function(
     name: str, bodies: Sequence[Scalar], count: int, functions: dict[str, None]
 ) -> list[str]:
-    """Returns the lines of a function for `tl.reduce` over old components, then new components."""
+    """Returns the lines of a function for `tl.reduce`.
+
+    Its parameters are the components of the first element, then those of the second.
+    """
     writer = Writer()
     params = [f"{side}{n}" for side in ("a", "b") for n in range(count)]
     arguments = [PyExpr(writer.name(p)) for p in params]

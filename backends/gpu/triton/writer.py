@@ -13,9 +13,9 @@ from tcc.frozen import frozen
 
 @frozen
 class PyExpr:
-    """A Python expression; `depth` is that of the innermost scope it depends on.
+    """A Python expression; `depth` is that of the innermost scope on which it depends.
 
-    `atomic` expressions need no parentheses as operands.
+    An `atomic` expression needs no parentheses as an operand.
     """
 
     text: str
@@ -34,7 +34,7 @@ class _Scope:
 
 
 class Writer:
-    """One function's body.  `reserved` are the names that it must not take."""
+    """The body of a function; its names are not among `reserved`."""
 
     def __init__(self, reserved: Iterable[str] = ()) -> None:
         self._taken = {"tl", "triton", "float", *keyword.kwlist, *reserved}
@@ -66,8 +66,10 @@ class Writer:
         return PyExpr(name, self.depth)
 
     def share(self, like: str, value: PyExpr) -> PyExpr:
-        """Returns a name for `value`, assigned once in the outermost scope that has its
-        operands."""
+        """Returns a name for `value`.
+
+        It is assigned once, in the outermost scope that has its operands.
+        """
         for scope in self._scopes[: value.depth + 1]:
             if value.text in scope.named:
                 return scope.named[value.text]
@@ -79,7 +81,7 @@ class Writer:
 
     @contextmanager
     def scope(self) -> Iterator[list[str]]:
-        """Collects the lines written inside in a list, to pass to `block` once the scope is closed.
+        """Collects the lines that are written inside; they go to `block` once the scope is closed.
 
         Until then, shared names of outer scopes can still be inserted before the block.
         """

@@ -37,10 +37,11 @@ class KernelFact:
     """One kernel: its source, and the work and predicted time of one launch.
 
     `contraction_flops` is the part of `flops` in contractions.  `limit` names the resource that
-    binds the kernel according to its price, where the manifest has it.  A kernel with symbolic
-    sizes has `formulas`, over `sizes`, of flops, contraction flops and bytes; its numbers are then
-    those of typical sizes.  Each row of `times` has the flops, the bytes, the seconds on all cores
-    and the seconds on one core at a priced set of sizes.
+    binds the kernel according to its price, where the manifest has it; it takes the part
+    `limit_share` of the predicted time.  A kernel with symbolic sizes has `formulas`, over `sizes`,
+    of flops, contraction flops and bytes; its numbers are then those of typical sizes.  Each row of
+    `times` has the flops, the bytes, the seconds on all cores and the seconds on one core at a
+    priced set of sizes; `limits` has the limit and its share at these sets, or is empty.
     """
 
     symbol: str
@@ -50,14 +51,17 @@ class KernelFact:
     bytes: int
     seconds: float
     limit: str | None = None
+    limit_share: float | None = None
     sizes: tuple[str, ...] = ()
     formulas: tuple[str, ...] = ()
     times: tuple[tuple[float, ...], ...] = ()
+    limits: tuple[tuple[str, float], ...] = ()
 
     def at(self, sizes: Sequence[int | None], threads: int | None = None) -> KernelFact | None:
         """Returns the facts with the work and predicted time of a launch at `sizes`.
 
-        The time is interpolated between priced sizes, for `threads` threads (None: all cores).
+        The time is interpolated between priced sizes, for `threads` threads (None: all cores).  The
+        limit is that of the nearest priced sizes, on all cores.
         Returns None where a size is unknown or a formula has no value.  Raises UserError for a
         malformed formula.
         """
@@ -74,16 +78,35 @@ class KernelFact:
             return None
         all_cores, one_core = (self._interpolated(flops, bytes_, column) for column in (2, 3))
         seconds = all_cores if threads is None else max(all_cores, one_core / threads)
+        limit, limit_share = self._limit_at(flops, bytes_)
         return replace(
-            self, flops=flops, contraction_flops=contraction, bytes=bytes_, seconds=seconds
+            self,
+            flops=flops,
+            contraction_flops=contraction,
+            bytes=bytes_,
+            seconds=seconds,
+            limit=limit,
+            limit_share=limit_share,
         )
+
+    def _limit_at(self, flops: int, bytes_: int) -> tuple[str | None, float | None]:
+        """Returns the limit at the nearest priced sizes, and its share."""
+        if not self.limits:
+            return self.limit, self.limit_share
+        amount = (flops, bytes_)[self._work]
+        distances = [abs(row[self._work] - amount) for row in self.times]
+        return self.limits[distances.index(min(distances))]
+
+    @property
+    def _work(self) -> int:
+        """Returns the column of `times` that tells its rows apart: flops, else bytes."""
+        return 0 if any(row[0] for row in self.times) else 1
 
     def _interpolated(self, flops: int, bytes_: int, column: int) -> float:
         """Interpolates the seconds in a column of `times` linearly by flops, or by bytes without
         flops; beyond the priced sets the seconds are in proportion to the nearest set."""
-        work = 0 if any(row[0] for row in self.times) else 1
-        points = sorted((row[work], row[column]) for row in self.times)
-        amount = (flops, bytes_)[work]
+        points = sorted((row[self._work], row[column]) for row in self.times)
+        amount = (flops, bytes_)[self._work]
         if not points or not points[0][0]:
             return self.seconds
         for (low, low_seconds), (high, high_seconds) in pairwise(points):
@@ -118,9 +141,11 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
                 **{name: _typed(row[name], kind) for name, kind in _PLAIN.items()},
                 seconds=_rate(row["seconds"]),
                 limit=_typed(row.get("limit"), str, NoneType),
+                limit_share=_typed(row.get("limit_share"), float, int, NoneType),
                 sizes=_texts(row.get("sizes", [])),
                 formulas=_texts(row.get("formulas", [])),
                 times=tuple(map(_time, _typed(row.get("times", []), list))),
+                limits=tuple(map(_limit, _typed(row.get("limits", []), list))),
             )
             for row in described["kernels"]
         )
@@ -128,7 +153,8 @@ def kernel_facts(manifest: dict[str, Any], path: Path, variant: int = 0) -> Kern
         rates = [_rate(machine[name]) for name in ("flops_per_second", "bytes_per_second")]
         steps = tuple(_typed(step, int, str) for step in described["steps"])
         in_range = all(isinstance(s, str) or 0 <= s < len(kernels) for s in steps)
-        if not in_range or min(rates) <= 0:
+        uneven = any(k.limits and len(k.limits) != len(k.times) for k in kernels)
+        if not in_range or uneven or min(rates) <= 0:
             raise ValueError("a number is out of range")
     return KernelFacts(kernels, steps, *rates)
 
@@ -188,6 +214,11 @@ def _texts(items: Any) -> tuple[str, ...]:
 def _time(item: Any) -> tuple[float, ...]:
     flops, bytes_, all_cores, one_core = map(_rate, _typed(item, list))
     return flops, bytes_, all_cores, one_core
+
+
+def _limit(item: Any) -> tuple[str, float]:
+    name, share = _typed(item, list)
+    return _typed(name, str), _rate(share)
 
 
 def _rate(value: Any) -> float:

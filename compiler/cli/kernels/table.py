@@ -16,11 +16,12 @@ class KernelRow:
     runtime functions and where the sizes depend on the run's data.  With symbolic sizes it is the
     work at the sizes of the run.
 
-    `limit` names the resource that bounds the time from below: "flops" at the machine's peak rate,
-    or "bytes" at its memory bandwidth; where the artifact says what binds the kernel, `limit` is
-    that.  `share` is the bound's part of the measured time, else of the predicted time.  A bound
-    above the measured time does not count.  Where no bound remains, `limit` is "cache" without a
-    share: the bytes came from a cache.
+    `bound` names the resource that bounds the time from below: "flops" at the machine's peak rate,
+    or "bytes" at its memory bandwidth.  `share` is the bound's part of the measured time, else of
+    the predicted time.  A bound above the measured time does not count.  Where no bound remains,
+    `bound` is "cache" without a share: the bytes came from a cache.  `limit` names what binds the
+    kernel's longest launch according to its price, and `limit_share` is its part of that launch's
+    predicted time; both are None where the artifact does not say.
     """
 
     name: str
@@ -30,8 +31,10 @@ class KernelRow:
     bytes: int | None
     predicted: float | None
     measured: float | None
-    limit: str | None
-    share: float | None
+    bound: str | None = None
+    share: float | None = None
+    limit: str | None = None
+    limit_share: float | None = None
 
 
 def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[KernelRow]:
@@ -42,7 +45,7 @@ def kernel_rows(facts: KernelFacts, times: Sequence[StepTime] | None) -> list[Ke
         measured = None if times is None else sum(seconds for *_, seconds in work)
         if isinstance(step, str):
             launches = sum(count for _, count, _ in work)
-            rows.append(KernelRow(step, "", launches, None, None, None, measured, None, None))
+            rows.append(KernelRow(step, "", launches, None, None, None, measured))
         else:
             rows.append(_row(facts, facts.kernels[step], work, measured))
     return sorted(rows, key=lambda row: -_time(row))
@@ -111,7 +114,7 @@ def _row(
     predicted = sum(fact.seconds * count for fact, count, _ in work if fact) if is_priced else None
     head = kernel.symbol, kernel.source, launches
     if any(fact is None and count for fact, count, _ in work):
-        return KernelRow(*head, None, None, predicted, measured, None, None)
+        return KernelRow(*head, None, None, predicted, measured)
     flops = sum(fact.flops * count for fact, count, _ in work if fact)
     bytes_ = sum(fact.bytes * count for fact, count, _ in work if fact)
     bounds = {"flops": flops / facts.flops_per_second, "bytes": bytes_ / facts.bytes_per_second}
@@ -119,37 +122,42 @@ def _row(
     binding = [name for name in bounds if 0 < bounds[name] <= (measured or float("inf"))]
     nearest = max(binding, key=lambda name: bounds[name], default=None)
     share = bounds[nearest] / time if nearest and time else None
-    limit = "cache" if bytes_ else None
-    if nearest is not None:
-        limit = kernel.limit or nearest
-    return KernelRow(*head, flops, bytes_, predicted, measured, limit, share)
+    bound = nearest or ("cache" if bytes_ else None)
+    longest = max(work, key=lambda step: step[2])[0] or kernel
+    limits = longest.limit, longest.limit_share
+    return KernelRow(*head, flops, bytes_, predicted, measured, bound, share, *limits)
 
 
 # Field of a row, head of its column, and factor to the unit in the head.
 _NUMBERS = (
-    ("measured", "measured us", 1e6),
-    ("predicted", "predicted us", 1e6),
+    ("measured", "us", 1e6),
+    ("predicted", "predicted", 1e6),
     ("flops", "Mflop", 1e-6),
     ("bytes", "MB", 1e-6),
 )
 
 
 def table_lines(rows: Sequence[KernelRow]) -> Iterator[str]:
-    """Returns the rows and their sum as aligned text; kernels appear by number.
+    """Returns the rows and their sum as aligned text; kernels appear by number, times in
+    microseconds.
 
     The column of measured times is there only if a row has one.
     """
-    heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of limit", "source")
+    heads = ("kernel", "launches", *(head for _, head, _ in _NUMBERS), "of peak", "limit", "source")
     table = (heads, *map(_cells, rows), *([_sum(rows)] if rows else ()))
     measured = any(row.measured is not None for row in rows)
     return aligned(cells if measured else (*cells[:2], *cells[3:]) for cells in table)
 
 
 def _cells(row: KernelRow) -> tuple[str, ...]:
-    share = "" if row.share is None else f"{row.share:.0%} {row.limit}"
-    share = "data in cache" if row.limit == "cache" else share
+    share = "cache" if row.bound == "cache" else _share(row.share, row.bound)
     numbers = (_number(getattr(row, name), factor) for name, _, factor in _NUMBERS)
-    return row.name.removeprefix("tcc_kernel_"), str(row.launches), *numbers, share, row.source
+    cells = row.name.removeprefix("tcc_kernel_"), str(row.launches), *numbers, share
+    return *cells, _share(row.limit_share, row.limit), row.source
+
+
+def _share(share: float | None, name: str | None) -> str:
+    return name or "" if share is None else f"{share:.0%} {name}"
 
 
 def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
@@ -157,7 +165,7 @@ def _sum(rows: Sequence[KernelRow]) -> tuple[str, ...]:
     for name, _, factor in _NUMBERS:
         values = [value for row in rows if (value := getattr(row, name)) is not None]
         numbers.append(_number(sum(values) if values else None, factor))
-    return "all", str(sum(row.launches for row in rows)), *numbers, "", ""
+    return "all", str(sum(row.launches for row in rows)), *numbers, "", "", ""
 
 
 def _number(value: float | None, scale: float) -> str:

@@ -22,6 +22,7 @@ from tcc.schedule.cpu.contraction import (
 from tcc.schedule.cpu.contraction_tiles import footprint, is_constant, panels_outer, row_tiles
 from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.depthwise import window_tiles
+from tcc.schedule.cpu.reasons import Because
 from tcc.schedule.cpu.reused_rows import asking
 from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.cpu.shared_lines import whole_lines
@@ -57,11 +58,12 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
     if group.stream is not None:
         return choose_streaming(group, group.stream, core)
     main = anchor(group)
-    vectors = _vectors(group, main, known_size=bool(core.knobs.known))
+    vectors = _vectors(group, main, core.because, known_size=bool(core.knobs.known))
     contraction = contraction_loops(main, vectors.get(main))
+    pending = _has_k_blocks(group, contraction, core)
     rows = row_loop(group)
     blocks = {s: _blocks(group, s, vectors.get(s), core) for s in group.stages}
-    nest_stages = _parts(group, main, contraction, core)
+    nest_stages = _parts(group, main, pending)
     along_of = _computed_along(group, nest_stages, vectors, blocks) if core.knobs.along else {}
     if rows is not None:
         # A copy in front runs over few rows at a time.
@@ -70,22 +72,26 @@ def _choose(group: TileGroup, core: CoreModel) -> Schedule:
             v: min(n, copy_blocks.get(v, n)) for v, n in blocks[main].items() if v in group.common
         }
         blocks = {s: {v: min(n, tiles.get(v, n)) for v, n in b.items()} for s, b in blocks.items()}
+        core.because("units: a block of every stage", None, *tiles)
         tiles[rows] = strip_rows(group, rows, tiles, nest_stages, core)
         parallel = tuple(v.name for v in group.common)
+        core.because("parallel: all common loops")
     else:
         tiles = _tiles(group, main, contraction, nest_stages, blocks, vectors, core)
-        resident = len(nest_stages) > 1 or _has_k_blocks(group, contraction, core)
+        resident = pending or len(nest_stages) > 1
         parallel = _parallel(group, main, vectors.get(main), contraction, tiles, resident, core)
     inside = _loops_inside(group, blocks, tiles, parallel)
     nests = []
     for stages in nest_stages:
         if stages in along_of.values():  # the nest of their reduction computes them
             continue
-        decider = _deciding_stage(group, stages)
+        decider = deciding_stage(group, stages)
         nest = _nest(group, stages, decider, vectors.get(decider), blocks[decider], inside, core)
+        core.because("stages: equal loops", decider)
+        core.because("along: the reduction reads them once", decider)
         nests.append(replace(nest, along=along_of.get(stages, ())))
     named_tiles = tuple((v.name, n) for v, n in tiles.items() if v.name in parallel and n > 1)
-    return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core.l2)))
+    return Schedule(named_tiles, parallel, tuple(asking(group, nests, vectors, core)))
 
 
 def _loops_inside(
@@ -104,20 +110,25 @@ def _loops_inside(
 
 
 @lru_cache(maxsize=256)  # many schedules of a group are tried
-def _vectors(group: TileGroup, main: GroupStage, *, known_size: bool) -> Mapping[GroupStage, Var]:
+def _vectors(
+    group: TileGroup, main: GroupStage, because: Because, *, known_size: bool
+) -> Mapping[GroupStage, Var]:
     """Returns the vector loop of each stage that has one; with `known_size` that of `main` has a
     known size."""
     loops = vector_loops(group, main, known_size=known_size)
-    if len(group.stages) == 1:
-        transposing = (
-            None if loops else transposing_vector(group, main, group.common) or stored_vector(main)
-        )
-        return loops if transposing is None else {main: transposing}
+    alone = len(group.stages) == 1
     for stage in group.stages:
-        inner_loops = own_loops(group, stage)
-        transposing = None if stage in loops else transposing_vector(group, stage, inner_loops)
-        if transposing is not None:
-            loops[stage] = transposing
+        if stage in loops:
+            rule = "vector: knob known, by price" if known_size else "vector: smoothest in memory"
+            because(rule, stage)
+            continue
+        inner_loops = group.common if alone else own_loops(group, stage)
+        vector = transposing_vector(group, stage, inner_loops)
+        if alone and vector is None:
+            vector = stored_vector(stage)
+        if vector is not None:
+            because("vector: along the stores", stage)
+            loops[stage] = vector
     return loops
 
 
@@ -129,9 +140,8 @@ def _blocks(
     contraction = contraction_loops(stage, vector)
     if contraction is not None:
         blocks = blocks_of(contraction, core)
-        return with_phases(
-            contraction, blocks, loop_between_lanes(group, stage, contraction.vector)
-        )
+        phases = loop_between_lanes(group, stage, contraction.vector)
+        return with_phases(contraction, blocks, phases, core)
     any_loop = len(group.stages) == 1 or (row_loop(group) is not None and weight(stage) == 1)
     loops = stage.iters if any_loop else own_loops(group, stage)
     transposing = transposing_blocks(group, stage, vector, loops, core)
@@ -168,6 +178,7 @@ def _nest(
         )
     named = tuple((v.name, n) for v, n in blocks.items() if n > 1)
     order: tuple[str, ...] = ()
+    core.because("order: neighbours before the next point", stage)
     if vector and stage.monoid is None and len(stage.body) > 1 and vector not in group.common:
         # Elements side by side come before the next point.
         order = tuple(v.name for v in group.common if v in stage.iters)
@@ -187,7 +198,7 @@ def _is_beyond_l2(group: TileGroup, contraction: ContractionLoops, core: CoreMod
     return size > (core.l1 if cold else core.l2 // 2)
 
 
-def _deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
+def deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
     """Returns the stage with the most work, which decides the loops of a nest."""
     return max((group.stages[n] for n in stages), key=lambda s: work(s) * weight(s))
 
@@ -195,21 +206,19 @@ def _deciding_stage(group: TileGroup, stages: tuple[int, ...]) -> GroupStage:
 # ---- nests --------------------------------------------------------------------------------------
 
 
-def _parts(
-    group: TileGroup, main: GroupStage, contraction: ContractionLoops | None, core: CoreModel
-) -> tuple[tuple[int, ...], ...]:
+def _parts(group: TileGroup, main: GroupStage, pending: bool) -> tuple[tuple[int, ...], ...]:
     """Returns the stages of each nest.
 
     A stage without a reduction shares the nest of the stage before it if their loops are the same,
-    and no sums of that nest wait from K-block to K-block.
+    and no sums of that nest wait from K-block to K-block; with `pending` those of `main` wait.
     """
     nests: list[list[int]] = []
     for number, stage in enumerate(group.stages):
         if nests and stage.monoid is None:
             stages = [group.stages[n] for n in nests[-1]]
             same_loops = set(stage.iters) == set(stages[0].iters)
-            pending = main in stages and _has_k_blocks(group, contraction, core)
-            if same_loops and not pending and not _reads_elsewhere(group, stage, nests[-1]):
+            waits = pending and main in stages
+            if same_loops and not waits and not _reads_elsewhere(group, stage, nests[-1]):
                 nests[-1].append(number)
                 continue
         nests.append([number])
@@ -228,7 +237,7 @@ def _computed_along(
     for pointwise, part in pairwise(parts):
         reduction = group.stages[part[0]]
         loops = loops_along(group, pointwise, reduction)
-        if loops is None or _deciding_stage(group, part) is not reduction:
+        if loops is None or deciding_stage(group, part) is not reduction:
             continue
         vector = vectors.get(reduction)
         stage_vectors = [(reduction, vector)]
@@ -273,15 +282,19 @@ def _tiles(
 ) -> dict[Var, int]:
     """Returns the elements of each common loop that a tile covers."""
     tiles = {v: n for v, n in blocks[main].items() if v in group.common}
+    core.because("units: a register block", None, *tiles)
     if contraction is None or contraction.along_both:
         if len(parts) > 1:
             tiles = {v: n for v, n in tiles.items() if v is vectors.get(main)}
         else:
-            tiles.update(window_tiles(main, vectors.get(main), blocks[main], group.common, core))
-        return _coarser(group, tiles, vectors.get(main), core.knobs.grain)
+            windows = window_tiles(main, vectors.get(main), blocks[main], group.common, core)
+            core.because("units: rows of a window fit L1", None, *windows)
+            tiles.update(windows)
+        return _coarser(group, tiles, vectors.get(main), core)
     rows = [v for v in contraction.rows if v in group.common]
     lines = whole_lines(group, [v for v in group.common if v not in rows and v not in tiles])
     tiles.update(lines)
+    core.because("units: whole lines of a result", None, *lines)
     if rows:
         bounded = spreads(group)
         row_limit = resident_rows(group, main, rows, tiles, core) if bounded else ROWS
@@ -295,13 +308,15 @@ def _tiles(
 
 
 def _coarser(
-    group: TileGroup, tiles: dict[Var, int], vector: Var | None, grain: int
+    group: TileGroup, tiles: dict[Var, int], vector: Var | None, core: CoreModel
 ) -> dict[Var, int]:
     """Returns tiles that cover `grain` times as much of the innermost loop other than the vector
     loop."""
+    grain = core.knobs.grain
     rows = [v for v in group.common if v is not vector and (known_extent(v) or 0) > 1]
     if grain == 1 or not rows:
         return tiles
+    core.because("units: knob grain, by price", None, rows[-1])
     return {**tiles, rows[-1]: min(trips(rows[-1]), grain * tiles.get(rows[-1], 1))}
 
 
@@ -322,8 +337,10 @@ def _parallel(
     size.
     """
     order = [v for v in group.common if v is not vector]
+    core.because("parallel: storage order")
     if vector is not None and vector in group.common:
         if contraction is not None and panels_outer(group, contraction, tiles, core):
+            core.because("parallel: panels outside rows")
             outer = [v for v in order if v in contraction.vector_factor]
             order = [*outer, vector, *(v for v in order if v not in contraction.vector_factor)]
         else:

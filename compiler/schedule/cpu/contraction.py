@@ -118,6 +118,7 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
             min(row_limit, 4) if contraction.along_both else row_limit
         )
     inner = [v for v in stage.reduce if trips(v) > 1]
+    core.because("blocks: sums that fit registers", stage, *rows, *inner[-1:])
     if inner and not contraction.along_both and known_extent(inner[-1]) is not None:
         blocks[inner[-1]] = max(STEPS, neighbours(stage))
     if inner and contraction.along_both and (known_extent(inner[-1]) or inf) <= WINDOW:
@@ -126,7 +127,7 @@ def blocks_of(contraction: ContractionLoops, core: CoreModel) -> dict[Var, int]:
 
 
 def with_phases(
-    contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None
+    contraction: ContractionLoops, blocks: Mapping[Var, int], phases: Var | None, core: CoreModel
 ) -> dict[Var, int]:
     """Returns `blocks` with the whole loop `phases`, whose results lie between the lanes of the
     vector loop, and with fewer rows in proportion.
@@ -137,6 +138,7 @@ def with_phases(
     row = next((v for v in contraction.rows if v in blocks), None)
     if phases is None or phases not in contraction.rows or row is None or row is phases:
         return dict(blocks)
+    core.because("blocks: phases side by side", contraction.stage, row, phases)
     return {**blocks, row: max(1, blocks[row] // count), phases: count}
 
 
@@ -154,6 +156,7 @@ def _wide_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> 
     if not any(stride(a, row) == stride(a, columns) != 0 for a in stage.accesses.values()):
         return {}  # neighbours are further apart than columns: they share few
     block = min(lanes, vector_block(contraction.vector, stage, core))
+    core.because("blocks: a column is loaded once", stage, contraction.vector, row, columns)
     return {contraction.vector: block, row: results, columns: size}
 
 
@@ -170,6 +173,7 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
     lanes = lanes_of(stage, core)
     rows = contraction.rows
     if core.knobs.panel is not None and size is not None and rows and not contraction.along_both:
+        core.because("blocks: knob panel, by price", stage, contraction.vector)
         return max(1, min(size, widest, core.knobs.panel * lanes))
     if (
         size is None
@@ -184,6 +188,7 @@ def panel_of(contraction: ContractionLoops, core: CoreModel) -> int:
         if packs(stage, contraction.vector, rows)
         else unpacking_operations(stage, contraction.vector)
     )
+    core.because("blocks: panel of fewest cycles", stage, contraction.vector)
     longest = trips(_longest(rows))
     best, fewest = widest, inf
     for vectors in range(-(-widest // lanes), 0, -1):
@@ -246,6 +251,7 @@ def _dot_blocks(contraction: ContractionLoops, core: CoreModel, lanes: int) -> d
         if free:
             rows[_longest(free)] = square
     if len(rows) == 2:
+        core.because("blocks: square of sums", stage, *rows, contraction.vector)
         return {**rows, contraction.vector: lanes}
     return {contraction.vector: vector_block(contraction.vector, stage, core)}
 
@@ -322,16 +328,21 @@ def _steps_at_once(
     """Returns the steps of a K-block, and those of the longest sum that is not cut into
     K-blocks."""
     steps = core.knobs.k_block
+    stage = contraction.stage
     if steps is not None:
+        core.because("k_blocks: knob k_block, by price", stage)
         return steps, steps * 5 // 4
     panel = blocks.get(contraction.vector, 1) * _element(contraction)
-    word = neighbours(contraction.stage)
+    word = neighbours(stage)
     if _one_pass(contraction, blocks):
+        core.because("k_blocks: sixteen pages for one block of rows", stage)
         return max(MIN_RUN, int(ONE_PASS / panel)), WHOLE * word
     followed = _followed(common, contraction, blocks, core)
     if followed and _fed(contraction, blocks, panel * word, core):
+        core.because("k_blocks: long ones from L2", stage)
         return LONG * word, DEEP * word
     # If sums wait anyway, their K-blocks stay in the first-level cache for all rows.
+    core.because("k_blocks: fit L1", stage)
     return max(MIN_RUN, int(core.l1 * 2 / 3 / panel)), WHOLE * word
 
 
@@ -438,6 +449,11 @@ def contraction_nest(
     rows = contraction.rows
     k_blocks = k_blocks_of(common, contraction, blocks, core) if len(stages) == 1 else {}
     packed = packs(stage, contraction.vector, rows, copied)
+    if packed:
+        unpacks = unpacking_operations(stage, contraction.vector)
+        core.because("packed: unpacked once" if unpacks else "packed: knob copy, by price", stage)
+    core.because("order: panels, K-blocks, rows", stage)
+    core.because("ahead: the next K-block", stage)
     # The blocks of a symbolic vector loop differ in width, and rows run inside each width.
     wide = contraction.vector if known_extent(contraction.vector) is None else None
     panels = [v for v in stage.iters if v not in rows and (packed or v in inner or v is wide)]

@@ -1,6 +1,7 @@
 """The numbers of a core from which schedules are chosen."""
 
 from tcc.frozen import frozen
+from tcc.schedule.cpu.reasons import Because, unrecorded
 from tcc.schedule.limits import CORE_LIMITS, FusionLimits
 
 
@@ -37,7 +38,8 @@ class CoreModel:
     `latency` the cycles until a sum can be added to again.
     `hinted`: a stream from memory is faster if its lines are prefetched. `limits` bound what
     becomes one kernel. `skips` is `Schedule.skips` where attention's masks allow it. `masked`:
-    loads and stores may leave out lanes of a vector at the price of whole vectors.
+    loads and stores may leave out lanes of a vector at the price of whole vectors. Rules call
+    `because` with their name and the field that they set (`tcc.schedule.cpu.reasons`).
     """
 
     lanes: int
@@ -53,6 +55,7 @@ class CoreModel:
     limits: FusionLimits = CORE_LIMITS
     skips: bool = True
     masked: bool = False
+    because: Because = unrecorded
 
 
 # A core with 512-bit vectors, for callers without a machine.

@@ -75,7 +75,7 @@ class Price:
     (arithmetic), `ports` (loads and stores), `l2`, `l3` and `dram` (traffic from there).
 
     `imbalance` is the busiest thread's share of the tiles over an even share; `compute` and `ports`
-    contain it.
+    contain it. `launch` is the time to start the threads.
     """
 
     seconds: Seconds
@@ -85,6 +85,7 @@ class Price:
     l3: float
     dram: float
     imbalance: float
+    launch: float
 
 
 class Pricer:
@@ -204,11 +205,10 @@ class _Pricing:
         waits = busy + machine.memory_exposed * own_dram
         if not any(n.ahead for n in self.schedule.nests):
             busy = first_pass(busy, cold, reuse)
-        seconds = max(busy, waits, dram)
-        seconds += machine.fork if self.threads > 1 else machine.launch
-        return Price(
-            Seconds(seconds), core.compute * second, core.ports * second, l2, l3, dram, imbalance
-        )
+        launch = machine.fork if self.threads > 1 else machine.launch
+        seconds = Seconds(max(busy, waits, dram) + launch)
+        compute, ports = core.compute * second, core.ports * second
+        return Price(seconds, compute, ports, l2, l3, dram, imbalance, launch)
 
     def _imbalance(self) -> float:
         """Returns the busiest thread's share over an even one: free threads take the next tile."""

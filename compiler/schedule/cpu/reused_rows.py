@@ -15,6 +15,7 @@ from operator import itemgetter
 from tcc.ir.expr import known_extent
 from tcc.ir.index import Var
 from tcc.ir.tile.group import Access, GroupStage, TileGroup
+from tcc.schedule.cpu.core import CoreModel
 from tcc.schedule.cpu.schedule import Nest
 from tcc.schedule.nest import contraction_factors, stride, trips, weight, work
 
@@ -41,13 +42,13 @@ def next_rows(group: TileGroup, stage: GroupStage, vector: Var) -> tuple[Access,
 
 
 def asking(
-    group: TileGroup, nests: Sequence[Nest], vectors: Mapping[GroupStage, Var], l2: int
+    group: TileGroup, nests: Sequence[Nest], vectors: Mapping[GroupStage, Var], core: CoreModel
 ) -> Sequence[Nest]:
     """Returns `nests`, one of which prefetches the next rows if several nests read them; unchanged
     for groups with contractions.
 
-    Results need memory of the second cache, of `l2` bytes, just as rows do, so a nest prefetches no
-    more than fits beside its own rows.
+    Results need memory of the second cache just as rows do, so a nest prefetches no more than fits
+    beside its own rows.
     """
     candidates = []
     for nest in nests:
@@ -64,5 +65,7 @@ def asking(
     if not candidates or len(nests) == 1 or any(map(contraction_factors, group.stages)):
         return nests
     _, size, chosen_nest = max(candidates, key=itemgetter(0))
-    level = (1 + (size > _NEAR)) * (2 * size <= l2 or not chosen_nest.along)
+    for number in chosen_nest.stages:
+        core.because("ahead: rows of the next tile", group.stages[number])
+    level = (1 + (size > _NEAR)) * (2 * size <= core.l2 or not chosen_nest.along)
     return [replace(n, ahead=level) if n is chosen_nest else n for n in nests]

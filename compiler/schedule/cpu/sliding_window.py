@@ -63,6 +63,7 @@ def strip_rows(
 
     Among the numbers whose strips fit, it is the one with which the busiest core ends first.
     """
+    core.because("units: strips fit L2", None, rows)
     exchanged = _exchanged(group, parts)
     room = core.l2 * _SHARE
     best, fewest = 1, inf

@@ -36,6 +36,10 @@ def choose_streaming(group: TileGroup, stream: StreamLoop, core: CoreModel) -> S
     tiles = _tiles(group, lanes, core) if multiplies or lanes is not stream.loop else {}
     nests = tuple(_nest(group, n, lanes, stream, core) for n in range(len(group.stages)))
     block = core.knobs.stream_block or (_BLOCK if multiplies else _LONG_BLOCK)
+    by_price = "stream_block: knob stream_block, by price"
+    core.because(by_price if core.knobs.stream_block else "stream_block: rows stay in cache")
+    core.because("parallel: all common loops")
+    core.because("skips: blocks that a mask hides")
     if known_extent(stream.loop) is not None:
         block = _even_block(trips(stream.loop), block)
     named_tiles = tuple((v.name, n) for v, n in tiles.items() if n > 1)
@@ -66,6 +70,7 @@ def _tiles(group: TileGroup, lanes: Var, core: CoreModel) -> dict[Var, int]:
     if not group.common:
         return {}
     rows = lanes if lanes in group.common else group.common[-1]
+    core.because("units: four vectors of rows", None, rows)
     return {rows: min(4 * core.lanes, max(1, trips(rows)))}
 
 
@@ -73,6 +78,7 @@ def _nest(group: TileGroup, number: int, lanes: Var, stream: StreamLoop, core: C
     """Returns the nest of one stage."""
     stage = group.stages[number]
     vector = lanes if number in stream.before else _vector(stage, lanes, stream)
+    core.because("vector: along streamed memory", stage)
     contraction = contraction_loops(stage, vector)
     if contraction is not None and not contraction.along_both:
         return _contraction(group, number, stage, contraction, core)

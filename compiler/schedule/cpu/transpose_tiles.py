@@ -61,6 +61,7 @@ def transposing_blocks(
         if along not in loops or along is vector or not _is_apart(access, vector):
             continue
         if along is not None and trips(along) >= _LEAST:
+            core.because("blocks: square of a transpose", stage, along, vector)
             return {v: max(1, min(trips(v), lanes)) for v in (along, vector)}
     return {}
 

@@ -96,6 +96,8 @@ def vector_block(var: Var, stage: GroupStage, core: CoreModel) -> int:
     tied = len(stage.body) > 1 and not independent
     one = tied or _lane_by_lane(stage, var)
     limit = 1 if one else 2 if few else core.count // 2
+    rule = "blocks: knob wide, by price" if core.knobs.wide else "blocks: vectors in registers"
+    core.because(rule, stage, var)
     full = min(core.knobs.wide or usual, limit) * lanes_of(stage, core)
     size = known_extent(var)
     return full if size is None else max(1, min(size, full))
@@ -125,6 +127,8 @@ def with_vectors(group: TileGroup, nest: Nest, core: CoreModel) -> Nest:
     lanes = min((lanes_of(stage, core) for stage in open_loops), default=1)
     if lanes == 1 or nest.block(nest.vector or "") % lanes:
         return nest
+    for stage in stages:
+        core.because("vectors: remainder of a symbolic size", stage)
     rows = next((row for stage in open_loops if (row := _rows_inside(nest, stage))), None)
     return replace(nest, vectors=TailVectors(lanes, core.masked, rows))
 

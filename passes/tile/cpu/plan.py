@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
@@ -25,6 +25,7 @@ from tcc.ir.tile.overwrite import stored_once
 from tcc.ir.types import BF16, I8, U8, DType
 from tcc.passes.choose.content import site
 from tcc.passes.fuse.structure import Storage, build_group
+from tcc.passes.tile.cpu.explain import limit_lines, rule_lines
 from tcc.passes.tile.cpu.legality import CpuKernels, is_cpu_kernel
 from tcc.passes.tile.cpu.lower import lower
 from tcc.passes.tile.plan import (
@@ -66,6 +67,8 @@ class CoreChooser(CpuKernels, KernelChooser):
         CpuKernels.__init__(self, core, pricer)
         KernelChooser.__init__(self, ledger)
         self._structures: dict[KernelKey, Structure] = {}
+        # The numbers and knobs that each kernel's schedule was chosen from.
+        self._cores: dict[Bound, CoreModel] = {}
         # Layouts of constants by their contents, as the first kernel of all programs has them.
         self._layout_of: dict[str, Layout] = {}
         self._on_layouts: dict[tuple[KernelKey, tuple[Layout, ...]], Planned] = {}
@@ -144,6 +147,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         tiles = least_units(bound.group, bound.schedule, self.limits)
         return None if tiles is const(1) else tiles
 
+    def explained(self, bound: Bound, constants: int) -> Iterator[str]:
+        pricer = self.holding(constants).pricer
+        if pricer is not None:
+            yield from limit_lines(pricer, bound)
+        yield from rule_lines(bound.group, self._cores[bound])
+
     def _structure(self, key: KernelKey) -> Structure:
         if key not in self._structures:
             with self.ledger.trial():
@@ -194,10 +203,12 @@ class CoreChooser(CpuKernels, KernelChooser):
         ):
             results = (n for n in kernel.results if stored_once(kernel, group, n))
             kernel = replace(kernel, nontemporal=tuple(results))
-        if self.pricer is None:
-            return Bound(kernel, schedule, group)
-        resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
-        return Bound(kernel, schedule, group, resized, tabulated)
+        bound = Bound(kernel, schedule, group)
+        if self.pricer is not None:
+            resized, tabulated = structure.resized(knobs), structure.tabulated(knobs)
+            bound = Bound(kernel, schedule, group, resized, tabulated)
+        self._cores[bound] = structure.core(knobs)
+        return bound
 
 
 class Structure:
@@ -216,6 +227,10 @@ class Structure:
     def _loops(self) -> TileGroup:
         return build_group(*self._key, collapsed=False, limits=self._core.limits)
 
+    def core(self, knobs: Knobs) -> CoreModel:
+        """Returns the numbers of the core, with `knobs`."""
+        return replace(self._core, knobs=knobs)
+
     def packed(self, knobs: Knobs) -> tuple[Storage, ...]:
         """Returns the operands, with the constants packed for the schedule under `knobs`."""
         operands = self._key[1]
@@ -223,7 +238,7 @@ class Structure:
             return operands
         key = (knobs.panel, knobs.wide, knobs.known)
         if key not in self._packed:
-            schedule = choose(self._plain, replace(self._core, knobs=knobs))
+            schedule = choose(self._plain, self.core(knobs))
             self._packed[key] = pack_constants(self._loops, schedule, operands)
         return self._packed[key]
 
@@ -235,7 +250,7 @@ class Structure:
             if packed not in self._groups:
                 self._groups[packed] = build_group(expr, packed, results, limits=self._core.limits)
             group = self._groups[packed]
-            self._by_knobs[knobs] = group, choose(group, replace(self._core, knobs=knobs))
+            self._by_knobs[knobs] = group, choose(group, self.core(knobs))
         return self._by_knobs[knobs]
 
     @cached_property

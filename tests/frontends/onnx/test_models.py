@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from tcc.errors import UserError
 from tcc.frontends import load_model
+from tcc.ir.graph import Graph
 from tcc.ir.graph.evaluate import evaluate_graph
 
-from tests.lib.import_oracle import check, op_names
+from tests.lib.import_oracle import check, op_names, session_of
 
+# The tests of one process share imported models and sessions.
+pytestmark = pytest.mark.xdist_group("sample-imports")
 _MODELS = Path(__file__).resolve().parents[4] / "shared" / "models"
 
 
@@ -23,24 +28,31 @@ def _model(name: str) -> onnx.ModelProto:
     return onnx.load(path)
 
 
+@cache
+def _imported(name: str) -> tuple[Graph, onnxruntime.InferenceSession]:
+    """The graph with symbolic sizes, and ONNX Runtime's session of the same model."""
+    model = _model(name)
+    return load_model(model), session_of(model)
+
+
 @pytest.mark.parametrize(
     ("batch", "length", "rate"), [(1, 512, 16000), (3, 576, 16000), (2, 700, 16000), (1, 300, 8000)]
 )
 def test_silero_vad(batch: int, length: int, rate: int) -> None:
-    model = _model("silero_vad.onnx")
+    graph, session = _imported("silero_vad.onnx")
     rng = np.random.default_rng(3)
     inputs = {
         "input": (0.1 * rng.standard_normal((batch, length))).astype(np.float32),
         "state": (0.1 * rng.standard_normal((2, batch, 128))).astype(np.float32),
         "sr": np.array(rate),
     }
-    graph = check(model, inputs, tolerance=2e-5)
+    check(session, inputs, tolerance=2e-5, graph=graph)
     assert op_names(graph) == ["equal", "if"]
     assert [v.type.static_shape for v in graph.inputs[:2]] == [None, None]
 
 
 def test_silero_vad_refuses_lengths_that_onnx_runtime_refuses() -> None:
-    graph = load_model(_model("silero_vad.onnx"))
+    graph, _ = _imported("silero_vad.onnx")
     inputs = {
         "input": np.zeros((1, 1024), np.float32),
         "state": np.zeros((2, 1, 128), np.float32),
@@ -53,7 +65,8 @@ def test_silero_vad_refuses_lengths_that_onnx_runtime_refuses() -> None:
 @pytest.mark.parametrize("batch", [1, 3])
 def test_magika(batch: int) -> None:
     data = np.random.default_rng(5).integers(0, 256, (batch, 2048)).astype(np.int32)
-    graph = check(_model("magika_v3_3.onnx"), {"bytes": data})
+    graph, session = _imported("magika_v3_3.onnx")
+    check(session, {"bytes": data}, graph=graph)
     assert graph.inputs[0].type.shape[0] is graph.outputs[0].type.shape[0]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from tests.once import made_once
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from library import build_program, build_whole
+from library import build_objects, build_program, build_whole
 
 # Programs with files of the library, whose inside they look at.
 INSIDE = {"settings": ("environment", "launchers", "status"), "hosts": ("hosts",)}
@@ -31,3 +33,20 @@ def programs(comm_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
             build_whole(folder, name, sources, "-O1")
 
     return made_once(tmp_path_factory, "comm", build)
+
+
+@pytest.fixture(scope="session")
+def objects_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Path]]:
+    """Returns the library's objects for some flags, compiled once a run; of all its files, or of
+    those with the stems `only`."""
+
+    def objects(*flags: str, only: Collection[str] = ()) -> list[Path]:
+        digest = hashlib.sha256("\0".join(flags).encode()).hexdigest()[:16]
+        folder = made_once(
+            tmp_path_factory, f"comm-{digest}", lambda folder: build_objects(folder, *flags)
+        )
+        found = [path for path in sorted(folder.glob("*.o")) if not only or path.stem in only]
+        assert len(found) >= len(only)
+        return found
+
+    return objects

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tcc.backends.artifact.comm_library import comm_sources
@@ -42,18 +43,30 @@ def build_program(folder: Path, name: str, library: Path) -> Path:
 
 
 def build_whole(folder: Path, name: str, sources: Sequence[Path], *flags: str) -> Path:
-    """The program `name`.c of this folder with files of the library, all compiled with `flags`."""
+    """The program `name`.c of this folder with files of the library, all compiled with `flags`;
+    the files may be objects that `build_objects` compiled with these."""
     made = folder / name
     parts = [str(path) for path in sources]
     run(*_command(*flags), str(HERE / f"{name}.c"), *parts, "-o", made, *LIBRARIES)
     return made
 
 
-def build_shared(folder: Path, name: str, *flags: str) -> Path:
-    """The communication library as the shared object `name`, compiled with `flags`."""
+def build_objects(folder: Path, *flags: str) -> None:
+    """Compiles the files of the library to objects in `folder`, which are named after them; a
+    shared library can be made of them too."""
+
+    def compile_one(source: Path) -> None:
+        run(*_command(*flags, "-fPIC"), "-c", source, "-o", folder / f"{source.stem}.o")
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(compile_one, comm_sources()))
+
+
+def build_shared(folder: Path, name: str, parts: Sequence[Path], *flags: str) -> Path:
+    """The communication library as the shared object `name`, of its files, which are compiled with
+    `flags`, or of the objects that `build_objects` compiled with these."""
     made = folder / name
-    sources = map(str, comm_sources())
-    run(*_command(*flags, "-fPIC", "-shared"), *sources, "-o", made, *LIBRARIES)
+    run(*_command(*flags, "-fPIC", "-shared"), *map(str, parts), "-o", made, *LIBRARIES)
     return made
 
 

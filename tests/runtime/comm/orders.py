@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import programs
 from library import HERE, WATCHED, build_shared
 from programs import Builder
+from tcc.backends.artifact.comm_library import comm_sources
 from tcc.ir.program import (
     Collective,
     CollectiveKind,
@@ -104,6 +105,6 @@ def watched_python() -> dict[str, str] | str:
     return variables
 
 
-def build_watched_library(folder: Path) -> Path:
-    """libtcc_comm.so with ASan and UBSan."""
-    return build_shared(folder, "libtcc_comm.so", *WATCHED)
+def build_watched_library(folder: Path, objects: Sequence[Path] = ()) -> Path:
+    """libtcc_comm.so with ASan and UBSan, of its files or of objects that were compiled so."""
+    return build_shared(folder, "libtcc_comm.so", objects or comm_sources(), *WATCHED)

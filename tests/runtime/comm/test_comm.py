@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -49,8 +49,10 @@ def test_two_threads_in_one_comm_both_have_an_error(programs: Path, ranks: int) 
 
 
 @pytest.mark.parametrize("flags", [RACES, WATCHED], ids=["races", "memory"])
-def test_sanitizers_see_nothing_where_threads_meet(flags: Sequence[str], tmp_path: Path) -> None:
-    program = build_whole(tmp_path, "crossed", comm_sources(), *flags)
+def test_sanitizers_see_nothing_where_threads_meet(
+    flags: Sequence[str], objects_of: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    program = build_whole(tmp_path, "crossed", objects_of(*flags), *flags)
     for ranks in ("1", "2"):
         assert run(program, ranks, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
 
@@ -73,16 +75,18 @@ def test_the_others_go_on_when_ranks_end_at_random(programs: Path) -> None:
 
 @pytest.mark.parametrize("flags", [WATCHED, RACES], ids=["addresses", "races"])
 def test_sanitizers_see_nothing_when_ranks_end_at_random(
-    flags: tuple[str, ...], tmp_path: Path
+    flags: tuple[str, ...], objects_of: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
-    program = build_whole(tmp_path, "survivors", comm_sources(), *flags)
+    program = build_whole(tmp_path, "survivors", objects_of(*flags), *flags)
     assert SURVIVED.match(run(program, "2", "6", "6", TSAN_OPTIONS="halt_on_error=1"))
 
 
 @pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def failing(
+    objects_of: Callable[..., list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     folder = tmp_path_factory.mktemp("failing")
-    return build_whole(folder, "faults", (*comm_sources(), INTERPOSER), *FAILING)
+    return build_whole(folder, "faults", (*objects_of(*WATCHED), INTERPOSER), *FAILING)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +114,10 @@ def test_many_ranks_of_an_ordinary_user(programs: Path) -> None:
     assert run(programs / "crowded", "12", *stranger) == "ok\n"
 
 
-def test_arguments_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
-    assert run(build_whole(tmp_path, "refusals", comm_sources(), *WATCHED)) == "ok\n"
+def test_arguments_that_cannot_be_right_are_refused(
+    objects_of: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    assert run(build_whole(tmp_path, "refusals", objects_of(*WATCHED), *WATCHED)) == "ok\n"
 
 
 def test_ranks_as_threads_have_no_data_race(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ oracles, and every fault."""
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from library import DEVICE_LIBRARIES, HERE, build_nccl, build_whole, run
-from tcc.backends.artifact.comm_library import comm_sources
+from library import DEVICE_LIBRARIES, HERE, RACES, WATCHED, build_nccl, build_whole, run
 
 SCENARIOS = tuple(
     re.findall(r'^    \{"(\w+)", \1, ', (HERE / "device_faults.c").read_text(), re.MULTILINE)
@@ -37,10 +37,9 @@ def test_faults_of_devices(
 
 
 def test_the_watching_thread_has_no_data_race(
-    variables: dict[str, dict[str, str]], tmp_path: Path
+    variables: dict[str, dict[str, str]], objects_of: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
-    flags = ("-O0", "-g", "-fsanitize=thread")
-    program = build_whole(tmp_path, "device_faults", comm_sources(), *flags)
+    program = build_whole(tmp_path, "device_faults", objects_of(*RACES), *RACES)
     for scenario in (
         "dies_in_operation", "comes_late", "aborts", "outlives", "records", "two_threads",
     ):  # fmt: skip
@@ -49,10 +48,9 @@ def test_the_watching_thread_has_no_data_race(
 
 
 def test_sanitizers_see_nothing_of_devices(
-    variables: dict[str, dict[str, str]], tmp_path: Path
+    variables: dict[str, dict[str, str]], objects_of: Callable[..., list[Path]], tmp_path: Path
 ) -> None:
-    flags = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    program = build_whole(tmp_path, "device_faults", comm_sources(), *flags)
+    program = build_whole(tmp_path, "device_faults", objects_of(*WATCHED), *WATCHED)
     own = tmp_path / "leaks.txt"  # of the stand-ins
     own.write_text("leak:libnccl.so\nleak:CUDA.so\n")
     watched = {"LSAN_OPTIONS": f"suppressions={own}:print_suppressions=0"}

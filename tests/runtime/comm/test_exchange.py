@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from library import RACES, WATCHED, build_whole, run
-from tcc.backends.artifact.comm_library import comm_sources
 
 PARTS = (
     "address", "alloc", "clock", "exchange", "gather", "proof", "sha256", "status", "visit", "wire",
@@ -19,14 +19,16 @@ SCENARIOS = (
 )  # fmt: skip
 
 
-def build(folder: Path, *flags: str) -> Path:
-    sources = [path for path in comm_sources() if path.stem in PARTS]
-    return build_whole(folder, "exchanges", sources, *flags)
+Objects = Callable[..., list[Path]]
+
+
+def build(folder: Path, objects_of: Objects, *flags: str) -> Path:
+    return build_whole(folder, "exchanges", objects_of(*flags, only=PARTS), *flags)
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("exchange"), *WATCHED)
+def program(objects_of: Objects, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("exchange"), objects_of, *WATCHED)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -34,8 +36,8 @@ def test_ranks_meet_or_say_why_not(program: Path, scenario: str) -> None:
     assert run(program, scenario) == "ok\n"
 
 
-def test_look_ups_beside_have_no_data_race(tmp_path: Path) -> None:
-    racing = build(tmp_path, *RACES)
+def test_look_ups_beside_have_no_data_race(objects_of: Objects, tmp_path: Path) -> None:
+    racing = build(tmp_path, objects_of, *RACES)
     for scenario in ("own_name", "all_addresses", "slow_name"):
         assert run(racing, scenario, TSAN_OPTIONS="halt_on_error=1") == "ok\n"
 

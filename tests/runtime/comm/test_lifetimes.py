@@ -5,10 +5,12 @@ All orders run in scripts/runtime_bars, a sample here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import lifetimes
 import pytest
+from library import WATCHED
 from orders import build_watched_library, link_models, run_orders, watched_python
 
 
@@ -30,10 +32,12 @@ def test_no_order_of_close_collect_and_use_ends_in_a_signal(
     assert run_orders(folder, comm_library, "--every", "40").endswith(" 0 of them bad")
 
 
-def test_no_order_is_seen_by_sanitizers(folder: Path, tmp_path: Path) -> None:
+def test_no_order_is_seen_by_sanitizers(
+    folder: Path, objects_of: Callable[..., list[Path]], tmp_path: Path
+) -> None:
     variables = watched_python()
     if isinstance(variables, str):
         pytest.skip(variables)
-    library = build_watched_library(tmp_path)
+    library = build_watched_library(tmp_path, objects_of(*WATCHED))
     found = run_orders(folder, library, "--every", "40", "--seed", "1", variables=variables)
     assert found.endswith(" 0 of them bad")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from library import WATCHED, build_whole, run
-from tcc.backends.artifact.comm_library import comm_sources
 
 # FIPS 180-4's examples (NIST, SHA256.pdf), a million letters included
 HASHES = {
@@ -38,9 +38,11 @@ PROOFS = (
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [path for path in comm_sources() if path.stem in ("proof", "sha256", "status")]
-    return build_whole(tmp_path_factory.mktemp("proofs"), "proofs", sources, *WATCHED)
+def program(
+    objects_of: Callable[..., list[Path]], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    objects = objects_of(*WATCHED, only=("proof", "sha256", "status"))
+    return build_whole(tmp_path_factory.mktemp("proofs"), "proofs", objects, *WATCHED)
 
 
 def hashes(program: Path, text: bytes, key: bytes, piece: int) -> list[str]:

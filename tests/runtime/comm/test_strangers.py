@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from library import RACES, WATCHED, build_whole
-from tcc.backends.artifact.comm_library import comm_sources
 
 from tests.processes import finished
 
@@ -19,10 +19,14 @@ SCENARIOS = (
 
 
 @pytest.fixture(scope="module", params=[WATCHED, RACES], ids=["addresses", "races"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sources = [path for path in comm_sources() if path.stem in PARTS]
+def program(
+    request: pytest.FixtureRequest,
+    objects_of: Callable[..., list[Path]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     folder = tmp_path_factory.mktemp("strangers")
-    return build_whole(folder, "strangers", sources, *request.param)
+    objects = objects_of(*request.param, only=PARTS)
+    return build_whole(folder, "strangers", objects, *request.param)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -11,6 +11,7 @@ from tcc.ir.graph import Graph
 from tcc.ir.index import IndexLike, symbol
 from tcc.ir.layout import row_major
 from tcc.ir.tile import Contract, walk_statements
+from tcc.ir.tile.group import TileGroup
 from tcc.ir.tile.verify import verify_kernel
 from tcc.ir.types import F32, tensor
 from tcc.passes.fuse.structure import Storage, build_group
@@ -23,10 +24,8 @@ from tests.passes.fuse.models import Model
 from tests.schedule.cpu.test_choose import AVX512, MACHINES, only, registers_used
 
 
-@MACHINES
-@pytest.mark.parametrize("phases", [2, 3, 4])
-def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: CoreModel) -> None:
-    """Results of all phases fill whole vectors of memory together."""
+def phases_of(phases: int) -> TileGroup:
+    """A transposed convolution's phases, whose results lie between each other's."""
     channels, width = 48, symbol("w")
     types = [tensor(F32, channels, width), tensor(F32, phases, channels, channels)]
     b = ExprBuilder(*types)
@@ -35,7 +34,14 @@ def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: Cor
     b.stage((c, i, p), product, over=(k,), monoid="sum")
     shapes = [t.shape for t in (*types, tensor(F32, channels, width, phases))]
     x, f, y = (Storage(F32, shape, row_major(shape)) for shape in shapes)
-    group = build_group(b.done(), [x, f], [y])
+    return build_group(b.done(), [x, f], [y])
+
+
+@MACHINES
+@pytest.mark.parametrize("phases", [2, 3, 4])
+def test_phases_of_a_transposed_convolution_share_a_block(phases: int, core: CoreModel) -> None:
+    """Results of all phases fill whole vectors of memory together."""
+    group = phases_of(phases)
     schedule = choose(group, core)
     assert schedule.nests[0].vector == group.stages[0].iters[1].name
     assert schedule.nests[0].block(group.stages[0].iters[2].name) == phases
