@@ -18,6 +18,7 @@ OTHERS = {
     "backends/gpu/tuning.py": 3,  # spills and registers
     "backends/workers.py": 1,  # time limits
     "compiler/schedule/gpu/cost.py": 1,  # makes a price
+    "passes/tile/cpu/explain.py": 1,  # the share of imbalance in a price
     "passes/tile/gpu/split_k.py": 1,  # the number of tiles
 }
 # Rooms of passes that import each other.
