@@ -100,9 +100,9 @@ def rule_lines(group: TileGroup, core: CoreModel) -> Iterator[str]:
     reasons = Reasons()
     schedule = choose(group, replace(core, because=reasons.record))
     yield from _field_lines(schedule, reasons, None)
-    for number, nest in enumerate(schedule.nests):
+    for place, nest in enumerate(schedule.nests):
         for line in _field_lines(nest, reasons, deciding_stage(group, nest.stages)):
-            yield f"nest {number}  {line}"
+            yield f"nest {place}  {line}"
 
 
 def _field_lines(
