@@ -115,7 +115,7 @@ GRAPH: tuple[Step, ...] = (
     Step("check-indices", check_indices, when="check_indices"),
     Step("drop-dead-nodes", drop_dead_nodes),
     Step("drop-unread-arrays", drop_unread_arrays),
-    Step("bind-states", bind_states, when="states", reads=("states",)),
+    Step("bind-states", bind_states, reads=("states",)),
 )
 
 
@@ -136,21 +136,25 @@ def run_pipeline(graph: Graph, level: int, trace: Trace, settings: GraphSettings
 # ---- from a graph to a program ---------------------------------------------------------------
 
 
-def pack_io(graph: Graph, plan: LoweringContext) -> Graph:
-    plan.ports, plan.packed = packed_io(graph)
-    return plan.ports
+def pack_io(graph: Graph, context: LoweringContext) -> Graph:
+    """Returns `graph` with packed inputs and outputs; keeps what callers see in `context`."""
+    context.ports, context.packed = packed_io(graph)
+    return context.ports
 
 
 def align_buffers(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with the alignments of its kernels' buffers."""
     return replace(lowered, alignments=buffer_alignments(lowered.program, lowered.kernels))
 
 
 def replace_operands(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with results over operands that die there."""
     program, kernels = update_in_place(lowered.program, lowered.table.bounds)
     return replace(lowered, program=program, kernels=kernels)
 
 
 def order(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with its launches in an order that needs less memory."""
     results = [kernel.results for kernel in lowered.kernels]
     inputs = enumerate(lowered.placed.graph.inputs)
     dims = {(n, axis): typical(dim) for n, v in inputs for axis, dim in enumerate(v.type.shape)}
@@ -158,24 +162,28 @@ def order(lowered: Lowered) -> Lowered:
 
 
 def reuse_halos(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with values of equal halos in one buffer."""
     return replace(lowered, program=share_halos(lowered.program))
 
 
 def overlap(lowered: Lowered) -> Lowered:
+    """Returns `lowered` with collectives that start early and are waited for late."""
     return replace(lowered, program=overlap_collectives(lowered.program))
 
 
 def assign_offsets(lowered: Lowered, arena: ArenaPlanner, shared: bool) -> Lowered:
+    """Returns `lowered` with the offsets of its buffers in the arena."""
     return replace(lowered, program=plan_arena(lowered.program, arena, shared=shared))
 
 
 def describe_ports(lowered: Lowered, ports: Graph) -> Lowered:
+    """Returns `lowered` with ports that name strings and lists as callers see them."""
     return replace(lowered, program=with_ports(lowered.program, ports))
 
 
 # These steps run again with other schedules if kernels did not fit.
 PROGRAM: tuple[Step, ...] = (
-    Step("emit", emit, reads=("plan",)),
+    Step("emit", emit, reads=("context",)),
     Step("align-buffers", align_buffers, when="on_gpu"),
     Step("update-in-place", replace_operands, when="planner.scratch"),
     Step("order-steps", order),
@@ -187,7 +195,7 @@ PROGRAM: tuple[Step, ...] = (
     Step("describe-ports", describe_ports, when="ports", reads=("ports",)),
 )
 LOWER: tuple[Step, ...] = (
-    Step("pack-io", pack_io, reads=("plan",)),
+    Step("pack-io", pack_io, reads=("context",)),
     Step("compute-constants", compute_constants, reads=("planner",)),
     Step("name-handles", erase_handles),
     *PLACE,

@@ -49,7 +49,7 @@ class LoweringContext:
     packed: Mapping[str, TensorType] = field(default_factory=dict)
 
     @property
-    def plan(self) -> "LoweringContext":
+    def context(self) -> "LoweringContext":
         """Returns the settings themselves, for steps that read several of them."""
         return self
 
@@ -64,9 +64,19 @@ class LoweringContext:
         return not self.priced and not self.is_body
 
     @property
+    def is_code(self) -> bool:
+        """Returns True for a model and for a body, which become code."""
+        return not self.priced
+
+    @property
     def has_gaps(self) -> bool:
         """Returns True for a whole model whose values may lie with gaps between their elements."""
         return self.is_model and self.planner.gaps
+
+    @property
+    def reads_tables(self) -> bool:
+        """Returns True for code of a processor, where loads take less time than arithmetic."""
+        return self.is_code and self.planner.gaps
 
     @property
     def on_gpu(self) -> bool:
@@ -108,13 +118,12 @@ PLACE: tuple[Step, ...] = (
     Step("partition", group, reads=("planner", "ends")),
     Step("merge-groups", merge_groups, when="is_body", reads=("outer", "planner")),
     Step("assign-layouts", assign, reads=("planner",)),
-    Step("tabulate", with_tables, when="has_gaps", reads=("planner.limits",)),
-    Step("choose-layouts", choose_layouts, when="is_model", reads=("planner",)),
+    Step("tabulate", with_tables, when="reads_tables", reads=("planner.limits",)),
+    Step("choose-layouts", choose_layouts, when="is_code", reads=("planner", "outer")),
     # The chosen order decides which neighbours lie side by side and are multiplied at once.
     Step("narrow-storage", narrowed, reads=("precision", "outer")),
     Step("compact-buffers", compacted, when="has_gaps"),
     Step("divide-sums", with_divided_sums, reads=("planner.divides",)),
-    Step("choose-layouts-in-bodies", choose_layouts, when="is_body", reads=("planner", "outer")),
     Step("sign-operands", with_signed_operands, when="on_gpu", reads=("planner.makes",)),
 )
 

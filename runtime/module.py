@@ -1,8 +1,7 @@
 """Runs artifacts from Python: a thin layer over the C interface of tcc.h, through ctypes.
 
 It takes NumPy, torch or any DLPack arrays, without copies if they are row-major in CPU memory, and
-returns arrays of the same kind. It imports nothing else of tcc; the caller passes a function that
-makes the errors.
+returns the same kind. It imports nothing else of tcc; the caller passes a function for errors.
 """
 
 from __future__ import annotations
@@ -51,10 +50,9 @@ def load(
     time of every kernel, see `Module.times`.
 
     A model with collectives runs on `comm`, else on the process's shared comm (`Comm.share`). If it
-    has groups of ranks, all ranks load it together.
-
-    Raises `error` if the file cannot be loaded, or if it needs CPU features that this machine
-    lacks. A run that takes longer than its timeout raises `late`.
+    has groups of ranks, all ranks load it together. Raises `error` if the file cannot be loaded, or
+    if it needs CPU features that this machine lacks. A run that takes longer than its timeout
+    raises `late`.
     """
     flags = (abi.POISON if poison else 0) | (abi.TIMES if timed else 0)
     return Module(Path(path), threads, flags, error, late, comm=comm)
@@ -72,7 +70,6 @@ class Module:
     kind. With torch, the run is queued on torch's current stream; with other libraries, the outputs
     are ready when the call returns. Strings are arrays of `str` (any NumPy type of strings, or
     objects), sequences are lists, and an optional is its element or None.
-
     Element types that NumPy lacks (bfloat16, float8, int4, ...) are types of ml_dtypes if that is
     imported. Without it, floats are uint16 or uint8 with the bit patterns, and integers are int8 or
     uint8 with the values.
@@ -82,8 +79,7 @@ class Module:
     still there. Modules with state of their own refuse both.
 
     A signal ends a run in the main thread with the exception of its handler (Ctrl-C:
-    KeyboardInterrupt). A run on a CPU ends within 50 ms, a run on a GPU after the work that was
-    started.
+    KeyboardInterrupt): on a CPU within 50 ms, on a GPU after the work that was started.
     """
 
     def __init__(
@@ -129,8 +125,7 @@ class Module:
         self._plain = not self._alone and all(
             is_plain(port.dtype) for port in (*self.inputs, *self.outputs)
         )
-        # if memory is too small, this fails now and not at the first run
-        self._idle.append(self._create())
+        self._idle.append(self._create())  # too little memory raises now, not at the first run
         _MODULES.add(self)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
@@ -168,17 +163,14 @@ class Module:
         return {port.name: result for port, result in zip(self.outputs, results, strict=True)}
 
     def statistics(self) -> Statistics:
-        """Returns the memory and threads that the last run used, on an instance that is idle
-        now."""
+        """Returns the memory and threads of the last run, for an instance that is idle now."""
         with self._instance() as instance:
             return self._statistics(instance)
 
     def times(self) -> tuple[Time, ...]:
-        """Returns for each step of the running variant, in order, how often and how long it ran
-        so far.
+        """Returns how often and how long each step of the running variant ran, in order.
 
-        The figures are those of an idle instance. Raises `error` if the module was not loaded with
-        `timed`.
+        The figures are those of an idle instance. Raises `error` unless loaded with `timed`.
         """
         first, count = ctypes.POINTER(abi.CTime)(), ctypes.c_int64()
         with self._instance() as instance:
@@ -187,8 +179,7 @@ class Module:
             return tuple(Time(t.count, t.nanoseconds * 1e-9) for t in entries)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Copies the artifact to `path`, with the file of its weights if they are in a separate
-        file.
+        """Copies the artifact to `path`, and the file of its weights if that is separate.
 
         The file name of `path` becomes the SONAME. Raises `error` if the copy fails, or if another
         file is at the artifact's path by now.
@@ -372,8 +363,7 @@ class Module:
         if self._lock.locked():
             self._lock = Lock()
             if self._alone:
-                # otherwise the instance would stay in the middle of its run forever
-                self._idle.clear()
+                self._idle.clear()  # otherwise the instance stays in its run forever
 
     def _create(self) -> int:
         handle = ctypes.c_void_p()
@@ -571,8 +561,7 @@ class Module:
         if status == abi.CANCELLED and b"the caller ended" in self._api.last_error():
             raise KeyboardInterrupt
         if status and results and b"': the allocator " in self._api.last_error():
-            # A signal handler raised before the first line of the callback ran; ctypes printed the
-            # error.
+            # A signal handler raised before the callback's first line; ctypes printed the error.
             raise KeyboardInterrupt
         refused = status == abi.INVALID_ARGUMENT
         self._check(status, signature(self.inputs, self.outputs) if refused else "")

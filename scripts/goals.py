@@ -1,7 +1,7 @@
-"""Goals of tcc, as data, and the verdict whether results reach them.
+"""The goals of tcc as data, and the decision which of them results reach.
 
-A ratio is the median over rounds of the faster baseline over tcc in the same round: above 1, tcc is
-faster.  `judge` reads the bench*.json files that `scripts/bench` writes.
+A ratio is the median over rounds of the time of the faster baseline over tcc's time in the same
+round. Above 1, tcc is faster. `judge` reads the bench*.json files that `scripts/bench` writes.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from tcc.cli.peers.rounds import paired_ratio
 
-# Takes tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
+# A function of tcc's rounds and those of its peers: `paired_ratio` or `best_ratio`.
 Ratio: TypeAlias = Callable[[Sequence[float], Sequence[Sequence[float]]], float]
 
 BASELINES = MappingProxyType({"f32": ("ort", "openvino"), "bf16": ("openvino-bf16",)})
@@ -41,11 +41,11 @@ _RATIOS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """Goals for one precision and batch.
+    """The goals for one precision and batch.
 
-    `ratios` has the least ratio of each model, `other` that of models that `ratios` does not name.
-    `mean` is the geometric mean over `mean_over` (empty: all models).  `streams` has models with
-    the share of the measured read bandwidth at which their weights stream.
+    `ratios` has the least ratio of each model, and `other` the least ratio of any other model.
+    `mean` is the least geometric mean over the models `mean_over` (empty: all models). `streams`
+    are pairs (model, share of the measured read bandwidth at which its weights must stream).
     """
 
     ratios: Mapping[str, float]
@@ -69,8 +69,7 @@ NO_GOALS = Suite(MappingProxyType({}))
 
 @dataclass(frozen=True, slots=True)
 class GoalVerdict:
-    """One goal and the value measured; `value` is None where a baseline or a model was not
-    measured."""
+    """A goal and the measured value, which is None if a baseline or the model was not measured."""
 
     model: str
     what: str
@@ -97,15 +96,17 @@ def wanted_ratio(suite: Suite, model: str) -> float | None:
 
 
 def ratio(row: Mapping[str, Any], kinds: tuple[str, ...], of: Ratio = paired_ratio) -> float | None:
-    """Returns the ratio of one model's results over the peers of `kinds` that ran; None where none
-    did."""
+    """Returns the ratio of a model's results over the peers of `kinds` that ran.
+
+    Returns None if none of them ran.
+    """
     peers = [row["peers"].get(kind, {}) for kind in kinds]
     rounds = [peer["rounds"] for peer in peers if "rounds" in peer]
     return of(row["peers"]["tcc"]["rounds"], rounds) if rounds else None
 
 
 def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
-    """Returns the ratio that goals compare with; None where one of the baselines did not run."""
+    """Returns the ratio that goals refer to, or None if one of the baselines did not run."""
     row = results["models"][model]
     kinds = BASELINES[results["precision"]]
     if not all("rounds" in row["peers"].get(kind, {}) for kind in kinds):
@@ -114,8 +115,10 @@ def goal_ratio(results: Mapping[str, Any], model: str) -> float | None:
 
 
 def stream_share(row: Mapping[str, Any]) -> float | None:
-    """Returns weight bytes over tcc's median time, as a share of the bytes a second that all
-    threads can read."""
+    """Returns how fast tcc streams the weights: their bytes over its median time.
+
+    The result is a share of the bytes per second that all threads can read.
+    """
     if row["traffic"] is None:
         return None
     rate = row["traffic"]["weights"] / row["peers"]["tcc"]["median"]
@@ -127,7 +130,7 @@ def geometric_mean(values: list[float]) -> float:
 
 
 def judge(results: Mapping[str, Any]) -> Iterator[GoalVerdict]:
-    """Yields a verdict for every goal that these results have figures for."""
+    """Yields a verdict for every goal for which these results have figures."""
     suite, rows = suite_of(results), results["models"]
     for model, row in rows.items():
         goal = wanted_ratio(suite, model)

@@ -1,5 +1,7 @@
-"""Writes the C side of the table of instructions: the text of `runtime/src/instructions.h`, for
-gen_docs."""
+"""Writes the C side of the table of instructions, for gen_docs.
+
+The text is that of `runtime/src/instructions.h`.
+"""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -82,8 +84,10 @@ def enum(name: str, members: Iterable[str]) -> str:
 
 
 def kind_and_field(rows: list[Row], number: int) -> tuple[str, Field]:
-    """Returns a field of a class and its kind in C; the kind of operands depends on the
-    operation."""
+    """Returns (kind in C, field) of a field of an instruction class.
+
+    The kind is OPERAND if it depends on the operation.
+    """
     kinds = {row.fields[number].kind.name for row in rows}
     return kinds.pop() if len(kinds) == 1 else "OPERAND", rows[0].fields[number]
 

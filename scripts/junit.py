@@ -1,4 +1,5 @@
-"""Counts the tests in a report that pytest wrote with --junitxml.  Standard library only."""
+"""Counts the tests in a report that pytest wrote with --junitxml; needs only the standard
+library."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,7 +7,7 @@ from xml.etree import ElementTree
 
 
 class Counts(NamedTuple):
-    """How many tests passed, failed or erred, and were skipped."""
+    """How many tests passed, how many failed or had an error, and how many were skipped."""
 
     passed: int
     failed: int

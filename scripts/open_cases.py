@@ -1,9 +1,8 @@
-"""Times operators with open sizes beside the same operators with fixed sizes: `scripts/operators
---open`.
+"""Times operators with symbolic sizes beside the same operators with fixed sizes.
 
-One artifact with open sizes serves all sizes of an operator; beside it an artifact is compiled for
-each size.  An operator that takes less than a millisecond is repeated in a chain, so that the call
-is a small part of the time.
+`scripts/operators --open` runs this. One artifact with symbolic sizes serves all sizes of an
+operator; beside it, an artifact is compiled for each size. An operator that takes less than a
+millisecond is repeated in a chain, so that the call itself is a small part of the time.
 """
 
 from __future__ import annotations
@@ -37,10 +36,11 @@ _WORKER = str(Path(__file__).with_name("peers") / "peer_sizes.py")
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator with constant weights; in `shape`, the shape of its input, 0 is an open size.
+    """An operator with constant weights; in `shape` (the shape of its input), 0 is a symbolic size.
 
-    `work`: multiply-adds, or operations that take as long, for each point of the open axes.
-    `own_inputs`: each operator of a chain has an input of its own, because its result is larger.
+    `work`: multiply-adds, or operations that take as long, for each point of the symbolic axes.
+    `own_inputs`: each operator of a chain has an input of its own, because its result has another
+    size.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Operator:
         return tuple(extent or size for extent in self.shape)
 
     def chain(self, size: int) -> int:
-        """Returns the length of the operator's chain at this size."""
+        """Returns how many operators a chain has at this size."""
         return _CHAIN if self.work * size ** self.shape.count(0) < _UNCHAINED_WORK else 1
 
     def feed(self, size: int) -> Arrays:
@@ -92,7 +92,7 @@ def _contractions(c: int) -> Iterator[Operator]:
 
 
 def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProto:
-    """Returns a chain of `count` operators, with open sizes where `size` is None."""
+    """Returns a chain of `count` operators, with symbolic sizes if `size` is None."""
     rng = np.random.default_rng(7)
     open_axes = iter("hwd")
     dims = [e or (next(open_axes) if size is None else size) for e in operator.shape]
@@ -120,16 +120,18 @@ def model_of(operator: Operator, count: int, size: int | None) -> onnx.ModelProt
 
 
 def _weight(rng: np.random.Generator, shape: Sequence[int]) -> Array:
-    """Returns values under which a chain keeps the magnitude of its data."""
+    """Returns weights under which a chain keeps the magnitude of its data."""
     scale = (2 / max(np.prod(shape[1:]), 1)) ** 0.5 if len(shape) > 1 else 1.0
     return (rng.standard_normal(shape) * scale).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """Seconds of each round of an operator or a model at one size, with open and fixed sizes and by
-    ONNX Runtime; `difference` is the largest difference of the first two results from ONNX
-    Runtime's."""
+    """The times of an operator or a model at one size: seconds of each round.
+
+    `open` has symbolic sizes, `fixed` has fixed sizes, and `ort` is ONNX Runtime. `difference` is
+    the largest difference of the results of `open` and `fixed` from ONNX Runtime's.
+    """
 
     operator: str
     size: int | str
@@ -140,18 +142,17 @@ class OpenRow:
 
     @property
     def loss(self) -> float:
-        """Returns the time with open sizes over the time with fixed sizes."""
+        """Returns the time with symbolic sizes over the time with fixed sizes."""
         return paired_ratio(self.fixed, [self.open])
 
     @property
     def lead(self) -> float:
-        """Returns ONNX Runtime's time over the time with open sizes."""
+        """Returns ONNX Runtime's time over the time with symbolic sizes."""
         return paired_ratio(self.open, [self.ort])
 
     @property
     def slow(self) -> bool:
-        """Returns True where tcc reaches 0.95 of ONNX Runtime's speed with fixed sizes, but not
-        with open ones."""
+        """Returns True if tcc reaches 0.95 of ONNX Runtime's speed only with fixed sizes."""
         return self.lead < 0.95 <= paired_ratio(self.fixed, [self.ort])
 
     @property
@@ -171,7 +172,7 @@ HEAD = (
 def measure(
     operator: Operator, sizes: Sequence[int], options: Options, plan: PairSettings, scratch: Path
 ) -> Iterator[OpenRow]:
-    """Yields a row for each size.  Raises TccError where tcc fails."""
+    """Yields a row for each size; raises TccError if tcc fails."""
     sources, opened, fixed = [], [], []
     for size in sizes:
         count = operator.chain(size)
@@ -198,8 +199,8 @@ def open_rows(
 ) -> Iterator[OpenRow]:
     """Yields the row of each size.
 
-    `lists` holds the files of "open", "fixed" and "ort", one for each size, and `feeds` their
-    inputs.  Raises ToolError where a process fails.
+    `lists` has the files of "open", "fixed" and "ort", one for each size, and `feeds` has their
+    inputs. Raises ToolError if a process fails.
     """
     rounds, outputs = _rounds(lists, feeds, plan, scratch)
     for n, size in enumerate(sizes):
@@ -212,9 +213,9 @@ def open_rows(
 def _rounds(
     lists: Mapping[str, Sequence[str]], feeds: Sequence[Arrays], plan: PairSettings, scratch: Path
 ) -> tuple[Mapping[str, Sequence[Sequence[float]]], Mapping[str, Arrays]]:
-    """Returns the times of each kind, one for each size in each round, and its outputs.
+    """Returns (times, outputs) of each kind; times are by round, then by size.
 
-    Each kind has a process; in its turn it runs all sizes.
+    Each kind has a process, which runs all sizes in its turn.
     """
     inputs = {f"{n} {name}": array for n, feed in enumerate(feeds) for name, array in feed.items()}
     peers: list[Peer] = []
@@ -243,7 +244,8 @@ def _part(arrays: Arrays, number: int) -> Arrays:
 
 
 def summary(rows: Sequence[OpenRow]) -> Iterator[str]:
-    """Yields the mean and the worst of open over fixed sizes, for each operator and together."""
+    """Yields the mean and the worst ratio of symbolic over fixed sizes: per operator, then
+    overall."""
     groups: dict[str, list[OpenRow]] = {}
     for row in rows:
         groups.setdefault(row.operator, []).append(row)

@@ -1,6 +1,6 @@
-"""Models of one operator each at sizes that real networks have, which `scripts/operators` times.
+"""Models of one operator each, at sizes of real networks, which `scripts/operators` times.
 
-Their first operands are inputs; a network's constants are constants here too.
+First operands are inputs. A value that is constant in the network is constant here too.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _RNG = np.random.default_rng(7)
 
 @dataclass(frozen=True, slots=True)
 class NodeCase:
-    """One node: `inputs` are given at each run, `constants` lie in the model, after the inputs.
+    """A case with one node; `inputs` are given at each run, `constants` lie in the model.
 
-    An operand that is None is absent.  `like`: the result is like the first input, where ONNX
-    infers no type.
+    Constants follow the inputs in the operand list; None stands for an absent operand. `like`: the
+    result has the type of the first input, because ONNX infers none.
     """
 
     name: str
@@ -38,7 +38,7 @@ class NodeCase:
 
     @property
     def file(self) -> str:
-        """Returns the name in a form fit for a file."""
+        """Returns the name in a form that is valid for a file."""
         return re.sub("[^a-z0-9]+", "_", self.name)
 
     @property
@@ -48,7 +48,7 @@ class NodeCase:
 
 
 def model_of(case: NodeCase) -> onnx.ModelProto:
-    """Returns the model, checked; its results have the types that ONNX infers."""
+    """Returns the checked model; its results have the types that ONNX infers."""
     constants = {f"c{n}": array for n, array in enumerate(case.constants)}
     names = [*case.feed, *("" if a is None else n for n, a in constants.items())]
     results = [f"y{n}" for n in range(case.outputs)]
@@ -85,7 +85,7 @@ def i64(*values: int) -> Array:
 
 
 def distinct(rows: int, columns: int) -> Array:
-    """Returns indices of rows, a permutation in each column."""
+    """Returns indices of rows: a permutation in each column."""
     return np.stack([_RNG.permutation(rows) for _ in range(columns)], 1)
 
 
@@ -342,7 +342,7 @@ def _contracting() -> Iterator[NodeCase]:
 
 
 def cases() -> Sequence[NodeCase]:
-    """Returns all cases, in the order of the table.  Their arrays are the same at every call."""
+    """Returns all cases in the order of the table; their arrays are the same at every call."""
     global _RNG
     _RNG = np.random.default_rng(7)
     families = (_ordering, _selection, _movement, _resampling, _pooling, _normalising, _pointwise,

@@ -1,8 +1,8 @@
-"""Compares tcc with tcc of another commit: both artifacts of a model in the same rounds.
+"""Compares tcc with tcc of another commit: both artifacts of a model run in the same rounds.
 
-A model is slower by `SLOWER` if the lower bound of its ratio new / base is above it, where the
-bound holds with 95 % confidence.  The bound is that of the median by order statistics (sign test),
-which assumes nothing about the distribution of disturbed rounds.
+A model counts as slower if the lower bound of its ratio new / base is above `SLOWER`. The bound
+holds with 95 % confidence. It is the bound of the median by order statistics (sign test), which
+assumes nothing about the distribution of disturbed rounds.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Base:
         return self.folder / "build" / "devtree"
 
     def compile(self, model: Path, artifact: Path, precision: str, name: str) -> None:
-        """Compiles with tcc of the commit; raises CalledProcessError where it fails."""
+        """Compiles with tcc of the commit; raises CalledProcessError if it fails."""
         command = (PYTHON, "-P", "-m", "tcc", "compile", model, "-o", artifact, "--name", name)
         variables = environment() | {"PYTHONPATH": str(self.tree)}
         options = () if precision == "f32" else ("--precision", precision)
@@ -55,8 +55,10 @@ class Base:
 
 
 def checked_out(name: str, folder: Path) -> Base:
-    """Returns the sources of commit `name` in a subfolder of `folder`; ends the process with a
-    message where there is no such commit."""
+    """Returns the sources of commit `name` in a subfolder of `folder`.
+
+    Ends the process with a message if there is no such commit.
+    """
     revision = subprocess.run(
         ("git", "rev-parse", "--short=8", "--verify", f"{name}^{{commit}}"),
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -78,7 +80,10 @@ def checked_out(name: str, folder: Path) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Seconds of each round with the base's artifact and the new one; equal artifacts have none."""
+    """The seconds of each round with the base's artifact and with the new one.
+
+    Both are empty if the artifacts are equal.
+    """
 
     model: str
     base: Sequence[float] = ()
@@ -90,7 +95,7 @@ class Pair:
 
     @property
     def bound(self) -> float:
-        """Returns the lower bound of the ratio new / base; 1 for equal artifacts."""
+        """Returns the lower bound of the ratio new / base, or 1 for equal artifacts."""
         return lower_bound(self.ratios) if self.base else 1.0
 
     @property
@@ -99,11 +104,11 @@ class Pair:
 
 
 def lower_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float:
-    """Returns the largest of `values` that lies below their distribution's median with this
-    confidence.
+    """Returns the largest of `values` that lies below their distribution's median with
+    `confidence`.
 
-    Value number k, in order, does so with probability 1 - P(at most k - 1 of n fair coins are
-    heads).  Returns minus infinity where there are too few values for a bound.
+    The k-th smallest value does so with probability 1 - P(at most k - 1 of n fair coins are heads).
+    Returns minus infinity if there are too few values for a bound.
     """
     ordered, count = sorted(values), len(values)
     bound, below = -math.inf, 0.0

@@ -1,4 +1,4 @@
-"""Measures the machine's limits beside the runtimes: a C program measures them once a round."""
+"""Measures the machine's limits beside the runtimes; a C program does it once per round."""
 
 import json
 import statistics
@@ -19,10 +19,10 @@ _FLAGS = ("-O3", "-march=native", "-std=gnu11", "-pthread")
 
 
 class Peaks:
-    """A running peaks program; use it in a `with`.
+    """A running program that measures peaks; it is used in a `with`.
 
-    `measure` adds one measurement; `typical` is the median of all, as {"flops": [one thread, all],
-    "read": [...]} in operations and bytes a second.
+    `measure` adds one measurement. `typical` is the median of all: {"flops": [one thread, all
+    threads], "read": [...]}, in operations and bytes per second.
     """
 
     def __init__(self, folder: Path, threads: int) -> None:
@@ -52,8 +52,8 @@ class Peaks:
         self._measurements.append(self._ask("limits"))
 
     def now(self) -> dict[str, float]:
-        """Returns the rates of all threads at this moment, in 30 ms: {"flops": ..., "read":
-        ...}."""
+        """Returns the rates of all threads at this moment: {"flops": ..., "read": ...}; takes 30
+        ms."""
         return self._ask("now")
 
     def typical(self) -> dict[str, list[float]]:
@@ -74,11 +74,11 @@ class Peaks:
 
 
 class Calm:
-    """Detects disturbed moments of a shared machine by its own limits: multiply-adds or reads of
-    all threads below a share of the best rate so far.  It uses no runtime's times, and so is fair
-    to all.
+    """Detects that other work disturbs a shared machine.
 
-    `patience` is in seconds, for each call of `begin`.
+    The machine is disturbed if multiply-adds or reads of all threads are below a share of the best
+    rate so far. No runtime's times are used, so it is fair to all of them. `patience` is in
+    seconds, for each call of `begin`.
     """
 
     SHARES = MappingProxyType({"flops": 0.9, "read": 0.8})
@@ -90,7 +90,7 @@ class Calm:
         self._peaks: Peaks | None = None
 
     def begin(self, peaks: Peaks, looks: int = 10) -> None:
-        """Counts the patience from now on and measures the machine's rates `looks` times."""
+        """Starts counting the patience, and measures the machine's rates `looks` times."""
         self._peaks = peaks
         self._ends = time.monotonic() + self._patience
         for _ in range(looks):
@@ -109,10 +109,10 @@ class Calm:
 def undisturbed(
     measured_call: Callable[[], T], calm: Calm, rest_seconds: float = 0.0
 ) -> tuple[T, bool]:
-    """Returns the result of `measured_call`, and whether the machine was calm before and after it.
+    """Returns (result of `measured_call`, True if the machine was calm before and after it).
 
-    Calls again while the machine is disturbed and patience is left.  Rests for `rest_seconds`
-    before each look at the machine.
+    The call is repeated while the machine is disturbed and patience is left. Before each look at
+    the machine, it rests for `rest_seconds`.
     """
     while True:
         time.sleep(rest_seconds)
@@ -126,9 +126,9 @@ def undisturbed(
 
 
 class CalmTurns:
-    """Takes the turns of `interleaved`: a turn on a disturbed machine is taken again.
+    """Takes the turns of `interleaved`; a turn on a disturbed machine is repeated.
 
-    `disturbed` counts the turns for which no patience was left, by the kind of the peer.
+    `disturbed` counts, by the kind of the peer, the turns for which no patience was left.
     """
 
     def __init__(self, calm: Calm) -> None:

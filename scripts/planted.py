@@ -1,7 +1,7 @@
-"""Plants faults in the compiler on purpose, and reduces models that meet them.
+"""Plants faults in the compiler on purpose, and reduces models that run into them.
 
-Each fault replaces the expression of one row of the op table by another row's: compiled code is
-wrong, references are not.  The models are seeded graphs of some thirty operators of many kinds.
+A fault replaces the expression of one row of the op table by another row's. Compiled code is then
+wrong, but references are not. The models are seeded graphs of about thirty operators of many kinds.
 """
 
 import os
@@ -23,8 +23,7 @@ from tcc.errors import TccError, UserError
 from tcc.ops import OPS
 from tcc.options import read_options
 
-# A fault: the row whose expression becomes wrong, the row that gives the expression, the ONNX
-# operator.
+# Faults: (row whose expression becomes wrong, row whose expression replaces it, ONNX operator).
 FAULTS = (
     ("sigmoid", "tanh", "Sigmoid"), ("tanh", "erf", "Tanh"), ("relu", "abs", "Relu"),
     ("exp", "cosh", "Exp"), ("sin", "cos", "Sin"), ("cos", "sin", "Cos"),
@@ -41,7 +40,7 @@ _SEEDS = 5
 
 @contextmanager
 def planted(row: str, other: str) -> Iterator[None]:
-    """Makes compiled code compute `other` where a model says `row`, inside the `with`."""
+    """While the context is open, compiled code computes the op `other` where a model says `row`."""
     right = OPS[row].expr
     object.__setattr__(OPS[row], "expr", OPS[other].expr)
     try:
@@ -68,7 +67,7 @@ def example(seed: int, operator: str, nodes: int = 30) -> onnx.ModelProto:
             reads.append("axes")
         attrs = {"perm": [1, 0]} if kind == "Transpose" else {}
         node_protos.append(helper.make_node(kind, reads, [out], name=f"node.{number}", **attrs))
-        if kind == "ReduceSum":  # back to the common size
+        if kind == "ReduceSum":  # restores the common size
             node_protos.append(helper.make_node("Add", [out, first], [f"{out}.wide"]))
             out += ".wide"
         values.append(out)
@@ -95,8 +94,8 @@ def _kind(rng: np.random.Generator, without: str) -> str:
 
 
 def mismatch(folder: Path, row: str, other: str) -> bool:
-    """Returns True where the model in `folder`, compiled with the fault, gives other results than
-    the evaluator."""
+    """Returns True if the model in `folder`, compiled with the fault, disagrees with the
+    evaluator."""
     model = folder / MODEL
     names = [value.name for value in onnx.load(model).graph.input]
     inputs = {name: np.load(folder / f"input{n}.npy") for n, name in enumerate(names)}
@@ -108,14 +107,15 @@ def mismatch(folder: Path, row: str, other: str) -> bool:
 
 
 def in_a_process(folder: Path, row: str, other: str) -> bool:
-    """Runs `mismatch` in a process of its own, which is ended after a minute."""
+    """Returns the result of `mismatch`, run in a process of its own that is ended after a
+    minute."""
     child = os.fork()
     if child == 0:
         verdict = 2
         try:
             verdict = int(mismatch(folder, row, other))
         except (TccError, runtime.RuntimeFailure):
-            pass  # refused: not the planted failure
+            pass  # the model was refused, which is not the planted failure
         finally:
             os._exit(verdict)
     deadline = time.monotonic() + _SECONDS
@@ -130,10 +130,10 @@ def in_a_process(folder: Path, row: str, other: str) -> bool:
 
 
 def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
-    """Returns the reduced model of fault `number`, and the number of trials.
+    """Returns (reduced model of fault `number`, number of trials).
 
-    In some graphs the fault does not show: both functions agree on the values, or a rewrite removes
-    the operator.  Then the graph of another seed is taken.
+    In some graphs the fault does not show, because both functions agree on the values or a rewrite
+    removes the operator. Then the graph of another seed is used.
     """
     row, other, operator = FAULTS[number]
     path = folder / f"planted{number}.onnx"
@@ -155,8 +155,11 @@ def reduce_planted(number: int, folder: Path) -> tuple[ReductionCandidate, int]:
 
 
 def planted_report(count: int, folder: Path) -> int:
-    """Reduces the first `count` faults and prints a line each.  Returns 1 where more than a tenth
-    have over five nodes left.  A stopped run goes on where it was."""
+    """Reduces models for the first `count` faults and prints a line for each.
+
+    Returns 1 if more than a tenth of them still have over five nodes, else 0. A stopped run
+    continues where it was.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     small = 0
     for number, (row, other, operator) in enumerate(FAULTS[:count]):

@@ -1,7 +1,7 @@
-"""Compares predicted and measured times of kernels with open sizes, for `scripts/predictions`.
+"""Compares predicted and measured times of kernels with symbolic sizes, for `scripts/predictions`.
 
-One artifact of each case serves all its sets of sizes.  The predictions are those of `tcc inspect
---measure`; the same functions give them here, so that Python starts once.
+One artifact of each case serves all its sets of sizes. The predictions are those of `tcc inspect
+--measure`; the same functions give them here, so that Python starts only once.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ _IMAGES = ((96, 416), (160, 320), (224, 224), (352, 480))
 _LENGTHS = (28, 65, 199)
 _RUNS = 20
 _ROUNDS = 6
-_SECONDS = 0.04  # of runs in a round
+_SECONDS = 0.04  # seconds of runs in a round
 
 
 @dataclass(frozen=True, slots=True)
 class PredictionCase:
-    """A model with open sizes, and the shapes of its inputs by the text of each set of sizes."""
+    """A model with symbolic sizes; `shapes` has the shapes of its inputs for each named set of
+    sizes."""
 
     name: str
     source: Path
@@ -46,7 +47,7 @@ class PredictionCase:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Seconds of one launch of a kernel, predicted (None: no prediction) and measured."""
+    """Seconds of a launch of a kernel: measured, and predicted (None if there is no prediction)."""
 
     case: str
     sizes: str
@@ -78,8 +79,10 @@ HEAD = (
 
 
 def operator_cases(folder: Path) -> Iterator[PredictionCase]:
-    """Yields the operators of `open_cases`; operators of equal chains share a model, which is
-    written to `folder`."""
+    """Yields the operators of `open_cases`.
+
+    Operators whose chains have equal length share a model, which is written to `folder`.
+    """
     for operator in operators():
         chains: dict[int, list[int]] = {}
         for size in _LENGTHS:
@@ -93,15 +96,18 @@ def operator_cases(folder: Path) -> Iterator[PredictionCase]:
 
 
 def model_case(name: str, path: Path) -> PredictionCase:
-    """Returns the case of a model of one image whose height and width are open."""
+    """Returns the case of a model of one image whose height and width are symbolic."""
     return PredictionCase(name, path, {f"{h}x{w}": {"image": (1, 3, h, w)} for h, w in _IMAGES})
 
 
 def predictions(
     case: PredictionCase, options: Options, threads: Sequence[int], folder: Path
 ) -> Iterator[Prediction]:
-    """Yields a row for each kernel at each set of sizes.  Times are kept in `folder` with a hash of
-    the artifact, and measured again where the hash differs."""
+    """Yields a row for each kernel at each set of sizes.
+
+    Times are kept in `folder` with a hash of the artifact, and are measured again if the hash
+    differs.
+    """
     artifact = folder / f"{case.source.stem}.so"
     compile_model(case.source, options, artifact)
     facts = kernel_facts(read_manifest(artifact), artifact)
@@ -115,7 +121,7 @@ _Measured = dict[tuple[str, int], Sequence[StepTime]]
 def _measured(
     case: PredictionCase, artifact: Path, facts: KernelFacts, threads: Sequence[int]
 ) -> _Measured:
-    """Returns the steps' times at each set of sizes on each number of threads."""
+    """Returns the times of the steps, at each set of sizes on each number of threads."""
     times_file, digest = (
         artifact.with_suffix(".json"),
         hashlib.sha256(artifact.read_bytes()).hexdigest(),
@@ -125,7 +131,7 @@ def _measured(
     keys = {f"{sizes} {count}": (sizes, count) for sizes in case.shapes for count in threads}
     missing = {key: pair for key, pair in keys.items() if key not in times}
     best: dict[str, Sequence[StepTime]] = {}
-    for _ in range(_ROUNDS):  # in turns, so that a disturbance hits few rounds of each key
+    for _ in range(_ROUNDS):  # keys take turns, so that a disturbance hits few rounds of each
         for key, (sizes, count) in missing.items():
             steps = _timed(artifact, facts, case.shapes[sizes], count)
             best[key] = [*map(_faster, best.get(key, steps), steps)]
@@ -138,7 +144,7 @@ def _measured(
 def _timed(
     artifact: Path, facts: KernelFacts, shapes: Mapping[str, tuple[int, ...]], threads: int
 ) -> tuple[StepTime, ...]:
-    """Returns each step's median over the runs of a round."""
+    """Returns each step's median time over the runs of a round."""
     rng = np.random.default_rng(0)
     arrays: NamedArrays = {n: rng.standard_normal(s, np.float32) for n, s in shapes.items()}
 
@@ -162,7 +168,7 @@ def _rows(
 ) -> Iterator[Prediction]:
     for row in kernel_rows(facts, steps):
         if row.flops is None and row.predicted is None and not row.source:
-            continue  # a function of the runtime
+            continue  # this step is a function of the runtime, not a kernel
         if row.launches and row.measured:
             predicted = None if row.predicted is None else row.predicted / row.launches
             measured = row.measured / row.launches
@@ -170,8 +176,10 @@ def _rows(
 
 
 def summary(rows: Sequence[Prediction]) -> Iterator[str]:
-    """Yields the share of kernels of at least 20 us whose prediction holds, for each number of
-    threads, case and set of sizes, and together."""
+    """Yields the share of kernels of at least 20 us whose prediction holds.
+
+    There is a line for each number of threads, case and set of sizes, and one for all together.
+    """
     counted_rows = [row for row in rows if row.measured >= MIN_SECONDS]
     for count in sorted({row.threads for row in counted_rows}):
         thread_rows = [row for row in counted_rows if row.threads == count]

@@ -40,8 +40,8 @@ from tcc.schedule.cpu.schedule import Nest, Schedule
 from tcc.schedule.nest import trips
 from tcc.variants import optimise, variant_backends
 
-# Factors on the sizes of tiles, of streaming blocks, and of rows of register blocks; the last only
-# shrink, because registers are few.
+# Factors on the sizes of tiles, of blocks of streaming loops, and of rows of register blocks. Rows
+# only shrink, because registers are few.
 UNITS, STREAM, ROWS = (1, 4, 2, 0.5, 0.25), (1, 2, 0.5), (1, 0.5)
 
 
@@ -54,7 +54,7 @@ class KernelBuffer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleCandidate:
-    """One schedule of a kernel, and its tile program."""
+    """A schedule of a kernel, and its tile program."""
 
     group: TileGroup
     schedule: Schedule
@@ -75,8 +75,10 @@ class ScheduleCandidate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelKernel:
-    """One kernel of a model, launched `launches` times in a run; a loop with a data-dependent
-    number of trips counts once."""
+    """A kernel of a model, with the number of its launches in a run.
+
+    A loop with a data-dependent number of iterations counts once.
+    """
 
     name: str
     launches: int
@@ -86,7 +88,7 @@ class ModelKernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Planned:
-    """A model as it would be compiled, up to code."""
+    """A model as it would be compiled, without the generated code."""
 
     backend: CpuBackend
     lowered: Lowered
@@ -99,9 +101,9 @@ class Planned:
 
 
 def planned(model: Path, options: Options) -> Planned:
-    """Returns the kernels of the model at `model`, with the schedules that a compile takes.
+    """Returns the kernels of the model at `model`, with the schedules that a compile would choose.
 
-    Raises UserError as a compile does, and for a target that is no CPU.
+    Raises UserError as a compile does, and if the target is no CPU.
     """
     trace = Trace()
     graph = load_model(model, dict(options.inputs))
@@ -124,8 +126,7 @@ def planned(model: Path, options: Options) -> Planned:
 
 
 def _recorded_keys(backend: CpuBackend) -> Mapping[Bound, KernelKey]:
-    """Records the key of every kernel that the planner plans from now on; returns the keys by
-    bound."""
+    """Returns a map from bound to key, which fills as the planner plans kernels from now on."""
     keys: dict[Bound, KernelKey] = {}
     planner, plan = backend.planner, backend.planner.plan
 
@@ -160,9 +161,11 @@ def launches(lowered: Lowered) -> Counter[int]:
 
 
 def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
-    """Returns all schedules of a kernel: each combination of the compiler's knobs, and around each
-    the variants of tiles, blocks, orders of tiles and prefetches.  Equal kernels have equal
-    orders."""
+    """Returns all schedules of a kernel: variants around each combination of the compiler's knobs.
+
+    Variants differ in tiles, blocks, orders of tiles and prefetches. Equal kernels have their
+    schedules in the same order.
+    """
     plain, _ = structure.with_knobs(Knobs())
     knobs = knobs_of(plain)
     settings = ((getattr(Knobs(), k.name), *k.settings) for k in knobs)
@@ -176,9 +179,11 @@ def space(structure: Structure) -> list[tuple[TileGroup, Schedule]]:
 
 
 def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
-    """Yields `schedule` itself, then variants with other tiles, streaming blocks, rows of register
-    blocks and orders of tiles, and without prefetches.  The vector loops stay: constants are packed
-    for them."""
+    """Yields `schedule` itself, then its variants.
+
+    They have other tiles, blocks of streaming loops, rows of register blocks and orders of tiles,
+    or no prefetches. The vector loops stay, because constants are packed for them.
+    """
     counts = {v.name: trips(v) for v in group.common}
     vectors = {nest.vector for nest in schedule.nests}
     free = [n for n in schedule.parallel if n not in vectors and counts[n] > 1]
@@ -195,7 +200,7 @@ def around(group: TileGroup, schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
-    """Returns the nests themselves, then variants with fewer rows in register blocks, and without
+    """Returns the nests themselves, then variants with fewer rows in register blocks, or no
     prefetches."""
     variants = []
     for scale, prefetch in product(ROWS, (True, False)):
@@ -212,7 +217,7 @@ def _nests(group: TileGroup, schedule: Schedule) -> list[tuple[Nest, ...]]:
 
 
 def _scaled(size: int, limit: int, scales: Sequence[float]) -> list[int]:
-    """Returns `size` first, then its multiples by `scales`, between 1 and `limit`."""
+    """Returns `size`, then its multiples by `scales`, clamped to [1, limit]."""
     return list(dict.fromkeys(min(max(int(size * scale), 1), limit) for scale in scales))
 
 
@@ -228,8 +233,10 @@ def _orders(
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The chosen schedule, first, and others drawn from `size` schedules; `refused` counts drawn
-    schedules that could not be lowered."""
+    """The chosen schedule first, and others drawn from `size` schedules.
+
+    `refused` counts drawn schedules that could not be lowered.
+    """
 
     candidates: tuple[ScheduleCandidate, ...]
     size: int
@@ -237,7 +244,10 @@ class Sample:
 
 
 def sample(model: Planned, kernel: ModelKernel, count: int, seed: int) -> Sample:
-    """Returns the chosen schedule of a kernel and `count` others, no two with one tile program."""
+    """Returns the chosen schedule of a kernel and up to `count` others.
+
+    No two of them have the same tile program.
+    """
     schedules = space(Structure(kernel.key, model.backend.planner.core))
     drawn = Random(f"{seed} {kernel.name}").sample(schedules, min(count, len(schedules)))
     compiled_choice = kernel.bound.group, kernel.bound.schedule

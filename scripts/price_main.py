@@ -34,7 +34,7 @@ def say(text: str) -> None:
 
 
 class ModelPrices:
-    """Prices of a model's kernels, by the number of threads as text."""
+    """The prices of a model's kernels, by the number of threads as text."""
 
     def __init__(self, model: Planned, threads: Sequence[int]) -> None:
         machine, pairs = model.backend.machine, model.backend.target.profile.multiplies_pairs
@@ -58,7 +58,8 @@ class Clock:
         self._peaks: Peaks | None = None
 
     def times(self, code: KernelCode, processor: str) -> dict[str, Rounds]:
-        """Returns the rounds by the number of threads as text: kept ones, or measured now."""
+        """Returns the rounds by the number of threads as text; they are stored ones, or measured
+        now."""
         key_text = repr((code.digest, processor, self._threads, self._effort))
         times_file = TIMES_FOLDER / f"{hashlib.sha256(key_text.encode()).hexdigest()[:32]}.json"
         if times_file.is_file() and not self._again:
@@ -69,7 +70,7 @@ class Clock:
         return measured
 
     def _begin(self) -> Path:
-        """Counts the patience from now on; returns a folder for files of one kernel."""
+        """Starts counting the patience; returns a folder for the files of a kernel."""
         if self._folder is None or self._peaks is None:
             self._folder = self._stack.enter_context(temporary_folder("tcc-price-"))
             peaks = Peaks(self._folder, max(self._threads))
@@ -81,7 +82,7 @@ class Clock:
 
 
 def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the results of a model; raises TccError where it cannot be compiled."""
+    """Returns the results of a model; raises TccError if it cannot be compiled."""
     option_texts = {"precision": arguments.precision, "machine": arguments.machine}
     options = read_options({name: value for name, value in option_texts.items() if value})
     threads = sorted({1, arguments.threads})
@@ -130,7 +131,7 @@ def check(path: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 def kernels_to_time(
     model: Planned, prices: ModelPrices, arguments: argparse.Namespace
 ) -> tuple[list[ModelKernel], dict[str, str]]:
-    """Returns the kernels to time, and the reasons why others are left out."""
+    """Returns (kernels to time, reasons why others are left out)."""
     parts = [part for part in arguments.only.split(",") if part]
     prices_by_kernel = {
         k: k.launches * prices.of(k.bound.group, k.bound.schedule)[str(arguments.threads)].seconds
@@ -152,12 +153,14 @@ def kernels_to_time(
 
 
 def model_files(names: Sequence[str]) -> Iterator[Path]:
-    """Yields files as given, and files of models of the manifest, built where they are not; without
-    names those of the whole manifest."""
+    """Yields the given files, or files of the manifest's models, which are built if needed.
+
+    Without names, it yields the files of the complete manifest.
+    """
     if names and all(name.endswith(_FILES) for name in names):
         yield from map(Path, names)
         return
-    from models.build import DEFAULT_OUT, build  # torch is needed for these alone
+    from models.build import DEFAULT_OUT, build  # only these need torch
     from models.manifest import manifest
 
     for name in names or manifest():

@@ -1,7 +1,7 @@
-"""Statistics of prices and measured times of schedules, for kernels and models, and a table.
+"""Computes statistics of prices and measured times of schedules, and writes a table.
 
-Results are JSON as `scripts/price_check --json` prints it.  A kernel's first schedule is the chosen
-one; `prices` and `seconds` are lists over its schedules, by the number of threads as text.
+Results are JSON as `scripts/price_check --json` prints it. A kernel's first schedule is the chosen
+one. `prices` and `seconds` are lists over its schedules, by the number of threads as text.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 from bench_table import aligned
 from numpy.typing import NDArray
 
-# HOLDS bounds the time over price of a kernel whose price holds. GOAL_HOLD is the goal for the
-# share of such kernels, GOAL_RANK the goal for the rank correlation.
+# A price holds if (time / price) lies in HOLDS. GOAL_HOLD is the goal for the share of such
+# kernels, and GOAL_RANK the goal for the rank correlation.
 HOLDS = (0.8, 1.25)
 GOAL_HOLD, GOAL_RANK = 0.9, 0.6
 MIN_PAIRS = 3  # a rank correlation needs at least this many schedules
@@ -32,15 +32,17 @@ HEAD = ("kernel", "runs", "us", "share", "/price", "rank", "regret", "first", "o
 
 
 def ranks(values: Sequence[float]) -> NDArray[np.float64]:
-    """Returns ranks from 1 on; equal values share the mean of their ranks."""
+    """Returns ranks, counted from 1; equal values share the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[inverse], np.float64)
 
 
 def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Returns the rank correlation; None for fewer than `MIN_PAIRS` pairs, and where all values of
-    `a` or `b` are equal."""
+    """Returns the rank correlation.
+
+    Returns None for fewer than `MIN_PAIRS` pairs, and if all values of `a` or `b` are equal.
+    """
     x, y = ranks(a), ranks(b)
     if len(x) < MIN_PAIRS or not x.std() or not y.std():
         return None
@@ -48,11 +50,11 @@ def spearman(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def kernel_figures(kernel: Mapping[str, Any], threads: str) -> dict[str, Any]:
-    """Returns the figures of one kernel.
+    """Returns the figures of a kernel.
 
-    `ratio` is time over price of the chosen schedule, `regret` its time over the best,
-    `first_regret` that of the schedule with the least price, `rank` the rank correlation (None: not
-    known).
+    `ratio` is time over price of the chosen schedule. `regret` is its time over the best time, and
+    `first_regret` the time of the schedule with the least price over the best time. `rank` is the
+    rank correlation (None if unknown).
     """
     prices, seconds = kernel["prices"][threads], kernel["seconds"][threads]
     best = min(seconds)
@@ -66,8 +68,11 @@ def kernel_figures(kernel: Mapping[str, Any], threads: str) -> dict[str, Any]:
 
 
 def model_figures(kernels: Sequence[Mapping[str, Any]], threads: str) -> dict[str, Any]:
-    """Returns the figures of a model over its kernels, each counted once: medians, the share whose
-    price holds, the `seconds` of all launches, and `best_seconds`, with the best schedules."""
+    """Returns the figures of a model over its kernels, each counted once.
+
+    They are medians, the share of kernels whose price holds, the `seconds` of all launches, and
+    `best_seconds`: the same with the best schedules.
+    """
     figures = [k["figures"][threads] for k in kernels]
     rank_values = [f["rank"] for f in figures if f["rank"] is not None]
     ratios = [f["ratio"] for f in figures]
@@ -104,7 +109,7 @@ def together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def met(figures: Mapping[str, Any]) -> bool:
-    """Returns True where prices reach both goals on every number of threads."""
+    """Returns True if prices reach both goals on every number of threads."""
     return bool(figures) and all(
         f["hold"] >= GOAL_HOLD and f["rank"] is not None and f["rank"] >= GOAL_RANK
         for f in figures.values()
@@ -115,7 +120,7 @@ def met(figures: Mapping[str, Any]) -> bool:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Returns the whole report of a model as text."""
+    """Returns the complete report of a model as text."""
     lines = [
         results["processor"],
         f"prices: the row {results['machine']}; {results['date']}",
@@ -132,7 +137,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def summary(results: Sequence[Mapping[str, Any]]) -> str:
-    """Returns the summary of all models together; an empty text for a single model."""
+    """Returns the summary of all models together, or "" for a single model."""
     if len(results) < 2:
         return ""
     lines = (f"all, threads: {n}: {_summary(f)}" for n, f in together(results).items())

@@ -1,4 +1,4 @@
-"""Times schedules of one kernel alone, in interleaved rounds, on one thread and on all."""
+"""Times the schedules of a kernel alone, in interleaved rounds, on one thread and on all."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tcc.backends.cpu.compile import compile_kernels
 from tcc.target import Target
 
 SOURCE = ROOT / "scripts" / "price_check.c"
-# Copies of constants take at most this many bytes in all, or four times the last cache: the cache
-# keeps a part of what is read in turns. (Measured on Zen 4: with copies of 64 MiB and a cache of 32
-# MiB, constants came at 50 GB/s; memory gives 34.)
+# All copies of constants together take at most this many bytes, or four times the last cache if
+# that is more: a cache keeps a part of what is read in turns. (Measured on Zen 4: with copies of 64
+# MiB and a cache of 32 MiB, constants came at 50 GB/s; memory gives 34.)
 MIN_ROTATED, MAX_SETS = 64 << 20, 1 << 14
 MIN_LAUNCHES, MAX_LAUNCHES = 3, 1000  # launches of a schedule in a round
-_PAGE, _STAGGER = 4096, 64 * 67  # bytes; buffers begin at different places of a page
+_PAGE, _STAGGER = 4096, 64 * 67  # bytes; buffers begin at different places in a page
 
-# Bytes of one element, about 0.001, on which no arithmetic is slow. All other types are zero,
-# because indices must be.
+# The bytes of an element of about 0.001, with which no arithmetic is slow. All other types are
+# zero, because indices must be.
 _FILLS = MappingProxyType(
     {
         "f32": np.float32(1e-3).tobytes(),
@@ -48,7 +48,7 @@ _FILLS = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The effort of a measurement: rounds, and seconds of one schedule in a round."""
+    """The effort of a measurement: its rounds, and the seconds of a schedule in a round."""
 
     rounds: int
     seconds: float
@@ -56,13 +56,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Seconds of a launch of every schedule, round by round, and which rounds were calm."""
+    """The seconds of a launch of every schedule, by round; `calm` says which rounds were calm."""
 
     seconds: list[list[float]]
     calm: list[bool]
 
     def medians(self) -> list[float]:
-        """Returns the median of every schedule over the calm rounds, or over all where none was
+        """Returns the median of every schedule over the calm rounds, or over all if none was
         calm."""
         calm_rounds = [s for s, calm in zip(self.seconds, self.calm, strict=True) if calm]
         return [
@@ -84,8 +84,10 @@ class _Work(ctypes.Structure):
 
 
 class KernelCode:
-    """The native code of one kernel's schedules, and the sizes of their buffers; `weights` are the
-    bytes of all the model's constants."""
+    """The native code of a kernel's schedules, and the sizes of their buffers.
+
+    `weights` is the number of bytes of all the model's constants.
+    """
 
     def __init__(
         self, candidates: Sequence[ScheduleCandidate], target: Target, weights: int
@@ -100,7 +102,7 @@ class KernelCode:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of everything that times depend on, except the machine."""
+        """Returns a hash of everything on which times depend, except the machine."""
         measured_state = repr((self.units, self.buffers, self.rotated)).encode()
         hasher = hashlib.sha256(SOURCE.read_bytes() + measured_state)
         for data in self.objects:
@@ -109,7 +111,7 @@ class KernelCode:
 
 
 class Schedules:
-    """Linked code that can run.  Raises ToolError where linking fails."""
+    """The linked code of a kernel's schedules, ready to run; raises ToolError if linking fails."""
 
     def __init__(self, code: KernelCode, folder: Path) -> None:
         self._library = ctypes.CDLL(str(_linked(code.objects, folder / code.digest)))
@@ -122,7 +124,7 @@ class Schedules:
         self._scratch = bytearray()
 
     def rounds(self, effort: Effort, threads: int, calm: Calm) -> Rounds:
-        """Times every schedule in every round; a disturbed round is taken again."""
+        """Returns the times of every schedule in every round; a disturbed round is repeated."""
         result = Rounds([], [])
         for number in range(effort.rounds):
             seconds, calmly = undisturbed(lambda n=number: self._round(effort, threads, n), calm)
@@ -131,7 +133,7 @@ class Schedules:
         return result
 
     def _round(self, effort: Effort, threads: int, number: int) -> list[float]:
-        """Returns each schedule's median; every other round goes backwards, so that neighbours
+        """Returns each schedule's median; every other round runs backwards, so that neighbours
         change."""
         order = range(len(self._entries))
         medians = {
@@ -158,11 +160,11 @@ class Schedules:
 
 
 class KernelMemory:
-    """Places for the buffers of a kernel, on huge pages where the system grants them.
+    """Memory for the buffers of a kernel, on huge pages where the system grants them.
 
-    `table` has a row of addresses for each copy of the constants.  All copies take about `rotated`
-    bytes: when the turn of one comes again, caches hold as much of it as in a run of the model.
-    Where schedules pack constants differently, each place fits the largest.
+    `table` has a row of addresses for each copy of the constants. All copies take about `rotated`
+    bytes. When a copy is used again, caches hold as much of it as in a run of the model. If
+    schedules pack constants differently, each place fits the largest of them.
     """
 
     def __init__(self, buffers: Sequence[Sequence[KernelBuffer]], rotated: int) -> None:
@@ -199,7 +201,8 @@ class KernelMemory:
 
 
 def _linked(objects: Sequence[bytes], folder: Path) -> Path:
-    """Links kernels and the runtime's threads to a library, in the new `folder`."""
+    """Links kernels and the runtime's threads to a library in the new `folder`; returns its
+    path."""
     folder.mkdir()
     names = [f"object{n}.o" for n in range(len(objects))]
     for name, data in zip(names, objects, strict=True):

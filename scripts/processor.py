@@ -1,4 +1,4 @@
-"""Describes the processor of a measurement, for the heads of tables."""
+"""Describes the CPU of a measurement, for the headings of tables."""
 
 import os
 
@@ -6,14 +6,15 @@ from tcc.target import ARCHITECTURES, Target
 
 
 def processor_line(target: Target) -> str:
-    """Returns the processor's name, the cores that this process may use, and the missing
-    instructions."""
+    """Returns the CPU's name, the cores that this process may use, and the missing instructions."""
     return f"{target.text}, {len(os.sched_getaffinity(0))} cores; lacks: {lacks(target)}"
 
 
 def lacks(target: Target) -> str:
-    """Returns the instructions that code for its architecture may use but that the processor lacks,
-    by LLVM's names."""
+    """Returns, by LLVM's names, the instruction sets that this CPU lacks.
+
+    They are sets that code for its architecture may use.
+    """
     isa = ARCHITECTURES[target.profile.arch].isa
     missing = (row.name for row in isa if row.name not in target.profile.features)
     return " ".join(missing) or "nothing"

@@ -1,9 +1,9 @@
 """Shrinks a failing ONNX model, given a check of one model, for `scripts/reduce`.
 
-Every value of the model is recorded once, by a reference.  Then any set of its nodes is a model:
-values that it reads from other nodes become inputs with the recorded arrays, or constants where
-they hold sizes.  Delta debugging finds a small set that still fails; then optional inputs,
-attributes and outputs are left out and sizes cut while it still fails.
+A reference first computes and records every value of the model. Then any set of its nodes is a
+model: values that it reads from other nodes become inputs with the recorded arrays, or constants if
+they hold sizes. Delta debugging finds a small set that still fails. After that, optional inputs,
+attributes and outputs are removed and sizes are cut, as long as the model still fails.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class ReductionCandidate:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of everything that a check may depend on."""
+        """Returns a hash of everything on which a check may depend."""
         hasher = hashlib.sha256(self.proto.SerializeToString(deterministic=True))
         for name in sorted(self.arrays):
             hasher.update(name.encode() + _storable(self.arrays[name]).tobytes())
@@ -53,9 +53,11 @@ class ReductionCandidate:
 
 
 class Trials:
-    """Calls `fails(folder)` for candidates, each written to a folder, and remembers the answers in
-    the file `memory`, so that a stopped reduction goes on where it was.  Answers to another
-    `question` do not count."""
+    """Calls `fails(folder)` for candidates, each written to a folder, and remembers the answers.
+
+    They are kept in the file `memory`, so that a stopped reduction continues where it was. Answers
+    to another `question` do not count.
+    """
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class Trials:
         self.count = 0
 
     def fail(self, candidate: ReductionCandidate) -> bool:
-        """Returns True where the candidate still fails."""
+        """Returns True if the candidate still fails."""
         digest = hashlib.sha256(f"{self._question} {candidate.digest}".encode()).hexdigest()
         if digest not in self._verdicts:
             self.count += 1
@@ -90,7 +92,7 @@ class Trials:
 def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> ReductionCandidate:
     """Returns the smallest model found that fails as `model` does with `inputs`.
 
-    Raises UserError where the model itself does not fail, once its nodes are written anew.
+    Raises UserError if the model itself does not fail once its nodes have been written again.
     """
     source = PieceModel(model, {name: array.shape for name, array in inputs.items()})
     values = {**recorded(model, source, inputs), **inputs}
@@ -112,7 +114,7 @@ def reduce_model(model: Path, inputs: Mapping[str, Array], trials: Trials) -> Re
 
 
 class Pieces:
-    """Makes models of sets of a model's nodes."""
+    """Makes models from sets of a model's nodes."""
 
     def __init__(
         self, source: PieceModel, values: Mapping[str, Array], inputs: frozenset[str]
@@ -127,8 +129,10 @@ class Pieces:
     def candidate(
         self, numbers: Sequence[int], outputs: Sequence[str] | None = None
     ) -> ReductionCandidate | None:
-        """Returns the model of these nodes; without `outputs`, its outputs are the values that none
-        of its nodes reads.  None where the model would need a value that was not recorded."""
+        """Returns the model of these nodes, or None if it would need a value that was not recorded.
+
+        Without `outputs`, its outputs are the values that none of its nodes reads.
+        """
         layers = [self._source.layers[number] for number in numbers]
         read_names = {name for layer in layers for name in layer.reads}
         written_names = {name for layer in layers for name in layer.writes}
@@ -145,9 +149,10 @@ class Pieces:
 
 
 def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Mapping[str, Array]:
-    """Returns every value that has an array, from ONNX Runtime, else from the reference evaluator.
+    """Returns every value that has an array, from ONNX Runtime or else the reference evaluator.
 
-    Where neither runs the model, returns ones, for the values whose sizes are known without a run.
+    If neither of them runs the model, it returns ones for the values whose sizes are known without
+    a run.
     """
     outputs = [name for layer in source.layers for name in layer.writes if source.seen(name)]
     with TemporaryDirectory(prefix="tcc-reduce-") as folder:
@@ -157,7 +162,7 @@ def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Ma
             with Peer("ort-plain", path, inputs, 1) as peer:
                 return peer.outputs()
         except TccError:
-            pass  # the evaluator may still run it
+            pass  # the evaluator may still be able to run it
         try:
             return evaluate_model(path, inputs)
         except TccError:
@@ -166,8 +171,11 @@ def recorded(model: Path, source: PieceModel, inputs: Mapping[str, Array]) -> Ma
 
 
 def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
-    """Returns a part of `items` that fails and of which no half, quarter, ... and no single item
-    can be left out (Zeller's ddmin); `items` itself must fail."""
+    """Returns a part of `items` that fails and from which nothing more can be left out.
+
+    This holds for each half, quarter, ... and each single item (Zeller's ddmin). `items` itself
+    must fail.
+    """
     remaining, count = list(items), 2
     while len(remaining) > 1:
         size = -(-len(remaining) // count)
@@ -189,12 +197,14 @@ def minimal(items: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> lis
     return remaining
 
 
-# ---- within the nodes ---------------------------------------------------------------------------
+# ---- simplifying the nodes -----------------------------------------------------------------------
 
 
 def simplified(candidate: ReductionCandidate, trials: Trials) -> ReductionCandidate:
-    """Returns the candidate without the parts that the failure does not need: outputs, optional
-    inputs, attributes, sizes."""
+    """Returns the candidate without parts that the failure does not need.
+
+    These are outputs, optional inputs, attributes and sizes.
+    """
     for step in (_fewer_outputs, _fewer_operands, _fewer_attributes, _smaller):
         shrunk = True
         while shrunk:
@@ -215,8 +225,10 @@ def _fewer_outputs(candidate: ReductionCandidate) -> Iterator[ReductionCandidate
 
 
 def _fewer_operands(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
-    """Yields candidates without the last input of a node; the checker refuses those where it is not
-    optional."""
+    """Yields candidates without the last input of a node.
+
+    The checker refuses a candidate if that input is not optional.
+    """
     for number, node in enumerate(candidate.proto.graph.node):
         if len(node.input) > 1:
             proto = _copied(candidate.proto)
@@ -233,8 +245,11 @@ def _fewer_attributes(candidate: ReductionCandidate) -> Iterator[ReductionCandid
 
 
 def _smaller(candidate: ReductionCandidate) -> Iterator[ReductionCandidate]:
-    """Yields candidates with all dimensions of one size cut to another, in inputs, weights and
-    lists of sizes; then with one axis of one array cut."""
+    """Yields smaller candidates.
+
+    First, all dims of one size are cut to another size: in inputs, weights and lists of sizes. Then
+    one axis of one array is cut.
+    """
     arrays = dict(candidate.arrays)
     for tensor in candidate.proto.graph.initializer:
         arrays[tensor.name] = onnx.numpy_helper.to_array(tensor)
@@ -287,7 +302,7 @@ def _without_unread(candidate: ReductionCandidate) -> ReductionCandidate:
 
 
 def _valid(candidate: ReductionCandidate) -> bool:
-    """Returns True where ONNX's checker and its inference of sizes accept the model."""
+    """Returns True if ONNX's checker and its shape inference accept the model."""
     try:
         onnx.checker.check_model(candidate.proto)
         onnx.shape_inference.infer_shapes(candidate.proto, strict_mode=True, data_prop=True)

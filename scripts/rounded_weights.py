@@ -1,7 +1,7 @@
-"""Makes an ONNX model in f32 with the integer weights of an artifact.
+"""Makes an f32 ONNX model that has the integer weights of an artifact.
 
-The rule of rounding is written down here once more, from the text in passes/README.md and without
-tcc's own code: a runtime that computes in f32 with these weights must give the artifact's results,
+The rounding rule is implemented here a second time, from the text in passes/README.md and without
+tcc's own code. A runtime that computes in f32 with these weights must give the artifact's results,
 except for the order of its sums.
 
     scales: bf16, one for 32 neighbours along the sum (16, or all, where 32 do not divide its
@@ -27,7 +27,8 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def rounded(weights: Array, axis: int, bits: int) -> Array:
-    """Returns `weights` (f32), summed along `axis`, as `bits`-bit levels times scales."""
+    """Returns `weights` (f32) rounded to `bits`-bit levels times scales; `axis` is the summed
+    axis."""
     rows = np.moveaxis(weights.astype(np.float64), axis, -1)
     length = rows.shape[-1]
     group = next((size for size in (32, 16) if length % size == 0), length)
@@ -44,7 +45,7 @@ def rounded(weights: Array, axis: int, bits: int) -> Array:
 
 
 def _bf16_outwards(values: Array) -> Array:
-    """Returns the bf16 next to each value that is no nearer to zero."""
+    """Returns for each value the nearest bf16 that is not closer to zero."""
     truncated = (values.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
     next_value = ((values.view(np.uint32) & np.uint32(0xFFFF0000)) + np.uint32(0x10000)).view(
         np.float32
@@ -53,11 +54,11 @@ def _bf16_outwards(values: Array) -> Array:
 
 
 def put_rounded_weights(model: onnx.ModelProto, listed: Sequence[Mapping[str, Any]]) -> None:
-    """Gives the contractions of `model` the weights of an artifact, whose manifest lists them as
-    `listed` (its entry "rounded").
+    """Gives the contractions of `model` the rounded weights that an artifact has.
 
-    Other uses of a weight, such as the rows of a table, keep the exact weight.  Raises ValueError
-    where an entry cannot be attributed to the contractions of the model.
+    `listed` is the entry "rounded" of its manifest. Other uses of a weight, such as the rows of a
+    table, keep the exact weight. Raises ValueError if an entry does not belong to a contraction of
+    the model.
     """
     types = _types(listed)
     constants = _constants(model.graph)
@@ -94,7 +95,7 @@ def _types(listed: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _summed_operands(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
-    """Yields the operands of a contraction, each with the axis that is summed."""
+    """Yields (operand, axis that is summed) for the operands of a contraction."""
     flags = {item.name: item.i for item in node.attribute}
     if node.op_type == "MatMul":
         yield from ((0, -1), (1, -2))
@@ -106,8 +107,10 @@ def _summed_operands(node: onnx.NodeProto) -> Iterator[tuple[int, int]]:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
-    """Returns the constant matrices and their transposes: the name of the source constant, and the
-    elements."""
+    """Returns the constant matrices and their transposes, by name:
+
+    (name of the constant, elements).
+    """
     constants = {
         tensor.name: (tensor.name, numpy_helper.to_array(tensor))
         for tensor in graph.initializer
@@ -122,7 +125,7 @@ def _constants(graph: onnx.GraphProto) -> dict[str, tuple[str, Array]]:
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Drops constants that only exact weights needed, so that the copy is no larger than the
+    """Removes constants that only exact weights needed, so that the copy is no larger than the
     model."""
     read_names = {name for node in graph.node for name in node.input}
     read_names.update(value.name for value in graph.output)

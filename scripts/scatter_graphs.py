@@ -32,11 +32,11 @@ _UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minim
 
 @dataclass(frozen=True, slots=True)
 class ScatterGraph:
-    """One graph: `updates` rows of `width` elements go to `rows` rows of the result.
+    """A graph in which `updates` rows of `width` elements go to `rows` rows of the result.
 
-    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND) or
-    "elements" (ScatterElements along axis 0; along axis 1 for "lines").  `draw` names the
-    distribution of indices, as in `subgraph.writer.ValueDraw`.
+    `form` is "bag" (updates are rows of a table, which a Gather reads), "nd" (ScatterND),
+    "elements" (ScatterElements along axis 0) or "lines" (ScatterElements along axis 1). `draw`
+    names the distribution of indices, as in `subgraph.writer.ValueDraw`.
     """
 
     form: str
@@ -89,7 +89,7 @@ class ScatterGraph:
                                              draw=ValueDraw("below", 50_000)))  # fmt: skip
 
     def expected(self, feed: Arrays) -> np.ndarray:
-        """Returns the result in float64 or int64: updates are combined one after another."""
+        """Returns the result in float64 or int64; updates are combined one after another."""
         graph = self.graph()
         start = graph.constants["c0"]
         y = start.astype(np.int64 if start.dtype.kind == "i" else np.float64)
@@ -140,8 +140,11 @@ SCATTERS: tuple[ScatterGraph, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class ScatterRow:
-    """A timed graph: seconds of both runtimes, the median of the rounds' ratios, and the ratio of
-    the best rounds."""
+    """A timed graph.
+
+    `tcc` and `ort` are the seconds of both runtimes. `ratio` is the median of the rounds' ratios,
+    and `best` the ratio of the best rounds.
+    """
 
     name: str
     tcc: float
@@ -161,7 +164,8 @@ class Differs(Exception):
 
 
 def measure(scatter: ScatterGraph, folder: Path, plan: PairSettings) -> ScatterRow:
-    """Compiles, compares and times one graph.  Raises `Differs` where a result is wrong."""
+    """Compiles, compares and times a graph, and returns its row; raises `Differs` for a wrong
+    result."""
     graph, name = scatter.graph(), scatter.name
     model, artifact = folder / "model.onnx", folder / "model.so"
     onnx.save(model_of(name, graph), model)
@@ -183,7 +187,7 @@ def measure(scatter: ScatterGraph, folder: Path, plan: PairSettings) -> ScatterR
 
 
 def table(rows: Sequence[ScatterRow], plan: PairSettings) -> str:
-    """Returns the rows of one number of threads as text."""
+    """Returns the rows for one number of threads as text."""
     name = "graph: updates to rows x width, indices, dtype"
     head = (name, "tcc ms", "ort ms", "ratio", "best", "")
     below = sum(row.ratio < _MIN_RATIO for row in rows)
@@ -209,7 +213,7 @@ def _head() -> str:
 
 
 def _rows(scatters: Iterable[ScatterGraph], plan: PairSettings) -> tuple[list[ScatterRow], bool]:
-    """Times and prints the graphs; returns their rows, and whether results of a graph differ."""
+    """Times and prints the graphs; returns (their rows, True if results of a graph differ)."""
     rows: list[ScatterRow] = []
     differs = False
     for scatter in scatters:

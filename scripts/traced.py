@@ -2,9 +2,9 @@
 
     strace -f -y -o TRACE scripts/hostile --inside      every case is a process in its folder
 
-A process belongs to the case whose folder it enters, else to its parent's case.  Paths are
-generalised so that those of two compiles are equal: paths below the model's folder, numbers of
-processes, names of temporary files, modules of Python.
+A process belongs to the case whose folder it enters, or else to its parent's case. Paths are
+generalised so that those of two compiles are equal. This concerns paths below the model's folder,
+process ids, names of temporary files, and Python's modules.
 """
 
 import re
@@ -21,7 +21,7 @@ STRACE = (
 )  # fmt: skip
 _LINE = re.compile(r"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>|\()(.*)")
 _MAKES = ("clone", "clone3", "fork", "vfork")
-# Calls that open, run or change a file; other calls only test whether it exists.
+# System calls that open, run or change a file; others only test if a file exists.
 _TOUCHES = re.compile(
     "open|openat|openat2|creat|execve|execveat|unlink|unlinkat|rename|renameat|renameat2|mkdir|"
     "mkdirat|rmdir|link|linkat|symlink|symlinkat|truncate|chmod|fchmodat|chown|fchownat|mknodat"
@@ -33,8 +33,10 @@ _MODULES = tuple(
 
 
 def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
-    """Returns, by case, the generalised paths that its processes opened; cases are the folders in
-    `folder`."""
+    """Returns for each case the generalised paths that its processes opened.
+
+    The cases are the folders in `folder`.
+    """
     owners, lines = (
         _cases_of_processes(trace, folder),
         trace.read_text(errors="replace").splitlines(),
@@ -53,7 +55,7 @@ def paths_by_case(trace: Path, folder: Path, root: Path) -> dict[str, set[str]]:
 
 
 def run_traced(trace: Path, command: Sequence[str]) -> int:
-    """Returns the exit code of a command under strace."""
+    """Runs a command under strace, and returns its exit code."""
     return subprocess.run([*STRACE, "-o", str(trace), *command], check=False).returncode
 
 
@@ -63,8 +65,10 @@ def _parts(line: str) -> tuple[str, str, str]:
 
 
 def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
-    """Returns the case of each process.  A child's first calls may come before the call that made
-    it."""
+    """Maps each process to its case.
+
+    A child's first calls may come before the call that created it.
+    """
     parents: dict[str, str] = {}
     owners: dict[str, str] = {}
     for pid, call, arguments in map(_parts, trace.read_text(errors="replace").splitlines()):
@@ -84,8 +88,11 @@ def _cases_of_processes(trace: Path, folder: Path) -> dict[str, str]:
 
 
 def _paths(arguments: str) -> Iterator[str]:
-    """Yields the paths of one call: a relative path joined to its open folder, a file opened by the
-    number of a descriptor by its own path."""
+    """Yields the paths of a system call.
+
+    A relative path is joined to its open folder. A file that was opened through a descriptor's
+    number is given by its own path.
+    """
     opened = re.search(r" = \d+<([^>]*)>$", arguments)
     for folder, path in _PATH.findall(arguments):
         if opened and path.startswith("/proc/self/fd/"):

@@ -67,12 +67,13 @@ def lower_node(frame: GraphLowering, step: ProgramStep) -> None:
     lower(frame, node)
 
 
-def emit(placed: Placed, plan: LoweringContext) -> Lowered:
+def emit(placed: Placed, context: LoweringContext) -> Lowered:
     """Plans the kernels, and lowers the program that launches them."""
-    placed = replace(placed, surface=plan.packed)
-    program, table, weights = lower_program(placed, plan.planner, lower_node, plan.precision)
+    placed = replace(placed, surface=context.packed)
+    planner = context.planner
+    program, table, weights = lower_program(placed, planner, lower_node, context.precision)
     kernels = tuple(b.kernel for b in table.bounds)
-    return Lowered(placed, program, kernels, table, weights, plan.planner)
+    return Lowered(placed, program, kernels, table, weights, planner)
 
 
 def check_runnable(graph: Graph) -> None:

@@ -39,7 +39,7 @@ from bars.figures import Figure, at_most, say
 from models.build import DEFAULT_OUT, build
 from models.manifest import manifest
 
-SHARE = 0.97  # of the compiler's arena; no order may need less
+SHARE = 0.97  # share of the compiler's arena; no order may need less
 MAX_SETS = 4 << 20  # how many sets of launches are remembered at most
 
 
@@ -84,8 +84,8 @@ def lowered(path: Path) -> OrderCase:
         cases.append(OrderCase(program, [kernel.results for kernel, _ in kernels], pairs))
         return update(program, bounds)
 
-    def planned(program, planner):  # type: ignore[no-untyped-def]
-        planned_program = plan(program, planner)
+    def planned(program, planner, *, shared):  # type: ignore[no-untyped-def]
+        planned_program = plan(program, planner, shared=shared)
         cases[-1].arena = constant_registers(planned_program).get(planned_program.arena, 0)
         return planned_program
 

@@ -73,22 +73,22 @@ def _real(value: Any) -> Any:
 
 
 def model_of(op: Any) -> Samples:
-    """Returns the operator on its first samples."""
+    """Returns a module that runs the operator on its first samples."""
     torch.manual_seed(0)
     samples = islice(op.sample_inputs("cpu", torch.float32, requires_grad=False), SAMPLES)
     return Samples(op.op, samples, op.name in FREE)
 
 
 def operators() -> dict[str, Any]:
-    """Returns the operators that take f32, by name and variant."""
+    """Returns the operators that accept f32, by name and variant."""
     supported = (op for op in op_db if torch.float32 in op.dtypes)
     return {f"{op.name}.{op.variant_test_name}".rstrip("."): op for op in supported}
 
 
 def check(op: Any) -> tuple[str, str]:
-    """Returns an outcome and its reason.
+    """Returns (outcome, reason).
 
-    The outcome is `pass`, `drawn` (random numbers of torch's shapes and types), `refused`,
+    The outcome is `pass`, `drawn` (random numbers with torch's shapes and types), `refused`,
     `mismatch` or `crash`.
     """
     model = model_of(op)
@@ -113,7 +113,8 @@ def check(op: Any) -> tuple[str, str]:
             )
         except UserError as error:  # an assertion of the program failed
             return "refused", brief(error)
-    # Tensors that the operator updates, as a training batch norm its moments, are results too.
+    # Tensors that the operator updates, such as the moments of a batch norm in training, are
+    # results too.
     updated = {f"{name}.updated": t for name, t in zip(named_inputs, arguments, strict=True)}
     results = list(outputs.values())
     draws = compare(results, list(second_outputs.values()), defined=True)[0] != "pass"
@@ -126,9 +127,8 @@ def check(op: Any) -> tuple[str, str]:
 
 
 def compare(expected: list[Any], results: list[Any], defined: bool) -> tuple[str, str]:
-    """Returns `pass` or `mismatch`, and the reason; unless `defined`, compares shapes and dtypes
-    only.
-    """
+    """Returns (`pass` or `mismatch`, reason); unless `defined`, only shapes and dtypes are
+    compared."""
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"
     for number, (expected_result, result) in enumerate(zip(expected, results, strict=True)):

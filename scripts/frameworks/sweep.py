@@ -1,4 +1,4 @@
-"""Sweeps over named cases in worker processes; a sweep resumes, and ends with a table."""
+"""Checks named cases in worker processes; a sweep can be resumed, and ends with a table."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _BAD = ("mismatch", "crash", "signal", "hang")
 
 
 class Sweep:
-    """The cases of `scripts/frameworks/NAME_worker.py`; `case_kind` names their kind.
+    """The cases of `scripts/frameworks/NAME_worker.py`; `case_kind` is what its cases are called.
 
-    `seconds` bounds one case, `per_process` the number of cases of one process.  A worker that
-    checks its cases in another way gets the name of that `mode`, which has outcomes and a table of
-    its own.
+    `seconds` limits the time of a case, and `per_process` the number of cases of a process. `mode`
+    is passed to a worker that can check its cases in another way. A mode has outcomes and a table
+    of its own.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sweep:
         counts = Counter(outcome for outcome, _ in outcomes.values())
         summary = ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items()))
         share = counts["pass"] / max(cases, 1)
-        lines = [f"{cases} {self._what}: {summary}; {share:.1%} pass (goal: {goal})", ""]
+        lines = [f"{cases} {self._case_kind}: {summary}; {share:.1%} pass (goal: {goal})", ""]
         width = max(map(len, outcomes), default=0)
         rows = sorted(outcomes.items(), key=lambda row: (row[1][0], row[0]))
         lines += [

@@ -1,6 +1,7 @@
-"""Checks architectures of `architectures.py`, named on standard input: one JSON line for each.
+"""Checks architectures of `architectures.py`; their names are read from standard input.
 
-With the argument `archives` tcc reads a program from a file of `torch.export.save`.
+Writes a line of JSON for each. With the argument `archives`, tcc reads the program from a file of
+`torch.export.save`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from tcc.frontends import exported, load_model
 from tcc.ir.graph.evaluate import evaluate_graph
 from torch.utils import _pytree as pytree
 
-BOUND = 1e-4  # of the largest value of each output
+BOUND = 1e-4  # error allowed, as a share of the largest value of each output
 BIAS = 0.1
 Tensors: TypeAlias = Mapping[str, torch.Tensor]
 Results: TypeAlias = Callable[[Any, Tensors, Mapping[str, Any]], list[Any]]
 
 
 def check(case: ModelCase, results: Results) -> tuple[str, str]:
-    """Returns `pass`, `refused`, `mismatch`, `crash` or `no model`, and the reason or the error."""
+    """Returns (outcome, reason or error).
+
+    The outcome is `pass`, `refused`, `mismatch`, `crash` or `no model`.
+    """
     torch.manual_seed(0)
     try:
         model = build(case)
@@ -56,7 +60,7 @@ def compiled_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) 
 
 
 def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) -> list[Any]:
-    """Returns the reference evaluator's results for the graph that is read from an archive."""
+    """Returns the reference evaluator's results for the graph that tcc reads from an archive."""
     with TemporaryDirectory() as folder, torch.no_grad():
         path = Path(folder) / "model.pt2"
         torch.export.save(exported(model, arguments), path)
@@ -66,7 +70,7 @@ def archived_results(model: Any, inputs: Tensors, arguments: Mapping[str, Any]) 
 
 
 def build(case: ModelCase) -> Any:
-    """Returns the model with seeded weights, in which biases and gains of norms are random too."""
+    """Returns the model with seeded weights; biases and gains of norms are random too."""
     config = getattr(transformers, case.config)(**case.fields)
     model = getattr(transformers, case.model)(config).eval()
     with torch.no_grad():
@@ -83,8 +87,9 @@ def tensors(value: Any) -> list[torch.Tensor]:
 
 
 def compare(expected: list[torch.Tensor], results: list[Any]) -> tuple[str, str]:
-    """Returns `pass` or `mismatch`, and the reason or the largest error relative to an output's
-    maximum.
+    """Returns (`pass` or `mismatch`, text).
+
+    The text is the reason, or the largest error relative to an output's maximum.
     """
     if len(expected) != len(results):
         return "mismatch", f"{len(results)} results, {len(expected)} are due"

@@ -1,4 +1,4 @@
-"""Checks architectures of `architectures.py` with symbolic dims: one JSON line for each."""
+"""Checks architectures of `architectures.py` with symbolic dims; writes a line of JSON for each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Inputs = dict[str, torch.Tensor]
 
 
 def check(case: ModelCase) -> tuple[str, str]:
-    """Returns an outcome and its reason or its error.
+    """Returns (outcome, reason or error).
 
     The outcome is `pass`, `fixed` (torch fixes all sizes), `refused`, `mismatch`, `crash`, `no
     model` or `no program`.
@@ -52,7 +52,7 @@ def check(case: ModelCase) -> tuple[str, str]:
 
 
 class Positional(torch.nn.Module):
-    """A model with positional inputs; `fixed` holds its other arguments."""
+    """A model whose inputs are positional; `fixed` holds its other arguments."""
 
     def __init__(self, model: Any, names: tuple[str, ...], fixed: Mapping[str, Any]) -> None:
         super().__init__()
@@ -63,13 +63,14 @@ class Positional(torch.nn.Module):
 
 
 def _several(x: torch.Tensor) -> torch.Tensor:
-    """Returns two rows where `x` has one, because torch fixes a size of one."""
+    """Returns `x` with two rows if it has one, because torch fixes a size of one."""
     return torch.cat([x, x]) if x.shape[0] == 1 else x
 
 
 def _open_axes(x: torch.Tensor) -> dict[int, Any]:
-    """Returns the axes of symbolic size: rows and lengths of token arrays, the batch of all other
-    inputs.
+    """Returns the axes that get symbolic sizes.
+
+    These are rows and lengths of token arrays, and the batch of all other inputs.
     """
     return dict.fromkeys(range(2 if x.ndim == 2 else 1), Dim.AUTO)
 
@@ -77,9 +78,7 @@ def _open_axes(x: torch.Tensor) -> dict[int, Any]:
 def _compared(
     model: Any, module: Any, ports: Mapping[str, str], inputs: Inputs, arguments: dict[str, Any]
 ) -> tuple[str, str]:
-    """Returns the outcome at the sizes of the export and at other sizes that model and program
-    take.
-    """
+    """Returns the outcome at the sizes of the export, and at other sizes that the model accepts."""
     sizes = {ports[p.name]: p.shape for p in module.inputs}
     axes = sum(size is None for shape in sizes.values() for size in shape)
     if not axes:
@@ -93,7 +92,7 @@ def _compared(
             with torch.no_grad():
                 expected = tensors(model(**(arguments | resized)))
         except Exception:
-            continue  # the model does not take these sizes
+            continue  # the model does not accept these sizes
         try:
             results = list(
                 module.run({p.name: resized[ports[p.name]] for p in module.inputs}).values()

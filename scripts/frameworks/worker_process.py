@@ -17,9 +17,10 @@ from tests.processes import tethered
 
 
 class WorkerProcess:
-    """Runs `script` and asks it; replaces a process that dies or exceeds `seconds`.
+    """Runs `script` in a process and asks it questions.
 
-    `arguments` go to the script's command line.
+    A process that dies, or that takes more than `seconds` for an answer, is replaced. `arguments`
+    go to the script's command line.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class WorkerProcess:
         self._script = script
         self._arguments = arguments
         self._seconds = seconds
-        self._most_questions = most_questions  # bounds the memory of a process
+        self._most_questions = most_questions  # this limits the memory of a process
         self._process: subprocess.Popen[bytes] | None = None
         self._count = 0
 
     def ask(self, question: str) -> list[Any]:
-        """Returns the answer, or `["hang" | "signal", why]`."""
+        """Returns the answer, or ["hang" or "signal", reason]."""
         if self._process is None or self._count >= self._most_questions:
             self.close()
             self._process = self._start()

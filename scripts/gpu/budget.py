@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 
 class Budget:
-    """A limit of `seconds` from now on, of which the last `reserve` seconds are for writing
-    results.
-    """
+    """A time limit of `seconds` from now on; the last `reserve` seconds are for writing results."""
 
     def __init__(
         self, seconds: float, reserve: float = 10.0, clock: Callable[[], float] = time.monotonic
@@ -25,8 +23,9 @@ class Budget:
         return max(0.0, self._end - self._clock())
 
     def grant(self, requested: float, minimum: float) -> float | None:
-        """Returns the seconds of a step: at most `requested` and the time left; None below
-        `minimum`.
+        """Returns the seconds that a step gets: at most `requested`, and at most the time left.
+
+        Returns None if less than `minimum` is left.
         """
         remaining = self.left()
         return None if remaining < minimum else min(requested, remaining)

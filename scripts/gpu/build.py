@@ -1,4 +1,4 @@
-"""Builds the folder for a machine with a GPU: the half of `scripts/gpu_check` that needs tcc."""
+"""Builds the folder for a machine with a GPU: the part of `scripts/gpu_check` that needs tcc."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from models.manifest import InputSpec, model_spec
 
 REHEARSED = ("infogan",)
 MOST_BYTES = 64 << 20
-# Matmuls in tf32 round their operands to eleven bits.
+# Matmuls in tf32 round their operands to eleven significant bits.
 _TOLERANCES = {**TOLERANCES, "tf32": 1e-3}
 _RUNTIME = "tcc/runtime"
 _DTYPES = {
@@ -45,7 +45,8 @@ Compile = Callable[[onnx.ModelProto, Mapping[str, Any], Path], None]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item: a model with its seeded weights, options of its compile, and facts for the index."""
+    """A model to check, with its seeded weights, the options of its compile, and facts for the
+    index."""
 
     model: onnx.ModelProto
     draws: Mapping[str, ArrayDraw]
@@ -65,9 +66,8 @@ def compile_with_tcc(model: onnx.ModelProto, options: Mapping[str, Any], out: Pa
 
 
 def kernel_item(kernel: MeasuredKernel) -> Item:
-    """Returns the item of a kernel, with inputs of random floats, or of integers below their
-    bounds.
-    """
+    """Returns the item of a kernel; its inputs are random floats, or integers below their
+    bounds."""
     inputs = []
     for port in kernel.model.graph.input:
         kind = port.type.tensor_type
@@ -92,7 +92,7 @@ def kernel_item(kernel: MeasuredKernel) -> Item:
 
 
 def twin_item(item: Item) -> Item:
-    """Returns the item without kernels in Gluon, to measure their effect."""
+    """Returns the item compiled without kernels in Gluon, to measure what they gain."""
     facts = {**item.facts, "name": f"{item.facts['name']}_triton", "twin_of": item.facts["name"]}
     return replace(item, options={**item.options, "gpu_kernels": "triton"}, facts=facts)
 
@@ -103,7 +103,7 @@ def _may_be_gluon(facts: Mapping[str, Any], archs: Sequence[str]) -> bool:
 
 
 def model_items(name: str, precisions: Sequence[str] = ("bf16", "f32")) -> Iterator[Item]:
-    """Yields a model of models/ with new weights, once in each precision."""
+    """Yields a model of models/ with new weights, once for each precision."""
     # only models need torch
     builder = importlib.import_module("models.build")
     model = onnx.load(builder.build(name, builder.DEFAULT_OUT))
@@ -127,9 +127,9 @@ def _input(spec: InputSpec) -> dict[str, Any]:
 
 
 def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[dict[str, Any]]:
-    """Compiles one item into `folder`; returns its row of the index.
+    """Compiles an item into `folder`; returns its rows of the index.
 
-    Returns no row for a twin with the same code as the original.  Raises TccError.
+    A twin with the same code as the original has no row. Raises TccError.
     """
     graph = folder / "graphs" / f"{item.facts['graph']}.json"
     if not graph.exists():
@@ -156,7 +156,8 @@ def add(item: Item, target: str, folder: Path, compile_item: Compile) -> list[di
 def make_folder(
     folder: Path, items: Iterator[Item], archs: Sequence[str], compile_item: Compile
 ) -> dict[str, Any]:
-    """Empties and fills `folder`; returns the index, which lists refused items with the reason."""
+    """Empties and fills `folder`; returns the index, which also lists refused items with the
+    reason."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("graphs", "artifacts", "gpu", _RUNTIME):
         (folder / name).mkdir(parents=True)
@@ -175,14 +176,14 @@ def make_folder(
     return index
 
 
-# The model of gpu.collectives.check_model.
+# The model that gpu.collectives.check_model expects.
 _SUMMING = """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
 g (float[8,16] x) => (float[8,16] y) {
   s = com.microsoft.AllReduce(x) r = Relu(x) y = Add(r, s) }"""
 
 
 def add_collectives(folder: Path, archs: Sequence[str]) -> dict[str, Any]:
-    """Adds the communication library and a model with a collective; returns the row of the index.
+    """Adds the communication library and a model with a collective; returns its row of the index.
 
     Raises TccError.
     """
@@ -206,9 +207,9 @@ def _copy_programs(folder: Path) -> None:
 
 
 def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
-    """Yields kernels and models; with `names` those whose name begins with one of them.
+    """Yields kernels and models; with `names`, those whose name begins with one of them.
 
-    A twin in Triton follows each item that may have kernels in Gluon.
+    An item that may have kernels in Gluon is followed by its twin in Triton.
     """
     yield from _small_items(names, CHECKED, archs)
     yield from _items(names, Sizes(), MODELS, archs)
@@ -217,7 +218,7 @@ def all_items(names: Sequence[str], archs: Sequence[str]) -> Iterator[Item]:
 def rehearsed_items(names: Sequence[str]) -> Iterator[Item]:
     """Yields small kernels and a small model for the CPU, in precisions that it supports.
 
-    With `names` yields all items whose name begins with one of them, large models too.
+    With `names`, it yields all items whose name begins with one of them, even large models.
     """
     models = MODELS if names else REHEARSED
     small = _small_items(names, SMALL, ["cpu"])
@@ -235,7 +236,7 @@ def _items(
         if is_wanted(kernel.name, names):
             yield from _with_twin(kernel_item(kernel), archs)
     for model in models:
-        # batches are there for bf16 alone
+        # models with a batch are compiled in bf16 alone
         for precision in ("bf16",) if ".b" in model else ("bf16", "f32"):
             if is_wanted(f"{model}_{precision}", names):
                 for item in model_items(model, (precision,)):
@@ -243,7 +244,7 @@ def _items(
 
 
 def _small_items(names: Sequence[str], sizes: Sizes, archs: Sequence[str]) -> Iterator[Item]:
-    """Yields a kernel of each kind, in sizes that suit tools which watch every access."""
+    """Yields a kernel of each kind, at sizes that suit tools which watch every access."""
     for kernel in kernels(sizes):
         if is_wanted(PREFIX + kernel.name, names):
             item = kernel_item(replace(kernel, name=PREFIX + kernel.name))
@@ -257,7 +258,7 @@ def _with_twin(item: Item, archs: Sequence[str]) -> Iterator[Item]:
 
 
 def main() -> int:
-    """Returns the exit code: 1 where something was not compiled, or the folder is too large."""
+    """Returns the exit code: 1 if something was not compiled, or if the folder is too large."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--archs", default="sm_90", help="or cpu for a rehearsal")

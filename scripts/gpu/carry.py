@@ -1,4 +1,4 @@
-"""Packs artifacts without their seeded weights, as one compressed file each.  NumPy only."""
+"""Packs each artifact, without its seeded weights, as a compressed file; needs only NumPy."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ import numpy as np
 from gpu.draws import ArrayDraw
 from gpu.recipe import SectionPart, SectionRemainder, describe, rebuild
 
-# The end of an artifact, as runtime/src/weights.c states it: magic, version, offset, size, SHA-256.
+# The end of an artifact, as runtime/src/weights.c defines it: magic, version, offset, size,
+# SHA-256.
 _TRAILER = struct.Struct("<8sQQQ32s")
 _MAGIC = b"TCCWGTS\0"
 
 
 def pack(artifact: Path, draws: Mapping[str, ArrayDraw], out: Path) -> int:
-    """Writes `artifact` to `out` without the weights that come from `draws`.
+    """Writes `artifact` to `out` without the weights that can be redrawn from `draws`.
 
-    Returns how many bytes of the weight section, which holds the kernels too, are carried; an
-    artifact for a CPU may have no section.  Raises ValueError for an unknown form of section.
+    Returns how many bytes of the weight section, which also holds the kernels, are packed. An
+    artifact for a CPU may have no section. Raises ValueError for a section of an unknown format.
     """
     data = artifact.read_bytes()
     magic, version, offset, size, digest = _TRAILER.unpack(data[-_TRAILER.size :])
@@ -49,15 +50,15 @@ def pack(artifact: Path, draws: Mapping[str, ArrayDraw], out: Path) -> int:
             ("trailer", data[-_TRAILER.size :]),
             ("recipe.json", json.dumps(facts)),
         ):
-            # a new ZipInfo has a fixed date; not every Python has LZMA
+            # a new ZipInfo has a fixed date; LZMA is not used, because some Pythons lack it
             file.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
     return len(remainder.lines)
 
 
 def unpack(archive: Path, draws: Mapping[str, ArrayDraw], out: Path) -> None:
-    """Writes the artifact that `pack` took to `out`.
+    """Writes to `out` the artifact that `pack` packed.
 
-    Raises ValueError where its weights, or its file, differ from those that were packed.
+    Raises ValueError if its weights, or its file, differ from what was packed.
     """
     with zipfile.ZipFile(archive) as file:
         head, mask, lines, trailer = map(file.read, ("head", "mask", "lines", "trailer"))

@@ -1,7 +1,7 @@
-"""Checks a comm of one rank that has a GPU: every operation of NCCL or RCCL, and a model with a
-collective whose runs are recorded.
+"""Checks a comm of one rank that has a GPU.
 
-With one rank the result of every operation equals its operand.
+It runs every operation of NCCL or RCCL, and a model with a collective whose runs are recorded. With
+one rank, the result of every operation equals its operand.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COUNT, RUNS = 1027, 4
 TYPES = {"f16": "f2", "bf16": "u2", "f32": "f4", "f64": "f8", "i8": "i1", "u8": "u1", "i32": "i4",
          "i64": "i8"}  # fmt: skip
 SUM, AVG = 0, 4
-# name -> (value of tcc_comm_kind, True for a reduction)
+# Maps an operation to (value of tcc_comm_kind, True for a reduction).
 KINDS = {"all_reduce": (1, True), "reduce_scatter": (2, True), "all_gather": (3, False),
          "all_gather_v": (4, False), "all_to_all": (5, False), "all_to_all_v": (6, False),
          "broadcast": (7, False)}  # fmt: skip
@@ -34,7 +34,7 @@ _UNSUPPORTED = 3
 
 
 class GpuMemory(Protocol):
-    """The memory of a GPU and a stream on it; `device_type` is DLPack's."""
+    """The memory of a GPU and a stream on it; `device_type` is DLPack's number."""
 
     device_type: int
     stream: int
@@ -43,10 +43,10 @@ class GpuMemory(Protocol):
         """Returns the address of a copy on the GPU, which lives as long as this object."""
 
     def read(self, address: int, like: Array) -> Array:
-        """Returns the content of an address, as an array with the shape and dtype of `like`."""
+        """Returns the content at an address, as an array with the shape and dtype of `like`."""
 
     def wait(self) -> int:
-        """Waits for the stream; returns an error of the driver, or 0."""
+        """Waits for the stream; returns the driver's error code, or 0."""
 
 
 class _Call(ctypes.Structure):
@@ -61,7 +61,7 @@ class _Call(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Operation:
-    """One call, named by its kind and by its element type."""
+    """One call to check, named by its kind and element type."""
 
     kind: str
     dtype: str
@@ -77,7 +77,7 @@ class Operation:
 
 
 def operations() -> Iterator[Operation]:
-    """Yields all operations of these libraries for a comm of one rank."""
+    """Yields all operations that these libraries support for a comm of one rank."""
     for kind, (_, reduces) in KINDS.items():
         for dtype in TYPES:
             for reduction in range(AVG + 1) if reduces else (SUM,):
@@ -87,13 +87,13 @@ def operations() -> Iterator[Operation]:
 
 def _values(dtype: str, seed: int) -> Array:
     values = np.random.default_rng(seed).integers(1, 100, COUNT)
-    if dtype == "bf16":  # the upper half of an f32
+    if dtype == "bf16":  # bf16 is the upper half of an f32
         return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     return values.astype(TYPES[dtype])
 
 
 def library() -> ctypes.CDLL:
-    """Returns libtcc_comm.so with the types of its functions."""
+    """Returns libtcc_comm.so with the types of its functions declared."""
     handle = ctypes.CDLL(os.environ.get("TCC_COMM_LIBRARY") or str(comms.LIBRARY))
     handle.tcc_comm_device_open.argtypes = (c_void_p, c_int32, POINTER(c_void_p))
     handle.tcc_comm_device_start.argtypes = (c_void_p, POINTER(_Call), *(c_void_p,) * 3)
@@ -103,7 +103,7 @@ def library() -> ctypes.CDLL:
 
 
 def check_operations(comm: comms.Comm, memory: GpuMemory) -> int:
-    """Returns how many operations were right.
+    """Returns how many operations were checked; all of them were correct.
 
     Raises LookupError if there is no library for the GPU, and AssertionError if an operation is
     refused or wrong.
@@ -135,9 +135,9 @@ def check_operations(comm: comms.Comm, memory: GpuMemory) -> int:
 
 
 def check_model(path: Path, comm: comms.Comm, run_model: Callable[[Any, Array], Array]) -> None:
-    """Checks y = relu(x) + the sum of all ranks' x, in runs that are recorded from the second on.
+    """Checks y = relu(x) + the sum of all ranks' x; runs are recorded from the second one on.
 
-    `run(module, x)` returns y.  Raises AssertionError where a result is wrong.
+    `run_model(module, x)` returns y. Raises AssertionError if a result is wrong.
     """
     module = runtime.load(path, comm=comm)
     for number in range(RUNS):
@@ -171,9 +171,10 @@ class TorchMemory:
 
 
 def check(folder: Path) -> dict[str, Any]:
-    """Returns the answer of the worker's step; raises an error where the step fails."""
+    """Returns the worker's answer to this step; raises an error if the step fails."""
     memory = TorchMemory()
-    inputs = torch.empty(8, 16, device="cuda")  # one address, so that a recorded run is used again
+    # one address, so that the recorded run can be used again
+    inputs = torch.empty(8, 16, device="cuda")
 
     def run(module: Any, x: Array) -> Array:
         inputs.copy_(torch.from_numpy(x))

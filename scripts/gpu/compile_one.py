@@ -1,9 +1,9 @@
-"""Compiles one model for one kind of GPU and reports the facts of its kernels.  Needs tcc.
+"""Compiles a model for one kind of GPU and reports facts about its kernels; needs tcc.
 
     python -m gpu.compile_one MODEL TARGET PRECISION JOBS
 
-The last line of the output is JSON.  Its seconds count from the start of this process until the
-artifact is written, as for a command; reading the machine code comes later and does not count.
+The last line of the output is JSON. Its seconds count from the start of this process until the
+artifact is written, as for a command. Reading the machine code comes later and does not count.
 """
 
 import time
@@ -32,7 +32,7 @@ from tests.lib.oracle.gpu.code_rules import CheckedKernel, contracts, matrix_fam
 
 
 def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, Any]:
-    """Returns seconds and facts.  Raises TccError where the model does not compile."""
+    """Returns the seconds and the facts; raises TccError if the model does not compile."""
     options = read_options({"target": target, "precision": precision, "jobs": jobs})
     with (
         tempfile.TemporaryDirectory(prefix="tcc-gpu-compile-") as folder,
@@ -60,7 +60,7 @@ def measure(model: Path, target: str, precision: str, jobs: int) -> dict[str, An
 
 
 def facts(kernels: Sequence[CheckedKernel], sources: Sequence[str]) -> dict[str, Any]:
-    """Returns the facts of the distinct kernels."""
+    """Returns facts about the distinct kernels."""
     required = Counter(family for kernel in kernels for family in matrix_families(kernel))
     uses = Counter(family for kernel in kernels for family, _ in kernel.code.matrix)
     return {

@@ -1,4 +1,4 @@
-"""Measures on a device: on a GPU through torch or, in a rehearsal, on this CPU."""
+"""Devices to measure on: a GPU through torch or, in a rehearsal, this CPU."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ Start = Callable[[], Any]
 class MeasuredDevice(Protocol):
     """A device to measure on.
 
-    `name` is torch's name, `cache_bytes` exceed the device's caches, and `seconds` limits a
-    measurement.  `peak` is the size of the matrix, and `large` the bytes of the copy, that the
-    device's peaks are measured with.
+    - `name`: torch's name of the device.
+    - `cache_bytes`: more than its caches hold, so that data of this size evicts everything.
+    - `seconds`: time limit of a measurement.
+    - `peak`: rows and columns of the matrices that measure the peak rate.
+    - `large`: bytes of the copy that measures the peak bandwidth.
     """
 
     name: str
@@ -31,13 +33,14 @@ class MeasuredDevice(Protocol):
         """Waits until all work that was started has ended."""
 
     def timed(self, start: Start, times: int) -> float:
-        """Returns the seconds of the work of `times` calls of `start`."""
+        """Returns the device's seconds for the work of `times` calls of `start`."""
 
     def recorded(self, batch: Start) -> Start | None:
-        """Returns a start of the recorded work of `batch`; None where it cannot be recorded."""
+        """Returns a function that starts the recorded work of `batch`, or None if it cannot be
+        recorded."""
 
     def compile_options(self, mode: str) -> Mapping[str, Any]:
-        """Returns options of torch.compile."""
+        """Returns the options of torch.compile for `mode`."""
 
     def forget(self) -> None:
         """Frees the memory of deleted arrays."""
@@ -50,7 +53,7 @@ class Gpu:
     """The first GPU that torch sees, of either vendor."""
 
     name = "cuda"
-    cache_bytes = 512 << 20  # AMD's last level holds 256 MiB
+    cache_bytes = 512 << 20  # AMD's last cache level holds 256 MiB
     seconds = 0.3
     peak = 8192
     large = 1 << 30
@@ -76,7 +79,7 @@ class Gpu:
         except RuntimeError as failure:  # a part of the work waits, or allocates memory
             print(f"not recorded: {failure}", flush=True)
             torch.cuda.synchronize()
-            # raises where the device's context is broken
+            # This raises if the device's context is broken.
             if torch.ones(8, device=self.name).sum().item() != 8:
                 raise RuntimeError("the device does not add after a failed recording") from failure
             return None
@@ -101,7 +104,7 @@ class Gpu:
 
 
 class Cpu:
-    """This CPU with the sizes of a rehearsal: its times have no meaning."""
+    """This CPU with the sizes of a rehearsal; its times mean nothing."""
 
     name = "cpu"
     cache_bytes = 1 << 16
@@ -110,7 +113,7 @@ class Cpu:
     large = 1 << 16
 
     def synchronize(self) -> None:
-        """Does nothing, because work has ended when its call returns."""
+        """Does nothing, because on a CPU the work has ended when its call returns."""
 
     def timed(self, start: Start, times: int) -> float:
         start_time = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Draws seeded arrays that are equal bit for bit on two machines.  NumPy only.
+"""Draws seeded arrays that are equal bit for bit on two machines; needs only NumPy.
 
 The arrays use the raw words of the Philox generator, whose stream NumPy promises to keep, and exact
-arithmetic.  NumPy promises neither for its distributions.
+arithmetic. NumPy promises neither for its distributions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ArrayDraw:
-    """A float32 array: `offset` plus uniform values from [-spread, spread)."""
+    """A float32 array to draw: `offset` plus uniform values from [-spread, spread)."""
 
     seed: int
     shape: tuple[int, ...]
@@ -49,12 +49,12 @@ def values(draw: ArrayDraw) -> Array:
 
 @cache
 def cached_values(draw: ArrayDraw) -> Array:
-    """Returns `values(draw)` from a cache of the process; no caller may write to it."""
+    """Returns `values(draw)` from a cache of the process; callers must not write to it."""
     return values(draw)
 
 
 def bits_of(array: Array, dtype: str) -> Array:
-    """Returns the bits of a float32 array in `dtype` (f32, bf16, f16), rounded to nearest even."""
+    """Returns the bits of a float32 array rounded to `dtype` (f32, bf16, f16), ties to even."""
     if dtype == "f32":
         return array.view(np.uint32)
     if dtype == "f16":
@@ -67,9 +67,8 @@ def bits_of(array: Array, dtype: str) -> Array:
 
 
 def array_of(tensor: Mapping[str, Any]) -> Array:
-    """Returns the array of a graph's tensor in the form of `graphs.py`: a draw, or compressed
-    bytes.
-    """
+    """Returns the array of a graph's tensor, which is a draw or compressed bytes (see
+    `graphs.py`)."""
     if "draw" in tensor:
         return cached_values(
             ArrayDraw(**{**tensor["draw"], "shape": tuple(tensor["draw"]["shape"])})

@@ -1,4 +1,4 @@
-"""Lists the rules that kernels of the models break, with the reasons; see `gpu_compile`."""
+"""The kernels of models that break a rule of `gpu_compile` for now, with the reasons."""
 
 from __future__ import annotations
 

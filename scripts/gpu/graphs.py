@@ -1,4 +1,4 @@
-"""Writes ONNX graphs as JSON, with seeded arrays in place of float weights.  Needs onnx."""
+"""Writes ONNX graphs as JSON, with seeded arrays in place of float weights; needs onnx."""
 
 from __future__ import annotations
 
@@ -15,21 +15,23 @@ from onnx import numpy_helper
 
 from gpu.draws import Array, ArrayDraw, seed_of, values
 
-# Elements: smaller float initialisers are scalars and tables of the architecture, and stay.
+# Number of elements. Smaller float initialisers are scalars and tables of the architecture, and
+# stay.
 _SMALLEST = 32
 _BIAS = 0.05
 _EMBEDDING = 0.5
-# Gain of dense layers: below one, because sharp attention makes the rounding errors of bf16 large.
+# Gain of dense layers. It is below one, because sharp attention makes bf16's rounding errors large.
 _GAIN = 0.5
-_NORM = (1.0, 0.1)  # gains of layer norms: around one
+_NORM = (1.0, 0.1)  # (mean, spread) of the gains of layer norms
 
 
 def reseed(model: onnx.ModelProto) -> dict[str, ArrayDraw]:
     """Replaces the float initialisers of `model`, in place, by seeded arrays; returns their draws.
 
-    Matrices and filters are scaled by their fan-in, so that signals survive.  Batch norms get unit
-    gain and variance, random means and shifts: folded into a filter, they leave its values
-    unchanged.  Initialisers with few distinct values or with infinities (masks) stay.
+    Matrices and filters are scaled by their fan-in, so that signals neither vanish nor explode.
+    Batch norms get unit gain and variance, and random means and shifts: folded into a filter, they
+    leave its values unchanged. Initialisers with few distinct values or with infinities (masks)
+    stay.
     """
     users = {
         name: (node, place)
@@ -56,7 +58,7 @@ def _few(array: Array) -> bool:
 
 
 def _scale(node: onnx.NodeProto, place: int, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Returns offset and spread of an initialiser that is operand `place` of `node`."""
+    """Returns (offset, spread) of the initialiser that is operand `place` of `node`."""
     match node.op_type, place:
         case "BatchNormalization", 1:
             return 1.0, 0.0

@@ -1,4 +1,4 @@
-"""Runs the graphs of `graphs.py` in JAX, to compare its time with that of tcc.  Needs jax."""
+"""Runs the graphs of `graphs.py` in JAX, to compare its time with tcc's; needs jax."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Run = Callable[..., tuple[Array, ...]]
 
 
 def build(graph: Mapping[str, Any], dtype: str | None) -> tuple[Run, dict[str, Array]]:
-    """Returns a function of weights and inputs that returns a tuple of outputs, and the weights.
+    """Returns (function, weights); the function maps weights and inputs to a tuple of outputs.
 
-    Float weights are in `dtype`, and all weights on JAX's default device.  Raises ValueError for an
-    unknown operator.
+    Float weights have the type `dtype`, and all weights are on JAX's default device. Raises
+    ValueError for an unknown operator.
     """
     missing = sorted({node["op"] for node in graph["nodes"]} - FUNCTIONS.keys())
     if missing:
@@ -54,7 +54,7 @@ def to_device(array: np.ndarray[Any, Any], dtype: str | None) -> Array:
 
 
 def _node(node: Mapping[str, Any], values: dict[str, Array], constants: Mapping[str, Any]) -> None:
-    """Adds the results of `node` to `values`."""
+    """Computes the results of `node` and adds them to `values`."""
     function, literal = FUNCTIONS[node["op"]]
     operands = [
         None if not name
@@ -187,12 +187,12 @@ def _reduce(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _attention(q: Array, k: Array, v: Array, is_causal: int = 0) -> Array:
-    # in JAX the heads come after the rows
+    # JAX expects the heads after the rows
     transposed = (x.swapaxes(1, 2) for x in (q, k, v))
     return jax.nn.dot_product_attention(*transposed, is_causal=bool(is_causal)).swapaxes(1, 2)
 
 
-# As in torch_graph.py: operator -> (function, operands that must be constants).
+# As in torch_graph.py: maps an operator to (function, operands that must be constants).
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

@@ -1,4 +1,7 @@
-"""Times a graph in JAX.  It is a module of its own, because JAX is not on every machine."""
+"""Times a graph in JAX.
+
+This is a module of its own, because not every machine has JAX.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# torch needs memory of the same device
+# leaves memory of the device for torch
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -25,9 +28,9 @@ def seconds_of(request: Mapping[str, Any], inputs: list[Any], limit: float) -> d
     """Returns the median seconds of calls of the item's graph through jax.jit, and the compile
     time.
 
-    The calls take `limit` seconds in all.  `inputs` are NumPy arrays; floats are converted to the
-    item's precision.  Calls of a model are awaited one by one, calls of a kernel in tens, so that
-    the launches overlap.
+    The calls take `limit` seconds in total. `inputs` are NumPy arrays; floats are converted to the
+    item's precision. Calls of a model are awaited one by one. Calls of a kernel are awaited in
+    tens, so that their launches overlap.
     """
     item = request["item"]
     path = Path(request["folder"]) / "graphs" / f"{item['graph']}.json"

@@ -1,4 +1,4 @@
-"""Builds the single kernels that are checked, each as a small ONNX model.  Needs onnx."""
+"""Builds the single kernels that are checked, each as a small ONNX model; needs onnx."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes of the kernels.
+    """The sizes of the kernels.
 
-    `megabytes` of kernels that memory bounds has a size that caches hold, one that they do not, and
-    one that is long.
+    `megabytes` are for kernels that memory bandwidth limits: a size that fits into caches, one that
+    does not, and one that takes long.
     """
 
     megabytes: tuple[int, ...] = (8, 128, 512)
@@ -35,13 +35,13 @@ class Sizes:
     head: int = 128
 
 
-# Sizes of a rehearsal: kernels have the names of full sizes where possible.
+# Sizes for a rehearsal. Where possible, kernels have the same names as at full size.
 SMALL = Sizes(
     (1,), 1, 512, 128, (64, 256), (("", 128, 128), ("_wide", 256, 64)), 2, 16, 8, 4, 64, 32
 )
 
 
-# Sizes of a small pass on a device: the smallest sizes with whole blocks, in Gluon too.
+# Sizes for a quick pass on a device: the smallest sizes with full blocks, even in Gluon.
 CHECKED = Sizes(
     (1,), 1, 512, 2048, (512,), (("", 512, 512), ("_wide", 1024, 256)), 2, 32, 8, 40, 256, 128
 )
@@ -49,10 +49,10 @@ CHECKED = Sizes(
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKernel:
-    """A kernel's model, the least work and traffic of its run, and the compile's options.
+    """A kernel's model, the least work and traffic of its run, and the options of its compile.
 
     `group` says what its speed is compared with: copies ("memory"), cuBLAS or rocBLAS ("matrix"),
-    or nothing ("other").  `indices` are inputs of integers, with their exclusive upper bounds.
+    or nothing ("other"). `indices` maps integer inputs to their exclusive upper bounds.
     """
 
     name: str
@@ -74,7 +74,7 @@ def kernels(sizes: Sizes = Sizes()) -> Iterator[MeasuredKernel]:
 
 
 def _model(dtype: str, inputs: str, outputs: str, body: str) -> onnx.ModelProto:
-    """Returns a model from ONNX's text form, in which T is the element type."""
+    """Returns a model from ONNX's text form, in which T stands for the element type."""
     text = f'<ir_version: 10, opset_import: ["" : 23]> g ({inputs}) => ({outputs}) {{ {body} }}'
     return onnx.parser.parse_model(text.replace("T[", f"{_NAMES[dtype]}["))
 
@@ -170,7 +170,7 @@ def _attention(sizes: Sizes) -> Iterator[MeasuredKernel]:
         model = _model("bf16", f"{x} q, {x} k, {x} v", f"{x} y", body)
         flops = 4 * heads * length * length * width // (2 if causal else 1)
         name = "attention_causal_bf16" if causal else "attention_bf16"
-        # Shares are rounded before their matmul, as in every fused attention of 16-bit floats.
+        # The softmax is rounded before its matmul, as in every fused attention of 16-bit floats.
         options = {"precision": "bf16"}
         traffic = 8 * heads * length * width
         yield MeasuredKernel(name, "other", "bf16", model, traffic, flops, options)

@@ -27,7 +27,7 @@ Run = Callable[[int], Any]  # starts the work on input set i
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work to time: `call` on each of `sets` input sets in turn."""
+    """Work to time: `call` on each of `sets` input sets in turn."""
 
     call: Run
     sets: int
@@ -35,14 +35,18 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTiming:
-    """Seconds of one run on the device, and the way of timing: a recorded "graph", or "events"."""
+    """The seconds of a run on the device.
+
+    `how` says how they were measured: with a recorded "graph", or with "events".
+    """
 
     seconds: float
     how: str
 
 
 def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
-    """Returns an input as its row of the index says; equal seeds give equal arrays on a device."""
+    """Returns the input that its row of the index describes; equal seeds give equal arrays on a
+    device."""
     generator = torch.Generator(device).manual_seed(seed_of(f"{spec['name']}/{seed}"))
     shape, dtype = tuple(spec["shape"]), TYPES[spec["dtype"]]
     match spec["draw"]:
@@ -60,9 +64,9 @@ def draw(spec: Mapping[str, Any], device: str, seed: int) -> Tensor:
 
 
 def input_sets(specs: Sequence[Mapping[str, Any]], device: MeasuredDevice) -> list[list[Tensor]]:
-    """Returns input sets of equal shapes and different values.
+    """Returns sets of inputs with equal shapes and different values.
 
-    Together they are larger than any cache, so that no run finds its arrays in one.
+    Together they are larger than any cache, so that no run finds its arrays in a cache.
     """
     size = sum(prod(s["shape"]) * TYPES[s["dtype"]].itemsize for s in specs)
     count = max(1, min(_MOST_SETS, -(-device.cache_bytes // max(size, 1))))
@@ -70,7 +74,8 @@ def input_sets(specs: Sequence[Mapping[str, Any]], device: MeasuredDevice) -> li
 
 
 def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
-    """Returns the largest difference of an output, relative to its largest value; inf for NaN."""
+    """Returns the largest difference of an output, relative to its largest value; infinity for
+    NaN."""
     if len(results) != len(references):
         return float("inf")
     worst = 0.0
@@ -85,10 +90,11 @@ def error(results: Sequence[Tensor], references: Sequence[Tensor]) -> float:
 
 
 def compare(device: MeasuredDevice, works: Sequence[Work]) -> list[DeviceTiming]:
-    """Returns median times of works that take turns, so that clocks and heat are the same for all.
+    """Returns the median times of works that take turns, so that clocks and heat affect all
+    equally.
 
-    A turn is one graph of runs over all input sets where they can be recorded, else single runs in
-    sequence; then the time of a launch counts where it exceeds the run.
+    If the runs can be recorded, a turn is one recorded graph of runs over all input sets. Otherwise
+    it is single runs in sequence; the time of a launch then counts if it exceeds the run.
     """
     prepared = [_prepare(device, work) for work in works]
     times: list[list[float]] = [[] for _ in works]
@@ -102,14 +108,14 @@ def compare(device: MeasuredDevice, works: Sequence[Work]) -> list[DeviceTiming]
 
 
 def _prepare(device: MeasuredDevice, work: Work) -> tuple[Start, int, str]:
-    """Runs a turn once; returns its start function, its number of runs, and the way of timing."""
+    """Runs a turn once; returns (its start function, its number of runs, how it is timed)."""
     for i in range(3):
         work.call(i % work.sets)
     device.synchronize()
     once = device.timed(lambda: work.call(0), 3) / 3
     calls = max(1, min(200, int(device.seconds / _BATCHES / max(once, 1e-6))))
     calls = max(calls // work.sets, 1) * work.sets if calls > work.sets else calls
-    # results live until the next run on their inputs, so that a cache does not hold all of them
+    # Results live until the next run on their inputs, so that a cache cannot hold all of them.
     results: list[Any] = [None] * work.sets
 
     def batch() -> None:
@@ -124,7 +130,7 @@ def _prepare(device: MeasuredDevice, work: Work) -> tuple[Start, int, str]:
 
 
 def latency(device: MeasuredDevice, start: Start) -> float:
-    """Returns the median seconds from the call to the result, over at least five runs."""
+    """Returns the median seconds from a call to its result, over at least five runs."""
     for _ in range(3):
         start()
     device.synchronize()

@@ -1,4 +1,5 @@
-"""Names of the checked items, and the selection by `--only`.  Standard library only."""
+"""The names of the items to check, and the selection by `--only`; needs only the standard
+library."""
 
 from __future__ import annotations
 
@@ -6,11 +7,11 @@ from collections.abc import Sequence
 
 # In a batch of 16, matmuls are large enough for kernels in Gluon.
 MODELS = ("resnet50", "bert_base", "vit_b16", "gpt2_prefill", "gpt2_decode", "bert_base.b16")
-# The item of operations between ranks and of a model with a collective.
+# The item that checks operations between ranks, and a model with a collective.
 COLLECTIVES = "collectives"
-# The modes of torch.compile that are timed, by task; both record CUDA graphs.
+# Maps tasks to the modes of torch.compile that they time; both modes record CUDA graphs.
 TORCH_MODES = {"compiled": "reduce-overhead", "autotuned": "max-autotune"}
-# Prefix of the names of kernels of a small pass.
+# Prefix of the names of kernels at small sizes.
 SMALL = "small_"
 
 
@@ -20,15 +21,13 @@ def split(only: str) -> list[str]:
 
 
 def is_wanted(name: str, names: Sequence[str]) -> bool:
-    """Returns whether an item's name begins with one of `names`; an empty `names` selects all
-    items.
-    """
+    """Returns True if an item's name begins with one of `names`, or if `names` is empty."""
     forms = (name, name.removeprefix(SMALL))
     return not names or any(form.startswith(tuple(names)) for form in forms)
 
 
 def asks_for_models(only: str) -> bool:
-    """Returns whether `--only` may select a model."""
+    """Returns True if `--only` may select a model."""
     names = split(only)
     return not names or any(
         model.startswith(name) or name.startswith(model) for name in names for model in MODELS

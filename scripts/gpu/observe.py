@@ -1,4 +1,4 @@
-"""Observes the kernels of compiles for GPUs and judges their machine code.  Needs tcc."""
+"""Observes the kernels of compiles for GPUs and judges their machine code; needs tcc."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Observation:
 
 
 def with_machine_code(kernels: Sequence[Observation]) -> list[CheckedKernel]:
-    """Returns the kernels with the facts of their machine code; reading it takes a moment."""
+    """Returns the kernels with the facts of their machine code, which takes a moment to read."""
     codes = machine_codes([k.compiled for k in kernels])
     return [
         CheckedKernel(k.kernel, k.compiled, code, k.alignments, k.dot)
@@ -38,7 +38,7 @@ def with_machine_code(kernels: Sequence[Observation]) -> list[CheckedKernel]:
 
 @contextmanager
 def observations() -> Iterator[list[Observation]]:
-    """Collects, while the context is open, all kernels of artifacts, for every architecture."""
+    """Yields a list that collects all kernels that go into artifacts, for every architecture."""
     kernels: list[Observation] = []
     generate, compile_blocks = gpu_code.GpuBackend.generate, gpu_code.compile_blocks
     sources: list[str] = []
@@ -53,7 +53,7 @@ def observations() -> Iterator[list[Observation]]:
     def watched_blocks(job: Job, compilers: Any, **options: Any) -> Any:
         code = compile_blocks(job, compilers, **options)
         dot = "ieee" if job.precision == "f32" else job.precision
-        # kernels without sources were compiled to be compared, and get into no artifact
+        # Kernels without sources were compiled only for comparison and go into no artifact.
         for images in code.kernels if sources else ():
             rows = zip(sources, job.kernels, images, job.alignments, strict=True)
             kernels.extend(Observation(s, k, m, tuple(a), dot) for s, k, m, a in rows)
@@ -68,7 +68,7 @@ def observations() -> Iterator[list[Observation]]:
 
 @dataclass(frozen=True)
 class Exemption:
-    """A rule that a kernel breaks, and why it does so for now.
+    """A rule that a kernel breaks for now, and the reason.
 
     `source` is a part of the kernel's source; `precision` and `archs` are those of the compile.
     """
@@ -85,7 +85,7 @@ def judge(
     model: str, precision: str, kernels: Sequence[CheckedKernel], sources: Sequence[str],
     exemptions: Sequence[Exemption],
 ) -> tuple[list[str], list[str]]:  # fmt: skip
-    """Returns the breaches without an exemption, and the exemptions whose kernels keep the rule."""
+    """Returns (breaches without an exemption, exemptions whose kernels obey the rule)."""
     archs = {c.made.arch for c in kernels}
     model_exemptions = [k for k in exemptions if (k.model, k.precision) == (model, precision)]
     waiting = [(k, a) for k in model_exemptions for a in k.archs if a in archs]

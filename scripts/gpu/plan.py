@@ -11,9 +11,10 @@ from gpu.tools import CHECKS, PROFILER, SANITIZER
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """Times of a step in seconds: it takes at most `limit`, and starts only with `minimum` left.
+    """How long steps of one kind take, in seconds.
 
-    `expected` is an estimate for a GPU of a server.
+    A step takes at most `limit`, and starts only if `minimum` is left. `expected` is an estimate
+    for a server's GPU.
     """
 
     limit: float
@@ -21,8 +22,7 @@ class StepSeconds:
     expected: float
 
 
-# The import of torch and the start of the device, in each process; at first, files may come over
-# a network.
+# Each process imports torch and starts the device. At first, files may come over a network.
 READY = StepSeconds(150.0, 5.0, 10.0)
 KINDS = {
     "device": StepSeconds(60.0, 10.0, 5.0),
@@ -40,7 +40,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class GpuStep:
-    """A request to the worker; `item` is a row of the index, empty for the device."""
+    """A request to the worker; `item` is a row of the index, or empty for the device."""
 
     task: str
     item: Mapping[str, Any]
@@ -50,16 +50,16 @@ class GpuStep:
         return str(self.item.get("name", "device"))
 
 
-# Prefixes of the names of profiled kernels.
+# Prefixes of the names of the kernels that are profiled.
 _PROFILED = ("gemm_bf16", "attention_bf16", "decode_bf16", "softmax_f32", "conv3x3_bf16")
 
 
 def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Iterator[GpuStep]:
-    """Yields all steps, the most important first: steps at the end are left out if time is short.
+    """Yields all steps, the most important first; if time is short, the last steps are left out.
 
-    Kernels of small sizes come before all other kernels, for results and under the first check of
-    the sanitizer where it is among `tools`.  Then comes one kernel in Gluon of each group with its
-    twin in Triton, to tell early whether kernels in Gluon run.
+    Kernels of small sizes come before all others: first for their results, then under the
+    sanitizer's first check if it is among `tools`. Next comes one kernel in Gluon of each group
+    with its twin in Triton, to tell early if kernels in Gluon run.
     """
     models = [item for item in items if item["kind"] == "model"]
     kernels = [item for item in items if item["kind"] == "kernel"]
@@ -89,7 +89,8 @@ def plan(items: Sequence[Mapping[str, Any]], tools: Sequence[str] = ()) -> Itera
 
 
 def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:
-    """Returns the sanitizer's checks, each with the kernels that it supports."""
+    """Returns the steps of the sanitizer's checks, each with the kernels that the check
+    supports."""
     doubled = with_twins(small)
     steps = []
     for check in CHECKS:
@@ -99,13 +100,13 @@ def _checks(small: Sequence[Mapping[str, Any]]) -> list[GpuStep]:
     return steps
 
 
-# Checks that see neither the barriers between specialised warps nor the stores of tensor maps
-# (compute-sanitizer of CUDA 13.0): they would give only false reports for kernels in Gluon.
+# These checks see neither the barriers between specialised warps nor the stores of tensor maps
+# (compute-sanitizer of CUDA 13.0). For kernels in Gluon they would report only false errors.
 _BLIND = ("racecheck", "initcheck")
 
 
 def _profiles(kernels: Sequence[Mapping[str, Any]]) -> Iterator[GpuStep]:
-    """Yields a profile of one kernel of each kind whose speed has a goal."""
+    """Yields a step that profiles one kernel, for each kind of kernel with a speed goal."""
     for kind in _PROFILED:
         names = [k["name"] for k in kernels if k["name"].startswith(kind) and "twin_of" not in k]
         if names:
@@ -129,7 +130,7 @@ def _scouts(kernels: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _is_urgent(item: Mapping[str, Any]) -> bool:
-    """Returns whether a goal of speed names the kernel."""
+    """Returns True if a speed goal names the kernel."""
     return bool(item["precision"] == "bf16" or item["group"] == "memory")
 
 
@@ -139,7 +140,7 @@ def _is_for_jax(item: Mapping[str, Any]) -> bool:
 
 
 def forecast(steps: Sequence[GpuStep], seconds: float) -> str:
-    """Returns the expected times of the steps and the `seconds` that there are, as a text."""
+    """Returns as text the expected times of the steps, and the `seconds` that are available."""
     lines, expected, first = [], 0.0, 0
     while first < len(steps):
         task = steps[first].task

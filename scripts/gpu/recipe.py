@@ -1,9 +1,10 @@
-"""Describes a weight section by seeded arrays, and rebuilds it from them.  NumPy only.
+"""Describes a weight section by seeded arrays, and rebuilds it from them; needs only NumPy.
 
-`describe` has no knowledge of the compiler.  It looks for the bytes of each array, in any order of
-its axes and in each float type: as a block, as panels of one axis, or as rows at equal distances (a
-part of a merged matrix, or a padded matrix).  Bytes that it cannot explain are carried unchanged,
-so that `rebuild` returns the section byte for byte for any layout of the compiler.
+`describe` knows nothing about the compiler. It looks for the bytes of each array, in any order of
+its axes and in each float type. An array may lie in the section as a block, as panels of one axis,
+or as rows at equal distances (a part of a merged matrix, or a padded matrix). Bytes that it cannot
+explain are kept unchanged. So `rebuild` returns the section byte for byte, whatever layout the
+compiler chooses.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from gpu.draws import Array, ArrayDraw, bits_of, cached_values, values
 
 _LINE = 64  # the compiler aligns weights, and rows of large weights, to this many bytes
 _HEAD = 8
-_SMALLEST = 1024  # elements: smaller arrays are carried
+_SMALLEST = 1024  # elements; the bytes of smaller arrays are kept unchanged
 _TYPES = ("f32", "bf16", "f16")
 _WIDTHS = (128, 64, 32, 16)
 # An array that begins in more places than this is not random.
@@ -30,11 +31,11 @@ _MOST_PLACES = 16
 
 @dataclass(frozen=True, slots=True)
 class SectionPart:
-    """Bytes of a section that are an array.
+    """Bytes of a section that hold an array.
 
-    The array is `source` with its axes in the order `axes`, stored as `dtype`.  It lies in `rows`
-    rows of equal length that begin `stride` bytes apart, the first at `offset`.  With `panel` (an
-    axis and a width) the axis was split first, into its panels and the places within a panel.
+    The array is `source` with its axes in the order `axes`, stored as `dtype`. It lies in `rows`
+    rows of equal length, which begin `stride` bytes apart; the first begins at `offset`. With
+    `panel` (an axis and a width), that axis was first split into (panel, position in the panel).
     """
 
     source: str
@@ -48,7 +49,11 @@ class SectionPart:
 
 @dataclass(frozen=True, slots=True)
 class SectionRemainder:
-    """The lines of a section that hold bytes of no part: a bit for each line, and their bytes."""
+    """The bytes of a section that no part explains.
+
+    The section is cut into lines of `_LINE` bytes. `mask` has a bit for each line: 1 if it has
+    unexplained bytes. `lines` has the contents of these lines.
+    """
 
     size: int
     mask: bytes
@@ -58,7 +63,7 @@ class SectionRemainder:
 def describe(
     section: Array, draws: Mapping[str, ArrayDraw]
 ) -> tuple[tuple[SectionPart, ...], SectionRemainder]:
-    """Returns the parts of `section` (bytes) that are arrays of `draws`, and the remainder."""
+    """Returns (parts of `section` that hold arrays of `draws`, remainder)."""
     heads = _Heads(section)
     parts = tuple(
         part
@@ -81,7 +86,7 @@ def describe(
 def rebuild(
     parts: tuple[SectionPart, ...], remainder: SectionRemainder, draws: Mapping[str, ArrayDraw]
 ) -> Array:
-    """Returns the bytes of the section that `describe` took."""
+    """Returns the bytes of the section that `describe` described."""
     count = -(-remainder.size // _LINE)
     lines = np.zeros((count, _LINE), np.uint8)
     nonzero = np.unpackbits(np.frombuffer(remainder.mask, np.uint8), count=count).astype(bool)
@@ -114,7 +119,7 @@ class _Heads:
 
 
 def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterator[SectionPart]:
-    """Yields the parts of `section` that hold the array, in all types and orders of axes."""
+    """Yields the parts of `section` that hold the array, in any type and order of axes."""
     for dtype in _TYPES:
         bits = bits_of(array, dtype)
         count = _HEAD // bits.itemsize
@@ -134,9 +139,8 @@ def _parts_of(name: str, array: Array, section: Array, heads: _Heads) -> Iterato
 def _part_at(
     place: int, shape: tuple[int, ...], flat: Array, section: Array, heads: _Heads
 ) -> tuple[int, int] | None:
-    """Returns the number of rows and their distance in bytes if the array begins at `place`, else
-    None.
-    """
+    """Returns (number of rows, their distance in bytes) if the array begins at `place`, else
+    None."""
     if np.array_equal(section[place : place + flat.size], flat):
         return 1, flat.size
     for axis in range(1, len(shape)):
@@ -155,9 +159,9 @@ def _part_at(
 
 @cache
 def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple[int, ...]], ...]:
-    """Returns panels and orders of axes that differ in memory.
+    """Returns pairs (panel, order of axes) that give different layouts in memory.
 
-    Orders of the array without panels come first; axes of size one and panels are the first axes.
+    Orders without panels come first. Axes of size one, and the panel axis, come first in an order.
     """
     unit_axes = tuple(i for i, size in enumerate(shape) if size == 1)
     axes = [i for i, size in enumerate(shape) if size != 1]
@@ -166,7 +170,7 @@ def _orders(shape: tuple[int, ...]) -> tuple[tuple[tuple[int, int] | None, tuple
     for axis in axes:
         for width in _WIDTHS:
             if shape[axis] % width == 0 and shape[axis] > width:
-                # the panel axis takes the place of the axis, and later axes move by one
+                # The panel axis takes the place of the axis, and later axes move by one.
                 inner_axes = [i + (i >= axis) if i != axis else axis + 1 for i in axes]
                 front = (*(i + (i > axis) for i in unit_axes), axis)
                 orders += [((axis, width), (*front, *order)) for order in permutations(inner_axes)]

@@ -1,4 +1,5 @@
-"""Writes results as a table, and lists failures and missed goals.  Standard library only."""
+"""Writes results as a table, and lists failures and missed goals; needs only the standard
+library."""
 
 from __future__ import annotations
 
@@ -7,19 +8,20 @@ from typing import Any
 
 from gpu.names import TORCH_MODES
 
-# Goals: shares of the copy bandwidth and of the speed of the vendor's matmul; FLOP per second.
+# The speed goals. GOALS are shares: of the copy bandwidth ("memory"), and of the speed of the
+# vendor's matmul ("matrix"). The goal for attention is in FLOP per second.
 GOALS = {"memory": 0.85, "matrix": 0.95}
 ATTENTION = ("attention_bf16", 500e12)
-# Steps that check tcc, and steps that time peers only.
+# The steps that check tcc, and the steps that only time peers.
 OURS = ("device", "small", "sanitize", "collectives", "model", "kernel")
 OTHERS = ("compiled", "autotuned", "jax", "profile")
 _MISSING = "-"
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
-    """Returns wrong and missing results of tcc, one sentence each.
+    """Returns tcc's wrong and missing results, one sentence each.
 
-    An error that torch has in the same precision is no failure of tcc.
+    An error that torch also has in the same precision is no failure of tcc.
     """
     sentences = [f"{name}: not compiled: {why}" for name, why in results["refused"].items()]
     sentences += _failed(results, OURS)
@@ -33,7 +35,7 @@ def failures(results: Mapping[str, Any]) -> list[str]:
 
 
 def absent(results: Mapping[str, Any]) -> list[str]:
-    """Returns the missing times of peers, one sentence each."""
+    """Returns the peers' missing times, one sentence each."""
     late = [s for s in results["skipped"] if s.split()[0] in OTHERS]
     return _failed(results, OTHERS) + [f"{step}: no time was left" for step in late]
 
@@ -49,7 +51,7 @@ def _failed(results: Mapping[str, Any], tasks: tuple[str, ...]) -> list[str]:
 
 
 def missed(results: Mapping[str, Any]) -> list[str]:
-    """Returns the goals of speed that were measured and not reached, one sentence each."""
+    """Returns the speed goals that were measured and missed, one sentence each."""
     sentences = []
     for name, item in results["items"].items():
         goal = GOALS.get(item["facts"]["group"])
@@ -70,14 +72,15 @@ def missed(results: Mapping[str, Any]) -> list[str]:
 
 
 def _best_of_torch(item: Mapping[str, Any]) -> float | None:
-    """Returns the seconds of torch.compile in the faster of its measured modes."""
+    """Returns the seconds of torch.compile in the fastest of its measured modes."""
     seconds = [item[f"{mode}_seconds"] for mode in TORCH_MODES if f"{mode}_seconds" in item]
     return min(seconds, default=None)
 
 
 def _judged(name: str, facts: Mapping[str, Any]) -> bool:
-    """Returns whether a goal names the kernel; among matmuls, these are the bf16 kernels with many
-    rows.
+    """Returns True if a goal applies to the kernel.
+
+    Among matmuls, it applies to the bf16 kernels with many rows.
     """
     if "twin_of" in facts:
         return False

@@ -1,4 +1,5 @@
-"""Runs the half of `gpu_check` that needs a GPU: steps with limits, and results after each step.
+"""Runs the part of `gpu_check` that needs a GPU: steps with time limits, and results after each
+step.
 
 This module and the worker run with the machine's own Python, 3.10 or newer.
 """
@@ -26,36 +27,38 @@ from gpu.report import failures, table
 from gpu.tools import WATCHED, present_tools, watch
 
 _PROBE = "import torch; print(torch.cuda.device_count() if torch.cuda.is_available() else 0)"
-# The first import of torch takes long where files come over a network.
+# The first import of torch takes long if files come over a network.
 _PROBE_SECONDS = 150.0
-# Seconds in which a driver releases the device of a killed process.
+# Seconds within which a driver releases the device of a killed process.
 _END_SECONDS = 30.0
-# After this many items with new kernels hung or crashed, all other such items have to wait.
+# After this many items with new kernels have hung or crashed, all other such items come last.
 _FEW = 2
 
 
 class Steps(Protocol):
-    """Answers requests."""
+    """The interface of a worker that carries out steps."""
 
     def ready(self, seconds: float) -> str:
-        """Starts a process unless one runs, within `seconds`; returns the reason of a failure, or
-        "".
+        """Starts a process unless one runs; returns the reason of a failure, or "".
+
+        It may take `seconds`.
         """
 
     def ask(self, request: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-        """Returns `{"result": ...}`, or `{"failed": why}` after at most `seconds`.
+        """Returns {"result": ...} or {"failed": reason}, after at most `seconds`.
 
-        A failure has "broken" where the process hung or ended.
+        A failure also has the key "broken" if the process hung or ended.
         """
 
 
 def carry_out(
     folder: Path, index: Mapping[str, Any], steps: Steps, budget: Budget, out: Path
 ) -> dict[str, Any]:
-    """Takes all steps within the budget; returns the results, which are in `out` after every step.
+    """Takes all steps that the budget allows; returns the results, which are in `out` after
+    every step.
 
-    Where items that have a twin break their process again and again, the remaining ones come last,
-    because each costs its full time.
+    If items that have a twin repeatedly break their process, the remaining ones come last, because
+    each of them costs its full time.
     """
     results: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
@@ -86,7 +89,8 @@ def _take(
     step: GpuStep, results: dict[str, Any], index: Mapping[str, Any], folder: Path, steps: Steps,
     budget: Budget, out: Path,
 ) -> dict[str, Any] | None:  # fmt: skip
-    """Returns the answer to a step and adds it to `results`; None if there is no time for it."""
+    """Returns the answer to a step and adds it to `results`; returns None if no time is left for
+    it."""
     kind, has_tool = KINDS[step.task], step.task in WATCHED
     starting = None if has_tool else budget.grant(READY.limit, READY.minimum)
     failed = steps.ready(starting) if starting is not None else ""
@@ -119,7 +123,7 @@ def _write(results: Mapping[str, Any], out: Path) -> None:
 
 
 def is_rehearsal(index: Mapping[str, Any]) -> bool:
-    """Returns whether the folder's artifacts are for this CPU; then no figure holds for a GPU."""
+    """Returns True if the folder's artifacts are for this CPU; no figure then holds for a GPU."""
     return bool(index["device"] == "cpu")
 
 
@@ -143,10 +147,8 @@ def _line(answer: Mapping[str, Any]) -> str:
 
 
 class Worker:
-    """The process of a folder's worker.
-
-    It starts again after a step that failed or took too long.
-    """
+    """The process of a folder's worker; it is restarted after a step that failed or took too
+    long."""
 
     def __init__(self, folder: Path, log: Path) -> None:
         self._folder, self._log = folder, log
@@ -157,7 +159,7 @@ class Worker:
             answer = self._answer(request, seconds)
         except (OSError, ValueError) as error:  # the process ended, or its answer is incomplete
             answer = {"failed": f"{type(error).__name__}: {error}", "broken": True}
-        # the device's context may be broken; after a failed recording the worker tests it itself
+        # The device's context may be broken. After a failed recording, the worker tests it itself.
         if "failed" in answer:
             self.close()
         return answer
@@ -182,7 +184,7 @@ class Worker:
         return self._line(process, seconds)
 
     def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-        """Returns the process's next answer; the first answer says that it is ready."""
+        """Returns the next answer of the process; the first answer says that it is ready."""
         assert process.stdout is not None
         with selectors.DefaultSelector() as ready:
             ready.register(process.stdout, selectors.EVENT_READ)
@@ -212,18 +214,18 @@ class Worker:
         return {"failed": f"the process {end} (see {self._log.name})", "broken": True}
 
     def close(self) -> None:
-        """Ends the process and its children; leaves a process that a driver holds back."""
+        """Ends the process and its children, unless a driver holds the process back."""
         process, self._process = self._process, None
         if process is None:
             return
-        with suppress(ProcessLookupError):  # the process ended by itself
+        with suppress(ProcessLookupError):  # the process has ended by itself
             os.killpg(process.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=_END_SECONDS)
 
 
 def why_no_gpu() -> str | None:
-    """Returns why nothing can be measured here, in one sentence; None where there is a GPU."""
+    """Returns in one sentence why nothing can be measured here, or None if there is a GPU."""
     try:
         probe = subprocess.run(
             [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_PROBE_SECONDS
@@ -263,7 +265,7 @@ def main() -> int:
 
 
 def why_not(index: Mapping[str, Any], out: Path) -> str | None:
-    """Returns why nothing can be measured, in one sentence; None where it can."""
+    """Returns in one sentence why nothing can be measured, or None if something can."""
     if not is_rehearsal(index):
         return why_no_gpu()
     in_results = out.parent.name == "results" and out.parent.parent.name == "scripts"

@@ -2,10 +2,10 @@
 
     python -m gpu.sample_units MODEL TARGET PRECISION UNITS SECONDS SEED SCHEDULES
 
-Both take the same random data.  A line of JSON for each distinct kernel has the distance of the two
-results; the last line has the number of kernels that there was no time for.  SCHEDULES are
-"chosen", the schedules that a compile ends with, or "first", the schedules before compilers report
-their registers.  Needs tcc, triton, torch.
+Both get the same random data. A line of JSON for each distinct kernel has the distance of the two
+results. The last line has the number of kernels for which no time was left. SCHEDULES is "chosen"
+(the schedules with which a compile ends) or "first" (the schedules before the compiler has reported
+its registers). Needs tcc, triton and torch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from environment import ROOT
 
 sys.path[:0] = [str(ROOT / "tests" / "lib" / "interpreter"), str(ROOT)]
 
-import interpret  # before anything else imports Triton
+import interpret  # this must come before anything else imports Triton
 import numpy as np
 from tcc.backends.gpu.triton.print import triton_source
 from tcc.debug import Trace
@@ -39,7 +39,7 @@ from tcc.variants import optimise, variant_backends
 
 from tests.lib.oracle.tile.evaluate import evaluate_kernel
 
-# Bounds of the distance: sums in another order, and one rounding more or less.
+# Bounds of the distance. They allow for sums in another order, and for one rounding more or less.
 _EXACT, _ROUNDED = 1e-4, 3e-2
 _UNWRITTEN, _TYPICAL = 77, 64
 _POOL = 1 << 20  # distinct numbers in a long buffer
@@ -49,8 +49,7 @@ def kernels(
     model: Path, target: str, precision: str, schedules: str
 ) -> dict[str, tuple[str, TileKernel]]:
     """Returns the distinct kernels of a compile by their text, each with the nodes that it
-    computes.
-    """
+    computes."""
     options = read_options({"target": target, "precision": precision})
     graph = load_model(model, {})
     sources_and_kernels: dict[str, tuple[str, TileKernel]] = {}
@@ -74,14 +73,15 @@ def dot_of(precision: str) -> str:
 
 
 def typical(var: Var) -> int:
-    """Returns a value for a symbolic dim."""
+    """Returns a typical value of a symbolic dim."""
     lower, step = max(var.lo, 1), max(var.divisor, 1)
     upper = _TYPICAL if var.hi is None else min(var.hi, _TYPICAL)
     return max(-(-lower // step), upper // step) * step
 
 
 def data(buffer: TileBuffer, sizes: dict[str, int], rng: np.random.Generator) -> np.ndarray:
-    """Returns random operands, small for integers, and results filled with a mark."""
+    """Returns the contents of a buffer: random for operands (small integers), a mark for
+    results."""
     shape = [int(evaluate(n, sizes)) for n in buffer.sizes]
     dtype, count = buffer.dtype, prod(shape)
     if buffer.scope is MemorySpace.OUTPUT:
@@ -103,9 +103,9 @@ def sampled_tiles(count: int, limit: int, rng: np.random.Generator) -> list[int]
 
 
 def distance(got: np.ndarray, want: np.ndarray) -> float:
-    """Returns the largest difference over the largest value.
+    """Returns the largest difference divided by the largest value.
 
-    Infinite where only one of two values is a number, or where exact values differ.
+    It is infinite if only one of two values is a number, or if values of exact types differ.
     """
     if want.dtype.kind != "f":
         return 0.0 if np.array_equal(got, want) else float("inf")
@@ -121,7 +121,7 @@ def distance(got: np.ndarray, want: np.ndarray) -> float:
 def check(
     text: str, function: Any, kernel: TileKernel, tile_limit: int, seed: int
 ) -> dict[str, Any]:
-    """Runs tiles of one kernel and returns the distance of its results."""
+    """Runs tiles of a kernel and returns the distance of its results."""
     rng = np.random.default_rng(seed)
     sizes = {var.name: typical(var) for var in kernel.sizes}
     count = prod(int(evaluate(extent(v), sizes)) for v in kernel.axes)
@@ -140,7 +140,7 @@ def check(
 def run(
     kernels: dict[str, tuple[str, TileKernel]], tile_limit: int, seconds: float, seed: int
 ) -> int:
-    """Prints a line for each kernel; returns the number of kernels that there was no time for."""
+    """Prints a line for each kernel; returns the number of kernels for which no time was left."""
     interpret.repair()
     until = time.monotonic() + seconds
     with interpret.modules() as modules:

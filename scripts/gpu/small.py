@@ -2,7 +2,7 @@
 
     python -m gpu.small FOLDER NAME...
 
-The working directory is the folder.  The exit code is 1 where a result is wrong.
+The working directory is the folder. The exit code is 1 if a result is wrong.
 """
 
 from __future__ import annotations

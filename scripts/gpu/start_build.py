@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).resolve().parents[1])  # not this folder: its names are common
+# replaces this folder, whose modules have common names
+sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from environment import enter
 

@@ -1,4 +1,4 @@
-"""Runs NVIDIA's tools over kernels of a folder: compute-sanitizer's checks, and Nsight Compute."""
+"""Runs NVIDIA's tools on kernels of a folder: compute-sanitizer's checks, and Nsight Compute."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CHECKS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZER, PROFILER = "compute-sanitizer", "ncu"
 _CUDA = "/usr/local/cuda"
 _FOLDERS = (f"{_CUDA}/bin", f"{_CUDA}/compute-sanitizer", "/opt/nvidia/nsight-compute")
-# Matches tcc's kernels, but not torch's.
+# Matches the names of tcc's kernels, but not of torch's.
 _SYMBOL = "tcc_kernel"
-_FOUND = 86  # exit code of a check with findings
+_FOUND = 86  # exit code of a check that found something
 _END_SECONDS = 20.0
 
 
 def present_tools() -> tuple[str, ...]:
-    """Returns the tools that are on this machine."""
+    """Returns the tools that this machine has."""
     return tuple(name for name in (SANITIZER, PROFILER) if _place(name))
 
 
@@ -34,7 +34,7 @@ def _place(name: str) -> str | None:
 
 
 def commands(task: str, check: str) -> list[list[str]]:
-    """Returns the command lines of the tool, without the watched process, the best first.
+    """Returns command lines of the tool, without the process to watch; the best comes first.
 
     Later command lines are for versions of the tool that lack an option.
     """
@@ -50,9 +50,9 @@ def commands(task: str, check: str) -> list[list[str]]:
 def watch(
     task: str, check: str, names: Sequence[str], folder: Path, out: Path, seconds: float
 ) -> dict[str, Any]:
-    """Runs kernels `names` of the folder under a tool, whose output goes to `out`.
+    """Runs the kernels `names` of the folder under a tool, whose output goes to `out`.
 
-    Returns an answer as a worker's: `{"result": ...}` or `{"failed": why}`.
+    Returns an answer like a worker's: {"result": ...} or {"failed": reason}.
     """
     process = [sys.executable, "-m", "gpu.small", str(folder), *names]
     for command in commands(task, check):
@@ -71,7 +71,7 @@ def watch(
 
 
 def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | None, str]:
-    """Returns exit code and output; None as exit code where it took too long."""
+    """Returns (exit code, output); the exit code is None if the command took too long."""
     process = subprocess.Popen(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         errors="replace", start_new_session=True,
@@ -83,7 +83,7 @@ def _run(command: Sequence[str], folder: Path, seconds: float) -> tuple[int | No
             os.killpg(process.pid, signal.SIGKILL)
         try:
             text, _ = process.communicate(timeout=_END_SECONDS)
-        except subprocess.TimeoutExpired:  # a driver holds the process back: leave it
+        except subprocess.TimeoutExpired:  # a driver holds the process back, so it is left alone
             text = ""
         return None, text
     return process.returncode, text

@@ -1,7 +1,7 @@
 """Runs the graphs of `graphs.py` in PyTorch, as a module of plain torch functions.
 
-A graph becomes a torch.fx module, whose forward is straight-line Python: it runs eagerly without an
-interpreter, and torch.compile takes it as an ordinary module.
+A graph becomes a torch.fx module, whose forward is straight-line Python. So it runs eagerly without
+an interpreter, and torch.compile treats it as an ordinary module.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu.draws import ArrayDraw, array_of
 
 
 def draws_of(graph: Mapping[str, Any]) -> dict[str, ArrayDraw]:
-    """Returns the draws of a graph's seeded tensors."""
+    """Returns the draws of a graph's seeded tensors, by name."""
     draws = {name: t["draw"] for name, t in graph["tensors"].items() if "draw" in t}
     return {n: ArrayDraw(**{**draw, "shape": tuple(draw["shape"])}) for n, draw in draws.items()}
 
@@ -49,9 +49,8 @@ class _Builder:
         return fx.GraphModule(self._root, self._fx).eval()
 
     def _node(self, node: Mapping[str, Any]) -> None:
-        """Adds the operations and the results of `node`.  Raises ValueError for an unknown
-        operator.
-        """
+        """Adds the operations and the results of `node`; raises ValueError for an unknown
+        operator."""
         op, attributes = node["op"], dict(node["at"])
         if op not in FUNCTIONS:
             raise ValueError(f"the torch reference does not support the operator {op}")
@@ -279,7 +278,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, is_causal: int = 0) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=bool(is_causal))
 
 
-# operator -> (function, operands that must be constants)
+# Maps an operator to (function, operands that must be constants).
 FUNCTIONS: dict[str, tuple[Callable[..., Any], frozenset[int]]] = {
     **{
         name: (function, frozenset())

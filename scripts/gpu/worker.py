@@ -1,7 +1,7 @@
 """Runs single steps on the GPU for `run.py`: reads a line of JSON and writes a line of JSON.
 
-The worker is a process of its own, so that a step that hangs or breaks the device's context ends
-with it.
+The worker is a process of its own: a step may hang or break the device's context, and then only the
+worker has to end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _graph(folder: str, name: str) -> Any:
 
 
 def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the facts of this machine, its copy bandwidth and its bf16 matrix peak."""
+    """Returns facts about this machine, its copy bandwidth, and its peak rate of bf16 matmuls."""
     size = device.peak
     a, b = (torch.randn(size, size, device=device.name).bfloat16() for _ in range(2))
     matmul, copy = compare(device, [Work(lambda i: torch.mm(a, b), 1), _copy(device, device.large)])
@@ -53,7 +53,7 @@ def device(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
 
 def _copy(device: MeasuredDevice, traffic: int) -> Work:
-    """Returns a copy with `traffic` bytes, of which half are read."""
+    """Returns the work of a copy that moves `traffic` bytes, half of them reads."""
     spec = {"name": "copy", "shape": [traffic // 8], "dtype": "f32", "draw": "normal"}
     sets = [tensors[0] for tensors in input_sets([spec], device)]
     targets = [torch.empty_like(x) for x in sets]
@@ -61,15 +61,16 @@ def _copy(device: MeasuredDevice, traffic: int) -> Work:
 
 
 def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns a kernel's error against torch, its time, and its share of the bounding speed."""
-    os.environ["TCC_GRAPHS"] = "0"  # the runs are recorded from here
+    """Returns a kernel's error against torch, its time, and its share of the speed that limits
+    it."""
+    os.environ["TCC_GRAPHS"] = "0"  # this module records the runs itself
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
     sets = input_sets(item["inputs"], device)
     result: dict[str, Any] = {"error": _kernel_error(module, reference, sets[0], item)}
     works = [
         Work(lambda i: module(*sets[i]), len(sets)),
-        # tcc writes its results, so torch must write the results that it returns as views
+        # tcc writes its results, so torch too must write the results that it returns as views.
         Work(lambda i: [x.contiguous() for x in reference(*sets[i])], len(sets)),
     ]
     if item["group"] == "memory":
@@ -80,7 +81,7 @@ def kernel(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 
 
 def small(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the error of a kernel of small sizes, which runs twice."""
+    """Returns the error of a kernel at small sizes; it runs twice."""
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
     inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
@@ -108,7 +109,8 @@ def _rates(
 
 
 class _tf32:
-    """Sets whether torch may round matmuls of float32 to eleven bits, while the context is open."""
+    """Allows or forbids torch to round matmuls of float32 to eleven bits, while the context is
+    open."""
 
     def __init__(self, allowed: bool) -> None:
         self._allowed = allowed
@@ -137,14 +139,14 @@ def _reference(request: Request, device: MeasuredDevice) -> Any:
 
 
 def _module(request: Request, device: MeasuredDevice) -> Any:
-    """Returns the loaded artifact of an item, with weights drawn from their seeds."""
+    """Returns the loaded artifact of an item; its weights are drawn from their seeds."""
     item = request["item"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"{item['name']}.so"
         draws = draws_of(_graph(request["folder"], item["graph"]))
         unpack(Path(request["folder"]) / "artifacts" / f"{item['name']}.zip", draws, path)
         module = runtime.load(path)
-        # the file must exist until the first run ends: then the weights are on the device
+        # The file must exist until the first run ends; the weights are on the device then.
         inputs = [draw(spec, device.name, 0) for spec in item["inputs"]]
         module(*inputs)
         device.synchronize()
@@ -156,9 +158,7 @@ def _tuple(outputs: Any) -> tuple[Tensor, ...]:
 
 
 def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns a model's error against torch in float32, its latency, and that of torch's eager
-    mode.
-    """
+    """Returns a model's error against torch in float32, its latency, and torch's eager latency."""
     os.environ.pop("TCC_GRAPHS", None)
     item = request["item"]
     module, reference = _module(request, device), _reference(request, device)
@@ -177,18 +177,19 @@ def model(request: Request, device: MeasuredDevice) -> dict[str, Any]:
 def _in_precision(
     reference: Any, inputs: list[Tensor], item: Mapping[str, Any]
 ) -> tuple[Any, list[Tensor]]:
-    """Returns the torch model and its inputs in the item's precision."""
+    """Returns the torch model and its inputs, converted to the item's precision."""
     dtype = TYPES[item["precision"]]
     return reference.to(dtype), [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
 def compiled(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the latency of torch.compile, which records CUDA graphs and tunes little."""
+    """Returns the latency of torch.compile in the mode that records CUDA graphs and tunes
+    little."""
     return _compiled(request, device, "compiled")
 
 
 def autotuned(request: Request, device: MeasuredDevice) -> dict[str, Any]:
-    """Returns the latency of torch.compile at its best, which takes long to compile."""
+    """Returns the latency of torch.compile in its fastest mode, which takes long to compile."""
     return _compiled(request, device, "autotuned")
 
 
@@ -238,12 +239,12 @@ TASKS: dict[str, Callable[[Request, MeasuredDevice], dict[str, Any]]] = {
 
 
 def answer(request: Request) -> dict[str, Any]:
-    """Returns the result of one request, or the reason of its failure."""
+    """Returns the result of a request, or the reason of its failure."""
     try:
         device = device_of(request["device"])
         result = TASKS[request["task"]](request, device)
         device.forget()
-    # an error of a step is its result; the next steps go on
+    # The error of a step is its result, and the next steps follow.
     except Exception as failure:
         traceback.print_exc()
         return {"failed": f"{type(failure).__name__}: {failure}"[:2000]}
@@ -251,7 +252,7 @@ def answer(request: Request) -> dict[str, Any]:
 
 
 def main() -> None:
-    # libraries print to standard output, so answers get another file
+    # Libraries print to standard output, so answers get a file of their own.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         if torch.cuda.is_available():

@@ -1,5 +1,7 @@
-"""Checks comms over MPI and plugins between two hosts (`link.py`) whose link delays and loses
-packets."""
+"""Checks comms over MPI and plugins between two hosts.
+
+The link between the hosts delays and loses packets (`link.py`).
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from hosts.link import ADDRESSES
 
 LINK = Path(__file__).with_name("link.py")
 FAILURES = ("kill", "stop", "cut")
-SECONDS = 300  # limit of one run
-PEER_DEAD = "9"  # TCC_PEER_DEAD of tcc.h
+SECONDS = 300  # limit of one run, in seconds
+PEER_DEAD = "9"  # the value of TCC_PEER_DEAD in tcc.h
 # The matrix moves more packets than this; ranks that share memory across the hosts would move
 # fewer.
 LEAST_PACKETS = 2000
@@ -26,7 +28,7 @@ LEAST_PACKETS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one check: its name, whether it holds, and a line of evidence."""
+    """The result of a check: its name, True if it holds, and a line of evidence."""
 
     what: str
     good: bool
@@ -34,14 +36,13 @@ class Outcome:
 
 
 def _run(launcher: Launcher | ByHand, ranks: int, command: str, after: str = "") -> tuple[str, str]:
-    """Returns the output and errors of ranks on two hosts, and of the shell command `after` on the
-    first.
+    """Runs ranks on two hosts, then the shell command `after` on the first host.
 
-    Ranks start from a shell, which hides their deaths from the launcher.  They ignore SIGUSR1, by
-    which Hydra reports a death.
+    Returns (output, error output). Ranks start from a shell, which hides their deaths from the
+    launcher. They ignore SIGUSR1, by which Hydra reports a death.
     """
     rank = ("sh", "-c", f"trap '' USR1; {command}; true")
-    agent = "$LINK_AGENT"  # expanded by the shell
+    agent = "$LINK_AGENT"  # the shell expands it
     started = shlex.join((*launcher.on_hosts(ranks, ADDRESSES, agent), *rank))
     started = started.replace(shlex.quote(agent), agent)
     try:
@@ -69,11 +70,10 @@ def _matrix(launcher: Launcher | ByHand, program: Path, ranks: int) -> Outcome:
 
 
 def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -> Outcome:
-    """Checks that all other ranks have an error in time, which `apart` judges; Open MPI also tells
-    its kind.
+    """Checks that all other ranks get an error in time; the program `apart` decides that.
 
-    MPICH is told to use libfabric: over UCX its library crashes in a rank that sends to one that
-    has ended (MPICH 5.0.2).
+    Open MPI also says what kind of error it is. MPICH is told to use libfabric: over UCX, its
+    library crashes in a rank that sends to a rank that has ended (MPICH 5.0.2).
     """
     started = f"{program} {how} {launcher.backends} $TMPDIR/report"
     command = f"MPIR_CVAR_CH4_NETMOD=ofi {started}"
@@ -91,8 +91,10 @@ def _failure(launcher: Launcher | ByHand, program: Path, ranks: int, how: str) -
 def outcomes(
     launcher: Launcher | ByHand, programs: Mapping[str, Path], ranks: int
 ) -> Iterator[Outcome]:
-    """Yields the outcome of the matrix, then of each kind of failure; `programs` has `matrix` and
-    `apart`."""
+    """Yields the outcome of the matrix, and then of each kind of failure.
+
+    `programs` has the programs `matrix` and `apart`.
+    """
     yield _matrix(launcher, programs["matrix"], ranks)
     for how in FAILURES:
         yield _failure(launcher, programs["apart"], ranks, how)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# A launcher and the library of its programs, in a prefix; Debian's have names of their own.
+# Pairs (launcher, library of its programs) in a prefix; Debian's have names of their own.
 _PAIRS = (
     ("bin/mpiexec", "lib/libmpi_abi.so.1"),
     ("bin/mpiexec", "lib/libmpi.so.40"),
@@ -19,7 +19,7 @@ _PAIRS = (
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The program mpiexec and a library that it starts programs with."""
+    """The program mpiexec, and the library with which it starts programs."""
 
     mpiexec: Path
     library: Path
@@ -36,31 +36,33 @@ class Launcher:
 
     @property
     def reaches_hosts(self) -> bool:
-        """Returns True where `on_hosts` knows the launcher's options: Debian's Open MPI 4 has
+        """Returns True if `on_hosts` knows the launcher's options; Debian's Open MPI 4 has
         others."""
         return not self.is_open_mpi or self.mpiexec.name == "mpiexec"
 
     @property
     def compiler(self) -> Path:
-        """Returns the C compiler for its programs."""
+        """Returns the path of the C compiler for its programs."""
         return self.mpiexec.with_name(self.mpiexec.name.replace("mpiexec", "mpicc"))
 
     @property
     def name(self) -> str:
-        """Returns the names of the folder and the library."""
+        """Returns a name made of the names of the folder and the library."""
         return f"{self.mpiexec.parents[1].name}/{self.library.name}"
 
     def command(self, ranks: int) -> tuple[str, ...]:
-        """Returns the command that starts ranks on this host; Open MPI needs options for root and
-        for more ranks than cores."""
+        """Returns the command that starts ranks on this host.
+
+        Open MPI needs options to run as root, and to run more ranks than there are cores.
+        """
         options = ("--allow-run-as-root", "--oversubscribe") if self.is_open_mpi else ()
         return (str(self.mpiexec), *options, "-n", str(ranks))
 
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
-        """Returns the command that starts ranks on hosts in turns, by an agent with the arguments
-        of ssh.
+        """Returns the command that starts ranks on the hosts in turn.
 
-        The other ranks live on where one dies.
+        `agent` is a program with the arguments of ssh, which starts them. If one rank dies, the
+        other ranks stay alive.
         """
         command, *arguments = self.command(ranks)
         if self.is_open_mpi:
@@ -73,7 +75,7 @@ class Launcher:
 
 @dataclass(frozen=True)
 class ByHand:
-    """Ranks of a plugin that are started one by one: nothing tells them which ranks share a
+    """Ranks of a plugin that are started one by one; nothing tells them which ranks share a
     host."""
 
     name: str
@@ -88,7 +90,7 @@ class ByHand:
         return {"TCC_COMM_PLUGIN": str(self.plugin), **self.more}
 
     def on_hosts(self, ranks: int, hosts: Sequence[str], agent: str) -> tuple[str, ...]:
-        """Returns a command as that of a launcher; the ranks' command follows, as arguments `sh -c
+        """Returns a command like a launcher's; the ranks' command follows as arguments `sh -c
         COMMAND`."""
         rank_commands = (
             f"TCC_RANK={rank} {agent} {hosts[rank % len(hosts)]} 'eval \"$RUN\"' &"
@@ -100,8 +102,7 @@ class ByHand:
 
 
 def launchers(prefixes: Sequence[Path]) -> list[Launcher]:
-    """Returns the launcher and the library of each binary interface that is in one of the
-    prefixes."""
+    """Returns a launcher and its library for each binary interface that one of the prefixes has."""
     result = []
     for prefix in prefixes:
         for mpiexec, library in ((prefix / a, prefix / b) for a, b in _PAIRS):

@@ -1,19 +1,21 @@
-"""Makes two hosts, as network namespaces here, with a link that delays and loses packets.
+"""Emulates two hosts by network namespaces, with a link that delays and loses packets.
 
     link.py [--delay 1] [--loss 0.01] [--outage 5000] [--seed 1] COMMAND ...
 
-COMMAND runs on the first host, 10.77.0.1, named `host1`; $LINK_AGENT is a program with the
-arguments of ssh, `HOST COMMAND ...`, which starts commands on the other, 10.77.0.2, named `host2`,
-or on this one.  Each namespace has a TUN device, and this program carries packets between them:
-each arrives after `delay` milliseconds, or, with probability `loss`, not at all.  The lost packets
-depend on the seed and on the order of all packets.  SIGUSR1 to process $LINK_PROCESS cuts the
-link for `outage` milliseconds.
+COMMAND runs on the first host, 10.77.0.1, whose name is `host1`. The other host is 10.77.0.2, with
+the name `host2`. $LINK_AGENT is a program with the arguments of ssh, `HOST COMMAND ...`, which
+starts commands on either host.
 
-Needs Linux with /dev/net/tun, and user namespaces where it is not run by root; no module of the
-kernel, and no address or file outside the namespaces.  All processes are in one PID namespace,
-which ends with COMMAND, with this program and with the process that started it, however these
-end.  Standard library only.  Exit code: COMMAND's; 3 where the machine does not allow it, with the
-reason.
+Each namespace has a TUN device, and this program carries packets between them. A packet arrives
+after `delay` milliseconds or, with probability `loss`, not at all. Which packets are lost depends
+on the seed and on the order of all packets. SIGUSR1 to process $LINK_PROCESS cuts the link for
+`outage` milliseconds.
+
+This needs Linux with /dev/net/tun, and user namespaces unless it is run by root. It needs no kernel
+module, and no address or file outside the namespaces. All processes are in one PID namespace. It
+ends with COMMAND, with this program, and with the process that started it, however these end. Only
+the standard library is needed. The exit code is COMMAND's, or 3, with the reason, if the machine
+does not allow it.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ from types import FrameType
 
 NAMES, ADDRESSES = ("host1", "host2"), ("10.77.0.1", "10.77.0.2")
 DEVICE = "tun0"
-# mounts, host name, System V's objects, network
+# mounts, host name, System V IPC, network
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PR_SET_PDEATHSIG = 1
 MTU = 1500
 NOT_ALLOWED = 3
-FILES = Path("/mnt")  # in the mount namespace, where a tmpfs covers it
+FILES = Path("/mnt")  # a place in the mount namespace that a tmpfs covers
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 AGENT = """#!/bin/sh
@@ -64,7 +66,7 @@ def outside(*arguments: str) -> list[str]:
 
 
 def why_not() -> str:
-    """Returns the reason why this machine cannot have two hosts; empty where it can."""
+    """Returns the reason why this machine cannot emulate two hosts, or "" if it can."""
     process = subprocess.run(outside("true"), capture_output=True, text=True, check=False)
     reason = process.stderr.strip() or f"exit code {process.returncode}"
     return "" if process.returncode == 0 else reason.splitlines()[-1]
@@ -78,13 +80,13 @@ def _call(*command: str) -> None:
 
 
 def make_host(which: int) -> tuple[int, int]:
-    """Moves this process to a new host; returns its TUN device, and a process that stays there."""
+    """Moves this process to a new host; returns (its TUN device, a process that stays there)."""
     if LIBC.unshare(NAMESPACES):
         raise OSError(ctypes.get_errno(), "unshare")
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
     socket.sethostname(NAMES[which])
-    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # it lists the namespace's devices
+    _call("mount", "-t", "sysfs", "sysfs", "/sys")  # /sys lists the devices of the namespace
     address, peer_address = ADDRESSES[which], ADDRESSES[1 - which]
     _call("ip", "link", "set", "lo", "up")
     _call("ip", "address", "add", address, "peer", peer_address, "dev", DEVICE)
@@ -97,7 +99,7 @@ def make_host(which: int) -> tuple[int, int]:
 
 
 def name_hosts() -> None:
-    """Makes both names known to all processes."""
+    """Makes both names of hosts known to all processes."""
     _call("mount", "-t", "tmpfs", "tmpfs", str(FILES))
     hosts = FILES / "hosts"
     lines = (f"{address} {name}\n" for address, name in zip(ADDRESSES, NAMES, strict=True))
@@ -106,7 +108,7 @@ def name_hosts() -> None:
 
 
 def write_agent(processes: Sequence[int]) -> Path:
-    """Returns the program that starts commands on hosts."""
+    """Writes the program that starts commands on hosts, and returns its path."""
     table = zip(NAMES, ADDRESSES, processes, strict=True)
     cases = "\n".join(f"{name}|{address}) process={process};;" for name, address, process in table)
     agent = FILES / "agent"
@@ -121,11 +123,12 @@ def write_agent(processes: Sequence[int]) -> Path:
 class Link:
     """Carries packets between two TUN devices.
 
-    Packets keep their order, for all have one delay.  Each direction loses on its own.
+    Packets keep their order, because all have the same delay. Each direction loses packets
+    independently.
     """
 
     def __init__(self, devices: Sequence[int], delay: float, loss: float, seed: int) -> None:
-        """`delay` in seconds."""
+        """`delay` is in seconds."""
         self.devices, self.delay, self.loss = devices, delay, loss
         self.draws = [random.Random(f"{seed}/{direction}") for direction in range(2)]
         self.under_way: list[deque[tuple[float, bytes]]] = [deque(), deque()]
@@ -133,7 +136,7 @@ class Link:
         self.carried = self.lost = 0
 
     def take(self, source: int) -> None:
-        """Reads all packets that wait in device `source`."""
+        """Reads all packets that are waiting in device `source`."""
         while True:
             try:
                 packet = os.read(self.devices[source], 1 << 16)
@@ -145,7 +148,7 @@ class Link:
                 self.under_way[source].append((time.monotonic() + self.delay, packet))
 
     def deliver(self) -> float:
-        """Hands over the packets that are due; returns the seconds until the next one is."""
+        """Delivers the packets that are due; returns the seconds until the next one is due."""
         now, wait = time.monotonic(), 1.0
         for source, packets in enumerate(self.under_way):
             while packets and packets[0][0] <= now:
@@ -163,7 +166,7 @@ class Link:
 
 
 def carry(link: Link, outage: float, command: Sequence[str]) -> int:
-    """Runs a command and carries packets until it has ended; returns its exit code."""
+    """Runs a command and carries packets until it ends; returns its exit code."""
 
     def cut(_signal: int, _frame: FrameType | None) -> None:
         link.cut_until = time.monotonic() + outage

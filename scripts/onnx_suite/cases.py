@@ -1,5 +1,4 @@
-"""Reads the cases of ONNX's own backend suite, with their inputs and expected outputs.  Needs
-onnx."""
+"""Reads the cases of ONNX's own backend suite, with inputs and expected outputs; needs onnx."""
 
 from __future__ import annotations
 
@@ -25,7 +24,8 @@ _BF16_RTOL = 2.0**-6  # ONNX's runner allows two steps of bfloat16
 
 @dataclass(frozen=True)
 class SuiteCase:
-    """One case; a node case carries its model, other cases name a folder or a file."""
+    """A case of the suite; a node case contains its model, any other case names a folder or a
+    file."""
 
     name: str
     kind: str
@@ -34,10 +34,9 @@ class SuiteCase:
     source: Any
 
     def load(self) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-        """Returns the model and its data sets: inputs in the order of the model's, expected
-        outputs.
+        """Returns the model and its data sets: (inputs in the model's order, expected outputs).
 
-        Values are arrays, lists of values for sequences, None for an absent optional.
+        A value is an array, a list for a sequence, or None for an absent optional.
         """
         if self.kind == "node":
             return self.source.model, [
@@ -48,13 +47,11 @@ class SuiteCase:
 
 
 def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
-    """Returns all cases of the kinds, sorted by kind, then name."""
+    """Returns all cases of the given kinds, sorted by kind, then by name."""
     cases = []
     for kind in kinds:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter(
-                "ignore"
-            )  # warnings of NumPy, while ONNX computes expected outputs
+            warnings.simplefilter("ignore")  # NumPy warns while ONNX computes expected outputs
             listed = load_model_tests(kind=kind)
         cases += [
             SuiteCase(_unique(test.name, kind), kind, test.rtol, test.atol, _source(test))
@@ -64,8 +61,10 @@ def load_cases(kinds: Sequence[str] = KINDS) -> tuple[SuiteCase, ...]:
 
 
 def node_cases(modules: Sequence[str]) -> tuple[SuiteCase, ...]:
-    """Returns the node cases that these modules of ONNX's suite define, and those defined by
-    earlier imports."""
+    """Returns the node cases that these modules of ONNX's suite define.
+
+    Cases that earlier imports defined are among them.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         for name in modules:
@@ -80,8 +79,8 @@ def node_modules() -> tuple[str, ...]:
 
 
 def _unique(name: str, kind: str) -> str:
-    """Returns a name that is unique over kinds: names of other kinds may equal those of node
-    cases."""
+    """Returns a name that is unique over all kinds; cases of several kinds may have the same
+    name."""
     return name if kind == "node" else f"{kind}/{name}"
 
 
@@ -119,7 +118,8 @@ def _read(place: Path, name: str, types: Sequence[TypeProto]) -> Iterator[Any]:
 
 
 def _light(path: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]]]]:
-    """Returns a large network with constant weights; ONNX's runner makes its inputs."""
+    """Returns a large network with constant weights and its data set; ONNX's runner makes the
+    inputs."""
     model = onnx.load(path)
     fixed = {t.name for t in model.graph.initializer}
     fed_inputs = [v for v in model.graph.input if v.name not in fixed]
@@ -130,8 +130,11 @@ def _light(path: Path) -> tuple[onnx.ModelProto, list[tuple[list[Any], list[Any]
 
 
 def mismatch(results: Sequence[Any], expected: Sequence[Any], rtol: float, atol: float) -> str:
-    """Returns the first difference between a run's outputs and the expected ones by ONNX's rules;
-    '' if none."""
+    """Returns the first difference between a run's outputs and the expected ones, "" if there is
+    none.
+
+    The rules of comparison are ONNX's.
+    """
     if len(results) != len(expected):
         return f"{len(results)} outputs, {len(expected)} expected"
     for number, (result, wanted_result) in enumerate(zip(results, expected, strict=True)):
@@ -181,7 +184,7 @@ _RANDOM = re.compile(
 
 
 def category(case: SuiteCase, model: onnx.ModelProto) -> str:
-    """Returns the group of a case in the summary: its rarest requirement."""
+    """Returns the group of a case in the summary, which is its rarest requirement."""
     if case.kind != "node":
         return case.kind
     domains = {node_.domain for node_ in model.graph.node}

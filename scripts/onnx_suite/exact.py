@@ -1,4 +1,4 @@
-"""Computes a case's outputs without rounding: the same model in f64.  Needs onnx."""
+"""Computes a case's outputs with less rounding: the same model in f64; needs onnx."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ _TYPES = ("to", "dtype", "output_datatype", "softmax_precision", "stash_type")
 
 
 def exact(model: onnx.ModelProto, inputs: Sequence[Any], like: Sequence[Any]) -> list[Any] | None:
-    """Returns the outputs of ONNX's reference evaluator with f64 in the place of narrower floats,
-    in the element types of `like`.  None where inputs or outputs are not all tensors, or where the
-    evaluator fails.
+    """Returns the outputs of ONNX's reference evaluator, computed in f64 instead of narrower
+    floats.
 
-    Narrow constants are taken as they are: their rounding is part of the model.
+    They have the element types of `like`. Returns None if inputs or outputs are not all tensors, or
+    if the evaluator fails. Narrow constants keep their values, because their rounding is part of
+    the model.
     """
     if not all(isinstance(item, np.ndarray) for item in (*inputs, *like)):
         return None

@@ -1,4 +1,4 @@
-"""Compiles, runs and compares one case.  Needs tcc; the calling process may die of it."""
+"""Compiles, runs and compares a case; needs tcc. A crash may end the calling process."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class SuiteRow:
 
 
 def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
-    """Returns the row of a case, whatever Python raises."""
+    """Returns the row of a case, whatever exception is raised."""
     started = time.perf_counter()
     model, data = case.load()
     try:
-        # Without a fixed seed, outputs of few draws agree by chance now and then.
+        # Without a fixed seed, outputs of few random numbers sometimes agree by chance.
         with (
             np.errstate(all="ignore"),
             patch.object(cpu_compile, "WorkerPool", PoolHere),
@@ -65,7 +65,7 @@ def judge(case: SuiteCase, mode: str, level: int) -> SuiteRow:
     except UserError as error:
         outcome, why = "refused", _line(error)
     except Exception as error:
-        # A tool that fails on tcc's output is tcc's fault too.
+        # If a tool fails on tcc's output, that counts as tcc's failure.
         kind = "ToolError" if isinstance(error, ToolError) else type(error).__name__
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
@@ -93,8 +93,7 @@ def _compare(
 
 
 def _draws(model: Any) -> bool:
-    """Returns True where the model or one of its functions has a node that may draw random
-    numbers."""
+    """Returns True if the model or one of its functions has a node that may draw random numbers."""
     nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     return any(node.op_type in _RANDOM or node.op_type.startswith("Random") for node in nodes)
 

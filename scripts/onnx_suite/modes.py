@@ -14,11 +14,11 @@ Prepared: TypeAlias = tuple[onnx.ModelProto, list[Any]]
 
 
 def static(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model as it is: all sizes are known, all contents are given at run time."""
+    """Returns the model unchanged: all sizes are known, and all contents are given at run time."""
     return model, list(inputs)
 
 
-# Sizes that an operator reads as constants: the axes by input; None stands for all axes.
+# Inputs whose sizes an operator reads as constants, with their axes; None stands for all axes.
 _ALL = None
 _KERNEL: Mapping[int, tuple[int, ...] | None] = MappingProxyType({1: _ALL, 2: _ALL})
 _CELL: Mapping[int, tuple[int, ...] | None] = MappingProxyType(
@@ -39,11 +39,11 @@ _CONSTANT: Mapping[str, Mapping[int, tuple[int, ...] | None]] = MappingProxyType
 
 
 def dynamic(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model with every size above one of an input open, equal sizes under one name, as
-    exporters do.
+    """Returns the model with symbolic sizes: every size of an input that is above one.
 
-    Sizes of zero and one are structure and stay.  So do the length of a vector of integers, which
-    is the rank of another value, and the axes that `_CONSTANT` lists.
+    Equal sizes get the same name, as exporters do it. Sizes of zero and one belong to the structure
+    and stay. Two more kinds stay: the length of a vector of integers, which is the rank of another
+    value, and the axes that `_CONSTANT` lists.
     """
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
@@ -75,7 +75,8 @@ def _fixed_axes(graph: onnx.GraphProto) -> dict[str, set[int | None]]:
 
 
 def constant(model: onnx.ModelProto, inputs: Sequence[Any]) -> Prepared:
-    """Returns the model with tensor inputs as initialisers; sequences and optionals stay inputs."""
+    """Returns the model with its tensor inputs as initialisers; sequences and optionals stay
+    inputs."""
     changed = onnx.ModelProto()
     changed.CopyFrom(model)
     fixed = {t.name for t in changed.graph.initializer}

@@ -1,4 +1,4 @@
-"""Hands cases to processes that may die or hang: every case ends with a row."""
+"""Runs cases in processes that may crash or hang; every case ends with a row."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from tcc.children import end_with_parent, ending
 from onnx_suite.cases import SuiteCase, category
 from onnx_suite.judge import SuiteRow
 
-_CASES_PER_PROCESS = 150  # loaded artifacts stay in a process until it ends
-_FORK = get_context("fork")  # the cases are made once, here
+_CASES_PER_PROCESS = 150  # a process keeps loaded artifacts until it ends
+_FORK = get_context("fork")  # the cases are made once, in this process
 
 
 class _Worker:
-    """A process that judges cases by number; `deadline` belongs to its current case, `count` counts
-    its cases."""
+    """A process that judges cases by number.
+
+    `deadline` belongs to its current case, and `count` counts its cases.
+    """
 
     def __init__(self, judge_number: Callable[[int], SuiteRow]) -> None:
         self.pipe, worker_pipe = _FORK.Pipe()
@@ -59,10 +61,9 @@ def _serve(pipe: Any, parents: Any, judge_number: Callable[[int], SuiteRow]) -> 
 def rows(
     cases: Sequence[SuiteCase], judge_case: Callable[[SuiteCase], SuiteRow], jobs: int, limit: float
 ) -> Iterator[SuiteRow]:
-    """Yields a row of each case as it is done, in `jobs` processes, each case in at most `limit`
-    seconds.
+    """Yields the row of each case when it is done, in `jobs` processes.
 
-    A process that dies or takes longer costs its own case only.
+    A case may take `limit` seconds. A process that dies or takes longer costs its own case only.
     """
     pending = deque(range(len(cases)))
     workers: list[_Worker] = []
@@ -92,7 +93,7 @@ def rows(
 
 
 def _row(worker: _Worker, cases: Sequence[SuiteCase], ready: bool) -> SuiteRow | None:
-    """Returns the row of the worker's case; None while it is at work."""
+    """Returns the row of the worker's case, or None while the worker is busy."""
     if ready:
         try:
             row: SuiteRow = worker.pipe.recv()

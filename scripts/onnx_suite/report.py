@@ -1,4 +1,7 @@
-"""Results of the suite on disk, the expected failures, and the table.  Standard library only."""
+"""Stores results of the suite, reads the expected failures, and writes the table.
+
+Only the standard library is needed.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ _SOURCES = ("compiler", "passes", "backends", "runtime")
 
 
 def code_key(root: Path, *further_folders: str) -> str:
-    """Returns a hash of the sources of tcc and of `further_folders`: results of other code do not
-    count."""
+    """Returns a hash of the sources of tcc and of `further_folders`.
+
+    Results with another hash do not count.
+    """
     hasher = hashlib.sha256()
     for folder in (*_SOURCES, *further_folders):
         for path in sorted((root / folder).rglob("*")):
@@ -29,7 +34,7 @@ def code_key(root: Path, *further_folders: str) -> str:
 
 
 def read_rows(path: Path, key: str) -> dict[str, dict[str, Any]]:
-    """Returns the rows of a results file by name; none where the file is of other code."""
+    """Returns the rows of a results file by name, or {} if the file belongs to other code."""
     if not path.is_file():
         return {}
     head, *lines = path.read_text().splitlines()
@@ -46,13 +51,15 @@ def write_rows(path: Path, key: str, rows: Mapping[str, Mapping[str, Any]]) -> N
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The expected outcomes of the cases that do not pass in one mode and level, by name."""
+    """The expected outcomes, by name, of the cases that do not pass in one mode and level."""
 
     outcomes: Mapping[str, str]
 
     def complaints(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Returns the cases that are not as listed: failures that are not listed, passes that
-        are."""
+        """Returns a line for each case whose outcome is not as listed.
+
+        A case that is not listed must pass.
+        """
         lines = []
         for name in sorted(rows):
             outcome, expected = rows[name]["outcome"], self.outcomes.get(name, "pass")
@@ -64,10 +71,10 @@ class Expected:
 
 
 def read_expected(path: Path, mode: str, level: int) -> Expected:
-    """Returns the list for a mode and level: groups without `modes` or `levels` hold in all of
-    them.
+    """Returns the list for a mode and level.
 
-    Raises ValueError where a case is listed twice.
+    A group without `modes` or `levels` holds in all of them. Raises ValueError if a case is listed
+    twice.
     """
     outcomes: dict[str, str] = {}
     for outcome, groups in tomllib.loads(path.read_text()).items():
@@ -82,7 +89,7 @@ def read_expected(path: Path, mode: str, level: int) -> Expected:
 
 
 def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:
-    """Returns counts by category and outcome."""
+    """Returns the table of counts by category and outcome."""
     counts: dict[str, Counter[str]] = {}
     for row in rows:
         counts.setdefault(row["category"], Counter())[row["outcome"]] += 1
@@ -96,5 +103,5 @@ def table(rows: Sequence[Mapping[str, Any]], outcomes: Sequence[str]) -> str:
 
 
 def as_row(row: Any) -> dict[str, Any]:
-    """Returns a row in its stored form."""
+    """Returns a row in the form in which it is stored."""
     return {**asdict(row), "seconds": round(row.seconds, 3)}

@@ -1,6 +1,6 @@
 """The worker that runs a model with IREE: MODEL.onnx INPUTS.npz THREADS.
 
-The model goes through IREE's ONNX importer and is compiled for this machine's processor.
+The model goes through IREE's ONNX importer and is compiled for this machine's CPU.
 """
 
 import subprocess

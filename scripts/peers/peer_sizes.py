@@ -1,11 +1,11 @@
 """The worker that runs models at several sizes: MODELS.json INPUTS.npz THREADS tcc|ort.
 
-MODELS.json lists a file for each size, and may list one several times; the arrays in INPUTS.npz are
-named `NUMBER NAME`, as are the outputs.  It answers as `tcc.cli.peers.worker` says, except for
+MODELS.json lists a file for each size; a file may occur several times. The arrays in INPUTS.npz and
+the outputs are named `NUMBER NAME`. The worker answers as `tcc.cli.peers.worker` says, except for
 
     time MICROSECONDS  -> {"seconds": [...]}  the median of the runs in that time at each size
 
-The first run wakes the threads and counts only where there is no time for another.
+The first run wakes the threads; it counts only if there is no time for another.
 """
 
 import json
@@ -25,7 +25,7 @@ Model = Callable[[Arrays], Arrays]
 
 
 def prepare(models: Path, feed: Path, threads: int, kind: str) -> Sequence[Run]:
-    """Returns functions that run the model of each size once."""
+    """Returns a function for each size, which runs that size's model once."""
     files: list[str] = json.loads(models.read_text())
     feeds: list[dict[str, Array]] = [{} for _ in files]
     for text, array in read_arrays(feed).items():
@@ -44,7 +44,7 @@ def _artifact(file: str, threads: int) -> Model:
 
 
 def _session(file: str, threads: int) -> Model:
-    """Opens a session of ONNX Runtime with the settings of `tcc.cli.peers.ort`."""
+    """Returns an ONNX Runtime session with the settings of `tcc.cli.peers.ort`, as a model."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -55,7 +55,7 @@ def _session(file: str, threads: int) -> Model:
 
 
 def timed(run_model: Run, seconds: float) -> float:
-    """Returns the median of runs that take `seconds` together."""
+    """Returns the median time of runs that together take `seconds`."""
     end, times = time.perf_counter() + seconds, []
     while not times or time.perf_counter() < end:
         started = time.perf_counter()
@@ -68,7 +68,7 @@ def main() -> None:
     """Answers requests on stdin until it ends."""
     models, feed, threads, kind = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # stdout is the protocol's alone, whatever the runtime prints
+    os.dup2(2, 1)  # stdout belongs to the protocol, whatever the runtime prints
     try:
         runs = prepare(Path(models), Path(feed), int(threads), kind)
         for line in chain([""], sys.stdin):

@@ -1,6 +1,6 @@
 """The worker that runs a model of models/ with torch.compile: MODEL.onnx INPUTS.npz THREADS.
 
-The module is the one that the ONNX file was exported from, found by the file's name.
+The module is the one from which the ONNX file was exported; the file's name identifies it.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""Runs a model with TVM, as a worker: MODEL.onnx INPUTS.npz THREADS.
+"""The worker that runs a model with TVM: MODEL.onnx INPUTS.npz THREADS.
 
-It uses the ONNX importer of Relax, its default pipeline for CPUs and this machine's processor,
-without tuning.
+It uses Relax's ONNX importer and default pipeline for CPUs, for this machine's CPU, without tuning.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""Builds attention as exporters write it: one node an operation, heads split by the caller.
+"""Builds attention as exporters write it: a node for each operation; the caller has split the
+heads.
 
 Queries, keys and values are inputs of a run, of shape [batch, length, heads, size].
 """
@@ -12,21 +13,25 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def causal(batch: int, length: int) -> DrawnGraph:
-    """Returns GPT-2's attention: 12 heads of 64."""
+    """Returns GPT-2's attention: 12 heads of size 64."""
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 12, 64)
     return w.graph(_attend(w, q, k, v, 64**-0.5, mask=_causal_mask(w, length)))
 
 
 def sliding_window(batch: int, length: int) -> DrawnGraph:
-    """Returns Mistral's attention: 8 heads of 128, a causal mask, a window of 256 positions."""
+    """Returns Mistral's attention: 8 heads of size 128, a causal mask, a window of 256
+    positions."""
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 128)
     return w.graph(_attend(w, q, k, v, 128**-0.5, mask=_causal_mask(w, length, 256)))
 
 
 def alibi(batch: int, length: int) -> DrawnGraph:
-    """Returns BLOOM's attention: 16 heads of 64, causal, a slope a head times the distance."""
+    """Returns BLOOM's attention: 16 heads of size 64, causal.
+
+    Each head adds a bias: its slope times the distance.
+    """
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 16, 64)
     slopes = 2.0 ** (-8.0 * np.arange(1, 17) / 16)
@@ -35,8 +40,9 @@ def alibi(batch: int, length: int) -> DrawnGraph:
 
 
 def normalised_keys(batch: int, length: int) -> DrawnGraph:
-    """Returns Swin v2's attention: 8 heads of 32, queries and keys of length 1, a scale a head, a
-    bias a pair.
+    """Returns Swin v2's attention: 8 heads of size 32, queries and keys normalised to length 1.
+
+    Each head has a scale, and each pair of positions a bias.
     """
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 32)
@@ -50,8 +56,9 @@ def normalised_keys(batch: int, length: int) -> DrawnGraph:
 
 
 def tanh_cap(batch: int, length: int) -> DrawnGraph:
-    """Returns Gemma 2's attention: 8 query and 4 key heads of 256, scores capped at 50, a causal
-    mask.
+    """Returns Gemma 2's attention: 8 query heads and 4 key heads of size 256, with a causal mask.
+
+    Scores are capped at 50 by tanh.
     """
     w = GraphWriter()
     q, k, v = _heads(w, batch, length, 8, 256, 4)
@@ -60,20 +67,21 @@ def tanh_cap(batch: int, length: int) -> DrawnGraph:
 
 
 def qk_norm_gemma3(batch: int, length: int) -> DrawnGraph:
-    """Returns Gemma 3's attention (1B): 4 query heads and 1 key head of 256, a window of 512."""
+    """Returns Gemma 3's attention (1B): 4 query heads, 1 key head of size 256, a window of 512."""
     return _qk_norm(batch, length, 4, 1, 256, 512)
 
 
 def qk_norm_qwen3(batch: int, length: int) -> DrawnGraph:
-    """Returns Qwen 3's attention (0.6B): 16 query and 8 key heads of 128."""
+    """Returns Qwen 3's attention (0.6B): 16 query heads and 8 key heads of size 128."""
     return _qk_norm(batch, length, 16, 8, 128, None)
 
 
 def _qk_norm(
     batch: int, length: int, heads: int, kv_heads: int, size: int, window: int | None
 ) -> DrawnGraph:
-    """Returns attention with a causal mask: queries and keys pass RMSNorm over a head, then rotary
-    embedding.
+    """Returns attention with a causal mask.
+
+    Queries and keys first pass RMSNorm over a head, then rotary embedding.
     """
     w = GraphWriter()
     shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
@@ -92,8 +100,9 @@ def _qk_norm(
 
 
 def mha(batch: int, length: int) -> DrawnGraph:
-    """Returns oneDNN's attention: 16 heads of 64, scores divided, a mask added that is an input of
-    the run.
+    """Returns oneDNN's attention: 16 heads of size 64; scores are divided by a constant.
+
+    A mask that is an input of the run is added to the scores.
     """
     w = GraphWriter()
     q, k, v = (w.input(n, batch, 16, length, 64) for n in "qkv")
@@ -104,7 +113,8 @@ def mha(batch: int, length: int) -> DrawnGraph:
 
 
 def self_attention(batch: int, length: int) -> DrawnGraph:
-    """Returns Whisper tiny's attention: width 384, 6 heads of 64, projections before and after."""
+    """Returns Whisper tiny's attention: width 384, 6 heads of size 64, projections before and
+    after."""
     w = GraphWriter()
     x = w.input("x", batch, length, 384)
     parts = []
@@ -121,9 +131,9 @@ def self_attention(batch: int, length: int) -> DrawnGraph:
 
 
 def decode_appending(batch: int, length: int) -> DrawnGraph:
-    """Returns Llama 3's attention for one new token: 32 query and 8 key heads of 128.
+    """Returns Llama 3's attention for one new token: 32 query heads and 8 key heads of size 128.
 
-    A cache of `length` - 1 rows is an input, a cache of `length` rows a result.
+    A cache of `length` - 1 rows is an input; a cache of `length` rows is a result.
     """
     w = GraphWriter()
     q, *new_rows = (
@@ -135,7 +145,7 @@ def decode_appending(batch: int, length: int) -> DrawnGraph:
 
 
 def decode_reading(batch: int, length: int) -> DrawnGraph:
-    """Returns attention of one new token over a cache of `length` rows, which is an input."""
+    """Returns the attention of one new token over a cache of `length` rows, which is an input."""
     w = GraphWriter()
     q = w.input("q", batch, 32, 1, 128)
     k, v = (w.input(n, batch, 8, length, 128) for n in "kv")
@@ -143,24 +153,23 @@ def decode_reading(batch: int, length: int) -> DrawnGraph:
 
 
 def scores(batch: int, length: int) -> DrawnGraph:
-    """Returns q @ k^T of run-time operands, 12 heads of 64; the transposition is a node."""
+    """Returns q @ k^T of two inputs, with 12 heads of size 64; the transpose is a node."""
     w = GraphWriter()
     q, k = (w.input(n, batch, 12, length, 64) for n in "qk")
     return w.graph(w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2])))
 
 
 def scores_stored(batch: int, length: int) -> DrawnGraph:
-    """Returns q @ k of run-time operands, where the input k is transposed already."""
+    """Returns q @ k of two inputs; k is already transposed."""
     w = GraphWriter()
     q, k = w.input("q", batch, 12, length, 64), w.input("k", batch, 12, 64, length)
     return w.graph(w.op("MatMul", q, k))
 
 
 def longformer(batch: int, length: int) -> DrawnGraph:
-    """Returns FreeTensor's Longformer: 8 heads of 64, a window of 32 on both sides, 2 heads of
-    dilation 4.
+    """Returns FreeTensor's Longformer: 8 heads of size 64, with a window of 32 on both sides.
 
-    Keys and values of the window are gathered, as in PyTorch.
+    2 heads have dilation 4. Keys and values of the window are gathered, as in PyTorch.
     """
     w = GraphWriter()
     parts = [
@@ -177,7 +186,8 @@ def _band(w: GraphWriter, q: str, k: str, v: str, *, length: int, step: int) -> 
     places = np.arange(length)[:, None] + step * np.arange(-32, 33)[None]
     inside = w.constant((places >= 0) & (places < length), "bool")
     rows = w.constant(places.clip(0, length - 1), "int64")
-    window_k, window_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))  # [b, h, length, 65, 64]
+    # shape [b, h, length, 65, 64]
+    window_k, window_v = (w.op("Gather", x, rows, axis=2) for x in (k, v))
     q = w.op("Unsqueeze", q, w.ints(3))
     scores = w.op("MatMul", q, w.op("Transpose", window_k, perm=[0, 1, 2, 4, 3]))
     scores = w.op("Squeeze", w.op("Mul", scores, w.constant(64**-0.5)), w.ints(3))
@@ -205,14 +215,21 @@ def rotary(w: GraphWriter, x: str, size: int, cos: str, sin: str) -> str:
 def _heads(
     w: GraphWriter, batch: int, length: int, heads: int, size: int, kv_heads: int | None = None
 ) -> list[str]:
-    """Adds inputs q, k, v of shape [batch, heads, length, size]; k and v have `kv_heads` heads."""
+    """Adds inputs q, k, v and their transposes of shape [batch, heads, length, size]; returns
+    these.
+
+    k and v have `kv_heads` heads.
+    """
     counts = {"q": heads, "k": kv_heads or heads, "v": kv_heads or heads}
     inputs = [w.input(name, batch, length, count, size) for name, count in counts.items()]
     return [w.op("Transpose", name, perm=[0, 2, 1, 3]) for name in inputs]
 
 
 def _repeat_heads(w: GraphWriter, x: str, times: int, shape: tuple[int, ...]) -> str:
-    """Repeats every head of x, of `shape`, `times` times, one copy after the other."""
+    """Adds nodes that repeat every head of x `times` times; copies of a head are adjacent.
+
+    `shape` is the shape of x.
+    """
     batch, heads, length, size = shape
     wide = w.op("Unsqueeze", x, w.ints(2))
     wide = w.op("Expand", wide, w.ints(batch, heads, times, length, size))
@@ -220,14 +237,15 @@ def _repeat_heads(w: GraphWriter, x: str, times: int, shape: tuple[int, ...]) ->
 
 
 def _normalised(w: GraphWriter, x: str) -> str:
-    """Adds x over its Euclidean length, as torch's normalize writes it."""
+    """Adds x divided by its Euclidean length, as torch's normalize writes it."""
     size = w.op("ReduceL2", x, w.ints(-1), keepdims=1)
     return w.op("Div", x, w.op("Clip", size, w.constant(1e-12)))
 
 
 def _causal_mask(w: GraphWriter, length: int, window: int | None = None) -> str:
-    """Adds bool[length, length]: true for columns that a row sees, which are its own and those
-    before it.
+    """Adds a mask bool[length, length], which is true for the columns that a row sees.
+
+    A row sees its own column and those before it; with `window`, only the last `window` of them.
     """
     row, column = (w.constant(np.arange(length).reshape(s), "int64") for s in ((-1, 1), (1, -1)))
     mask = w.op("LessOrEqual", column, row)
@@ -248,7 +266,8 @@ def _attend(
     bias: str | None = None,
     mask: str | None = None,
 ) -> str:
-    """Adds attention with scores q @ k^T scale, to which cap, bias and mask apply in this order."""
+    """Adds attention with the scores scale * q @ k^T; cap, bias and mask are applied in this
+    order."""
     scores = w.op("MatMul", q, w.op("Transpose", k, perm=[0, 1, 3, 2]))
     scores = w.op("Mul", scores, w.constant(scale))
     if cap is not None:
@@ -262,7 +281,7 @@ def _attend(
 
 
 def _weighted_values(w: GraphWriter, scores: str, v: str) -> str:
-    """Adds softmax(scores) v with the heads concatenated: [batch, length, heads size]."""
+    """Adds softmax(scores) @ v, with the heads concatenated: [batch, length, heads * size]."""
     result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
     result = w.op("Transpose", result, perm=[0, 2, 1, 3])
     return w.op("Reshape", result, w.ints(0, 0, -1))

@@ -36,7 +36,8 @@ TABLE = ROOT / "scripts" / "results" / "subgraphs.txt"
 
 def main(page: str) -> int:
     """Runs the command whose help is `page`; returns its exit code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # removes temporary folders
+    # so that temporary folders are removed
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     options = _parse(page)
     try:
         return _run(options)
@@ -111,10 +112,9 @@ def _report(
     conditions: Conditions,
     options: argparse.Namespace,
 ) -> int:
-    """Prints the table of the selected cases, and writes the table of all cases.
+    """Prints the table of the selected cases, writes the table of all cases, returns the exit code.
 
-    The table of all cases goes to scripts/results once every case has a result.  Returns the exit
-    code.
+    The table of all cases goes to scripts/results once every case has a result.
     """
     results = {case.name: r for case in selected if (r := store.get(case)) is not None}
     text = table(results, len(selected), conditions)

@@ -9,7 +9,7 @@ _SMALL = ValueDraw("normal", 0.1)
 
 
 class _Chain:
-    """A chain of layers: `x` is the last result, with `channels` channels."""
+    """A chain of layers; `x` is the last result, which has `channels` channels."""
 
     def __init__(self, batch: int, channels: int, size: int) -> None:
         self.w = GraphWriter()
@@ -18,8 +18,9 @@ class _Chain:
         self._layers = 0
 
     def conv(self, outer: int, kernel: int, stride: int = 1, group: int = 1) -> None:
-        """Adds a convolution with padding of half its window; its weights preserve the deviation of
-        `x`.
+        """Adds a convolution whose padding is half its window.
+
+        Its weights preserve the standard deviation of `x`.
         """
         inner = self.channels // group
         draw = ValueDraw("normal", (2 / (inner * kernel**2)) ** 0.5)
@@ -51,7 +52,7 @@ class _Chain:
         self.relu()
 
     def squeeze(self, inner: int) -> None:
-        """Adds squeeze and excitation, with SiLU inside."""
+        """Adds a squeeze-and-excitation block with SiLU inside."""
         w, before, channels = self.w, self.x, self.channels
         self.x = w.op("GlobalAveragePool", before)
         self.conv(inner, 1)
@@ -99,7 +100,7 @@ def bottleneck(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> DrawnGraph:
-    """Returns MobileNet's block, which doubles the channels."""
+    """Returns MobileNet's block, which doubles the number of channels."""
     c = _Chain(batch, channels, size)
     c.conv_norm_relu(channels, 3, stride, channels)
     c.conv_norm_relu(2 * channels, 1)
@@ -107,7 +108,7 @@ def depthwise_separable(batch: int, channels: int, size: int, stride: int) -> Dr
 
 
 def inverted_residual(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns MobileNetV2's block, six times as wide inside."""
+    """Returns MobileNetV2's block, whose inner part has six times as many channels."""
     c = _Chain(batch, channels, size)
     before, wide = c.x, 6 * channels
     c.conv(wide, 1)

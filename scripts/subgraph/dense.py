@@ -12,7 +12,7 @@ _GAIN = ValueDraw("uniform", 0.5, 1.5)
 
 
 def matmul(m: int, k: int, n: int) -> DrawnGraph:
-    """Returns the matmul of a run-time operand and a weight."""
+    """Returns the matmul of an input and a weight."""
     w = GraphWriter()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.weight("weight", k, n)))
 
@@ -24,35 +24,35 @@ def matmul_bias_relu(m: int, k: int, n: int) -> DrawnGraph:
 
 
 def matmul_inputs(m: int, k: int, n: int) -> DrawnGraph:
-    """Returns the matmul of two run-time operands."""
+    """Returns the matmul of two inputs."""
     w = GraphWriter()
     return w.graph(w.op("MatMul", w.input("x", m, k), w.input("y", k, n)))
 
 
 def matmul_transposed(m: int, k: int, n: int) -> DrawnGraph:
-    """Returns the matmul of two run-time operands, the second transposed."""
+    """Returns the matmul of two inputs, the second transposed."""
     w = GraphWriter()
     x, y = w.input("x", m, k), w.input("y", n, k)
     return w.graph(w.op("MatMul", x, w.op("Transpose", y, perm=[1, 0])))
 
 
 def mlp_gelu(batch: int, length: int) -> DrawnGraph:
-    """Returns BERT's MLP: 768 to 3,072 and back."""
+    """Returns BERT's MLP: from width 768 to 3,072 and back."""
     w = GraphWriter()
     inner = w.op("Gelu", _linear(w, w.input("x", batch, length, 768), "up", 768, 3072))
     return w.graph(_linear(w, inner, "down", 3072, 768))
 
 
 def mlp_swiglu(batch: int, length: int) -> DrawnGraph:
-    """Returns a small Llama's MLP: 1,024 to twice 2,816 and back, without biases."""
+    """Returns a small Llama's MLP: from width 1,024 to twice 2,816 and back, without biases."""
     w = GraphWriter()
     return w.graph(_swiglu(w, w.input("x", batch, length, 1024)))
 
 
 def mlp_recommending(rows: int, top: int) -> DrawnGraph:
-    """Returns one of oneDNN's two MLPs of DLRM.
+    """Returns one of the two MLPs of DLRM that oneDNN uses.
 
-    The widths are 13-512-256-128 or, with `top` 1, 479-1024-1024-512-256-1 with a sigmoid.
+    The widths are 13-512-256-128 or, with `top` 1, 479-1024-1024-512-256-1 with a final sigmoid.
     """
     w = GraphWriter()
     widths = (479, 1024, 1024, 512, 256, 1) if top else (13, 512, 256, 128)
@@ -64,10 +64,9 @@ def mlp_recommending(rows: int, top: int) -> DrawnGraph:
 
 
 def routing(batch: int, length: int, experts: int, chosen: int) -> DrawnGraph:
-    """Returns the router of a mixture of experts: softmax, the `chosen` largest shares, scaled to
-    sum to 1.
+    """Returns the router of a mixture of experts: a softmax, then its `chosen` largest elements.
 
-    The sums are exact, so that rounding decides no choice.
+    These are scaled so that they sum to 1. The sums are exact, so rounding decides no choice.
     """
     w = GraphWriter()
     x = w.input("x", batch * length, 1024, draw=ValueDraw("steps", 2.0**-3))
@@ -79,7 +78,7 @@ def routing(batch: int, length: int, experts: int, chosen: int) -> DrawnGraph:
 
 
 def quantised(batch: int, length: int, inner: int, outer: int) -> DrawnGraph:
-    """Returns dynamic quantisation as ONNX Runtime's tools write it: u8 by i8, scales, bias."""
+    """Returns dynamic quantisation as ONNX Runtime's tools write it: u8 times i8, scales, bias."""
     w = GraphWriter()
     x = w.input("x", batch * length, inner)
     codes, scale, zero = w.several("DynamicQuantizeLinear", 3, x)
@@ -92,10 +91,10 @@ def quantised(batch: int, length: int, inner: int, outer: int) -> DrawnGraph:
 
 
 def decoder_step(batch: int, past: int) -> DrawnGraph:
-    """Returns one layer of a Llama for one new token a row.
+    """Returns a layer of a Llama for one new token per row of the batch.
 
-    The layer has width 1,024, 16 query and 4 key heads of 64 and an MLP of 2,816: norms,
-    projections, rotary embedding, a growing cache, SwiGLU.
+    The layer has width 1,024, 16 query heads and 4 key heads of size 64, and an MLP of width 2,816.
+    It has norms, projections, rotary embedding, a growing cache, and SwiGLU.
     """
     w = GraphWriter()
     x = w.input("x", batch, 1, 1024)

@@ -1,8 +1,8 @@
 """Lists the families of small graphs and their sizes.
 
-The list was committed before any graph of it was timed.  A family or a size is added, never dropped
-or exchanged because of its ratio.  `scripts/results/subgraphs-list.txt` shows the list, and a test
-compares the two.  Sizes that no paper states (faces, nodes, pixels) are our choice.
+The list was committed before any of its graphs was timed. A family or a size may be added, but is
+never dropped or exchanged because of its ratio. `scripts/results/subgraphs-list.txt` shows the
+list, and a test compares the two. Sizes that no paper states (faces, nodes, pixels) are our choice.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from subgraph.writer import DrawnGraph, live_bytes
 
 Sizes = Mapping[str, int]
 
-# Limit of a graph's live values while nodes run one by one; larger graphs are not timed.
+# The most live bytes of a graph whose nodes run one by one; larger graphs are not timed.
 MOST_BYTES = 8 * 10**9
-# Matmuls of the sweep over M, K, N from 1 to 70; a larger sweep begins with the smaller sweep.
+# How many matmuls the sweep over M, K, N from 1 to 70 has. A larger sweep begins with the smaller
+# one.
 SWEEP = 64
 _LARGEST = 70
 _SEED = 20
@@ -28,7 +29,7 @@ _SEED = 20
 
 @dataclass(frozen=True)
 class Family:
-    """Graphs of one builder; `sizes` are its keyword arguments."""
+    """Graphs that one function builds; `sizes` are its keyword arguments."""
 
     name: str
     build: Callable[..., DrawnGraph]
@@ -37,7 +38,7 @@ class Family:
 
 @dataclass(frozen=True)
 class SubgraphCase:
-    """One graph of the list."""
+    """A graph of the list."""
 
     family: str
     build: Callable[..., DrawnGraph]
@@ -49,7 +50,7 @@ class SubgraphCase:
 
     @property
     def file(self) -> str:
-        """Returns the name as a name of a file."""
+        """Returns the name in a form that is valid for a file."""
         return "".join(c if c.isalnum() else "_" for c in self.name.replace(", ", "-"))
 
     @cached_property
@@ -58,9 +59,8 @@ class SubgraphCase:
 
     @cached_property
     def bytes(self) -> int:
-        """Returns the bytes of the values that are alive at once where nodes run one by one
-        (`live_bytes`).
-        """
+        """Returns the bytes of the values that are live at once if nodes run one by one
+        (`live_bytes`)."""
         return live_bytes(self.graph)
 
     @property
@@ -75,12 +75,18 @@ def grid(**axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
 
 
 def rows(**other_axes: int) -> tuple[Sizes, ...]:
-    """Returns batch 1 and 8 of the four lengths."""
+    """Returns the sizes with batch 1 and 8, each at the lengths 17, 512, 1500 and 4096.
+
+    `other_axes` are added to each.
+    """
     return grid(batch=(1, 8), length=(17, 512, 1500, 4096), **other_axes)
 
 
 def images(*shapes: tuple[int, int], **other_axes: int | tuple[int, ...]) -> tuple[Sizes, ...]:
-    """Returns batch 1 and 8 of images of (channels, size)."""
+    """Returns the sizes with batch 1 and 8, each with the images (channels, size) in `shapes`.
+
+    `other_axes` are added to each; an axis with several values gives several sizes.
+    """
     return tuple(
         sizes
         for batch, (channels, size) in product((1, 8), shapes)
@@ -183,15 +189,13 @@ FAMILIES: tuple[Family, ...] = (
            tuple({"size": size, "channels": channels} for size, channels in _SHUFFLED[1:])),
     Family("row means", pointwise.row_means, ({"rows": 128, "width": 512},)),
     Family("transpose, relu", pointwise.transpose_relu, ({"a": 32, "b": 31, "c": 33, "d": 32},)),
-    # tails
+    # sizes that leave a tail after full vectors
     Family("tanh", pointwise.tanh, grid(count=(17, 1000, 65_536, 1_048_576, 16_777_259))),
 )  # fmt: skip
 
 
 def sweep(count: int = SWEEP) -> Iterator[SubgraphCase]:
-    """Yields `count` of the 343,000 matmuls of M, K, N from 1 to 70, in turn from each of four
-    kinds.
-    """
+    """Yields `count` of the 343,000 matmuls of M, K, N from 1 to 70; four kinds take turns."""
     kinds = (
         ("sweep of matmuls", dense.matmul),
         ("sweep of matmuls, bias, relu", dense.matmul_bias_relu),
@@ -212,6 +216,9 @@ def _shuffled() -> list[int]:
 
 
 def cases(swept: int = SWEEP) -> list[SubgraphCase]:
-    """Returns the list in its order, with graphs that do not fit into memory; the sweep is last."""
+    """Returns the complete list in its order, even graphs that do not fit into memory.
+
+    The sweep comes last.
+    """
     family_cases = [SubgraphCase(f.name, f.build, sizes) for f in FAMILIES for sizes in f.sizes]
     return [*family_cases, *sweep(swept)]

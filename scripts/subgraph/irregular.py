@@ -1,5 +1,6 @@
-"""Builds gathers and operations on gathered rows: FreeTensor's meshes, graphs and faces;
-embeddings.
+"""Builds gathers and operations on gathered rows:
+
+FreeTensor's meshes, graphs and faces; embeddings.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ _LOWEST = float(np.finfo(np.float32).min)
 
 
 def subdivnet(faces: int) -> DrawnGraph:
-    """Returns SubdivNet's convolution of a mesh, 13 to 64 features.
+    """Returns SubdivNet's convolution of a mesh, from 13 to 64 features.
 
-    The features of a face are its own, and three sums over its three neighbours: of their features,
-    of the differences between neighbours, and of the differences between the face and a neighbour.
+    A face has its own features and three sums over its three neighbours. The sums are those of the
+    neighbours' features, of the differences between neighbours, and of the differences between the
+    face and a neighbour.
     """
     w = GraphWriter()
     x = w.input("x", faces, 13)
     neighbours = w.input("near", faces, 3, dtype="int64", draw=ValueDraw("below", faces))
-    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # [faces, 3, 13]
+    neighbour_features = w.op("Gather", x, neighbours, axis=0)  # shape [faces, 3, 13]
     rotated = w.op("Gather", neighbour_features, w.ints(1, 2, 0), axis=1)
     between_neighbours = w.op("Abs", w.op("Sub", neighbour_features, rotated))
     from_face = w.op("Abs", w.op("Sub", w.op("Unsqueeze", x, w.ints(1)), neighbour_features))
@@ -40,8 +42,8 @@ def subdivnet(faces: int) -> DrawnGraph:
 def gat(nodes: int, edges: int) -> DrawnGraph:
     """Returns graph attention with 32 features.
 
-    A softmax runs over the edges that end in a node, which are contiguous; it weights the sum of
-    the source nodes' features.  ONNX has no sparse rows: maxima and sums are scattered.
+    A softmax runs over the edges that end in a node, which are contiguous. It weights the sum of
+    the source nodes' features. ONNX has no sparse rows, so maxima and sums are scattered.
     """
     w = GraphWriter()
     x = w.input("x", nodes, 32)
@@ -67,16 +69,18 @@ def gat(nodes: int, edges: int) -> DrawnGraph:
 
 
 def softras(faces: int, size: int) -> DrawnGraph:
-    """Returns SoftRas: the probability that each of size x size pixels belongs to each triangle.
+    """Returns SoftRas: for each of size x size pixels, the probability of belonging to each
+    triangle.
 
-    The probability is the sigmoid of the signed square distance.
+    The probability is the sigmoid of the signed square of the pixel's distance from the triangle.
     """
     w = GraphWriter()
     corners = w.input("corners", faces, 3, 2, draw=ValueDraw("uniform", -1, 1))
     line = (np.arange(size) + 0.5) / size * 2 - 1
-    pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))  # [size, size, 2]
+    # shape [size, size, 2]
+    pixels = w.constant(np.stack(np.meshgrid(line, line, indexing="ij"), -1))
     ends = w.several("Split", 3, corners, axis=1, num_outputs=3)
-    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # [faces, 1, 1, 2]
+    points = [w.op("Unsqueeze", end, w.ints(1)) for end in ends]  # shape [faces, 1, 1, 2]
     pairs = [_edge(w, pixels, points[n], points[(n + 1) % 3]) for n in range(3)]
     nearest = w.op("Min", *(distance for distance, _ in pairs))
     low, high = (w.op(kind, *(side for _, side in pairs)) for kind in ("Min", "Max"))
@@ -87,8 +91,9 @@ def softras(faces: int, size: int) -> DrawnGraph:
 
 
 def _edge(w: GraphWriter, pixels: str, a: str, b: str) -> tuple[str, str]:
-    """Adds each pixel's square distance from an edge, and its side of the edge, [faces, size,
-    size].
+    """Adds the square of each pixel's distance from an edge, and the pixel's side of the edge.
+
+    Both results have the shape [faces, size, size].
     """
     along, off = w.op("Sub", b, a), w.op("Sub", pixels, a)
     square = _dot(w, along, along)
@@ -116,7 +121,7 @@ def gather(table: int, rows: int, width: int) -> DrawnGraph:
 
 
 def embedding(batch: int, length: int, table: int) -> DrawnGraph:
-    """Returns GPT-2's embedding: rows of a table, 768 wide, plus rows of positions."""
+    """Returns GPT-2's embedding: rows of a table of width 768, plus rows for the positions."""
     w = GraphWriter()
     tokens = _indices(w, "tokens", table, batch, length)
     rows = w.op("Gather", w.weight("table", table, 768, draw=ValueDraw()), tokens)
@@ -124,7 +129,7 @@ def embedding(batch: int, length: int, table: int) -> DrawnGraph:
 
 
 def embedding_norm(batch: int, length: int, table: int) -> DrawnGraph:
-    """Returns BERT's embedding: tokens, segments, positions, LayerNorm."""
+    """Returns BERT's embedding: tokens, segments and positions are added, then LayerNorm."""
     w = GraphWriter()
     tokens = _indices(w, "tokens", table, batch, length)
     kinds = _indices(w, "kinds", 2, batch, length)
@@ -138,7 +143,7 @@ def embedding_norm(batch: int, length: int, table: int) -> DrawnGraph:
 
 
 def bag(bags: int, rows: int, width: int, table: int, mean: int) -> DrawnGraph:
-    """Returns sums (`mean` 0) or means of `rows` rows of a table."""
+    """Returns for each bag the sum of `rows` rows of a table; with `mean` 1, their mean."""
     w = GraphWriter()
     indices = _indices(w, "which", table, bags, rows)
     entries = w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices)
@@ -147,7 +152,7 @@ def bag(bags: int, rows: int, width: int, table: int, mean: int) -> DrawnGraph:
 
 
 def bag_weighted(bags: int, rows: int, width: int, table: int) -> DrawnGraph:
-    """Returns sums of rows with weights that are an input of the run."""
+    """Returns weighted sums of rows; the weights are an input of the run."""
     w = GraphWriter()
     indices = _indices(w, "which", table, bags, rows)
     entries = w.op("Gather", w.weight("table", table, width, draw=ValueDraw()), indices)
@@ -156,7 +161,7 @@ def bag_weighted(bags: int, rows: int, width: int, table: int) -> DrawnGraph:
 
 
 def bags_of_tables(bags: int, rows: int, table: int) -> DrawnGraph:
-    """Returns DLRM's 26 tables, of rows of 64, with their sums concatenated."""
+    """Returns DLRM's 26 tables with rows of width 64; the sums of their rows are concatenated."""
     w = GraphWriter()
     parts = []
     for number in range(26):

@@ -1,4 +1,4 @@
-"""Writes the list as text, which is committed: `scripts/results/subgraphs-list.txt`."""
+"""Writes the list of graphs as text, which is committed: `scripts/results/subgraphs-list.txt`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _HEAD = ("graph", "nodes", "inputs MB", "weights MB", "unfused MB", "digest")
 
 
 def text(selected: Sequence[SubgraphCase] | None = None) -> str:
-    """Returns a table of the graphs that are timed, then one of the graphs that do not fit into
-    memory.
+    """Returns a table of the graphs that are timed, then one of those that do not fit into memory.
 
-    `unfused MB` is the size of the values that are alive at once where nodes run one by one.
-    `digest` changes with any part of the graph and with the draws of its arrays.
+    `unfused MB` is the size of the values that are live at once if nodes run one by one. `digest`
+    changes with any part of the graph and with the draws of its arrays.
     """
     all_cases = cases() if selected is None else selected
     fitting, larger = [c for c in all_cases if c.fits], [c for c in all_cases if not c.fits]
@@ -37,8 +36,9 @@ def text(selected: Sequence[SubgraphCase] | None = None) -> str:
 
 
 def changed() -> Iterator[str]:
-    """Yields the lines in which the committed list and `families.py` differ: - for the committed
-    list.
+    """Yields the lines in which the committed list and `families.py` differ.
+
+    A - marks lines of the committed list, a + marks new lines.
     """
     committed = LIST.read_text(encoding="utf-8").splitlines() if LIST.is_file() else []
     current = text().splitlines()

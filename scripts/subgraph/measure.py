@@ -1,4 +1,4 @@
-"""Measures one graph: compiles it, compares its results, times it in turns with ONNX Runtime."""
+"""Measures a graph: compiles it, compares its results, times it in turns with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from tcc.errors import ToolError
 from tcc.options import TOLERANCES
 
 _KERNELS = 5
-_RUNS = 20  # runs that measure the kernels
+_RUNS = 20  # runs for the times of kernels
 
 
 class _Unfit(Exception):
-    """Ends the measurement of a graph with an outcome that has no times."""
+    """Ends the measurement of a graph; carries an outcome that has no times."""
 
     def __init__(self, outcome: str, why: str, command: str = "") -> None:
         super().__init__(why)
@@ -58,9 +58,10 @@ def measure(
     keep: bool,
     earlier: SubgraphResult | None = None,
 ) -> SubgraphResult:
-    """Measures in `folder`, which is removed unless `keep` is set or the outcome is a fault.
+    """Returns the result of a case, measured in `folder`.
 
-    Returns `earlier` where it has times of the same artifact.
+    The folder is removed unless `keep` is set or the outcome is a fault. If `earlier` has times of
+    the same artifact, it is returned instead.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -82,7 +83,7 @@ class _Steps:
         self._note = ""
 
     def all(self, earlier: SubgraphResult | None = None) -> SubgraphResult:
-        """Returns the result; raises _Unfit with the outcome that prevents times."""
+        """Returns the result; raises _Unfit with the outcome if there can be no times."""
         self._check_memory()
         feed = self._write()
         self._tcc("compile", self._model, "-o", self._artifact, fault="compile")
@@ -101,7 +102,7 @@ class _Steps:
         return replace(result, kernels=kernels, artifact=artifact)
 
     def _timed(self, feed: Arrays, reference: Arrays, plan: PairSettings) -> SubgraphResult:
-        """Returns a timed result in `plan`'s rounds, with the largest error over all runs."""
+        """Returns a result timed in `plan`'s rounds, with the largest error over all runs."""
         error = [0.0]
         turns = CalmTurns(self._bench.calm)
 
@@ -125,11 +126,11 @@ class _Steps:
         )  # fmt: skip
 
     def _check_memory(self, extra_bytes: int = 0) -> None:
-        """Raises _Unfit where memory is too small for both runtimes and `extra_bytes`.
+        """Raises _Unfit if memory is too small for both runtimes and `extra_bytes`.
 
-        Both runtimes hold the graph's values at once, in the worst case as nodes that run one by
-        one do.  `extra_bytes` are the results to compare, and a runtime's results on their way to
-        this process.
+        Both runtimes hold the graph's values at once; in the worst case they hold as much as nodes
+        that run one by one. `extra_bytes` are the results to compare, and a runtime's results on
+        their way to this process.
         """
         free, needed = available_memory(), 2 * self._case.bytes + extra_bytes
         if free < needed:
@@ -157,8 +158,8 @@ class _Steps:
     def _agree(self, results: Arrays, references: Arrays) -> float:
         """Returns the largest error.
 
-        `tcc verify` judges an error above the tolerance of f32, because it bounds the rounding
-        error of the reference.
+        If it is above the tolerance of f32, `tcc verify` decides, because it bounds the reference's
+        own rounding error.
         """
         comparisons = [
             compare(name, results[name], references[name], TOLERANCES["f32"]) for name in references
@@ -171,8 +172,9 @@ class _Steps:
         return max(item.error for item in comparisons)
 
     def _kernels(self) -> list[dict[str, object]]:
-        """Returns the longest kernels with the facts of `tcc inspect`; none where it fails, as
-        times count without it.
+        """Returns the slowest kernels with the facts of `tcc inspect`, or [] if that fails.
+
+        The times of the graph count even without them.
         """
         threads = ("--threads", self._plan.threads, "--runs", _RUNS)
         try:
@@ -186,9 +188,8 @@ class _Steps:
         return [{key: row[key] for key in keys} for row in rows[:_KERNELS]]
 
     def _tcc(self, command: str, *words: object, fault: str = "run") -> str:
-        """Returns the output of `tcc COMMAND`; raises _Unfit with the outcome `fault` where it
-        fails.
-        """
+        """Returns the output of `tcc COMMAND`; raises _Unfit with the outcome `fault` if it
+        fails."""
         line = [sys.executable, "-m", "tcc", command, *map(str, words)]
         command_text = shlex.join(["tcc", *line[3:]]).replace(f"{ROOT}{os.sep}", "")
         status, out, err = run_group(line, self._cap)
@@ -203,7 +204,7 @@ class _Steps:
 
 
 def run_group(line: Sequence[str], cap: float) -> tuple[int, str, str]:
-    """Returns the exit code, stdout and stderr of a command.
+    """Returns (exit code, stdout, stderr) of a command.
 
     After `cap` seconds the command and its children are killed, and the code is 124.
     """
@@ -225,7 +226,7 @@ def run_group(line: Sequence[str], cap: float) -> tuple[int, str, str]:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kills a command that still runs, with its children."""
+    """Kills a command and its children if it is still running."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
 

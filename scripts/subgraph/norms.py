@@ -1,4 +1,5 @@
-"""Builds norms and softmax, forward and backward; rows are those of [batch, length, width]."""
+"""Builds norms and softmax, forward and backward; a row is the last axis of [batch, length,
+width]."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from subgraph.attention import rms_norm
 from subgraph.writer import DrawnGraph, GraphWriter, ValueDraw
 
 _GAIN = ValueDraw("uniform", 0.5, 1.5)
-_LN, _RMS = 768, 2048  # BERT's and Llama 3.2 1B's
+_LN, _RMS = 768, 2048  # the widths of BERT and of Llama 3.2 1B
 
 
 def layer_norm(batch: int, length: int) -> DrawnGraph:
@@ -15,7 +16,7 @@ def layer_norm(batch: int, length: int) -> DrawnGraph:
 
 
 def layer_norm_residual(batch: int, length: int) -> DrawnGraph:
-    """Returns LayerNorm of a sum.  The sum is a result too, because the next block adds to it."""
+    """Returns LayerNorm of a sum; the sum is a result too, because the next block adds to it."""
     w = GraphWriter()
     x, y = (w.input(n, batch, length, _LN) for n in "xy")
     summed = w.op("Add", x, y)
@@ -36,10 +37,10 @@ def rms_residual(batch: int, length: int) -> DrawnGraph:
 
 
 def layer_norm_backward(batch: int, length: int) -> DrawnGraph:
-    """Returns the gradients of x, gain and bias from the result's gradient; computes the statistics
-    again.
+    """Returns the gradients of x, gain and bias, given the gradient of the result (dy).
 
-    With n = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - n mean(g n)) / deviation.
+    The statistics are computed again. With n = (x - mean) / deviation and g = dy gain: dx = (g -
+    mean(g) - n mean(g n)) / deviation.
     """
     w = GraphWriter()
     x, dy = w.input("x", batch, length, _LN), w.input("dy", batch, length, _LN)
@@ -60,7 +61,7 @@ def layer_norm_backward(batch: int, length: int) -> DrawnGraph:
 
 
 def rms_backward(batch: int, length: int) -> DrawnGraph:
-    """Returns the gradients of x and gain.
+    """Returns the gradients of x and gain of RMSNorm, given the gradient of the result (dy).
 
     With r = 1 / root(mean(x^2)) and g = dy gain: dx = r g - x r^3 mean(g x).
     """
@@ -76,7 +77,7 @@ def rms_backward(batch: int, length: int) -> DrawnGraph:
 
 
 def batch_norm_training(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns ONNX's operator that computes statistics: the result, running mean and variance."""
+    """Returns ONNX's BatchNormalization in training mode: the result, running mean and variance."""
     w = GraphWriter()
     x = w.input("x", batch, channels, size, size)
     draws = {"gain": _GAIN, "bias": ValueDraw(), "mean": ValueDraw(), "variance": _GAIN}
@@ -86,8 +87,9 @@ def batch_norm_training(batch: int, channels: int, size: int) -> DrawnGraph:
 
 
 def batch_norm_written_out(batch: int, channels: int, size: int) -> DrawnGraph:
-    """Returns the batch norm as means over all axes but the channels, with the statistics as
-    results.
+    """Returns batch norm written as means over all axes but the channels.
+
+    The statistics are results too.
     """
     w = GraphWriter()
     x = w.input("x", batch, channels, size, size)
@@ -115,7 +117,7 @@ def log_softmax(rows: int, width: int) -> DrawnGraph:
 
 
 def softmax_heads(heads: int, length: int) -> DrawnGraph:
-    """Returns the softmax of PowerFusion's list: BERT's and ViT's scores."""
+    """Returns the softmax of PowerFusion's list, at the sizes of BERT's and ViT's scores."""
     w = GraphWriter()
     return w.graph(w.op("Softmax", w.input("x", 1, heads, length, length), axis=-1))
 

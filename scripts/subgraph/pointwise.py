@@ -1,4 +1,4 @@
-"""Builds PowerFusion's list: the operations between matmuls, at its sizes; and tanh alone."""
+"""Builds PowerFusion's list at its sizes: the operations between matmuls; and tanh alone."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def relu_sub(channels: int, size: int) -> DrawnGraph:
 
 
 def bias_add(size: int, channels: int) -> DrawnGraph:
-    """Returns ShuffleNet's bias, channels last."""
+    """Returns ShuffleNet's bias, added to a tensor whose channels come last."""
     w = GraphWriter()
     return w.graph(w.op("Add", w.input("x", size * size, channels), w.weight("bias", channels)))
 
 
 def channel_shuffle(size: int, channels: int) -> DrawnGraph:
-    """Returns ShuffleNet's shuffle: [pixels, channels, 2] with its last axes exchanged."""
+    """Returns ShuffleNet's shuffle: [pixels, channels, 2] with its last two axes swapped."""
     w = GraphWriter()
     return w.graph(w.op("Transpose", w.input("x", size * size, channels, 2), perm=[0, 2, 1]))
 
@@ -47,7 +47,7 @@ def row_means(rows: int, width: int) -> DrawnGraph:
 
 
 def transpose_relu(a: int, b: int, c: int, d: int) -> DrawnGraph:
-    """Returns the input with all four axes reversed, then relu."""
+    """Returns relu of the input with its four axes reversed."""
     w = GraphWriter()
     transposed = w.op("Transpose", w.input("x", a, b, c, d), perm=[3, 2, 1, 0])
     return w.graph(w.op("Relu", transposed))

@@ -1,4 +1,4 @@
-"""Stores the results of graphs, one file a graph, and shows them as a table."""
+"""Stores the results of graphs, one file for each graph, and shows them as a table."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from goals import geometric_mean
 from subgraph.families import SubgraphCase
 from whole import write_whole
 
-# The least speed of a graph as a share of ONNX Runtime's speed.
+# The least acceptable speed of a graph, as a share of ONNX Runtime's speed.
 FLOOR = 0.97
 
-# A graph below the floor is timed again in this multiple of the rounds; the second result counts.
+# A graph below the floor is timed again, with this many times the rounds; the second result counts.
 LONGER = 3
 
-# The outcomes of a graph, with a text each; FAULTS are the outcomes that tcc causes.
+# The outcomes of a graph, each with a text; FAULTS are the outcomes for which tcc is to blame.
 OUTCOMES: Mapping[str, str] = {
     "timed": "timed",
     "memory": "there was not enough memory free",
@@ -34,9 +34,9 @@ FAULTS = ("compile", "run", "differs")
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of a result besides its graph: other conditions need a new result.
+    """The conditions of a result besides its graph; under other conditions, a new result is needed.
 
-    `sources` is a hash of the sources that compile and run, `target` the processor.
+    `sources` is a hash of the sources that compile and run, and `target` names the CPU.
     """
 
     target: str
@@ -46,15 +46,16 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class SubgraphResult:
-    """The result of one graph.
+    """The result of a graph.
 
-    `why` says what prevents a measurement; of a timed graph, it is the verdict of `tcc verify` on
-    an error above the tolerance.  `tcc` and `ort` are seconds, the medians of all runs.  `ratio` is
-    the median over rounds of ONNX Runtime's time over tcc's in the same round, `best` that of the
-    best rounds; both are None where nothing was timed.  `error` is the largest difference over the
-    largest expected value; `disturbed` counts turns that found no calm moment.  `kernels` are
-    tcc's, the longest first, where the ratio is below the floor.  `artifact` is a hash of the file
-    that was timed.
+    `why` says what prevents a measurement. For a timed graph whose error is above the tolerance, it
+    is the verdict of `tcc verify`. `tcc` and `ort` are seconds, the medians of all runs. `ratio` is
+    the median over rounds of ONNX Runtime's time over tcc's in the same round, and `best` that of
+    the best rounds. Both are None if nothing was timed.
+
+    `error` is the largest difference over the largest expected value. `disturbed` counts turns that
+    found no calm moment. `kernels` are tcc's kernels, the slowest first, if the ratio is below the
+    floor. `artifact` is a hash of the file that was timed.
     """
 
     outcome: str
@@ -76,7 +77,7 @@ class SubgraphResult:
 
 
 class ResultStore:
-    """Stores results in a folder under the given conditions."""
+    """Stores results in a folder, under the given conditions."""
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
         self._folder = folder
@@ -84,7 +85,7 @@ class ResultStore:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, case: SubgraphCase) -> SubgraphResult | None:
-        """Returns the result of this graph under these conditions, else None.
+        """Returns the result of this graph under these conditions, or None.
 
         A lack of memory is no result, because memory may be free the next time.
         """
@@ -92,9 +93,9 @@ class ResultStore:
         return None if result is None or result.outcome == "memory" else result
 
     def earlier(self, case: SubgraphCase) -> SubgraphResult | None:
-        """Returns the times of this graph on this processor from any sources, else None.
+        """Returns a result with times of this graph on this CPU, from any sources, or None.
 
-        They count where the new sources give the same artifact.
+        The times count if the new sources give the same artifact.
         """
         result = self._load(case, {k: v for k, v in self._conditions.items() if k != "sources"})
         return result if result is not None and result.ratio is not None else None
@@ -112,7 +113,7 @@ class ResultStore:
         )
 
     def put(self, case: SubgraphCase, result: SubgraphResult) -> None:
-        """Writes the result; an interruption leaves the previous result."""
+        """Writes the result; if this is interrupted, the previous result stays."""
         record = {
             "graph": case.name,
             "digest": case.graph.digest,
@@ -128,8 +129,8 @@ class ResultStore:
 def table(results: Mapping[str, SubgraphResult], cases: int, conditions: Conditions) -> str:
     """Returns the report as text.
 
-    Graphs below the floor with their kernels come first, then failures, then all timed graphs by
-    ratio, the smallest first.
+    Graphs below the floor come first, with their kernels; then failures; then all timed graphs, the
+    smallest ratio first.
     """
     ratios = sorted((r.ratio, name) for name, r in results.items() if r.ratio is not None)
     below = [name for ratio, name in ratios if ratio < FLOOR]

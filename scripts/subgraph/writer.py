@@ -1,7 +1,8 @@
 """Describes small graphs as data: nodes, literal constants, and tensors that are drawn on demand.
 
-A graph of gigabytes is listed and sized without an array: a `DrawnTensor` says how its values are
-drawn, and `drawn` draws them.  The time and the order of the draws do not change the values.
+Even a graph of gigabytes is listed and sized without an array: a `DrawnTensor` says how its values
+are drawn, and `drawn` draws them. The values do not depend on when and in which order they are
+drawn.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 Array = NDArray[Any]
 OPSET = 20
 _IR = 10
-# A protocol buffer holds less than 2 GiB.
+# A protocol buffer must be smaller than 2 GiB.
 MOST_WEIGHTS = 2**31 - 2**20
 
 
@@ -62,8 +63,8 @@ class DrawnTensor:
 class DrawnGraph:
     """Nodes in an order in which they can run.
 
-    `constants` are literals of the graph (axes, positions, scalars), `weights` the learnt values of
-    a network.
+    `constants` are literals of the graph (axes, positions, scalars); `weights` are the learnt
+    values of a network.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -74,7 +75,8 @@ class DrawnGraph:
 
     @property
     def digest(self) -> str:
-        """Returns a hash of the graph with its draws: equal for equal graphs on any machine."""
+        """Returns a hash of the graph and its draws; equal graphs have equal hashes on any
+        machine."""
         digest = hashlib.sha256()
         for node in self.nodes:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
@@ -87,9 +89,9 @@ class DrawnGraph:
 
 
 def _same_anywhere(constant: Array) -> bytes:
-    """Returns bytes that are equal on every processor.
+    """Returns bytes of the constant that are equal on every CPU.
 
-    Tables of sines are rounded to five decimals, because their last bits depend on the processor.
+    Tables of sines are rounded to five decimals, because their last bits depend on the CPU.
     """
     if constant.dtype.kind == "f" and constant.size > 1000:
         return bytes((constant.astype(np.float64).round(5) + 0.0).tobytes())
@@ -112,7 +114,8 @@ class GraphWriter:
         return name
 
     def weight(self, name: str, *shape: int, draw: ValueDraw | None = None) -> str:
-        """Adds a weight; the default draw preserves the deviation of a matmul's operand."""
+        """Adds a weight; by default its draw preserves the standard deviation of a matmul's
+        operand."""
         default = ValueDraw("normal", float(np.sqrt(1.0 / shape[-2])) if len(shape) > 1 else 1.0)
         self.weights.append(DrawnTensor(name, shape, "float32", draw or default))
         return name
@@ -123,15 +126,15 @@ class GraphWriter:
         return name
 
     def ints(self, *values: int) -> str:
-        """Adds a one-dimensional constant of i64, for axes or a shape."""
+        """Adds a one-dimensional i64 constant, for axes or a shape."""
         return self.constant(values, "int64")
 
     def op(self, kind: str, *operands: str, **attributes: Any) -> str:
-        """Adds a node with one result."""
+        """Adds a node with one result, and returns its name."""
         return self.several(kind, 1, *operands, **attributes)[0]
 
     def several(self, kind: str, count: int, *operands: str, **attributes: Any) -> list[str]:
-        """Adds a node with `count` results."""
+        """Adds a node with `count` results, and returns their names."""
         place = len(self.nodes)
         results = [f"{kind.lower()}{place}" + (f"_{n}" if n else "") for n in range(count)]
         self.nodes.append(helper.make_node(kind, operands, results, **attributes))
@@ -149,7 +152,7 @@ class GraphWriter:
 
 
 def drawn(name: str, tensors: Sequence[DrawnTensor]) -> dict[str, Array]:
-    """Returns the arrays of a case's tensors, seeded by the names of the case and of the tensor."""
+    """Returns the arrays of a case's tensors; the names of the case and the tensor are the seed."""
     return {item.name: _drawn(name, item) for item in tensors}
 
 
@@ -178,7 +181,7 @@ def _drawn(case: str, item: DrawnTensor) -> Array:
 
 
 def skeleton(graph: DrawnGraph) -> onnx.ModelProto:
-    """Returns the model with all its types, in which weights are inputs: it takes no memory."""
+    """Returns the model with all its types, in which weights are inputs and so take no memory."""
     inputs = [
         helper.make_tensor_value_info(
             t.name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape
@@ -190,7 +193,7 @@ def skeleton(graph: DrawnGraph) -> onnx.ModelProto:
 
 
 def model_of(name: str, graph: DrawnGraph) -> onnx.ModelProto:
-    """Returns the model with its weights; raises ValueError where they exceed a file's limit."""
+    """Returns the model with its weights; raises ValueError if they exceed the limit of a file."""
     if sum(t.bytes for t in graph.weights) > MOST_WEIGHTS:
         raise ValueError(f"{name}: weights of 2 GiB or more do not fit into one ONNX file")
     typed = skeleton(graph).graph
@@ -214,10 +217,10 @@ def _model(
 
 
 def live_bytes(graph: DrawnGraph) -> int:
-    """Returns the most bytes that are alive at once where nodes run one by one, in order.
+    """Returns the most bytes that are live at once if nodes run one by one, in order.
 
-    A value is alive from the node that writes it to the last node that reads it; inputs, weights
-    and constants are always alive.
+    A value is live from the node that writes it to the last node that reads it. Inputs, weights and
+    constants are always live.
     """
     typed = skeleton(graph).graph
     values = {v.name: _bytes(v) for v in (*typed.value_info, *typed.output)}
@@ -234,8 +237,9 @@ def live_bytes(graph: DrawnGraph) -> int:
 
 
 def _bytes(value: onnx.ValueInfoProto) -> int:
-    """Returns the bytes of a value.  Raises ValueError where a size is unknown, which no graph here
-    has.
+    """Returns the bytes of a value.
+
+    Raises ValueError if a size is unknown, which does not occur in these graphs.
     """
     kind = value.type.tensor_type
     sizes = [d.dim_value for d in kind.shape.dim]

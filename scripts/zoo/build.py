@@ -1,7 +1,7 @@
 """Builds a drawn architecture as a module with seeded weights, and its inputs, at real sizes.
 
-The configuration is the default configuration.  Where its weights would take more than `CAP` bytes
-of f32, layers are halved until they fit, then the vocabulary; widths stay.
+The configuration is the default one. If its weights took more than `CAP` bytes of f32, the number
+of layers is halved until they fit, then the vocabulary. Widths stay.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from zoo.registries import import_timm, import_transformers
 
 from models.inputs import random_image
 
-CAP = 1.2e9  # bytes
-TOKENS, SECONDS, IMAGE = 128, 10, 224  # defaults, where the library has no value
+CAP = 1.2e9  # bytes of weights
+TOKENS, SECONDS, IMAGE = 128, 10, 224  # default values, if the library has none
 _DEPTHS = (
     "num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers",
     "num_encoder_layers", "num_decoder_layers",
@@ -30,14 +30,14 @@ Inputs = dict[str, Tensor]
 
 
 class TooLarge(Exception):
-    """No halving brings the weights below the cap."""
+    """Raised if no halving brings the weights below the cap."""
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltModel:
     """A model with its inputs.
 
-    `inputs` draws the arguments of `model` from a seed, `constants` are further arguments, and
+    `inputs` draws the arguments of `model` from a seed. `constants` are further arguments.
     `reductions` is a text that names the halved fields.
     """
 
@@ -48,7 +48,7 @@ class BuiltModel:
 
 
 def build(entry: Entry, seed: int = 0) -> BuiltModel:
-    """Returns the architecture with its constructor's weights, drawn from `seed`.
+    """Returns the architecture with the weights that its constructor draws from `seed`.
 
     Raises TooLarge, and any error of its library.
     """
@@ -95,9 +95,8 @@ def weight_bytes(model: nn.Module) -> int:
 
 
 def fitted(kind: Any, fields: Mapping[str, Any]) -> tuple[Any, str]:
-    """Returns a configuration whose weights stay below the cap, and a text that names its halved
-    fields.
-    """
+    """Returns (configuration whose weights are below the cap, text that names its halved
+    fields)."""
     config = kind.config_class(**fields)
     cuts: list[str] = []
     while (size := _size(kind, config)) > CAP:
@@ -120,9 +119,9 @@ def _size(kind: Any, config: Any) -> int:
 
 
 def halves(config: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yields fields for the same configuration with half of the counts `names`.
+    """Yields (field, value) for the fields of the configuration that are among `names`, halved.
 
-    The least count is 1, for a vocabulary 4,096.  Yields nothing where no count can be halved.
+    The least value is 1, or 4,096 for a vocabulary. Fields that cannot be halved are left out.
     """
     values = config.to_dict()
     for name in names:
@@ -147,8 +146,9 @@ def _merged(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def _random_inputs(entry: Entry, model: nn.Module, config: Any, seed: int) -> Inputs:
-    """Returns inputs for the name of the main input: tokens, an image, or sound from the feature
-    extractor.
+    """Returns inputs that fit the name of the main input.
+
+    They are tokens, an image, or sound that the feature extractor has processed.
     """
     rng = np.random.default_rng(seed)
     parameters = inspect.signature(model.forward).parameters
@@ -172,7 +172,7 @@ def _tokens(config: Any, rng: np.random.Generator) -> Tensor:
 
 
 def image_size(config: Any) -> tuple[int, int]:
-    """Returns the image size of the configuration, else that of the image processor, else 224."""
+    """Returns the image size of the configuration, or of the image processor, or else 224."""
     from transformers.models.auto import image_processing_auto as auto
 
     size = getattr(config, "image_size", None)
@@ -186,7 +186,7 @@ def image_size(config: Any) -> tuple[int, int]:
 
 
 def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
-    """Returns tones and noise of ten seconds, or of the extractor's own length."""
+    """Returns ten seconds of tones and noise, or as much as the extractor's own length."""
     import transformers
     from transformers.models.auto import feature_extraction_auto as auto
 
@@ -203,7 +203,10 @@ def _sound(model: nn.Module, config: Any, rng: np.random.Generator) -> Inputs:
 
 
 def wave(rng: np.random.Generator, length: int, rate: int) -> np.ndarray[Any, Any]:
-    """Returns `length` samples: eight tones that swell and fade, and noise, all at most about 1."""
+    """Returns `length` samples: eight tones that swell and fade, and noise.
+
+    Almost all values lie in [-1, 1].
+    """
     times = np.arange(length) / rate
     sound = 0.05 * rng.standard_normal(length)
     for tone, swell, phase in zip(

@@ -24,13 +24,13 @@ from zoo.outcomes import Outcome, Outcomes, in_process, named
 RESULTS = ROOT / "scripts" / "results"
 LIST = RESULTS / "breadth_list.json"
 FOLDER = ROOT / "build" / "breadth"
-LIMITS = {"export": 1800.0, "time": 3600.0}  # seconds of one architecture
+LIMITS = {"export": 1800.0, "time": 3600.0}  # time limit for one architecture, in seconds
 
 
 def main(page: str) -> int:
     """Runs the step that the command line names, with `page` as help; returns the exit code."""
     options = _parse(page)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends its processes, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that its processes are ended too
     if options.step == "draw":
         return drawing()
     try:
@@ -106,7 +106,7 @@ def _add_precision(parser: argparse.ArgumentParser) -> None:
 
 
 def _table(folder: Path, options: argparse.Namespace, suffix: str) -> Path:
-    """Returns the path of the table of a precision in `folder`."""
+    """Returns the path of the table for a precision in `folder`."""
     return folder / f"{named('breadth', options.precision)}{suffix}"
 
 
@@ -125,9 +125,8 @@ def _listed(argument: str) -> tuple[str, ...]:
 
 
 def drawing() -> int:
-    """Writes the list of architectures if there is no list; compares the list with the draw
-    otherwise.
-    """
+    """Writes the list of architectures if there is none; otherwise compares the list with the
+    draw."""
     from zoo.registries import registries, versions
 
     listing = text(draw(registries(), versions()))
@@ -143,10 +142,10 @@ def drawing() -> int:
 
 
 def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Exports each member of the shard to ONNX.  The next candidate replaces a member that fails.
+    """Exports each member of the shard to ONNX; the next candidate replaces a member that fails.
 
-    Raises the error of an import where a library is missing, so that no architecture fails for
-    that.
+    If a library is missing, raises the import's error, so that it does not count as an
+    architecture's failure.
     """
     _check_libraries()
     if options.again:
@@ -172,7 +171,8 @@ def exporting(candidates: Candidates, outcomes: Outcomes, options: argparse.Name
 
 
 def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Times each member of the shard without times; exports one first if its files are missing."""
+    """Times each member of the shard that has no times; exports it first if its files are
+    missing."""
     names = ("threads", "rounds", "seconds", "patience", "cap")
     plan = json.dumps({name: getattr(options, name) for name in names})
     entries = entries_of(candidates, candidates.members(outcomes.failed_exports()), options)
@@ -200,7 +200,7 @@ def timing(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespa
 def entries_of(
     candidates: Candidates, members: Sequence[Entry], options: argparse.Namespace
 ) -> list[Entry]:
-    """Returns the members of the shard; with --only those of the named families."""
+    """Returns the members of the shard; with --only, those of the named families."""
     entries = shard(members, candidates, *options.shard)
     return [entry for entry in entries if not options.only or entry.family in options.only]
 
@@ -208,7 +208,7 @@ def entries_of(
 def _step(
     outcomes: Outcomes, step: str, entry: Entry, arguments: tuple[str, ...], place: str
 ) -> Outcome:
-    """Runs a step of one architecture in its own process and prints a line about it."""
+    """Runs a step of an architecture in a process of its own, and prints a line about it."""
     started = time.perf_counter()
     print(f"{place}: {entry.family} ({entry.model}): {step} ...", end=" ", flush=True)
     script = Path(__file__).resolve().parent.parent / "breadth"
@@ -222,13 +222,13 @@ def _step(
 
 
 def one(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Runs the step `options.what` of one architecture and stores its outcome in `outcomes`."""
+    """Runs the step `options.what` of one architecture, and stores its outcome in `outcomes`."""
     entry = next(entry for entry in candidates.entries() if entry.family == options.family)
     work = {"export": _export, "time": _time}[options.what]
     try:
         plan = {**json.loads(options.plan), "precision": options.precision}
         outcome = {"outcome": "done", **work(entry, plan)}
-    except Exception as error:  # the table states any error of a library as the reason
+    except Exception as error:  # the table gives any error of a library as the reason
         outcome = {"outcome": "failed", "why": reason(error)}
         outcomes.put(options.what, entry.family, outcome)
         raise
@@ -243,9 +243,9 @@ def _check_libraries() -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Returns the error and its cause on one line, without paths of this machine."""
+    """Returns the error and its cause as one line, without paths of this machine."""
     while error.__cause__ is not None and isinstance(error, ImportError):
-        error = error.__cause__  # the error of a library's lazy import has no information
+        error = error.__cause__  # the error of a library's lazy import itself says nothing
     errors = [error] if error.__cause__ is None else [error, error.__cause__]
     lines = [
         f"{type(link).__name__}: " + " | ".join(filter(None, map(str.strip, str(link).split("\n"))))
@@ -267,7 +267,7 @@ def _time(entry: Entry, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def tabling(candidates: Candidates, outcomes: Outcomes, options: argparse.Namespace) -> int:
-    """Writes the table as text, JSON and a chart.  Returns the exit code."""
+    """Writes the table as text, JSON and a chart; returns the exit code."""
     results = report.collect(candidates, outcomes)
     folder = RESULTS if options.publish else FOLDER
     folder.mkdir(parents=True, exist_ok=True)
@@ -284,8 +284,10 @@ def _files(results: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _other_versions(candidates: Candidates) -> str | None:
-    """Returns an error text if an installed library has another version than the list was drawn
-    from.
+    """Returns an error text if an installed library has not the version with which the list was
+    drawn.
+
+    Returns None if all versions are equal.
     """
     from importlib.metadata import version
 

@@ -1,7 +1,7 @@
 """Draws by seed the architectures that are measured, and the substitutes for exports that fail.
 
-The order of a draw is that of SHA-256 over the seed and the names.  Python's generator and the
-order of a registry do not affect it.
+The order of a draw is that of SHA-256 over the seed and the names. So it depends neither on
+Python's random generator nor on the order of a registry.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from types import MappingProxyType
 from typing import Any
 
 SEED = 20
-# Places of each registry: more than 60 in all, because a registry may run out of architectures.
+# How many architectures each registry contributes. There are more than 60 in total, because a
+# registry may not have enough.
 PLACES: Mapping[str, int] = MappingProxyType(
     {"text": 20, "vision": 10, "audio": 9, "detection": 7, "segmentation": 6, "timm": 16}
 )
-# Names of families in timm -> their names in transformers.
+# Maps names of families in timm to their names in transformers.
 _SAME = MappingProxyType(
     {
         "vision_transformer": "vit",
@@ -31,16 +32,16 @@ _SAME = MappingProxyType(
     }
 )
 
-# registry -> family -> its models
+# registry -> family -> models of the family
 Registries = Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One architecture: a model class of transformers, or a model of timm.
+    """An architecture: a model class of transformers, or a model of timm.
 
-    `fields` are the configuration's fields that are not the default.  `part` names the attribute of
-    the model that is taken instead of the whole model.
+    `fields` are the fields of the configuration that are not the default. `part` names an attribute
+    of the model that is measured instead of the complete model.
     """
 
     registry: str
@@ -60,7 +61,7 @@ FIXED = (
             "depth_coefficient": 1.0,
             "image_size": 224,
             "hidden_dim": 1280,
-        },  # B0; the default is B7
+        },  # B0; the library's default is B7
     ),
     Entry(
         "audio",
@@ -71,7 +72,7 @@ FIXED = (
             "encoder_layers": 4,
             "encoder_attention_heads": 6,
             "encoder_ffn_dim": 1536,
-        },  # tiny
+        },  # the tiny variant
         "encoder",
     ),
 )
@@ -79,9 +80,8 @@ FIXED = (
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The result of a draw: the candidates of each registry in their order, the fixed candidates
-    first.
-    """
+    """The result of a draw: the candidates of each registry, in order; fixed candidates come
+    first."""
 
     seed: int
     versions: Mapping[str, str]
@@ -93,8 +93,9 @@ class Candidates:
             yield from entries
 
     def members(self, failed: Collection[str]) -> list[Entry]:
-        """Returns the candidates that are measured: the first ones of each registry whose family
-        has not failed.
+        """Returns the candidates that are measured.
+
+        These are the first ones of each registry whose family has not failed.
         """
         members = []
         for registry, entries in self.order.items():
@@ -104,7 +105,7 @@ class Candidates:
 
 
 def family_of(name: str) -> str:
-    """Returns the name of a family, which is the same for all libraries."""
+    """Returns the name of a family in a form that is the same for all libraries."""
     plain = name.replace("-", "_").lower()
     return _SAME.get(plain, plain)
 
@@ -117,9 +118,10 @@ def draw(
     places: Mapping[str, int] = PLACES,
     fixed: Sequence[Entry] = FIXED,
 ) -> Candidates:
-    """Draws each family once: in one registry, with one of its models there, both by the seed.
+    """Draws each family once.
 
-    Families of `fixed` are not drawn again.
+    The seed decides in which registry, and with which of its models there. Families of `fixed` are
+    not drawn again.
     """
     families = {entry.family for entry in fixed}
     order = {registry: [e for e in fixed if e.registry == registry] for registry in places}
@@ -138,7 +140,7 @@ def _key(seed: int, *names: str) -> tuple[bytes, tuple[str, ...]]:
 
 
 def text(candidates: Candidates) -> str:
-    """Returns the text of the file of a draw: JSON, one candidate a line."""
+    """Returns the text of the file of a draw: JSON, with a candidate on each line."""
     order = {
         r: [f"{e.family} {e.model}" for e in entries] for r, entries in candidates.order.items()
     }
@@ -151,7 +153,7 @@ def text(candidates: Candidates) -> str:
 
 
 def read(path: Path, fixed: Sequence[Entry] = FIXED) -> Candidates:
-    """Returns the draw that a file holds; raises ValueError for any other file."""
+    """Returns the draw that a file holds; raises ValueError if the file is no draw."""
     fixed_entries = {(entry.registry, entry.family): entry for entry in fixed}
     try:
         fields = json.loads(path.read_text())
@@ -171,9 +173,9 @@ def _entry(
 
 
 def shard(entries: Sequence[Entry], candidates: Candidates, part: int, parts: int) -> list[Entry]:
-    """Returns the entries of part `part` (from 1) of `parts`.
+    """Returns the entries of part `part` (counted from 1) of `parts`.
 
-    The place in the file decides the part, so that a substitute moves no other entry to another
+    The position in the file decides the part, so that a substitute moves no other entry to another
     part.
     """
     places = {entry.family: place for place, entry in enumerate(candidates.entries())}
@@ -181,7 +183,7 @@ def shard(entries: Sequence[Entry], candidates: Candidates, part: int, parts: in
 
 
 def part_of(argument: str) -> tuple[int, int]:
-    """Returns the two numbers of a text such as `2/7`; raises ValueError for any other text."""
+    """Returns the two numbers of a text like "2/7"; raises ValueError for any other text."""
     match = re.fullmatch(r"([1-9]\d*)/([1-9]\d*)", argument)
     if not match or int(match[1]) > int(match[2]):
         raise ValueError(f"{argument!r} is no part: 2/7 is the second of seven")

@@ -1,5 +1,6 @@
-"""Exports one drawn architecture: NAME.onnx and NAME.npz with its inputs.  Both files are complete,
-or neither is there.
+"""Exports a drawn architecture: NAME.onnx, and NAME.npz with its inputs.
+
+Either both files are complete, or neither exists.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ OPSET = 18
 
 
 class Dead(Exception):
-    """Signals do not live, even after weights were scaled."""
+    """Raised if the signals of a model stay dead (see `signals.py`) after its weights were
+    scaled."""
 
 
 class PositionalModel(nn.Module):
-    """A model with positional arguments, as the exporter needs it, that returns only logits and
-    predictions.
-    """
+    """A model with positional arguments, as the exporter needs it; returns only logits and
+    predictions."""
 
     def __init__(self, model: nn.Module, names: Sequence[str], constants: Mapping[str, Any]):
         super().__init__()
@@ -41,7 +42,7 @@ class PositionalModel(nn.Module):
 
 
 def results(output: Any) -> dict[str, Tensor]:
-    """Returns logits and predictions by name; the first float tensor where a model has none."""
+    """Returns logits and predictions by name, or the first float tensor if a model has none."""
     if isinstance(output, Tensor):
         return {"output": output}
     if not isinstance(output, Mapping):
@@ -56,7 +57,7 @@ def _is_float(value: Any) -> bool:
 
 
 def export(entry: Entry, folder: Path) -> dict[str, Any]:
-    """Writes the two files and returns the facts for the table.
+    """Writes the two files, and returns the facts for the table.
 
     Raises Dead, and any error of a library that cannot build, run or export the model.
     """
@@ -75,9 +76,8 @@ def export(entry: Entry, folder: Path) -> dict[str, Any]:
 
 
 def enlivened(module: nn.Module, first: signals.Inputs, second: signals.Inputs) -> int:
-    """Returns the number of layers that had to be scaled for signals to live; raises Dead if
-    scaling fails.
-    """
+    """Returns how many layers had to be scaled for signals to live; raises Dead if scaling
+    fails."""
 
     @torch.no_grad()
     def call(inputs: signals.Inputs) -> Sequence[Tensor]:
@@ -106,7 +106,7 @@ def _facts(
 
 
 def _write(model: onnx.ModelProto, inputs: signals.Inputs, stem: Path) -> None:
-    """Writes to temporary names first, so that a file with its final name is complete."""
+    """Writes to temporary names first, so that a file under its final name is complete."""
     partial_arrays, partial_model = stem.with_suffix(".part.npz"), stem.with_suffix(".part.onnx")
     write_arrays(partial_arrays, {name: value.numpy() for name, value in inputs.items()})
     onnx.save(model, partial_model)

@@ -1,4 +1,5 @@
-"""Stores the outcome of each step of an architecture when the step ends: one JSON file a step."""
+"""Stores the outcome of each step of an architecture when the step ends: a JSON file for each
+step."""
 
 from __future__ import annotations
 
@@ -14,16 +15,16 @@ from whole import write_whole
 
 from tests.processes import tethered
 
-Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" of a failure, and facts
+Outcome = dict[str, Any]  # "outcome" ("done" or "failed"), "why" for a failure, and facts
 STEPS = ("export", "time")
 
 
 class Outcomes:
-    """The outcomes in `folder`, and those of `published`, which is the JSON of a table.
+    """The outcomes in `folder`, and those in `published`, the JSON of a table.
 
-    From `published` come exports that failed and models that were timed on `target`, a processor
-    with its instructions.  So a machine that times a part knows which architectures were replaced,
-    and which were timed on an equal processor.  All times are those of one `precision`.
+    `published` contributes exports that failed, and models that were timed on `target` (a CPU with
+    its instructions). So a machine that times a part knows which architectures were replaced, and
+    which were timed on an equal CPU. All times belong to one `precision`.
     """
 
     def __init__(
@@ -87,16 +88,17 @@ class Outcomes:
 
 
 def named(prefix: str, precision: str) -> str:
-    """Returns the beginning of the names of files of a precision; f32 is not part of a name."""
+    """Returns the start of file names for a precision; f32 is not part of a name."""
     return prefix if precision == "f32" else f"{prefix}-{precision}"
 
 
 def in_process(
     outcomes: Outcomes, step: str, family: str, command: tuple[str | Path, ...], seconds: float
 ) -> Outcome:
-    """Runs `command`, which stores the outcome itself; its output goes to a log in the same folder.
+    """Runs `command`, which stores the outcome itself, and returns the outcome.
 
-    A process that ends without an outcome, or takes more than `seconds`, counts as a failure.
+    Its output goes to a log in the same folder. A process that ends without an outcome, or takes
+    more than `seconds`, counts as a failure.
     """
     outcomes.forget(step, family)
     outcomes.folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Lists the registries that architectures are drawn from: those of transformers and of timm."""
+"""Lists the registries from which architectures are drawn: those of transformers and of timm."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from zoo.draw import Registries, family_of
 
-os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded: no downloads
+os.environ["HF_HUB_OFFLINE"] = "1"  # weights are seeded, so nothing is downloaded
 
-# The mappings of transformers' auto classes that make up a registry.
+# The mappings of transformers' auto classes that form each registry.
 MAPPINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "text": ("MASKED_LM", "CAUSAL_LM", "SEQ_TO_SEQ_CAUSAL_LM"),
@@ -39,8 +39,9 @@ def registries() -> Registries:
 
 
 def _transformers(kinds: tuple[str, ...]) -> dict[str, list[str]]:
-    """Returns models by the folder of the architecture, which several model types share
-    (data2vec-text, -audio).
+    """Returns models by the architecture's folder.
+
+    Several model types may share a folder (data2vec-text, data2vec-audio).
     """
     import_transformers()
     from transformers.models.auto import modeling_auto
@@ -71,8 +72,9 @@ _DECLARED: list[Any] = []
 
 
 def import_transformers() -> Any:
-    """Returns transformers, whose models import timm and torchvision; raises the error of an
-    import.
+    """Returns transformers, whose models import timm and torchvision.
+
+    Raises the error of an import.
     """
     import_timm()
     import transformers
@@ -82,8 +84,8 @@ def import_transformers() -> Any:
 
 
 def import_timm() -> Any:
-    """Returns timm, even where torchvision's operators cannot be loaded, as with a CPU build of
-    torch.
+    """Returns timm, even if torchvision's operators cannot be loaded (as with a CPU build of
+    torch).
 
     torchvision then still needs the names of two operators, which no model here calls.
     """

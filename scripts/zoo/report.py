@@ -14,7 +14,7 @@ from tcc.cli.peers.rounds import best_ratio
 from zoo.draw import FIXED, Candidates, Entry
 from zoo.outcomes import Outcome, Outcomes
 
-# Least number of architectures, least geometric mean of their ratios, least ratio.
+# The least number of architectures, the least geometric mean of their ratios, the least ratio.
 GOALS = {"f32": (60, 1.3, 0.95), "bf16": (2, 1.15, 1.0)}
 LOSES = 1.0  # the table lists the kernels of models with a smaller ratio
 
@@ -37,9 +37,8 @@ def _head(precision: str) -> list[str]:
 
 
 def collect(candidates: Candidates, outcomes: Outcomes) -> dict[str, Any]:
-    """Returns all facts that the table shows, as JSON: outcomes of the members, and the failed
-    exports.
-    """
+    """Returns as JSON all facts that the table shows: the members' outcomes, and the failed
+    exports."""
     members = candidates.members(outcomes.failed_exports())
     families = {entry.family for entry in members}
     exports, times = outcomes.all("export"), outcomes.all("time")
@@ -59,8 +58,9 @@ def collect(candidates: Candidates, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def ratio_of(outcome: Outcome | None) -> float | None:
-    """Returns the time of the faster peer over that of tcc, the median over rounds; None if no peer
-    ran.
+    """Returns the time of the faster peer over that of tcc, the median over rounds.
+
+    Returns None if no peer ran.
     """
     if outcome is None or outcome["outcome"] != "done":
         return None
@@ -75,7 +75,7 @@ def ratios(results: Mapping[str, Any]) -> dict[str, float]:
 
 
 def goals(results: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Returns each goal as a text, and whether the results meet it."""
+    """Returns pairs (text of a goal, True if the results meet it)."""
     values = ratios(results)
     mean = geometric_mean(list(values.values())) if values else 0.0
     least_count, least_mean, least_ratio = GOALS[results["precision"]]
@@ -134,7 +134,7 @@ def _heading(results: Mapping[str, Any]) -> list[str]:
 
 
 def _conditions(results: Mapping[str, Any]) -> str:
-    """Returns how the rows were measured, with all values where rows differ."""
+    """Returns how the rows were measured; if rows differ, with all their values."""
     rows = [row for row in results["times"].values() if row["outcome"] == "done"]
     facts = (
         [row["target"] for row in rows],

@@ -1,8 +1,7 @@
-"""Checks whether signals live in a model with seeded weights, and rescales layers where they do
-not.
+"""Checks that signals live in a model with seeded weights, and rescales layers where they do not.
 
-A layer is a module with parameters of its own.  A layer's signal lives if the standard deviation of
-each of its outputs lies within `BOUNDS`.  A model's signal lives if another input changes each
+A layer is a module with parameters of its own. A layer's signal lives if the standard deviation of
+each of its outputs lies within `BOUNDS`. A model's signal lives if another input changes each
 output.
 """
 
@@ -17,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-BOUNDS = (1e-3, 1e3)  # of a layer's standard deviation
-TARGET = (0.1, 10.0)  # deviations that `rescale` leaves unchanged
+BOUNDS = (1e-3, 1e3)  # least and greatest standard deviation of a layer's output
+TARGET = (0.1, 10.0)  # standard deviations that `rescale` leaves unchanged
 LEAST_MOVE = 1e-4  # root mean square over the output's range: ten times the effect of rounding
-LEAST_VARIANCE = 1e-8  # of a channel: a batch norm keeps its statistics below this variance
+# a batch norm does not take new statistics for a channel with a smaller variance
+LEAST_VARIANCE = 1e-8
 NOISE = 0.1  # standard deviation of the noise that is added to constant parameters
 
 Inputs = Mapping[str, Tensor]
@@ -30,11 +30,11 @@ _LINEAR = (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)
 
 @torch.no_grad()
 def seed_weights(model: nn.Module, seed: int) -> None:
-    """Draws values for parameters that a constructor leaves constant: biases, gains of norms, layer
-    scales.
+    """Draws values for parameters that a constructor leaves constant.
 
-    Zeros and ones would let a compiler skip work.  Values that are not finite are drawn anew; all
-    other values, which the constructor drew, stay.
+    These are biases, gains of norms, and layer scales. Zeros and ones would let a compiler skip
+    work. Values that are not finite are drawn again. All other values, which the constructor drew,
+    stay.
     """
     generator = torch.Generator().manual_seed(seed)
     for _, weight in sorted(model.named_parameters()):
@@ -48,7 +48,7 @@ def seed_weights(model: nn.Module, seed: int) -> None:
 
 
 def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> list[str]:
-    """Returns a line for each dead or exploded signal; no line where all signals live."""
+    """Returns a line for each signal that is dead or has exploded."""
     with _watched(model) as deviations:
         before = call(first)
     lines = [
@@ -61,7 +61,7 @@ def findings(model: nn.Module, call: Call, first: Inputs, second: Inputs) -> lis
 
 
 def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
-    """Yields a line for each output that does not change with the input, or is not finite."""
+    """Yields a line for each output that does not change with the input, or that is not finite."""
     for number, (first, second) in enumerate(zip(before, after, strict=True)):
         first, second = first.double(), second.double()
         if not bool(torch.isfinite(first).all() and torch.isfinite(second).all()):
@@ -75,13 +75,13 @@ def still(before: Sequence[Tensor], after: Sequence[Tensor]) -> Iterator[str]:
 
 @torch.no_grad()
 def rescale(model: nn.Module, call: Call, inputs: Inputs) -> int:
-    """Brings signals back, layer by layer in the order of one run; returns how many layers changed.
+    """Revives signals, layer by layer in the order of one run; returns how many layers changed.
 
-    The weights and biases of a linear layer whose outputs leave `TARGET` are multiplied by the
-    power of two that gives a standard deviation of about 1; each tensor changes once.  Batch norms
-    take the statistics of `inputs`: with the statistics of an untrained model, biases drown the
-    part that depends on the input.  Powers of two, and statistics rounded to bfloat16, keep the
-    bytes equal where a machine rounds sums in another way.
+    If the outputs of a linear layer leave `TARGET`, its weights and biases are multiplied by a
+    power of two that gives a standard deviation of about 1. Each tensor changes at most once. Batch
+    norms take the statistics of `inputs`: with the statistics of an untrained model, biases drown
+    the part that depends on the input. Powers of two, and statistics rounded to bfloat16, keep the
+    bytes equal on machines that round sums differently.
     """
     scaled_ids: set[int] = set()
     changed = 0
@@ -133,9 +133,7 @@ def linear_layers(model: nn.Module) -> dict[str, nn.Module]:
 
 @contextmanager
 def _watched(model: nn.Module) -> Iterator[dict[str, list[float]]]:
-    """Notes each layer's standard deviations while the context is open: one for each output in
-    turn.
-    """
+    """Yields a map that collects the standard deviations of each layer's outputs, in order."""
     layers = {
         name: module
         for name, module in model.named_modules()

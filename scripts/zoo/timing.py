@@ -27,20 +27,21 @@ from tcc.errors import TccError
 from tcc.options import TOLERANCES, Options, read_options
 from tcc.target import targets_text
 
-REFERENCE = "ort"  # runs in f32
-BOUNDS = {"f32": 1e-3, "bf16": TOLERANCES["bf16"]}  # of an output's largest value
+REFERENCE = "ort"  # this peer runs in f32
+# error allowed, as a share of an output's largest value
+BOUNDS = {"f32": 1e-3, "bf16": TOLERANCES["bf16"]}
 # Multiple of the peers' own differences that tcc may reach: deep random networks spread rounding.
 SPREAD = 4.0
-KERNELS, RUNS = 8, 5  # rows of the table of kernels; measured runs for it
+KERNELS, RUNS = 8, 5  # how many kernels the table has; how many runs measure them
 
 
 @dataclass(frozen=True, slots=True)
 class TimingSettings:
     """How an architecture is timed.
 
-    `seconds` is one peer's share of a round, `cap` the longest answer, `patience` the longest wait
-    for a calm machine, each in seconds.  `precision` is the type in which tcc and its peers may
-    store values.
+    `seconds` is one peer's share of a round, `cap` the longest time for an answer, and `patience`
+    the longest wait for a calm machine, each in seconds. `precision` is the type in which tcc and
+    its peers may store values.
     """
 
     threads: int
@@ -56,10 +57,9 @@ class TimingSettings:
 
 
 def measure(stem: Path, plan: TimingSettings) -> dict[str, Any]:
-    """Returns the facts of STEM.onnx on STEM.npz for the table.
+    """Returns the facts for the table of the model STEM.onnx on the inputs STEM.npz.
 
-    Raises TccError where tcc fails, and ValueError where its results differ from those of the
-    peers.
+    Raises TccError if tcc fails, and ValueError if its results differ from those of the peers.
     """
     source, artifact = stem.with_suffix(".onnx"), stem.with_suffix(".so")
     arrays = read_arrays(stem.with_suffix(".npz"))
@@ -91,7 +91,7 @@ def measure(stem: Path, plan: TimingSettings) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Returns the compiler's commit, with a + where files differ from it."""
+    """Returns the compiler's commit, with a + if files differ from it."""
     command = ("git", "describe", "--always", "--abbrev=8", "--exclude=*", "--dirty=+")
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
@@ -103,7 +103,7 @@ def _start(
     plan: TimingSettings,
     stack: ExitStack,
 ) -> tuple[list[Peer], dict[str, dict[str, str]]]:
-    """Returns the peers that run, and the reasons why the other peers do not."""
+    """Returns (peers that run, reasons why other peers do not)."""
     running: list[Peer] = []
     absent: dict[str, dict[str, str]] = {}
     for kind in dict.fromkeys(("tcc", REFERENCE, *plan.timed_kinds)):
@@ -142,11 +142,10 @@ def _timed(
 
 
 def agreement(outputs: Mapping[str, Mapping[str, Array]], bound: float) -> float | None:
-    """Returns tcc's largest error against the first peer, relative to each output's largest value;
-    None if no peer ran.
+    """Returns tcc's largest error against the first peer, relative to each output's largest value.
 
-    Raises ValueError where the error exceeds both `bound` and `SPREAD` times the error of the other
-    peers.
+    Returns None if no peer ran. Raises ValueError if the error exceeds both `bound` and `SPREAD`
+    times the error of the other peers.
     """
     kinds = [kind for kind in outputs if kind != "tcc"]
     if not kinds:
@@ -176,8 +175,7 @@ def _error(outputs: Mapping[str, Array], references: Mapping[str, Array]) -> flo
 
 def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[str, Any]:
     """Returns the kernels that exceed the machine's limit by the longest times, and the model's
-    work.
-    """
+    work."""
     facts = kernel_facts(read_manifest(artifact), artifact)
     steps = measure_steps(artifact, facts.steps, lambda module: arrays, RUNS, threads)
     rows = kernel_rows(facts, steps)
@@ -190,5 +188,6 @@ def _kernels(artifact: Path, arrays: Mapping[str, Array], threads: int) -> dict[
 
 
 def excess(row: KernelRow) -> float:
-    """Returns the seconds of a run above the machine's limit; all seconds if no limit is known."""
+    """Returns the seconds of a run above the machine's limit, or all seconds if no limit is
+    known."""
     return (row.measured or 0.0) * (1 - (row.share or 0.0))

@@ -13,7 +13,9 @@ PAGES = [
     for page in sorted(ROOT.rglob("*.md"))
     if not {".venv", "build", "results", "node_modules"} & set(page.relative_to(ROOT).parts)
 ]
-PAGE = 60  # lines of a README; generated tables do not count
+WORDS, COLUMNS = 600, 160  # of a README; generated tables do not count
+ENTRIES = 12  # under one heading of a DECISIONS.md
+ENTRY = re.compile(r"- |\d{4}-\d\d")
 CODE = re.compile(r"`([^`\n]+)`")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FLAG = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
@@ -112,15 +114,51 @@ def test_the_page_on_security_names_tests_and_scripts() -> None:
         assert "](SECURITY.md)" in (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_readmes_are_a_page() -> None:
-    long = {}
-    for page in PAGES:
-        kept = re.sub(
-            r"<!-- begin generated.*?<!-- end generated",
-            "",
-            page.read_text(encoding="utf-8"),
-            flags=re.DOTALL,
-        )
-        if page.name == "README.md" and not 3 <= len(kept.splitlines()) <= PAGE:
-            long[str(page.relative_to(ROOT))] = len(kept.splitlines())
-    assert long == {}
+def written(page: Path) -> str:
+    """The text of a page without its generated tables."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"<!-- begin generated.*?<!-- end generated", "", text, flags=re.DOTALL)
+
+
+def test_readmes_are_short() -> None:
+    texts = {str(p.relative_to(ROOT)): written(p) for p in PAGES if p.name == "README.md"}
+    assert len(texts) > 40
+    words = {name: len(text.split()) for name, text in texts.items()}
+    assert {name: count for name, count in words.items() if not 20 <= count <= WORDS} == {}
+    lines = [(name, line) for name, text in texts.items() for line in text.splitlines()]
+    assert [(name, line) for name, line in lines if len(line) > COLUMNS] == []
+
+
+def sections(text: str) -> dict[str, int]:
+    """The number of entries under each heading of a page of decisions; "" is what stands before.
+
+    An entry is an item of a list, or a paragraph that begins with a date.
+    """
+    counts, heading = {"": 0}, ""
+    for line in text.splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+            assert heading not in counts, heading
+            counts[heading] = 0
+        counts[heading] += bool(ENTRY.match(line))
+    return counts
+
+
+def test_decisions_stand_under_subjects() -> None:
+    pages = [page for page in PAGES if page.name == "DECISIONS.md"]
+    assert len(pages) > 8
+    faults = []
+    for page in pages:
+        counts = sections(page.read_text(encoding="utf-8"))
+        assert sum(counts.values()) > 0, page
+        faults += [
+            f"{page.relative_to(ROOT)}, {heading or 'no heading'}: {count} entries"
+            for heading, count in counts.items()
+            if count > (ENTRIES if heading else 0)
+        ]
+    assert faults == []
+
+
+def test_sections_are_counted() -> None:
+    text = "# D\n\n- early\n\n## One\n\n- a\n  b\n\n2026-11: c.\nContext: d\n\n## Two\n"
+    assert sections(text) == {"": 1, "One": 2, "Two": 0}

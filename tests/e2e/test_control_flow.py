@@ -211,6 +211,23 @@ def test_loop_that_its_condition_ends() -> None:
     )
 
 
+def test_a_body_reads_places_and_weights_of_resampling_from_tables() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 17]>
+    resampled (float[1,2,12,12] x) => (float[1,2,12,12] y) <float[4] scales = {1, 1, 2, 2}> {
+      k = Constant <value = int64 {3}> ()
+      go = Constant <value = bool {1}> ()
+      y = Loop (k, go, x) <body = step (int64 i, bool c, float[1,2,12,12] a)
+        => (bool d, float[1,2,12,12] b) {
+          d = Identity (c)
+          large = Resize <mode = "linear"> (a, , scales)
+          b = AveragePool <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (large)
+        }>
+    }""")
+    module = check(model, {"x": ramp(1, 2, 12, 12)})
+    # Without tables the weights are a few numbers, 128 bytes.
+    assert module.manifest["variants"][0]["weights"]["bytes"] > 512
+
+
 def test_loop_that_swaps_its_values() -> None:
     model = model_of(
         [

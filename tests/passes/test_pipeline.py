@@ -139,7 +139,7 @@ def test_names_are_unique_and_level_0_is_what_lowering_needs() -> None:
     assert len(set(names)) == len(names)
     assert set(names) == {step.name for step in (*GRAPH, *LOWER)}
     lowest = [step.name for step in GRAPH if step.level == 0 and not step.when]
-    assert lowest == ["drop-dead-nodes", "drop-unread-arrays"]
+    assert lowest == ["drop-dead-nodes", "drop-unread-arrays", "bind-states"]
 
 
 def test_steps_are_named_functions_whose_settings_exist() -> None:
@@ -161,7 +161,7 @@ PLACED = {
     ),
     "body": (
         LoweringContext(CORE, outer={}),
-        "partition merge-groups assign-layouts narrow-storage divide-sums choose-layouts-in-bodies",
+        "partition merge-groups assign-layouts tabulate choose-layouts narrow-storage divide-sums",
     ),
     "price": (
         LoweringContext(CORE, priced=True),

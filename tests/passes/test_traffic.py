@@ -62,7 +62,7 @@ def test_a_body_counts_as_often_as_it_runs() -> None:
     graph = outer.finish(list(outer.add(OPS["scan"], [start, rows], attrs)))
     once = 4 * 3 * 8
     assert unfused_bytes(graph) == 10 * once
-    assert traffic(place_graph(graph), {}) == Traffic(10, 10 * once, 0)
+    assert traffic(place_graph(graph), {inner: place_graph(inner)}) == Traffic(10, 10 * once, 0)
 
 
 def test_an_array_of_narrow_elements_counts_their_width() -> None:

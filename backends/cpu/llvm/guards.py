@@ -60,7 +60,7 @@ def _test(
     None."""
     code = indices.code
     (lane,) = free_vars(lane_of(chunk))
-    difference = extent - index  # active if positive
+    difference = extent - index  # a lane is active if this is positive
     split = linear_in(difference, lane)
     slope = split and constant(split[0])
     if split and slope in (1, -1):

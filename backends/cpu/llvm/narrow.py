@@ -11,7 +11,7 @@ from tcc.backends.cpu.llvm.text import Code, Reg
 from tcc.ir.narrow import FORMATS, FloatFormat
 from tcc.ir.types import F8E4M3FN, F8E5M2, DType, DTypeKind
 
-_BIAS, _FRACTION = 127, 23  # of f32: the exponent's bias, and the bits of the fraction
+_BIAS, _FRACTION = 127, 23  # f32's exponent bias, and the bits of its fraction
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 

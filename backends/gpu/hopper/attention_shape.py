@@ -33,7 +33,7 @@ from tcc.ir.tile import (
 )
 from tcc.ir.types import BF16, F16, F32
 
-ROWS = 128  # of a tile: 64 for each warpgroup
+ROWS = 128  # rows of a tile: 64 for each warpgroup
 HALF = iterator("half", 2)
 _WIDTHS = (64, 128)
 _NAMES = {"bf16": BF16, "f16": F16}
