@@ -1,11 +1,11 @@
-"""Applies local rules until none fits, so that each meaning has one spelling.
+"""Applies local rules until none fits, so that equal computations are written in one way.
 
     %a = transpose(%x) {perm=(1, 0)} ; %b = transpose(%a) {perm=(1, 0)} ; %c = mul(%b, 1)       %x
 
 Requires nothing.  Establishes that no rule of the tables fits any node, in bodies too.  The rules
-are exact: every element keeps its bits (a NaN stays a NaN), so `x + 0.0` stays, as it changes the
-sign of a zero.  Only small powers become products, and quotients in an error function, within the
-tolerances of these functions.
+are exact: every element keeps its bits, except that a NaN may become another NaN.  So `x + 0.0`
+stays, as it changes the sign of a negative zero.  There are two exceptions, within the tolerances
+of their functions: small powers become products, and so does a division inside an error function.
 """
 
 from tcc.ir.graph import Graph
@@ -18,5 +18,5 @@ RULES = (*MOVEMENT, *ARITHMETIC, *FUNCTIONS)
 
 
 def canonicalize(graph: Graph) -> Graph:
-    """Returns `graph` with every rule applied wherever it fits; itself where none does."""
+    """Returns `graph` with every rule applied wherever it fits; the same object if none fits."""
     return apply_rules(graph, RULES)

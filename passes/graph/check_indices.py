@@ -1,13 +1,15 @@
-"""Checks data-dependent indices before anything is read there.
+"""Adds checks of data-dependent indices, before anything is read at these indices.
 
     %y = gather(%x : f32[9,4], %i)      ->      check_indices(%i) {size=9} ; %y = gather(%x, %i)
 
-Kernels clamp data-dependent indices, so no data lead outside of memory; the check makes a bad index
-an error at run time, as it is at compile time for constants.  Requires nothing.  Establishes a
-check before each gather, each rotation by a table of angles and each loss of labels, unless another
-op computed the indices as places of the axis or their bounds prove them inside. A constant index
-along an axis of symbolic size gets a check of the axis' size. Caches are checked to have room for
-their new rows. The demands of `tcc.passes.graph.check_sizes` are established too.
+Kernels clamp data-dependent indices, so no data lead outside of memory.  The check makes a bad
+index an error at run time, as a bad constant index is at compile time.
+
+Requires nothing.  Establishes a check before each gather, each rotation by a table of angles and
+each loss of labels.  There is no check where an op like top_k computed the indices for the same
+axis, or where the bounds of the indices prove them inside.  A constant index along an axis of
+symbolic size gets a check of the axis' size instead.  Caches are checked to have room for their new
+rows.  The checks of `tcc.passes.graph.check_sizes` are added too.
 """
 
 from collections.abc import Iterator
@@ -26,13 +28,13 @@ from tcc.passes.graph.check_sizes import check_sizes, demand
 from tcc.passes.graph.emit import emit
 from tcc.passes.graph.integer_bounds import Bounds, integer_bounds
 
-# Ops whose last result are places along an axis of their first operand.
+# Ops whose last result holds indices along an axis of their first operand.
 _PLACES = frozenset({"arg_max", "arg_min", "top_k"})
 _LOSSES = frozenset({"negative_log_likelihood_loss", "softmax_cross_entropy_loss"})
 
 
 def check_indices(graph: Graph) -> Graph:
-    """Returns `graph` with checks before its gathers; itself if it needs none.
+    """Returns `graph` with checks before its gathers; the same object if it needs none.
 
     Raises `UserError` for constant indices outside of their axis.
     """
@@ -54,11 +56,10 @@ def add_check(
     attrs: CheckIndicesAttrs,
     bounds: dict[Value, Bounds],
 ) -> bool:
-    """Adds a check that indices lie inside of their axis, unless that is known; returns whether it
-    did.
+    """Adds a check that indices lie inside of their axis, unless that is known already.
 
-    `bounds` caches bounds between calls.  Raises `UserError` for constant indices outside of their
-    axis.
+    Returns True if it added a check.  `bounds` caches bounds between calls.  Raises `UserError` for
+    constant indices outside of their axis.
     """
     constant = b.array(indices)
     if constant is not None:
@@ -70,7 +71,7 @@ def add_check(
 
 
 def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Demands that a cache has room for its new rows; returns whether it demanded anything."""
+    """Adds a check that a cache has room for its new rows; returns True if it added one."""
     if node.op.name != "tensor_scatter" or inputs[0] is None or inputs[1] is None:
         return False
     extent, rows = (x.type.shape[node.attrs.axis] for x in inputs[:2] if x is not None)
@@ -83,7 +84,10 @@ def _check_rows(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
 
 
 def _indexed(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None, Value | None]:
-    """Returns the operand that a node reads at data-dependent places, and the places."""
+    """Returns the operand that a node reads at data-dependent indices, and these indices.
+
+    Both are None if there is no such operand.
+    """
     if node.op.name.startswith("gather"):
         return inputs[0], inputs[1]
     if node.op.name == "scatter_rows":
@@ -96,7 +100,7 @@ def _indexed(b: GraphBuilder, node: Node, inputs: Inputs) -> tuple[Value | None,
 
 
 def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
-    """Returns the labels of a loss, with the first class in place of ignored labels."""
+    """Returns the labels of a loss, with class 0 in place of ignored labels."""
     ignored, dtype = node.attrs.ignore_index, labels.type.dtype
     low, high = integer_limits(dtype)
     if ignored is None or not low <= ignored <= high:
@@ -111,7 +115,8 @@ def _labels(b: GraphBuilder, labels: Value, node: Node) -> Value:
 
 
 def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
-    """Yields the axis that each index counts along."""
+    """Yields the check that the indices of a node need: one, or one for each component of
+    gather_nd's tuples of indices."""
     if node.op.name in ("rotary_embedding", "scatter_rows"):
         yield CheckIndicesAttrs(x.type.shape[0])
         return
@@ -127,8 +132,10 @@ def _axes(node: Node, x: Value, indices: Value) -> Iterator[CheckIndicesAttrs]:
 
 
 def _check_constant(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -> bool:
-    """Checks constant indices; returns True where the size of their axis is only known at
-    run time."""
+    """Checks constant indices; returns True if it added a check of the axis' symbolic size.
+
+    Raises `UserError` for an index outside of its axis.
+    """
     low, size = as_int(attrs.least), as_int(attrs.size)
     values = indices.reshape(-1)[attrs.number :: attrs.period]
     if not values.size:
@@ -150,7 +157,7 @@ def _check_constant(b: GraphBuilder, indices: Array, attrs: CheckIndicesAttrs) -
 def _inside(
     b: GraphBuilder, indices: Value, attrs: CheckIndicesAttrs, bounds: dict[Value, Bounds]
 ) -> bool:
-    """True where the bounds of the indices prove that all lie inside of an axis of numeric size."""
+    """True where the axis has a numeric size and bounds prove that all indices lie inside."""
     first, size = as_int(attrs.least), as_int(attrs.size)
     if first is None or size is None:
         return False
@@ -159,8 +166,10 @@ def _inside(
 
 
 def _is_place(b: GraphBuilder, indices: Value, size: Index) -> bool:
-    """True where the indices are places in an axis of the same size: the last result of an op that
-    finds places, as `top_k` returns the elements before them."""
+    """True where an op like `top_k` computed the indices, along an axis of the same size.
+
+    Only the last result of the op counts: `top_k` returns elements first, then their indices.
+    """
     producer = b.producer(indices)
     if producer is None or producer.op.name not in _PLACES or producer.inputs[0] is None:
         return False

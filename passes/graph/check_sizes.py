@@ -1,10 +1,11 @@
-"""Checks sizes that are known at run time only before anything relies on them.
+"""Adds checks of sizes that are known at run time only, before anything relies on them.
 
     %y = pad(%x : f32[n], edge)    ->    require(max(n, 1), n) ; %y = pad(%x, edge)
 
-Establishes that sizes of results are not negative, as for a window larger than its image; that an
-axis has elements where a node repeats some of them or chooses among them; and that an operand is as
-long as the indices into it along the axes that the indices do not count along.
+Establishes three conditions.  Sizes of results are not negative, as they would be for a window
+larger than its image.  An axis is not empty where a node repeats some of its elements or selects
+among them.  Where gather_elements reads an operand, the operand is at least as long as the indices
+along all axes except the gathered axis.
 """
 
 from collections.abc import Iterator
@@ -24,16 +25,19 @@ _CHOOSING = frozenset({"arg_max", "arg_min"})
 
 
 def check_sizes(b: GraphBuilder, node: Node, inputs: Inputs) -> bool:
-    """Adds the demands of `node` on sizes; returns whether there are any.
+    """Adds the checks of sizes that `node` needs; returns True if it added any.
 
-    Raises `UserError` where no run could meet a demand.
+    Raises `UserError` for a check that fails in every run.
     """
     demands = (*_of_results(node, inputs), *_of_axes(node, inputs), *_of_reach(node, inputs))
     return any([demand(b, *args) for args in demands])
 
 
 def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
-    """Demands that an axis has the size it needs; returns whether only the run can tell."""
+    """Adds a check that an axis of size `extent` has the size `needed`.
+
+    Returns True if it added one, and False if the two are known to be equal.
+    """
     if needed is extent:
         return False
     b.add(OPS["require"], [], RequireAttrs(needed, extent, reason))
@@ -41,7 +45,8 @@ def demand(b: GraphBuilder, needed: Index, extent: Index, reason: str) -> bool:
 
 
 def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that sizes of results that no operand has are not negative."""
+    """Yields demands that sizes of results are not negative; sizes that an operand has too are
+    not."""
     if bodies(node):  # bodies check their own sizes
         return
     had = {dim for v in inputs if v is not None for dim in v.type.shape}
@@ -51,7 +56,7 @@ def _of_results(node: Node, inputs: Inputs) -> Iterator[_Demand]:
 
 
 def _of_axes(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that axes are not empty where `node` takes elements of them."""
+    """Yields demands that axes are not empty if `node` repeats or selects elements of them."""
     taking = "choose" if node.op.name in _CHOOSING else "repeat"
     for extent, results in _axes_read(node, inputs):
         needed = maximum(extent, minimum(results, 1))
@@ -88,8 +93,8 @@ def _axes_read(node: Node, inputs: Inputs) -> Iterator[tuple[Index, Index]]:
 
 
 def _of_reach(node: Node, inputs: Inputs) -> Iterator[_Demand]:
-    """Yields demands that an operand is as long as its indices along the axes that they do not
-    count along."""
+    """Yields demands of gather_elements: along all axes except the gathered axis, the operand is at
+    least as long as the indices."""
     if node.op.name != "gather_elements" or inputs[0] is None or inputs[1] is None:
         return
     pairs = zip(inputs[0].type.shape, inputs[1].type.shape, strict=True)

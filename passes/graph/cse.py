@@ -2,10 +2,10 @@
 
     %a = exp(%x) ; %b = exp(%x) ; %c = add(%a, %b)        %a = exp(%x) ; %c = add(%a, %a)
 
-Two nodes are equal if their ops, attributes and inputs are; constants are equal if their contents
-are.  Opaque nodes are not merged, and each body is processed by itself.  Requires nothing.
-Establishes that no two nodes of a graph that could be merged are left, except where both compute
-outputs of the model, which have their own names.
+Two nodes are equal if they have equal ops, attributes and inputs.  Constants are equal if their
+contents are.  Opaque nodes are not merged, and nodes of different bodies are not merged.  Requires
+nothing.  Establishes that no two equal nodes are left that could be merged.  An exception are nodes
+that both compute outputs of the model, as each output has its own name.
 """
 
 from collections.abc import Hashable, Mapping
@@ -17,13 +17,16 @@ from tcc.ir.op import Trait, exact
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
-    """Returns `graph` with one node for all equal nodes; itself if there are none."""
+    """Returns `graph` with equal nodes merged into one; the same object if there are none."""
     return _merge(graph, set(graph.outputs), {})
 
 
 def _merge(graph: Graph, named: set[Value], outer: Mapping[Value, Value]) -> Graph:
-    """Merges nodes of a graph or body; `named` are the values that must stay, and `outer` the
-    replacements of values around a body."""
+    """Returns a graph or body with equal nodes merged.
+
+    `named` are the values that must stay.  `outer` maps values of the graphs around a body to their
+    replacements.
+    """
     first: dict[Hashable, Node] = {}
     new: dict[Value, Value] = dict(outer)
     nodes: list[Node] = []

@@ -2,8 +2,8 @@
 
     %a = exp(%x) ; %b = relu(%x) ; return %b        %b = relu(%x) ; return %b
 
-Requires nothing.  Establishes that every result is read, or belongs to a node that stays: nodes
-without results and opaque nodes (control flow, ops that bind sizes) stay.
+Requires nothing.  Establishes that each node has a result that is read, or has to stay.  Nodes
+without results and opaque nodes (control flow, ops that bind sizes) have to stay.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from tcc.ir.graph.rewrite import with_bodies, without_dead
 
 
 def drop_dead_nodes(graph: Graph) -> Graph:
-    """Returns `graph` without dead nodes, in bodies too; itself if there are none."""
+    """Returns `graph` without dead nodes, in bodies too; the same object if there are none."""
     pruned = without_dead(graph)
     return graph if _size(pruned) == _size(graph) else pruned
 
@@ -24,10 +24,10 @@ def _size(graph: Graph) -> tuple[int, int]:
 
 
 def drop_unread_arrays(graph: Graph) -> Graph:
-    """Returns `graph` on a store with only the arrays that its constants name.
+    """Returns `graph` with a new constant store, which holds only arrays that its constants name.
 
-    The arrays that folding replaced are then freed with the old store: weights are most of a
-    compile's memory.
+    Arrays that folding replaced are freed with the old store.  Weights take most of a compile's
+    memory.
     """
     live: dict[Handle, None] = {}
     for part in walk_graphs(graph):

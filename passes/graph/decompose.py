@@ -4,14 +4,17 @@
                                                      %b, %c = reshape, transpose
                                                      %y = reshape(%c)        ; one in every 2 x 2
 
-Row `decompose` of the op table gives the replacement of an op.  A transposed convolution with
-constant weights becomes convolutions without inserted zeros. With stride s, each output o of an
-axis lies in the residue (o + before) mod s and depends on every s-th element of the kernel only; so
-a convolution computes residues as channels, and an index map interleaves them.  Where the stride
-does not divide the kernel, the first residues have one element more than the other residues: they
-become convolutions of their own, as zeros in place of the missing elements would turn infinities
-into NaN.  Requires folded constants.  Establishes that no conv_transpose with constant weights and
-dilation 1 is left, except for nodes that later passes want whole.
+A transposed convolution with constant weights becomes convolutions without inserted zeros.  With
+stride s, output o of an axis belongs to the residue (o + before) mod s, and depends only on every
+s-th element of the kernel.  So a convolution computes the residues as channels, and a transpose
+interleaves them.
+
+If the stride does not divide the kernel, the first residues have one tap more than the others.
+They become a convolution of their own: zeros in place of the missing taps would turn infinities
+into NaN.
+
+Requires folded constants.  Establishes that no conv_transpose with constant weights and dilation 1
+is left, except for nodes that the caller keeps, and nodes whose kernels would become too large.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,19 +37,27 @@ from tcc.passes.graph.emit import emit
 
 
 def decompose_transposed(graph: Graph, whole: Callable[[Node], bool] | None = None) -> Graph:
-    """Returns `graph` with transposed convolutions as convolutions, where weights are constant and
-    `whole` does not keep the node."""
+    """Returns `graph` with convolutions in place of transposed convolutions of constant weights.
+
+    A node stays as it is where `whole` returns true for it.
+    """
     return rewritten(graph, partial(_transposed, whole=whole))
 
 
 def is_derived(node: Node) -> bool:
-    """True where phases of a transposed convolution are loops that a search finds: in one group,
-    with a stride, of numeric sizes, and with equally many taps in all phases."""
+    """True where the search of derivations can find the phases of a transposed convolution.
+
+    The convolution has one group, a stride above 1, numeric sizes, and equally many taps in all
+    phases.
+    """
     return _is_regular(node, (F32, F64)) and not any(k % s for k, s in _sizes(node))
 
 
 def may_take_forms(node: Node) -> bool:
-    """True where a search or a bilinear form may compute all phases of a transposed convolution."""
+    """True where a transposed convolution may be computed in one piece later.
+
+    The search of derivations or a bilinear form then computes all of its phases together.
+    """
     return is_derived(node) or _is_regular(node, (F32,))
 
 
@@ -59,7 +70,7 @@ def _is_regular(node: Node, dtypes: Sequence[DType]) -> bool:
 
 
 def _sizes(node: Node) -> list[tuple[int, int]]:
-    """Returns the taps and the stride along each axis."""
+    """Returns the pair (taps, stride) of each spatial axis."""
     weights = node.inputs[1]
     assert weights is not None
     taps = (as_int(n) or 0 for n in weights.type.shape[2:])
@@ -69,11 +80,11 @@ def _sizes(node: Node) -> list[tuple[int, int]]:
 # ---- transposed convolutions --------------------------------------------------------------------
 
 
-_MOST_FILTERS = 1 << 22  # elements of sub-kernels, including their zeros
+_MOST_FILTERS = 1 << 22  # the most elements of all sub-kernels, including their zeros
 
 
 class _Span(NamedTuple):
-    """Residues `first` up to `end`, each computed from `taps` inputs."""
+    """The residues from `first` to `end` - 1, each of which has `taps` taps."""
 
     first: int
     end: int
@@ -82,11 +93,11 @@ class _Span(NamedTuple):
 
 @frozen
 class _Axis:
-    """One spatial axis.
+    """One spatial axis of a transposed convolution.
 
-    Output o is element (o + skip) % stride of the elements that position (o + skip) // stride
-    computes from `taps` inputs; `before` and `after` are the convolution's padding, which may be
-    negative.
+    Each position of the convolution computes `stride` outputs from `taps` inputs, one for each
+    residue.  Output o is residue (o + skip) % stride of position (o + skip) // stride.  `before`
+    and `after` are the convolution's padding, which may be negative.
     """
 
     stride: int
@@ -98,8 +109,10 @@ class _Axis:
 
     @property
     def spans(self) -> tuple[_Span, ...]:
-        """Ranges of neighbouring residues with equally many taps; residues without taps are in no
-        range."""
+        """The ranges of residues that have equally many taps.
+
+        Residues without taps are in no range.
+        """
         longer_residues = self.kernel % self.stride
         first_span = _Span(0, longer_residues or self.stride, self.taps)
         if not longer_residues or self.taps == 1:
@@ -135,10 +148,11 @@ def phases(
     weights: Array,
     shift: Array | None,
 ) -> Value | None:
-    """Adds the phases of a transposed convolution, and returns its result; None where they are too
-    many, or where there is no result.
+    """Adds convolutions that compute a transposed convolution, and returns its result.
 
-    `weights` is the array of its weights, and `shift` that of its bias if it is constant.
+    None where their kernels are too large, where sizes or padding do not allow it, or where the
+    result is empty.  `operands` are image, weights and bias.  `weights` is the array of the
+    weights, and `shift` that of the bias if it is constant.
     """
     x, source, bias = operands
     if set(attrs.dilations) != {1}:
@@ -171,16 +185,16 @@ def phases(
 
 
 def _has_empty_residues(axes: Sequence[_Axis]) -> bool:
-    """True where no element of the kernel reaches some residue."""
+    """True where some residue has no taps, because the stride is larger than the kernel."""
     return any(a.spans[-1].end < a.stride for a in axes)
 
 
 @frozen
 class _Parts:
-    """The convolutions of one node, one for all residues with equally many taps along every axis.
+    """The convolutions that compute one node.
 
-    `kernels` are those of `split_kernels`; `bias` is the constant that the convolutions add, if
-    any.
+    Residues with equally many taps along every axis share a convolution.  `kernels` is the array
+    that `split_kernels` returns.  `bias` is the constant that the convolutions add, if any.
     """
 
     b: GraphBuilder
@@ -189,8 +203,10 @@ class _Parts:
     bias: Array | None
 
     def residues(self, x: Value, source: Value) -> Value | None:
-        """Returns [n, group, residues..., channel, positions...]; None where no element may be
-        left."""
+        """Returns all residues, as [n, group, residues..., channel, positions...].
+
+        None where padding leaves no elements of the image.
+        """
         every = product(*(a.spans for a in self.axes))
         parts = all_known(self._part(x, source, spans) for spans in every)
         if parts is None:
@@ -202,7 +218,8 @@ class _Parts:
         return parts[0]
 
     def _all_residues(self, parts: Sequence[Value], at: int) -> Value:
-        """Returns all residues of axis `at`: zeros for residues that the kernel does not reach."""
+        """Returns `parts` joined along the residues of axis `at`, with zeros for residues without
+        taps."""
         value, axis = parts[0], self.axes[at]
         if len(parts) > 1:
             value = emit(self.b, "concat", *parts, axis=2 + at)
@@ -217,8 +234,11 @@ class _Parts:
         return value
 
     def _part(self, x: Value, source: Value, spans: Sequence[_Span]) -> Value | None:
-        """Returns [n, group, residues of the spans..., channel, positions...]; None where no
-        element is left."""
+        """Returns the residues of one span per axis, as [n, group, residues..., channel,
+        positions...].
+
+        None where padding leaves no elements of the image.
+        """
         b, rank, group = self.b, len(self.axes), self.kernels.shape[0]
         late = [a.taps - s.taps for a, s in zip(self.axes, spans, strict=True)]
         axes = [replace(a, before=a.before - n) for a, n in zip(self.axes, late, strict=True)]
@@ -250,9 +270,9 @@ class _Parts:
 
 
 def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
-    """Returns `x` without the elements that a negative padding drops.
+    """Returns `x` without the elements that a negative padding removes.
 
-    None where no element may be left.
+    None where possibly no element would remain.
     """
     starts = [max(-a.before, 0) for a in axes]
     ends = [max(-a.after, 0) for a in axes]
@@ -265,7 +285,7 @@ def _crop(b: GraphBuilder, x: Value, axes: Sequence[_Axis]) -> Value | None:
 
 
 def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) -> Value:
-    """Returns the part of an image that begins at `starts`."""
+    """Returns the part of `x` that begins at `starts` along the spatial axes, in shape `sizes`."""
     first = (const(0), const(0), *map(const, starts))
     return emit(b, "slice", x, starts=first, steps=(1,) * x.type.rank, sizes=sizes)
 
@@ -273,8 +293,12 @@ def _sliced(b: GraphBuilder, x: Value, starts: Sequence[int], sizes: Indices) ->
 def split_kernels(
     weights: Array, taps: Sequence[int], strides: Sequence[int], groups: int
 ) -> Array:
-    """Returns filters [group, residues..., channel, inputs of a group, taps...] for kernels [group
-    * input, channel, kernel...]: sub-kernels are reversed, and short ones begin with zeros."""
+    """Splits the kernels of a transposed convolution into one sub-kernel for each residue.
+
+    Takes kernels [group * input, channel, kernel...], and returns
+    [group, residues..., channel, inputs of a group, taps...].
+    The taps of a sub-kernel are reversed, and short sub-kernels begin with zeros.
+    """
     inputs, channels = weights.shape[0] // groups, weights.shape[1]
     pairs = list(zip(taps, strides, strict=True))
     full = [(0, t * s - k) for (t, s), k in zip(pairs, weights.shape[2:], strict=True)]
@@ -285,8 +309,8 @@ def split_kernels(
 
 
 def _interleave(b: GraphBuilder, value: Value, y: TensorType, axes: Sequence[_Axis]) -> Value:
-    """Returns [n, group, residues..., channel, positions...] as [n, group * channel,
-    outputs...]."""
+    """Returns the result [n, group * channel, outputs...] for residues [n, group, residues...,
+    channel, positions...]."""
     rank, n = len(axes), value.type.shape[0]
     image = value.type.shape[3 + rank :]
     order = [m for d in range(rank) for m in (3 + rank + d, 2 + d)]

@@ -1,6 +1,6 @@
-"""Adds nodes by the name of their op.
+"""Adds nodes to a graph by the name of their op.
 
-emit(b, "reshape", %x, shape=(2, 3))      %y = reshape(%x) {shape=(2, 3)}
+emit(b, "reshape", %x, shape=(2, 3))      adds      %y = reshape(%x) {shape=(2, 3)}
 """
 
 from typing import Any
@@ -11,13 +11,16 @@ from tcc.ops import OPS
 
 
 def emit(b: GraphBuilder, op: str, *inputs: Value | None, **attrs: Any) -> Value:
-    """Adds a node and returns its only result; `attrs` are the fields of its op's attributes."""
+    """Adds a node of op `op` with one result, and returns the result.
+
+    `attrs` are the fields of the op's attributes.
+    """
     row = OPS[op]
     (result,) = b.add(row, inputs, row.attrs(**attrs))
     return result
 
 
 def express(b: GraphBuilder, expr: Expr, *inputs: Value | None) -> Values:
-    """Adds a node that is an expression of operands, and returns its results."""
+    """Adds a node that computes `expr` from the operands `inputs`, and returns its results."""
     row = OPS["expression"]
     return b.add(row, inputs, row.attrs(expr))

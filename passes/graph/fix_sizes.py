@@ -1,9 +1,10 @@
-"""Gives symbols of a graph's inputs a size, for the graph of one bucket, or a typical size.
+"""Replaces symbols of a graph's inputs by numbers, for a bucket; or gives them typical sizes.
 
     graph(%x : f32[n,seq]) { ... }   with seq = 64   ->   graph(%x : f32[n,64]) { ... }
 
-Requires nothing.  Establishes a graph without these symbols, or with new typical sizes for them, in
-bodies and attributes too; every type is inferred again.  Constants stay in the same store.
+Requires nothing.  Establishes a graph without these symbols, or with new typical sizes for them.
+Bodies and attributes are changed too, and every type is inferred again.  Constants stay in the same
+store.
 """
 
 from collections.abc import Mapping
@@ -20,8 +21,8 @@ Sizes = Mapping[str, int]
 def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
     """Returns `graph` with each symbol named in `sizes` replaced by its size.
 
-    Raises UserError for a name that is no symbolic size of an input, and for sizes that the model
-    excludes.
+    Raises UserError for a name that is not a symbolic size of an input, and for sizes that the
+    model does not accept.
     """
     bound = {var: const(size) for var, size in _named(graph, sizes, "--bucket").items()}
     try:
@@ -39,9 +40,10 @@ def fix_sizes(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def with_typical(graph: Graph, sizes: Sizes) -> Graph:
-    """Returns `graph` with the sizes of `sizes` as the typical sizes of its symbols, for prices.
+    """Returns `graph` whose symbols have the typical sizes `sizes`, which prices use.
 
-    Raises UserError for a name that is no symbolic size of an input, and for a size out of range.
+    Raises UserError for a name that is not a symbolic size of an input, and for a size out of
+    range.
     """
     bound = {
         var: symbol(var.name, var.lo, var.hi, var.divisor, size)
@@ -51,8 +53,10 @@ def with_typical(graph: Graph, sizes: Sizes) -> Graph:
 
 
 def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
-    """Returns the symbols of the inputs with the names in `sizes`, with their sizes; `flag` is the
-    option for messages."""
+    """Returns the input symbols that `sizes` names, each with its size.
+
+    `flag` is the name of the option in error messages.
+    """
     symbols = input_symbols(graph)
     for name, size in sizes.items():
         where = f"{flag} {name}={size}"
@@ -67,7 +71,7 @@ def _named(graph: Graph, sizes: Sizes, flag: str) -> dict[Var, int]:
 
 
 def input_symbols(graph: Graph) -> dict[str, Var]:
-    """Returns the symbols that are the size of a dimension of some input, by name."""
+    """Returns by name the symbols that are, by themselves, a dimension of some input."""
     dims = (dim for value in graph.inputs for dim in value.type.shape)
     plain = {var.name: var for dim in dims if (var := var_of(dim)) is not None}
     symbols = (v for value in graph.inputs for dim in value.type.shape for v in free_vars(dim))

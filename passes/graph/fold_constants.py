@@ -1,13 +1,17 @@
-"""Evaluates nodes that do not depend on the inputs.
+"""Evaluates nodes that do not depend on the model's inputs.
 
     %s = shape_of(%x : f32[2,3]) ; %y = add(%a, %b), both constant        %s, %y constant
 
 Requires nothing.  Establishes that every node whose operands are all constant is folded, in bodies
-too. Exceptions are opaque nodes, nodes that widen large constants of narrow types, nodes whose
-results are much larger than their operands (a broadcast weight is cheaper to read than to store) or
-together much larger than the model's constants, large nodes whose reference is slow, nodes of much
-work for few results (a pooling window of 2^30), and nodes whose values the reference refuses, which
-fail at run time.
+too.  These nodes are not folded:
+
+- opaque nodes;
+- nodes that widen large constants of narrow types;
+- nodes whose results are much larger than their operands, such as a broadcast of a weight;
+- nodes whose results, all together, are much larger than the model's constants;
+- large nodes whose NumPy reference is slow;
+- nodes of much work for few results, such as a pooling window of 2^30;
+- nodes whose operands the reference rejects: they fail at run time.
 """
 
 from collections.abc import Sequence
@@ -27,19 +31,20 @@ from tcc.ops.effort import FAST, is_laborious
 # NumPy's own loops: the references of windows and of `_SLOW` ops go element by element.
 _SMALL = 1 << 20
 _GROWTH = 4
-# All results of more than _TINY bytes together take at most _TOTAL times the bytes of the constants
-# and _SPARE bytes: a chain of nodes that each grow a little would grow without limit.
+# All results of more than _TINY bytes together take at most _SPARE bytes plus _TOTAL times the
+# bytes of the constants. Without this limit, a chain of nodes that each grow a little would grow
+# without end.
 _TINY, _TOTAL, _SPARE = 1 << 12, 16, 64 << 20
 # Narrow constants of at least _LARGE elements stay as they are.
 _LARGE = 1 << 14
 _SLOW = frozenset({"gather_elements", "gather_nd", "pow"})
 _FAST = FAST | Trait.REDUCTION | Trait.CONTRACTION
-# Ops that read only the type of their operand.
+# Ops that read the type of their operand, and none of its elements.
 _SHAPE_ONLY = frozenset({"shape_of", "size_of", "eye_like"})
 
 
 def fold_constants(graph: Graph) -> Graph:
-    """Returns `graph` with every node evaluated that has constant operands."""
+    """Returns `graph` with nodes of constant operands replaced by constants."""
     room = _SPARE + _TOTAL * constant_bytes(graph)
 
     def visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
@@ -82,8 +87,11 @@ def _widens(node: Node, inputs: Inputs) -> bool:
 
 
 def _evaluate(node: Node, arrays: Arrays) -> Sequence[Array] | None:
-    """Returns the results, or None where the reference refuses values (an index outside its axis)
-    or needs more memory than there is."""
+    """Returns the results of a node for `arrays`.
+
+    None if the reference rejects a value, for example an index outside its axis, or if there is too
+    little memory.
+    """
     try:
         with np.errstate(all="ignore"):
             return node.op.reference(arrays, node.attrs)
@@ -118,7 +126,7 @@ def _worth_storing(op: OpSpec, types: Sequence[TensorType], arrays: Arrays, room
 
 
 def _symbolic(item: Any) -> bool:
-    """True where a size symbol occurs in attributes."""
+    """True where a size symbol occurs in `item`, which is a node's attributes or a part of them."""
     if isinstance(item, Index):
         return bool(free_vars(item))
     if isinstance(item, tuple):

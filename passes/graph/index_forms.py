@@ -1,14 +1,17 @@
-"""Finds the formula of an array whose elements follow from their places.
+"""Finds a formula for an array whose elements follow from their indices.
 
     [0, 0, 0, 1, 2, 3, 3]                    max(min(i - 2, 3), 0)
     [[0, 2, 1, 3], [4, 6, 5, 7]]             4*i + 2*(j % 2) + j // 2
     [[T, F, F], [T, T, F], [T, T, T]]        j < i + 1
 
-Integers are tried as a sum over the axes of multiples of an axis' digits (quotients and remainders
-of the position), as this sum clipped to the least and the largest element, and as its remainder.
-Truth values are tried as one interval along an axis, whose ends are such integers.  Candidates come
-from the differences between neighbours; each is compared with all elements, so the result is exact.
-The work is linear in the elements, apart from sorting the differences.
+For integers, three forms are tried: a sum of multiples of digits, this sum clipped to the least and
+the largest element, and the sum wrapped around at them.  A digit is a quotient or remainder of the
+index along an axis.  For bools, the form is one interval along an axis, whose ends are integers
+of these forms.
+
+The differences between neighbours give candidates.  Each candidate is compared with all elements,
+so the result is exact.  The work is linear in the number of elements, apart from sorting the
+differences.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +33,7 @@ _PIECE = 1 << 20
 
 
 class Ends(Enum):
-    """The behaviour of an index beyond the least and the largest element."""
+    """The value of an index form where its sum lies beyond the least or the largest element."""
 
     OPEN = "goes on"
     CLIPPED = "stays there"
@@ -39,7 +42,7 @@ class Ends(Enum):
 
 @frozen
 class IndexForm:
-    """A sum of multiples of digits, and its behaviour beyond `low` and `high`."""
+    """A sum of multiples of digits, `plain`, and its value beyond `low` and `high`."""
 
     plain: Index
     ends: Ends
@@ -47,7 +50,7 @@ class IndexForm:
     high: int
 
     def at(self, plain: Index) -> Index:
-        """Returns the index where the sum is `plain`."""
+        """Returns the index for a value `plain` of the sum."""
         match self.ends:
             case Ends.OPEN:
                 return plain
@@ -58,13 +61,15 @@ class IndexForm:
 
     @property
     def index(self) -> Index:
-        """The whole index."""
+        """The index for the sum of this form."""
         return self.at(self.plain)
 
 
 def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
-    """Returns the form of the integers `values` over the iterators `at`, one for each axis; None
-    where none is found."""
+    """Returns the form of an array of integers, or None if none is found.
+
+    `at` has an iterator for each axis of the array.
+    """
     if not values.size:
         return None
     low, high = int(values.min()), int(values.max())
@@ -74,8 +79,11 @@ def index_form(values: Array, at: Sequence[Index]) -> IndexForm | None:
 
 
 def condition_form(mask: Array, at: Sequence[Index]) -> Scalar | None:
-    """Returns the fewest comparisons of indices over the iterators `at`, one for each axis, that
-    give the truth values `mask`; None where none are found, or all values are equal."""
+    """Returns a condition that gives the bools `mask`, with the fewest comparisons of indices.
+
+    `at` has an iterator for each axis of the mask.  None if no condition is found, or if all values
+    are equal.
+    """
     varying = [n for n in range(mask.ndim) if not bool((mask == np.take(mask, [0], n)).all())]
     small = mask[tuple(slice(None) if n in varying else 0 for n in range(mask.ndim))]
     along = [at[n] for n in varying]
@@ -99,8 +107,10 @@ def _gives(index: Index, values: Array, at: Sequence[Index]) -> bool:
 
 
 def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[str, Any]]]:
-    """Yields parts of an array along its first axis, each with its iterators as arrays that vary
-    along their own axes: computations on a part take little memory."""
+    """Yields parts of an array along its first axis, so that computations take little memory.
+
+    Each part comes with the values of the iterators, by name, as arrays that broadcast to the part.
+    """
     rows = max(1, _PIECE * len(values) // max(1, values.size)) if values.ndim else 1
     for first in range(0, len(values) if values.ndim else 1, rows):
         part = values[first : first + rows] if values.ndim else values
@@ -116,8 +126,11 @@ def _pieces(values: Array, at: Sequence[Index]) -> Iterator[tuple[Array, dict[st
 
 
 def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> Index:
-    """Returns a sum of multiples of digits that has the most frequent differences of `values`, as
-    far as these lie strictly between `low` and `high`, and that equals one element."""
+    """Returns a sum of multiples of digits with the most frequent differences between neighbours.
+
+    Only values strictly between `low` and `high` count.  The constant of the sum is chosen so that
+    it equals one of the elements.
+    """
     index_sum = const(0)
     for axis, index in enumerate(at):
         for weight, radix, step in _digits(np.moveaxis(values, axis, -1), low, high):
@@ -134,8 +147,11 @@ def _sum_of_digits(values: Array, at: Sequence[Index], low: int, high: int) -> I
 
 
 def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]:
-    """Yields for each digit of the position along the last axis, lowest first, its weight, its
-    radix (0: unlimited) and the difference that one more of it makes."""
+    """Yields (weight, radix, step) for each digit of the index along the last axis, lowest first.
+
+    A digit is index // weight % radix; the last digit has radix 0, which means no remainder.
+    `step` is the difference between elements whose digits differ by one.
+    """
     weight = 1
     while lines.shape[-1] > 1:
         steps = np.diff(lines, axis=-1)
@@ -158,8 +174,10 @@ def _digits(lines: Array, low: int, high: int) -> Iterator[tuple[int, int, int]]
 
 
 def _radix(odd: Array) -> int:
-    """Returns the largest radix of a digit whose last values are at the places `odd` along the last
-    axis; 0 where there are none."""
+    """Returns the largest radix of a digit whose last values are at the places `odd`; 0 for none.
+
+    `odd` is true where the difference to the next element is not the step of the digit.
+    """
     (places,) = np.nonzero(odd.reshape(-1, odd.shape[-1]).any(axis=0))
     return gcd(*(int(n) + 1 for n in places))
 
@@ -169,7 +187,7 @@ def _radix(odd: Array) -> int:
 
 @frozen
 class _Edge:
-    """The start of an interval along an iterator, or its end if `upper`."""
+    """The start of an interval of the iterator `along`, or its end if `upper`."""
 
     along: Index
     place: Index
@@ -177,11 +195,11 @@ class _Edge:
 
 
 def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Index]]:
-    """Yields candidates for the start and end of the only interval of each line along the last
-    axis; nothing where a line has several.
+    """Yields candidates for the start and the end of the interval of each line along the last axis.
 
-    Empty intervals lie at either end, uniformly before the first nonempty interval and uniformly
-    after it.
+    Yields nothing if some line has several intervals.  An empty interval may lie at either end of
+    its line.  All lines before the first nonempty interval have it at one end, and so do all lines
+    after.
     """
     size = inside.shape[-1]
     count = inside.sum(axis=-1)
@@ -197,7 +215,7 @@ def _intervals(inside: Array, at: Sequence[Index]) -> Iterator[tuple[Index, Inde
 
 
 def _edges(index: Index, start: Index, stop: Index, size: int) -> tuple[_Edge, ...]:
-    """Returns the conditions of `start <= index < stop` that do not hold everywhere."""
+    """Returns those of the two conditions `start <= index < stop` that do not always hold."""
     edges = []
     if _exceeds(start, 0):
         edges.append(_Edge(index, start, False))
@@ -225,7 +243,8 @@ def _is_short(index: Index) -> bool:
 
 
 def _holds(edges: Sequence[_Edge], inside: Array, at: Sequence[Index]) -> bool:
-    """True where there are edges and the places within all of them are the places `inside`."""
+    """True where there are edges and the elements within all of them are those where `inside` is
+    true."""
     return bool(edges) and all(_bounds(edges, *piece) for piece in _pieces(inside, at))
 
 

@@ -1,6 +1,6 @@
-"""Bounds of the elements of integer values, as far as the graph tells.
+"""Finds bounds of the elements of integer values, as far as the graph proves them.
 
-%i = clip(%k, 0, 511) ; %e = expand(%i)      ->      %e lies within 0 and 511, for every %k
+%i = clip(%k, 0, 511) ; %e = expand(%i)     ->     elements of %e are at least 0, at most 511
 """
 
 from collections.abc import Sequence
@@ -11,23 +11,24 @@ from tcc.ir.types import integer_limits
 
 Bounds: TypeAlias = tuple[int, int]
 
-# Ops whose results hold only elements of their first operand, or of several operands.
+# Ops whose results hold only elements of their first operand.
 _COPIES = frozenset(
     "reshape transpose expand slice tile split identity depth_to_space space_to_depth "
     "reverse_sequence gather gather_elements gather_nd".split()
 )
+# Ops whose results hold only elements of several operands.
 _CHOICES = frozenset({"where", "concat"})
 _KNOWN = _COPIES | _CHOICES | {"min", "max", "clip", "cast", "sub"}
-_DEPTH = 64  # nodes on the way from a value to a constant
+_DEPTH = 64  # the most nodes between a value and the constant that bounds it
 
 
 def integer_bounds(
     b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: int = _DEPTH
 ) -> Bounds:
-    """Returns the least and the largest element of `value`, of an integer type or bool; the limits
-    of its type where the graph tells no more.
+    """Returns a lower and an upper bound of the elements of `value`, an integer or bool tensor.
 
-    `cache` keeps results between calls.
+    They are the limits of its type if the graph proves no tighter bounds.  `cache` keeps results
+    between calls.
     """
     if value not in cache:
         cache[value] = _bounds(b, value, cache, depth)
@@ -50,8 +51,11 @@ def _bounds(b: GraphBuilder, value: Value, cache: dict[Value, Bounds], depth: in
 
 
 def _result(op: str, operand_bounds: Sequence[Bounds | None], limits: Bounds) -> Bounds:
-    """Returns the bounds of an op's results; the bounds of an absent or non-integer operand are
-    None."""
+    """Returns the bounds of an op's results.
+
+    `operand_bounds` is None for an operand that is absent or not of an integer type.  `limits` are
+    those of the result's type.
+    """
     ranges = [limits if bounds is None else bounds for bounds in operand_bounds]
     lows, highs = zip(*ranges, strict=True)
     match op:

@@ -1,11 +1,11 @@
-"""Builds concatenations on earlier concatenations of part of the same values.
+"""Replaces operands of a concatenation by an earlier concatenation of the same operands.
 
     %d = concat(%a, %b)                       %d = concat(%a, %b)
     %e = concat(%a, %b, %c)                   %e = concat(%d, %c)
 
-Every value is then concatenated once, and has one place in memory where kernels store directly into
-concatenated values. Requires nothing.  Establishes that no concatenation has all operands of an
-earlier one on the same axis next to each other.
+Every value is then concatenated once.  So it has a single place in memory when kernels store their
+results directly into concatenated values.  Requires nothing.  Establishes that the operands of no
+concatenation contain, as neighbours, all operands of an earlier concatenation along the same axis.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class _Concat:
 
 
 def nest_concats(graph: Graph) -> Graph:
-    """Returns `graph` with concatenations nested; itself where none are."""
+    """Returns `graph` with concatenations nested; the same object if there is nothing to do."""
     nodes: list[Node] = []
     concats: list[_Concat] = []
     for old in graph.nodes:
@@ -42,8 +42,10 @@ def nest_concats(graph: Graph) -> Graph:
 
 
 def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[_Operands]:
-    """Returns `operands`, and the shorter lists of operands as sequences that an earlier
-    concatenation has become one value."""
+    """Returns a list of forms of `operands`, each shorter than the form before it.
+
+    In each step, a sequence of operands becomes the result of an earlier concatenation of them.
+    """
     forms = [operands]
     while (match := _longest_sequence(axis, forms[-1], concats)) is not None:
         at, other = match
@@ -55,8 +57,8 @@ def _nested(axis: int, operands: _Operands, concats: Sequence[_Concat]) -> list[
 def _longest_sequence(
     axis: int, operands: _Operands, concats: Sequence[_Concat]
 ) -> tuple[int, _Concat] | None:
-    """Returns the position of the longest sequence of operands that an earlier concatenation has,
-    and that concatenation."""
+    """Returns the position of the longest sequence of `operands` that is already concatenated, and
+    the earlier concatenation; None if there is none."""
     best: tuple[int, _Concat] | None = None
     for other in concats:
         length = len(other.operands)

@@ -10,13 +10,15 @@ from tcc.ir.types import BF16, F32
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.rules_movement import first_operand, result_types, same_before
 
-# The largest exponent that products replace.
+# The largest exponent of a power that is replaced by multiplications.
 _MOST_PRODUCTS = 3
 
 
 def _operand(site: RewriteSite, number: int) -> Value | None:
-    """Returns operand `number` if it has the type of the result, so that dropping the other operand
-    loses no broadcast."""
+    """Returns operand `number` if it has the type of the result, otherwise None.
+
+    Only then does dropping the other operand lose no broadcast.
+    """
     value = site.inputs[number]
     return value if value is not None and result_types(site) == (value.type,) else None
 
@@ -25,14 +27,16 @@ def _operand(site: RewriteSite, number: int) -> Value | None:
 
 
 def _is_zero(array: Array, negative: bool) -> bool:
-    """True where all elements are zero; float zeros need the sign whose addition changes
-    nothing."""
+    """True where all elements are zero, and zeros of floats are negative as `negative` says.
+
+    x + (-0.0) equals x for each float x, but x + 0.0 changes the sign of a negative zero.
+    """
     signs = array.dtype.kind != "f" or (np.signbit(array) == negative).all()
     return bool(not array.any() and signs)
 
 
 def _neutral(site: RewriteSite) -> Value | None:
-    """Returns the operand of x + 0, x - 0, x * 1, x / 1 that equals the result."""
+    """Returns x for x + 0, x - 0, x * 1 and x / 1."""
     name = site.node.op.name
     if name not in ("add", "sub", "mul", "div"):
         return None
@@ -53,8 +57,10 @@ def _neutral(site: RewriteSite) -> Value | None:
 
 
 def _reciprocal(site: RewriteSite) -> Value | None:
-    """Returns a product with the reciprocals of a constant divisor if all are exact: powers of two,
-    normal in both directions."""
+    """Returns a product with the reciprocals of a constant divisor, if all of them are exact.
+
+    They are for powers of two if neither the divisor nor its reciprocal is a subnormal float.
+    """
     if site.node.op.name != "div":
         return None
     divisor = site.array(1)
@@ -73,7 +79,8 @@ def _reciprocal(site: RewriteSite) -> Value | None:
 
 
 def _small_power(site: RewriteSite) -> Value | None:
-    """Returns products for a constant exponent of 1 to 3, uniform over all elements, of floats."""
+    """Returns products of the base, for a power of floats with one constant exponent of 1, 2 or
+    3."""
     if site.node.op.name != "pow" or not first_operand(site).type.dtype.is_float:
         return None
     exponent, base = site.array(1), _operand(site, 0)
@@ -107,8 +114,10 @@ def _undone(site: RewriteSite) -> Value | None:
 
 
 def _without_nan(site: RewriteSite) -> Replacement:
-    """Returns where(is_nan(x), constant, x) as an expression, so that the kernel knows the
-    constant."""
+    """Returns an expression in place of where(is_nan(x), constant, x).
+
+    The kernel then contains the constant and need not read it.
+    """
     if site.node.op.name != "where" or site.inputs[2] is None:
         return None
     test, value, array = site.producer(0), _operand(site, 2), site.array(1)
@@ -127,11 +136,10 @@ def _without_nan(site: RewriteSite) -> Replacement:
 
 
 def _known_if(site: RewriteSite) -> Replacement:
-    """Returns the results of the branch that a constant condition selects, if their types are those
-    of the node.
+    """Returns the results of the branch that a constant condition selects.
 
-    Results that the branch does not compute itself get nodes of their own, because they may be
-    outputs of the model too.
+    None if their types differ from those of the node.  A result that the branch does not compute
+    itself gets an identity node, because the value may be another output of the model.
     """
     condition = site.array(0) if site.node.op.name == "if" else None
     if condition is None:

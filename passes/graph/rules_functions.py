@@ -1,4 +1,4 @@
-"""Rules for functions, by the nodes around them."""
+"""Rules that replace a function together with the nodes around it."""
 
 from tcc.ir.expr import ExprBuilder
 from tcc.ir.expr.scalar import Scalar
@@ -9,13 +9,17 @@ from tcc.ops.formula import fn
 from tcc.passes.graph.emit import express
 from tcc.passes.graph.rules_movement import result_types
 
-# The range of divisors whose quotient may become a product: it differs by half an ULP more.
+# The range of divisors for which a quotient may become a product, whose error is at most half an
+# ULP larger.
 _LEAST, _MOST = 2.0**-10, 2.0**10
 
 
 def _one_plus_erf(site: RewriteSite) -> Replacement:
-    """Returns erf(x / c) + 1, part of GELU, as an expression: the kernel then knows the constants
-    and uses its code for the sum, which needs erf to an absolute error only."""
+    """Returns erf(x / c) + 1, which is part of GELU, as an expression.
+
+    The kernel then contains the constants.  It can also use faster code, because the sum needs erf
+    only to an absolute error.
+    """
     if site.node.op.name != "add" or result_types(site)[0].dtype is not F32:
         return None
     for number in (0, 1):
@@ -35,11 +39,10 @@ def _one_plus_erf(site: RewriteSite) -> Replacement:
 
 
 def _scaled(site: RewriteSite, inner: Node) -> tuple[Value, float]:
-    """Returns the operand of erf without its constant factor or divisor, and that number as a
-    factor.
+    """Returns the operand of erf without a constant factor or divisor, and the factor.
 
-    The product is at most one and a half ULP from the quotient, and erf does not increase the
-    difference.
+    The factor is 1 if there is none.  The product is at most one and a half ULP from the quotient,
+    and erf does not increase the difference.
     """
     (value,) = inner.inputs
     assert value is not None

@@ -1,5 +1,6 @@
-"""Rules for ops that copy elements: copies that move nothing are dropped, and two copies become
-one.
+"""Rules for ops that copy elements.
+
+Copies that move nothing are dropped, and two copies in a row become one.
 """
 
 from collections.abc import Sequence
@@ -17,13 +18,13 @@ from tcc.passes.graph.emit import emit
 
 
 def result_types(site: RewriteSite) -> tuple[TensorType, ...]:
-    """Returns the types of the node's results for its inputs in the new graph."""
+    """Returns the types that the node's results have for its inputs in the new graph."""
     types = [None if v is None else v.type for v in site.inputs]
     return site.node.op.infer(types, site.node.attrs)
 
 
 def first_operand(site: RewriteSite) -> Value:
-    """Returns operand 0, which the op requires."""
+    """Returns operand 0 of a node whose op requires it."""
     value = site.inputs[0]
     assert value is not None
     return value
@@ -34,7 +35,7 @@ def _constants(values: Sequence[Index]) -> tuple[int | None, ...]:
 
 
 def _same_shape(site: RewriteSite) -> Value | None:
-    """Returns operand 0 if it has the type of the only result."""
+    """Returns operand 0 if it has the type of the node's only result, otherwise None."""
     value = first_operand(site)
     types = result_types(site)
     return value if types == (value.type,) else None
@@ -71,7 +72,10 @@ def _moves_nothing(site: RewriteSite) -> Value | None:
 
 
 def same_before(site: RewriteSite, *ops: str) -> Node | None:
-    """Returns the producer of operand 0 of a node of one of `ops`, if it is of the same op."""
+    """Returns the producer of operand 0 if it has the same op as the node, otherwise None.
+
+    Also None if the node's op is not one of `ops`.
+    """
     before = site.producer(0) if site.node.op.name in ops else None
     return before if before and before.op is site.node.op else None
 
@@ -92,7 +96,7 @@ def _double_transpose(site: RewriteSite) -> Value | None:
 
 
 def _unit_transpose(site: RewriteSite) -> Value | None:
-    """Returns a reshape where a transpose moves only axes of one element."""
+    """Returns a reshape in place of a transpose that moves only axes of length 1."""
     if site.node.op.name != "transpose":
         return None
     x, perm = first_operand(site), site.node.attrs.perm
@@ -105,7 +109,8 @@ def _unit_transpose(site: RewriteSite) -> Value | None:
 
 
 def _padded_conv(site: RewriteSite) -> Replacement:
-    """Returns a convolution that pads the image itself."""
+    """Returns a convolution with more padding, in place of one that reads an image padded by
+    zeros."""
     if site.node.op.name != "conv":
         return None
     pad = site.producer(0)
@@ -135,7 +140,7 @@ def _zero_fill(site: RewriteSite, pad: Any) -> bool:
 
 
 def _reaching_taps(site: RewriteSite) -> Replacement:
-    """Returns a convolution without the taps that read only padding in every window."""
+    """Returns a convolution without the taps that read padding at every position of the window."""
     if site.node.op.name != "conv":
         return None
     (_, matrix, *bias), weights, attrs = site.inputs, site.array(1), site.node.attrs
@@ -162,8 +167,10 @@ def _reaching_taps(site: RewriteSite) -> Replacement:
 
 
 def _scattered_rows(site: RewriteSite) -> Value | None:
-    """Returns a scatter of rows for a scatter along the first axis whose indices are equal for all
-    elements of a row."""
+    """Returns a scatter_nd of rows in place of a scatter_elements along the first axis.
+
+    All elements of a row must have the same index.
+    """
     if site.node.op.name != "scatter_elements" or site.node.attrs.axis:
         return None
     repeat, (x, indices, updates) = site.producer(1), site.inputs
@@ -184,8 +191,10 @@ def _scattered_rows(site: RewriteSite) -> Value | None:
 
 
 def _known_where(site: RewriteSite) -> Value | None:
-    """Returns the branch of `where` that a uniform constant condition selects, if it has the shape
-    of the result."""
+    """Returns the operand of `where` that a constant condition selects for all elements.
+
+    None if that operand does not have the type of the result.
+    """
     if site.node.op.name != "where":
         return None
     condition = site.array(0)

@@ -4,8 +4,8 @@
       ->   %y = scatter_rows(%x, %i, %table, %ids)
 
 An embedding bag written as Gather and ScatterND then needs no memory for its rows.  Requires
-nothing.  Establishes that no `scatter_nd` outside of bodies reads a gather along the first axis, or
-a reshape of a gather, that nothing else reads.
+nothing.  Establishes that no `scatter_nd` outside of bodies has updates from a gather along the
+first axis that nothing else reads, directly or through reshapes.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from tcc.passes.graph.emit import emit
 
 
 def scatter_rows(graph: Graph) -> Graph:
-    """Returns `graph` with gathers fused into its scatters; itself where there are none."""
+    """Returns `graph` with gathers fused into its scatters; the same object if there are none."""
     if not any(node.op.name == "scatter_nd" for node in graph.nodes):
         return graph
     readers = Counter(value for node in graph.nodes for value in uses(node))
@@ -27,7 +27,7 @@ def scatter_rows(graph: Graph) -> Graph:
     producers = graph.producers()
 
     def read_once(value: Value | None) -> bool:
-        """True where one node reads `value`, and one node each value that it is a reshape of."""
+        """True where `value` has one reader, and so has each value that it is a reshape of."""
         if value is None or readers[value] != 1:
             return False
         node = producers.get(value)

@@ -1,10 +1,10 @@
-"""Replaces symbolic sizes of broadcasts by the sizes that the model demands them to equal.
+"""Replaces symbolic sizes of broadcasts by the sizes that the model requires them to equal.
 
     r = broadcast_size(t, s) ; ... ; require(r, s)    ->    require(t, s or 1) ; ...   with r = s
     r = name_size(4) ; ...                            ->    ...                        with r = 4
 
-Establishes that a symbol made by `broadcast_size` is left only where the model works for each size
-that it may be, and a symbol made by `name_size` only where it stands for a formula.  Later passes
+Establishes that a symbol of `broadcast_size` is left only where the model works for each size that
+the symbol may have, and a symbol of `name_size` only where it stands for a formula.  Later passes
 drop broadcasts to a size that a value already has.
 """
 
@@ -17,16 +17,19 @@ from tcc.ops.sizes import RequireAttrs
 
 
 def settle_sizes(graph: Graph) -> Graph:
-    """Returns `graph` without symbols of `broadcast_size` that are certain to equal one of its
-    sizes, or that every run demands to equal an earlier known size, and without symbols of
-    `name_size` that need none."""
+    """Returns `graph` without the symbols that another size can replace.
+
+    These are symbols of `broadcast_size` that certainly equal one of the node's two sizes, or that
+    each run requires to equal a size known before the node.  They are also symbols of `name_size`
+    whose size is so simple that it needs no name.
+    """
     while (replacement := _replaceable(graph)) is not None:
         graph = _replaced(graph, *replacement)
     return graph
 
 
 def _replaced(graph: Graph, number: int, size: Index) -> Graph:
-    """Returns `graph` with `size` for the symbol that node `number` makes."""
+    """Returns `graph` with `size` in place of the symbol that node `number` defines."""
     symbol = graph.nodes[number].attrs.symbol
     new = with_sizes(graph, {free_vars(symbol)[0]: size})
     node_made = new.nodes[number]

@@ -1,10 +1,10 @@
 """Finds the few largest elements of a row without sorting it.
 
-    %v, %i = top_k(%x) {k=2}   ->   m0, i0 = argmax(j) x[j] ;  m1, i1 = argmax(j) x[j], j no i0
+    %v, %i = top_k(%x) {k=2}   ->   m0, i0 = argmax(j) x[j] ;  m1, i1 = argmax(j != i0) x[j]
 
-Gates of experts select the best one to eight of few elements.  A target without host functions
-computes them as reductions.  Requires nothing.  Establishes that no top_k of at most eight largest
-elements is left; equal elements keep their order, and NaN comes first.
+Gates of experts select one to eight of few elements.  A target without host functions computes them
+as reductions, one for each selected element.  Requires nothing.  Establishes that no top_k of at
+most eight largest elements is left.  Equal elements keep their order, and NaN comes first.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,10 @@ _FEW = 8
 
 
 def small_top_k(graph: Graph) -> Graph:
-    """Returns `graph` with reductions in place of `top_k` of few elements; itself where there is
-    none."""
+    """Returns `graph` with reductions in place of each `top_k` of few elements.
+
+    Returns the same object if there is none.
+    """
     return rewritten(graph, _visit)
 
 

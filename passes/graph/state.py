@@ -1,4 +1,4 @@
-"""Marks outputs that are inputs updated in place: `--state PAST=PRESENT`.
+"""Makes an output update an input's memory in place, for `--state PAST=PRESENT`.
 
     graph(%past : f32[1,8,256,64]) { ... return %y, %present }        ... alias %present = %past ...
 
@@ -6,11 +6,10 @@
       %present = concat(%past, %new)                     %present = update_slice(%past, %new)
       return %present }                                  return %present } alias %present = %past
 
-Requires nothing.  Establishes a must-alias for each pair: the run writes the new value to the
-caller's own array of the input.  Memory that is updated in place cannot grow, so input and output
-have one type.  Where the model's output is the input with rows appended, the input gets the
-output's type: the caller passes an array with room for the new rows, whose front holds the old
-rows.
+Requires nothing.  Establishes an alias for each pair: the run writes the output to the array that
+the caller passed as the input.  Memory that is updated in place cannot grow, so input and output
+have one type.  If the model's output is the input with rows appended, the input gets the output's
+type.  The caller then passes an array with the old rows at its front, and room for the new rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +30,7 @@ _UPDATES = ("scatter_elements", "scatter_nd", "scatter_rows", "update_slice")
 
 @frozen
 class Appended:
-    """A run writes `rows` rows after the old rows of input `name`, along `axis`."""
+    """A state to which each run appends `rows` rows, along `axis` of the input `name`."""
 
     name: str
     axis: int
@@ -39,10 +38,10 @@ class Appended:
 
 
 def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
-    """Returns `graph` with the aliases of `pairs` (input name, output name).
+    """Returns `graph` with an alias for each pair (input name, output name).
 
     An input to which the model appends rows gets the type of the output.  Raises `UserError` for an
-    unknown name, a name that is used twice, or types that differ otherwise.
+    unknown name, for a name that is used twice, and for types that differ in another way.
     """
     for past, present in pairs:
         source = _named(graph.inputs, past, f"{past}={present}", "input")
@@ -56,8 +55,7 @@ def bind_states(graph: Graph, pairs: Iterable[tuple[str, str]]) -> Graph:
 
 
 def appended_rows(graph: Graph) -> tuple[Appended, ...]:
-    """Returns the states of a bound graph to which a run appends rows, in the order of the
-    aliases."""
+    """Returns the states of `graph` to which a run appends rows, in the order of its aliases."""
     producers = graph.producers()
     states = []
     for result, source in graph.aliases:
@@ -108,8 +106,10 @@ def _check_types(result: Value, source: Value) -> None:
 
 
 def _with_room(graph: Graph, past: Value, present: Value) -> tuple[Graph, Value]:
-    """Returns `graph` with an input in place of `past` that has room for `present`, and
-    that input."""
+    """Returns `graph` with a larger input in place of `past`, and that input.
+
+    The new input has the type of `present`.
+    """
     concat = _appending(graph, past, present)
     axis, size = concat.attrs.axis, past.type.shape
     room = Value(past.name, present.type)
@@ -151,7 +151,7 @@ def _appending(graph: Graph, past: Value, present: Value) -> Node:
 
 
 def _new_rows(graph: Graph, concat: Node) -> Node:
-    """Returns a concat of the operands of `concat` after the first."""
+    """Returns a node that concatenates all operands of `concat` except the first."""
     inputs = concat.inputs[1:]
     attrs = ConcatAttrs(concat.attrs.axis)
     (form,) = concat.op.infer([None if v is None else v.type for v in inputs], attrs)
@@ -170,8 +170,10 @@ def _unused(graph: Graph, name: str) -> str:
 
 
 def updates_in_place(placed: Placed, value: Value, past: Value) -> bool:
-    """True where `value` is an update of `past` after which nothing reads the overwritten
-    elements."""
+    """True where `value` may overwrite `past` without a copy.
+
+    `value` must be an update of `past`, and nothing may read overwritten elements after it.
+    """
     if past in placed.graph.outputs:
         return False
     updated = False

@@ -3,11 +3,12 @@
     place[o] = clamp(floor((o + 0.5) / 2 - 0.5), 0, 63) ;  x[i, place[o]]        o < 128
       ->  x[i, table[o]]        table: 128 constants
 
-Resampling, windows and counts of pooled elements compute places and weights of this kind, again for
-every element of the other axes.  A load takes as long as two operations.
+Resampling, windows and counts of pooled elements compute places and weights of this kind.  Without
+a table they do so again for every element of the other axes.  A load takes as long as two
+operations.
 
-Requires layouts.  Establishes kernels that compute no longer function of one index of numeric
-range, where its table is small.
+Requires layouts.  Establishes that kernels compute no function of a single index that takes longer
+than a load, if the index has a numeric range and the table would be small.
 """
 
 from collections.abc import Iterator
@@ -40,10 +41,10 @@ _LOAD = 2
 
 
 def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
-    """Returns `placed` whose kernels read tables of functions of one index.
+    """Returns `placed` with kernels that read functions of one index from tables.
 
-    A table of more than `limits.launch_bytes` would take longer to load than a launch, and is not
-    built.
+    No table has more than `limits.launch_bytes` bytes, as it would take longer to load than a
+    launch.
     """
     tables = _Tables(placed, limits)
     steps = placed.with_kernels(tables.of_kernel)
@@ -54,7 +55,7 @@ def with_tables(placed: Placed, limits: FusionLimits) -> Placed:
 
 
 class _Tables:
-    """The tables of a graph, one for each distinct content."""
+    """The tables of a graph; equal tables are stored once."""
 
     def __init__(self, placed: Placed, limits: FusionLimits) -> None:
         self.constants: dict[Value, Handle] = {}
@@ -73,7 +74,8 @@ class _Tables:
         return replace(kernel, expr=expr, operands=tuple(operands))
 
     def _of_stage(self, stage: Stage, operands: list[Value]) -> Stage:
-        """Returns `stage` with reads of tables, which are added to its kernel's `operands`."""
+        """Returns `stage` with reads of tables; the tables are added to `operands`, those of its
+        kernel."""
         table_reads: dict[Scalar, Scalar] = {}
         for scalar, var in _of_one_index(stage):
             size = known_extent(var)
@@ -88,7 +90,7 @@ class _Tables:
         return replace(stage, body=tuple(replaced(scalar, table_reads) for scalar in stage.body))
 
     def _table(self, scalar: Scalar, var: Var, size: int) -> Value:
-        """Returns a constant of the `size` values of `scalar` along `var`."""
+        """Returns a constant that holds the values of `scalar` for `var` from 0 to `size` - 1."""
         with np.errstate(all="ignore"):
             (values,) = evaluate_scalars((scalar,), {var.name: np.arange(size)}, ())
         handle = self._store.put(values, scalar.dtype)
@@ -100,8 +102,11 @@ class _Tables:
 
 
 def _of_one_index(stage: Stage) -> Iterator[tuple[Scalar, Var]]:
-    """Yields the largest scalars of `stage` that depend on one index of several and take longer
-    than a load."""
+    """Yields pairs of a scalar and the loop that it depends on.
+
+    The scalar depends on one of several loops only, and takes longer than a load.  Parts of a
+    yielded scalar are not yielded.
+    """
     indices: dict[Scalar, frozenset[Var] | None] = {}
     for scalar in walk(*stage.body):
         indices[scalar] = _indices(scalar, indices)

@@ -6,12 +6,13 @@
     matmul(dequantize(%a, sa), dequantize(%b, sb))                 8-bit floats
       ->  mul(matmul_levels(%a, %b), sa * sb)
 
-The sums of integers are exact where sums of scaled floats are rounded, and the products of 8-bit
-floats are exact too.  Weights stay 8-bit, and matrix units multiply them twice as fast as 16-bit
-floats; so this pass is for targets with such units, or with instructions for words of bytes.
+Sums of integers are exact, whereas sums of scaled floats are rounded.  Products of 8-bit floats are
+exact too.  Weights stay 8-bit, and matrix units multiply them twice as fast as 16-bit floats.  So
+this pass is for targets with matrix units for 8-bit values, or with CPU instructions that multiply
+four bytes at once.
 
-Requires nothing; constants must not be folded yet, as folding would leave floats of the weights.
-Establishes that no matmul or gemm of two such 8-bit factors is left.
+Constants must not be folded yet, as folding would replace the weights by floats.  Establishes that
+no matmul or gemm of two dequantised 8-bit factors in these forms is left.
 """
 
 from dataclasses import replace
@@ -27,7 +28,7 @@ from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import admits, channels, conv_integer, dequantized
 
-# The number of products of bytes whose sum fits 32 bits for all bytes.
+# The most products of two bytes whose sum fits 32 bits, whatever the bytes are.
 _LONGEST = (1 << 31) // (255 * 255) - 1
 # The fewest channels of a group for a convolution of bytes.
 _LEAST = 3
@@ -35,8 +36,10 @@ _LEAST = 3
 
 @frozen
 class _Bytes:
-    """A factor: 8-bit values, their scale and zero point, and the axis along which scale and zero
-    point run (None: one for all)."""
+    """A factor: 8-bit values, their scale and their zero point.
+
+    `axis` is the axis along which scale and zero point vary; None if there is one for all values.
+    """
 
     value: Value
     scale: Value
@@ -45,15 +48,19 @@ class _Bytes:
 
 
 def int8_matmuls(graph: Graph) -> Graph:
-    """Returns `graph` with matmuls of 8-bit values for matmuls of dequantised ones; itself without
-    any."""
+    """Returns `graph` with matmuls of 8-bit values in place of matmuls of dequantised values.
+
+    Returns the same object if there are none.
+    """
     return rewritten(graph, _visit)
 
 
 def int8_weight_matmuls(graph: Graph) -> Graph:
-    """Returns `graph` with the matmuls and convolutions of 8-bit values for which `zero_points` has
-    a form on processors that multiply words of bytes: those with constant weights, and those whose
-    second factor has its rows in memory order."""
+    """Returns `graph` with matmuls and convolutions of 8-bit values, for CPUs.
+
+    Only contractions change that `zero_points` can express for instructions which multiply four
+    bytes at once.  They have constant weights, or a second factor whose rows are in memory order.
+    """
     return rewritten(graph, partial(_visit, weights=True))
 
 
@@ -81,7 +88,7 @@ def _conv(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
     if not {lhs.value.type.dtype, rhs.value.type.dtype} <= {I8, U8}:
         return None
     depth = as_int(element_count(w.type.shape[1:]))
-    # Too few channels do not fill words of bytes.
+    # With few channels, the groups of four bytes that an instruction multiplies are mostly empty.
     few = (as_int(w.type.shape[1]) or 0) < _LEAST
     if few or depth is None or depth > _LONGEST or not _admitted(b, node, lhs, rhs):
         return None
@@ -116,8 +123,10 @@ def _gemm(b: GraphBuilder, node: Node, inputs: Inputs, weights: bool) -> Replace
 
 
 def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
-    """Returns the 8-bit values from which `value` is dequantised, directly or through a
-    transposition of two axes."""
+    """Returns the 8-bit factor from which `value` is dequantised; None if there is none.
+
+    There may be a transpose of two axes in between.
+    """
     dequantisation = dequantized(b, value)
     if dequantisation is None:
         return None
@@ -135,7 +144,7 @@ def _bytes(b: GraphBuilder, value: Value) -> _Bytes | None:
 
 
 def _transposed(b: GraphBuilder, factor: _Bytes | None) -> _Bytes | None:
-    """Returns the factor of the transposed matrix."""
+    """Returns the factor transposed; None if it is not a matrix."""
     if factor is None or factor.value.type.rank != 2:
         return None
     array = b.array(factor.value)

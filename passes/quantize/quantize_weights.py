@@ -1,10 +1,10 @@
-"""Stores weights in fewer bits: as rounded floats, or as small integers with a scale for each
-group.
+"""Stores weights in fewer bits: as rounded floats, or as integer levels with scales.
 
     w f32[768, 3072]   ->   levels i8[768, 3072], scales bf16[24, 3072]     w[k, j] ~ levels * scale
 
-Groups run along one axis.  Two four-bit levels share a byte, the earlier level in the low half.
-Scales are rounded before the levels are computed, so that their rounding adds no error of its own.
+A group of neighbours along one axis shares a scale.  Two four-bit levels share a byte, the earlier
+level in the low half.  Scales are rounded before the levels are computed from them, so that the
+rounding of scales adds no error of its own.
 """
 
 import numpy as np
@@ -14,20 +14,20 @@ from tcc.ir.types import BF16, DTYPES, F16, DType
 from tcc.ops.shapes import replaced
 from tcc.options import WEIGHTS
 
-# The numbers of elements that may share a scale, best first; a length that none divides is one
-# group.
+# The numbers of elements that may share a scale, best first. If none divides an axis, the whole
+# axis is one group.
 _GROUPS = (32, 16)
 
 
 def group_size(length: int) -> int:
-    """Returns the number of neighbours along an axis of `length` that share a scale."""
+    """Returns the number of neighbours that share a scale, along an axis of length `length`."""
     return next((g for g in _GROUPS if length % g == 0), length)
 
 
 def rounded(array: Array, dtype: DType) -> Array | None:
-    """Returns `array` (f32) rounded to nearest even in bf16 or f16, in the type's NumPy carrier.
+    """Returns `array` (f32) rounded to bf16 or f16, ties to even, in the type's NumPy carrier.
 
-    None where a finite value would become infinite.
+    None if a finite value would become infinite.
     """
     with np.errstate(over="ignore"):
         narrow = array.astype(np.float16) if dtype is F16 else carrier(array, dtype)
@@ -36,11 +36,14 @@ def rounded(array: Array, dtype: DType) -> Array | None:
 
 
 def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
-    """Returns levels (i8, shape of `array`) and scales (bf16 in f32, one for each group along
-    `axis`).
+    """Returns the levels and the scales of an f32 array; None if a value is not finite.
 
-    A group's largest magnitude becomes the end of the levels' range: +-127, or for four bits -8,
-    where the scale has the other sign.  None where a value is not finite.
+    Levels: i8, in the shape of `array`.
+    Scales: bf16 values stored as f32, one for each group along `axis`.
+
+    The element of largest magnitude in a group becomes the end of the levels' range.  That is 127
+    or -127 for eight bits.  For four bits it is always -8; the scale is negative if the element is
+    positive.
     """
     if not np.isfinite(array).all():
         return None
@@ -61,8 +64,11 @@ def quantized(array: Array, axis: int, bits: int) -> tuple[Array, Array] | None:
 
 
 def as_stored(array: Array, type: str, axis: int) -> Array:
-    """Returns the value of `array` (f32) after it is stored in `type`, with groups of integers
-    along `axis`; `array` itself where it cannot be stored so."""
+    """Returns the values, in f32, that `array` (f32) has after it is stored in `type`.
+
+    Integer types have groups along `axis`.  Returns `array` itself if it cannot be stored in
+    `type`.
+    """
     if type not in WEIGHTS:
         narrow = rounded(array, DTYPES[type])
         return array if narrow is None else narrow.astype(np.float32)
@@ -74,7 +80,9 @@ def as_stored(array: Array, type: str, axis: int) -> Array:
 
 
 def _away_from_zero(values: Array) -> Array:
-    """Returns the nearest bf16 of no smaller magnitude, so that the largest weight of a group stays
-    in range."""
+    """Returns values rounded away from zero to bf16, in f32.
+
+    A scale is never rounded towards zero, so the largest weight of its group stays in range.
+    """
     bits = values.view(np.uint32)
     return carrier(((bits + 0xFFFF) & 0xFFFF0000).astype(np.uint32).view(np.float32), BF16)

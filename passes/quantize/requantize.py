@@ -1,12 +1,12 @@
-"""Quantises results of contractions by multiplying by the inverse of the scale.
+"""Replaces the division by a scale, after a contraction, by a multiplication by its inverse.
 
     quantize_linear(relu(add(mul(cast(%sums), %s), %bias)), %y, %z)
       ->  cast(add(round(relu(add(mul(cast(%sums), %s * (1 / %y)), %bias * (1 / %y)))), %z))
 
-The rounding of sums is not specified, and quotient and product differ by at most one rounding of a
-float, a hundred thousandth of a level; but a division takes as long as all other operations.  A
-value that is no result of a contraction is divided, as the operator says.  Constants must not be
-folded yet.
+A division takes as long as all other operations together.  Quotient and product differ by at most
+one rounding of a float, which is a hundred thousandth of a quantisation level; and ONNX does not
+specify how sums are rounded.  A value that is not the result of a contraction is still divided.
+Constants must not be folded yet.
 """
 
 import numpy as np
@@ -18,14 +18,16 @@ from tcc.ops.algebra.quantize import QuantizeAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import levels
 
-# The ops that may stand between a contraction and its quantisation, and the most of them.
+# The ops that may stand between a contraction and its quantisation, and the largest number of them.
 _POINTWISE = frozenset("add sub mul cast relu clip min max leaky_relu reshape".split())
 _FAR = 8
 
 
 def requantize(graph: Graph) -> Graph:
-    """Returns `graph` with products in place of quotients after contractions; itself
-    without any."""
+    """Returns `graph` with products in place of quotients after contractions.
+
+    Returns the same object if there are none.
+    """
     return rewritten(graph, _visit)
 
 
@@ -52,8 +54,10 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
 
 
 def _scaled(b: GraphBuilder, x: Value, factor: Value) -> Value:
-    """Returns `x` times a positive number, which is multiplied into constants where there
-    are any."""
+    """Returns `x` times `factor`, a positive number.
+
+    The factor is multiplied into constants that scale `x`, if there are any.
+    """
     producer = b.producer(x)
     if producer is not None and producer.op.name == "relu" and producer.inputs[0] is not None:
         return emit(b, "relu", _scaled(b, producer.inputs[0], factor))

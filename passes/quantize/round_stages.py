@@ -1,7 +1,7 @@
-"""Rounds results of stages, where they are computed, for contractions of pairs that read them.
+"""Rounds the result of a stage to a narrow type, for the later stages that multiply it.
 
-s[i, k] = x[i, k] * r[i] ;  y[i, j] = sum(k) s[i, k] * w[k, j] ->  s[i, k] = bf16(x[i, k] * r[i]) ;
-y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
+    s[i, k] = x[i, k] * r[i]           y[i, j] = sum(k) s[i, k] * w[k, j]
+->  s[i, k] = bf16(x[i, k] * r[i])     y[i, j] = sum(k) f32(s[i, k]) * w[k, j]
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from tcc.ir.types import DType
 
 
 def with_rounded(expr: Expr, readers_of: Mapping[StageRef, frozenset[int]], dtype: DType) -> Expr:
-    """Returns `expr` with results of stages rounded to `dtype` for the readers `readers_of` of
-    each, which convert them back to their own type.
+    """Returns `expr` with results of stages rounded to `dtype` for some of their readers.
 
-    All other readers read the result without rounding.
+    `readers_of` has for each rounded result the numbers of the stages that read it rounded.  They
+    convert it back to its own type.  All other readers read the result without rounding.
     """
     for ref in sorted(readers_of, key=lambda r: (r.stage, r.component), reverse=True):
         expr = _rounded(expr, ref, readers_of[ref], dtype)
@@ -53,7 +53,7 @@ def _rounded(expr: Expr, ref: StageRef, rounding_readers: frozenset[int], dtype:
 
 
 def _reading(stage: Stage, ref: StageRef, narrow: StageRef, dtype: DType) -> Stage:
-    """Returns `stage` with its reads of `ref` from `narrow`, converted to the type of `ref`."""
+    """Returns `stage` with reads of `narrow` in place of `ref`, converted to the type of `ref`."""
 
     def from_narrow(node: Read) -> Scalar:
         if node.source != ref:

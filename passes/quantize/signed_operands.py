@@ -1,13 +1,12 @@
-"""Rewrites sums of products of bytes less their zero points for matrix units, which multiply signed
-bytes.
+"""Rewrites contractions of bytes with zero points for matrix units, which multiply signed bytes.
 
     sum(k) (a[i, k] - za) * (b[k, j] - zb)              a u8, b constant
       ->  sum(k) a'[i, k] * b'[k, j]  +  oa * (B[j] + K*ob)  +  ob * A[i]
-          a' = a - 128, oa = 128 - za, and b', ob likewise; A and B sums of a' and b' along k
+          with  a' = a - 128,  oa = 128 - za,  A[i] = sum(k) a'[i, k];  b', ob and B likewise
 
-Integers wrap, so all of it is exact.  Most weights fit signed bytes after their zero point is
-subtracted, and then have no offset: B is a constant, and A is not needed.  Otherwise the sums of a
-factor that is no constant are a kernel of their own, which reads the factor once.
+Integers wrap, so this is exact.  Most weights fit signed bytes after their zero point is
+subtracted.  They have no offset: then B is a constant, and A is not needed.  Otherwise A or B may
+need a kernel of its own, which reads the factor once.
 
 Requires layouts.  Establishes factors that are casts from i8 where kernels of such factors can be
 lowered.
@@ -52,8 +51,11 @@ _HALF = 128
 
 
 def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Placed:
-    """Returns `placed` with contractions of bytes as contractions of signed bytes, where `lowers`
-    says that the kernel can be lowered."""
+    """Returns `placed` with contractions of bytes rewritten to contractions of signed bytes.
+
+    A kernel stays as it is where `lowers` returns false for the new expression, which then cannot
+    be lowered.
+    """
     steps: list[ProgramStep] = []
     constants, layouts = dict(placed.graph.constants), dict(placed.layouts)
     for step in placed.steps:
@@ -73,7 +75,7 @@ def with_signed_operands(placed: Placed, lowers: Callable[[Expr], bool]) -> Plac
 
 @frozen
 class _Factor:
-    """The operand read by `node`, an i8 or u8, minus `zero` (None is 0), in i32."""
+    """A factor, in i32: the i8 or u8 that `node` reads, minus `zero`, where None stands for 0."""
 
     node: Read
     zero: Scalar | None
@@ -81,14 +83,18 @@ class _Factor:
 
 @frozen
 class _Signed:
-    """`value`, an i8, plus `offset` (None is 0), in i32."""
+    """A factor, in i32: the i8 `value` plus `offset`, where None stands for 0."""
 
     value: Scalar
     offset: Scalar | None
 
 
 class _Rewriting:
-    """A kernel being rewritten: its stages, its operands, and the sources of the new operands."""
+    """The rewriting of one kernel.
+
+    It collects the new stages and operands.  `constants` are new constants, and `sums` new kernels
+    that compute sums of factors.
+    """
 
     def __init__(self, placed: Placed, old: Kernel) -> None:
         self.placed, self.old = placed, old
@@ -99,7 +105,7 @@ class _Rewriting:
         self.sums: list[Kernel] = []
 
     def run(self) -> bool:
-        """Rewrites the kernel's contractions of bytes; returns whether there are any."""
+        """Rewrites the kernel's contractions of bytes; returns True if there are any."""
         contractions = [n for n, s in enumerate(self.stages) if _factors(s) is not None]
         for number in contractions:
             self._rewrite(number)
@@ -125,7 +131,7 @@ class _Rewriting:
             self._add(number, stage, correction)
 
     def _signed(self, factor: _Factor) -> _Signed:
-        """Returns a factor as signed bytes and an offset; constants have no offset if possible."""
+        """Returns a factor as signed bytes plus an offset; constants have no offset if possible."""
         node, zero = factor.node, factor.zero
         assert isinstance(node.source, int)
         array = self._array(node)
@@ -143,8 +149,10 @@ class _Rewriting:
         return _Signed(node, None if zero is None else _difference(0, zero))
 
     def _point(self, node: Read, array: Array, zero: Scalar | None) -> Array | None:
-        """Returns the zero point of a constant as an array that broadcasts to it; None where it is
-        no constant."""
+        """Returns the zero point of a constant factor, as an array that broadcasts to the factor.
+
+        None where the zero point is not constant.
+        """
         if zero is None:
             return np.zeros((), np.int32)
         inner = zero.arg if isinstance(zero, Cast) else zero
@@ -160,7 +168,7 @@ class _Rewriting:
         return point.astype(np.int32).reshape(shape)
 
     def _correction(self, stage: Stage, a: _Signed, b: _Signed) -> Scalar | None:
-        """Returns the terms that the offsets add to the sum of products; None for none."""
+        """Returns what the offsets add to the sum of products; None if there are no offsets."""
         correction: Scalar | None = None
         for one, other in ((a, b), (b, a)):
             if one.offset is None:
@@ -174,8 +182,10 @@ class _Rewriting:
         return correction
 
     def _sum_of(self, stage: Stage, factor: Scalar) -> Scalar:
-        """Returns the sum of a factor: a constant if the factor is one, else the result of a new
-        kernel."""
+        """Returns a read of the sums of a factor along the contraction.
+
+        They are a constant if the factor is one, otherwise the result of a new kernel.
+        """
         (node,) = (n for n in walk(factor) if isinstance(n, Read))
         assert isinstance(node.source, int)
         source = self.operands[node.source]
@@ -196,7 +206,7 @@ class _Rewriting:
         return read(self._operand(value), tuple(map(of_atom, iters)), I32)
 
     def _add(self, number: int, stage: Stage, correction: Scalar) -> None:
-        """Adds `correction` to all reads of a stage, and to its results of the kernel."""
+        """Adds `correction` to all reads of stage `number`, and to outputs that are this stage."""
         ref = StageRef(number)
 
         def with_correction(node: Read) -> Scalar:
@@ -244,8 +254,10 @@ class _Rewriting:
 
 
 def _factors(stage: Stage) -> tuple[_Factor, _Factor] | None:
-    """Returns the factors of a sum of products of bytes minus zero points, if matrix units need
-    another form."""
+    """Returns the two factors of a contraction of bytes with zero points.
+
+    None for other stages, and if both factors are signed bytes without zero points already.
+    """
     pair = multiplied(stage)
     if pair is None or stage.body[0].dtype is not I32 or pair.a is pair.b:
         return None
@@ -279,7 +291,7 @@ def _is_operand(node: Read) -> bool:
 
 
 def _of_first(node: Scalar) -> Scalar:
-    """Returns a read of the first operand in place of a read of another."""
+    """Returns the read `node` with operand 0 as its source."""
     assert isinstance(node, Read)
     return read(0, node.indices, node.dtype)
 
@@ -289,7 +301,7 @@ def _difference(value: int, zero: Scalar | None) -> Scalar:
 
 
 def _without_unread(kernel: Kernel) -> Kernel:
-    """Returns `kernel` without the operands that no stage reads; the others keep their order."""
+    """Returns `kernel` without the operands that no stage reads."""
     sources = {r.source for s in kernel.expr.stages for r in reads(s)}
     read_operands = sorted(source for source in sources if isinstance(source, int))
     numbers = {old: new for new, old in enumerate(read_operands)}

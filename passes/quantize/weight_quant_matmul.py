@@ -1,14 +1,14 @@
-"""Replaces matmuls with dequantised constants by matmuls that read the narrow levels themselves.
+"""Replaces matmuls of dequantised constants by matmuls that read the quantised levels directly.
 
     matmul(%x, dequantize(%w : u4[k,n], %s[k/32,n], %z))
       ->  matmul_levels(%x, %levels : i8[k/2,n], %s, %z)          two levels to a byte
 
     matmul(%x, dequantize(%w : f8e4m3fn[k,n], %s[n]))  ->  mul(matmul_levels(%x, %w), %s)
 
-Large constants of narrow types keep their size, in the layout that matmuls read: two levels of 4
-bits share a byte along the sum.  A scale for each result, or one for all, is applied after the sum.
-Requires that large narrow constants are not folded to floats.  Establishes that they are multiplied
-in their narrow types where their blocks run along the sum.
+Large constants of narrow types keep their size, in the layout that matmuls read.  Two levels of 4
+bits that are neighbours along the sum share a byte.  A scale for each result, or one scale for all,
+is applied after the sum.  Requires that large narrow constants are not folded to floats.
+Establishes that they are multiplied in their narrow types if their blocks run along the sum.
 """
 
 from dataclasses import replace
@@ -25,16 +25,17 @@ from tcc.ops.algebra.quantize import DequantizeAttrs
 from tcc.passes.graph.emit import emit
 from tcc.passes.quantize.zero_points import dequantized
 
-# Constants of fewer elements are folded to floats, like constants of other types.
+# Narrow constants with fewer elements are folded to floats, like constants of other types.
 _LARGE = 1 << 14
 
 
 @frozen
 class _Levels:
-    """A constant matrix (k, n) before it is scaled.
+    """The levels of a quantised constant matrix (k, n).
 
-    `scale` and `zero` are matrices: of one element, of one for each position along `axis`, or of
-    one for each `block` along it and each position along the other axis.  `source` is the constant.
+    `scale` and `zero` are matrices.  They have one element, or one for each position along `axis`.
+    With blocks, they have one for each block of `block` positions along `axis` and each position
+    along the other axis.  `source` is the value of the constant.
     """
 
     array: Array
@@ -47,7 +48,7 @@ class _Levels:
 
 
 def weight_quant_matmuls(graph: Graph) -> Graph:
-    """Returns `graph` with matmuls of levels; itself without any."""
+    """Returns `graph` with matmuls of levels; the same object if there are none."""
     return rewritten(graph, _visit)
 
 
@@ -71,14 +72,17 @@ def _visit(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
 
 
 def _along_sum(levels: _Levels) -> bool:
-    """True where blocks run along the sum, or scales belong to columns."""
+    """True where blocks run along the sum, or where each column, or the matrix, has one scale."""
     if levels.block:
         return levels.axis == 0
     return levels.axis == 1 or levels.scale.size == 1
 
 
 def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
-    """Returns the levels from which `value` is dequantised, directly or through a transposition."""
+    """Returns the levels from which `value` is dequantised, directly or through a transpose.
+
+    None if `value` is not a large dequantised constant of a narrow type.
+    """
     dequantisation = dequantized(b, value)
     if dequantisation is None:
         return None
@@ -107,7 +111,7 @@ def _levels(b: GraphBuilder, value: Value) -> _Levels | None:
 
 
 def _shape(scales: Array, attrs: DequantizeAttrs) -> tuple[int, ...]:
-    """Returns the shape of the scales as a matrix."""
+    """Returns the shape that makes the scales a matrix which broadcasts to the levels or blocks."""
     if attrs.block_size:
         return tuple(scales.shape)
     return (1, scales.size) if attrs.axis == 1 else (scales.size, 1)
@@ -140,7 +144,10 @@ def _matmul(b: GraphBuilder, x: Value, levels: _Levels) -> Value:
 
 
 def _storage_form(levels: _Levels) -> tuple[Array, Array | None, DType, int]:
-    """Returns the levels in their storage form, their zero points, their type and bits."""
+    """Returns (levels, zero points, dtype, bits) as `matmul_levels` reads them.
+
+    Zero points are None if all are zero.  `bits` is 4 if two levels share a byte, otherwise 8.
+    """
     if levels.dtype.is_float:
         # The larger type holds every value of the 4-bit float.
         dtype = F8E4M3FN if levels.dtype is F4E2M1 else levels.dtype

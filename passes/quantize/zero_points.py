@@ -1,22 +1,25 @@
-"""Moves zero points out of sums of products of bytes, which leaves products of bytes and signed
-bytes.
+"""Moves zero points out of contractions of bytes, so that instructions can multiply the bytes.
 
     matmul_integer(%x, %w, %zx, %zw)
       ->  sub(matmul_integer(%u, %v), mul(%zx + 128, %s))   x i8: u = x + 128; x u8: u = x, no 128
                                                        v = w - zw in i8, s its sums, constants
 
-    qlinear_matmul(...)  ->  the same, and its requantisation
+    qlinear_matmul(...)  ->  the same, followed by the requantisation of its results
 
-This form is for instructions that multiply unsigned by signed bytes; for instructions of signed
-bytes u is x or x - 128, and u is x where both kinds exist.  Integers wrap, so all of it is exact.
-Most weights are constants that fit signed bytes after their zero point is subtracted. From other u8
-weights 128 is subtracted, and sums of x compensate.  Sums of x also compensate for the zero point
-of the second factor where both factors are computed. A convolution of a padded image needs a
-constant zero point, as its border holds the zero point.
+The form above is for instructions that multiply unsigned by signed bytes.  For instructions that
+multiply signed bytes, u is x or x - 128.  Where both kinds exist, u is x.  Integers wrap, so all
+forms are exact.
 
-    quantize_linear(%y : i8)  ->  quantize_linear(%y : u8), and back     zero point 128 more
+Most weights are constants that fit signed bytes after their zero point is subtracted.  From other
+u8 weights 128 is subtracted, and sums of x correct the result.  Where both factors are computed,
+sums of x also correct for the zero point of the second factor.  A convolution of a padded image
+needs a constant zero point, because the padding holds the zero point.
 
-Requires nothing.  Establishes products for which processors have instructions.
+Activations that are quantised to the other type get the type that u needs:
+
+    quantize_linear(%y : i8)  ->  quantize_linear(%y : u8) with a zero point 128 larger
+
+Requires nothing.  Establishes products of bytes for which processors have instructions.
 """
 
 from dataclasses import fields, replace
@@ -35,15 +38,18 @@ from tcc.ops.algebra.quantize import DequantizeAttrs, QuantizeAttrs
 from tcc.ops.algebra.window import ConvAttrs
 from tcc.passes.graph.emit import emit
 
-# A factor: bytes and their zero point.
+# The bytes of a factor, and their zero point.
 _Bytes: TypeAlias = tuple[Value, Value | None]
 # Half the range of a byte: the difference of a signed byte and its unsigned form.
 _HALF = 128
 
 
 def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
-    """Returns `graph` with products of bytes of type `to` (None: of their own type) and signed
-    bytes, without zero points; itself where there is nothing to do."""
+    """Returns `graph` with contractions of bytes without zero points.
+
+    The first factor has type `to`, or its own type if `to` is None.  The second factor is i8.
+    Returns the same object if there is nothing to do.
+    """
     graph = graph if to is None else rewritten(graph, partial(_quantised, to=to))
     return rewritten(graph, partial(_visit, to=to))
 
@@ -51,7 +57,7 @@ def split_zero_points(graph: Graph, to: DType | None = U8) -> Graph:
 def admits(
     b: GraphBuilder, node: Node, x_zero: Value | None, w: Value, w_zero: Value | None
 ) -> bool:
-    """True where the contraction `node` with these zero points has a form without them."""
+    """True where the contraction `node`, with these zero points, can be written without them."""
     weights = _weights(b, w, w_zero, 0 if isinstance(node.attrs, ConvAttrs) else -1)
     if weights is None:
         return _computed(b, node, w, w_zero) and not _is_transposed(b, w)
@@ -66,7 +72,11 @@ def admits(
 
 
 def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replacement:
-    """Requantises activations of the other sign to bytes of type `to`."""
+    """Changes the 8-bit type of a quantise or dequantise node to `to`.
+
+    A conversion between i8 and u8 is added after a quantise node.  Before a dequantise node it is
+    removed.
+    """
     attrs = node.attrs
     if isinstance(attrs, QuantizeAttrs) and attrs.to in (I8, U8) and attrs.to is not to:
         x, scale, *zeros = inputs
@@ -89,8 +99,10 @@ def _quantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType) -> Replac
 def _flipped_zero(
     b: GraphBuilder, zero: Value | None, scale: Value | None, to: DType
 ) -> Value | None:
-    """Returns a constant zero point for bytes of type `to`, where it belonged to bytes of the other
-    sign."""
+    """Returns the zero point after bytes are converted to type `to` from the other 8-bit type.
+
+    None if the zero point is not constant.
+    """
     assert scale is not None
     if zero is not None:
         array = b.array(zero)
@@ -104,14 +116,14 @@ def _flipped_zero(
 
 
 def _flipped(b: GraphBuilder, x: Value) -> Value:
-    """Returns bytes of the other sign: 128 more, or less."""
+    """Returns u8 for i8 bytes by adding 128, or i8 for u8 bytes by subtracting 128."""
     if x.type.dtype is I8:
         return emit(b, "bitwise_xor", emit(b, "cast", x, to=U8), _half(b))
     return emit(b, "cast", emit(b, "bitwise_xor", x, _half(b)), to=I8)
 
 
 def _as_type(b: GraphBuilder, x: Value, to: DType) -> Value:
-    """Returns bytes converted to type `to`."""
+    """Returns bytes converted to type `to`, by adding or subtracting 128 if the type changes."""
     if x.type.dtype is to:
         return x
     source = _unflipped(b, x)
@@ -119,8 +131,7 @@ def _as_type(b: GraphBuilder, x: Value, to: DType) -> Value:
 
 
 def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
-    """Returns the bytes of the other sign from which `_flipped` made `x`; None for another
-    value."""
+    """Returns the bytes that `_flipped` converted to `x`; None if `x` is not a result of it."""
     last = b.producer(x)
     first = None if last is None or last.inputs[0] is None else b.producer(last.inputs[0])
     if last is None or first is None:
@@ -138,8 +149,11 @@ def _unflipped(b: GraphBuilder, x: Value) -> Value | None:
 
 @frozen
 class _Weights:
-    """Signed bytes `array`: the weights minus their zero points where `offset` is None, else minus
-    `offset` more (i32, broadcast to their columns)."""
+    """Constant weights as signed bytes.
+
+    The weights minus their zero points are `array` plus `offset`.  The offset is i32 and broadcasts
+    to the columns; None stands for 0.
+    """
 
     array: Array
     offset: Array | None
@@ -183,7 +197,7 @@ def _requantised(b: GraphBuilder, node: Node, inputs: Inputs, to: DType | None) 
 
 
 def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
-    """Returns `scaled` rounded to even, plus `zero`, saturated to its type."""
+    """Returns `scaled` rounded, ties to even, plus `zero`, saturated to the type of `zero`."""
     shift = emit(b, "cast", zero, to=F32)
     if zero.type.rank:
         shift = emit(b, "reshape", shift, shape=())
@@ -192,7 +206,10 @@ def levels(b: GraphBuilder, scaled: Value, zero: Value) -> Value:
 
 
 def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -> Value | None:
-    """Returns the sums of products of both factors minus their zero points, in i32."""
+    """Returns the contraction of both factors minus their zero points, in i32.
+
+    None if it cannot be written without zero points.
+    """
     conv = node.attrs if isinstance(node.attrs, ConvAttrs) else None
     value, zero = x
     to = value.type.dtype if to is None else to
@@ -229,22 +246,31 @@ def _sums(b: GraphBuilder, node: Node, x: _Bytes, w: _Bytes, to: DType | None) -
 
 
 def _computed(b: GraphBuilder, node: Node, w: Value, zero: Value | None) -> bool:
-    """True where a contraction reads computed bytes as its second factor, with one zero point or
-    one for each column."""
+    """True where the second factor of a matmul is computed, not a constant.
+
+    It has one zero point, or one for each column.
+    """
     plain = w.type.rank > 1 and (zero is None or zero.type.rank < 2)
     return plain and not isinstance(node.attrs, ConvAttrs) and b.array(w) is None
 
 
 def _is_transposed(b: GraphBuilder, value: Value) -> bool:
-    """True where neighbours of the last axis lie apart in memory: words would be assembled byte by
-    byte, and float matmuls are then as fast."""
+    """True where neighbours along the last axis lie apart in memory, because of a transpose.
+
+    The operands of instructions would then be assembled byte by byte, which is as slow as a matmul
+    of floats.
+    """
     attrs = None if (producer := b.producer(value)) is None else producer.attrs
     return isinstance(attrs, TransposeAttrs) and attrs.perm[-1] != value.type.rank - 1
 
 
 def _computed_sums(b: GraphBuilder, x: _Bytes, w: _Bytes, to: DType) -> Value:
-    """Returns sum (u - z)(v - o) = sum u v - z sum v - o sum (u - z), of computed bytes x and w: u
-    of type `to`, v signed, z and o their zero points."""
+    """Returns the contraction of computed bytes `x` and `w`, minus their zero points, in i32.
+
+    sum (u - z) * (v - o) = sum u * v  -  z * sum v  -  o * sum (u - z)
+
+    Here u is x as type `to`, v is w as i8, and z and o are their zero points.
+    """
     u, z = _as_type(b, x[0], to), _point(b, *x, to)
     v, zero = _as_type(b, w[0], I8), _point(b, *w, I8)
     sums = emit(b, "matmul_integer", u, v)
@@ -263,18 +289,17 @@ def _totals(b: GraphBuilder, value: Value, axis: int, keepdims: bool = True) -> 
 
 
 def _shift(value: Value, to: DType) -> int:
-    """Returns the number that is added to bytes that become bytes of type `to`."""
+    """Returns the number that a conversion to type `to` adds to bytes: 128, -128 or 0."""
     return 0 if value.type.dtype is to else _HALF if to is U8 else -_HALF
 
 
 def _constant_zero(b: GraphBuilder, zero: Value | None) -> Array | None:
-    """Returns zero points that are constant, 0 for none."""
+    """Returns the array of constant zero points; 0 if there are none, None if not constant."""
     return np.zeros((), np.int32) if zero is None else b.array(zero)
 
 
 def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Value | None:
-    """Returns the zero point of bytes after they become bytes of type `to`, in i32; None
-    for zero."""
+    """Returns the zero point, in i32, of bytes converted to type `to`; None if it is zero."""
     shift = _shift(value, to)
     constant_zero = _constant_zero(b, zero)
     if constant_zero is not None:
@@ -291,7 +316,10 @@ def _point(b: GraphBuilder, value: Value, zero: Value | None, to: DType) -> Valu
 
 
 def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weights | None:
-    """Returns constant weights as signed bytes; zero points run along `axis`."""
+    """Returns constant weights as signed bytes; their zero points vary along `axis`.
+
+    None if the weights or zero points are not constant.
+    """
     array = b.array(w)
     point = _constant_zero(b, zero)
     if array is None or point is None or array.ndim < 2 or not array.size:
@@ -312,14 +340,14 @@ def _weights(b: GraphBuilder, w: Value, zero: Value | None, axis: int) -> _Weigh
 
 
 def signed_bytes(array: Array, zero: Array) -> Array | None:
-    """Returns bytes minus their zero points as signed bytes; None where one does not fit."""
+    """Returns bytes minus their zero points, as signed bytes; None if some do not fit."""
     shifted = array.astype(np.int32) - zero
     fits = shifted.min() >= -_HALF and shifted.max() < _HALF
     return shifted.astype(np.int8) if fits else None
 
 
 def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
-    """Returns a zero point that is one constant, 0 for none."""
+    """Returns a zero point that is one constant number; 0 without a zero point, otherwise None."""
     array = _constant_zero(b, zero)
     return int(array.reshape(())) if array is not None and array.size == 1 else None
 
@@ -330,13 +358,19 @@ def _constant(b: GraphBuilder, zero: Value | None) -> int | None:
 def conv_integer(
     b: GraphBuilder, attrs: ConvAttrs, *operands: Value | None, border: int = 0
 ) -> Value:
-    """Adds the convolution `attrs` of bytes."""
+    """Adds a convolution of bytes with the geometry of `attrs`, and returns its result.
+
+    `border` is the value of the padding.
+    """
     geometry = {f.name: getattr(attrs, f.name) for f in fields(ConvAttrs)}
     return emit(b, "conv_integer", *operands, **geometry, border=border)
 
 
 def dequantized(b: GraphBuilder, value: Value | None) -> tuple[Node, bool] | None:
-    """Returns the dequantisation that computes `value`, and whether its result is transposed."""
+    """Returns the dequantise node that computes `value`, and a bool; None if there is none.
+
+    The bool is true if the node's result is transposed to give `value`.
+    """
     node = None if value is None else b.producer(value)
     if node is not None and node.attrs == TransposeAttrs((1, 0)):
         inner = dequantized(b, node.inputs[0])
@@ -349,8 +383,11 @@ def _half(b: GraphBuilder) -> Value:
 
 
 def channels(b: GraphBuilder, value: Value, like: Value, last: bool = False) -> Value:
-    """Returns a value that is one number, or one for each channel of `like`, in a shape that
-    broadcasts to `like`."""
+    """Returns `value` in a shape that broadcasts to `like`.
+
+    `value` has one number, or one for each channel of `like`.  With `last`, channels are the last
+    axis, otherwise axis 1.
+    """
     if value.type.static_shape == (1,):
         return emit(b, "reshape", value, shape=())
     if last or value.type.rank == 0:

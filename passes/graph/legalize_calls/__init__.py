@@ -1,4 +1,4 @@
-"""Host functions as expressions: `legalize_calls`."""
+"""Replaces calls of host functions by expressions, for targets that have no host functions."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -28,7 +28,7 @@ EXPRESSED: Mapping[str, Express] = MappingProxyType(
         "compress": express_compress,
     }
 )
-# Ops with several forms.
+# Ops that several forms of expressions can compute.
 SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacement]] = (
     MappingProxyType(
         {
@@ -40,10 +40,9 @@ SCATTERS: Mapping[str, Callable[[GraphBuilder, Node, Inputs, Cheapest], Replacem
 
 
 def legalize_calls(graph: Graph, cheapest: Cheapest = first_form) -> Graph:
-    """Returns `graph` with expressions for nodes that other targets compute by host functions;
-    itself where there are none.
+    """Returns `graph` with expressions in place of nodes that other targets compute on the host.
 
-    `cheapest` chooses between several forms of a node.
+    Returns the same object if there are none.  `cheapest` chooses between several forms of a node.
     """
     return rewritten(graph, partial(_visit, cheapest=cheapest))
 

@@ -1,8 +1,8 @@
-"""Running sums and products of long lines.
+"""Computes running sums and products along an axis.
 
-    y[i] = sum(k <= i) x[k]   ->   the sum within its block of 64, and of all blocks before it
+    y[i] = sum(k <= i) x[k]   ->   sum of x up to i in its block of 64  +  sum of all blocks before
 
-Requires nothing.  Establishes that no op of the function `running` is left.
+Requires nothing.  Establishes that no cum_sum and no cum_prod is left.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def _expr(x: TensorType, attrs: CumSumAttrs, combination: Combination) -> Expr:
     lines = replaced(x.shape, axis)
 
     def place(number: Index) -> Index:
-        """Returns the place of the element with a number."""
+        """Returns the index along the axis of element `number`, counted in the running order."""
         return size - 1 - number if attrs.reverse else number
 
     def term(at: Indices, number: Index) -> Scalar:

@@ -1,9 +1,10 @@
-"""Running totals by blocks, as stages: the total of the elements before an element of a line.
+"""Computes running totals of a line by blocks, as stages of an expression.
 
-    x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     up to i: within + before
+    x = 3 1 | 4 1 | 5     within = 3 4 | 4 5 | 5     before = 0 4 9     running = within + before
 
-Totals within blocks of 64 are computed by brute force, and totals of whole blocks in the same way
-again: 64 times the work of one pass along the line, but no element waits for the element before it.
+Within blocks of 64, each total is a sum of its own over the block.  Totals before a block are
+computed in the same way, with the blocks' totals as elements.  That is 64 times the work of one
+pass along the line, but no element waits for the element before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,19 +16,20 @@ from tcc.ir.index import Index, Indices, as_int, ceildiv
 from tcc.ir.types import I64
 from tcc.ops.formula import choose
 
-# Elements of a block, and the most elements of a line whose totals are computed by brute force.
+# The number of elements of a block, and the most elements of a line that is not divided into
+# blocks.
 BLOCK, DIRECT = 64, 512
-# A line of symbolic length is divided into blocks of blocks as a line of _TYPICAL elements is.
+# A line of symbolic length has as many levels of blocks as a line of _TYPICAL elements.
 _TYPICAL = 1 << 20
 
-# Returns the element of a line, by the line's place and the element's number; the identity beyond
-# the end.
+# Returns an element, for the place of its line and its number in the line.  It returns the identity
+# beyond the end of the line.
 Term = Callable[[Indices, Index], Scalar]
 
 
 @frozen
 class Combination:
-    """A monoid of one component, its function, and its identity in the type of the elements."""
+    """A monoid of one component, the function that combines two values, and the identity."""
 
     monoid: str
     function: str
@@ -35,7 +37,10 @@ class Combination:
 
 
 class Totals:
-    """Stages that compute totals for lines of `count` elements at places in `lines`."""
+    """The stages that compute running totals.
+
+    `lines` are the extents of the axes that number the lines; a line has `count` elements.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class Totals:
         combination: Combination,
         typical: int = _TYPICAL,
     ) -> None:
-        """`typical` is the length that counts in place of a symbolic `count`."""
+        """Adds the stages to `b`; `typical` stands for a symbolic `count`."""
         self.b, self.lines, self.count = b, tuple(lines), count
         self.combination = combination
         self.within: StageRef | None = None
@@ -59,16 +64,15 @@ class Totals:
         self.outer = Totals(b, lines, blocks, self._of_block, combination, -(-typical // BLOCK))
 
     def before(self, at: Indices, number: Index) -> Scalar:
-        """Returns the total of the elements before `number`, which is inside the line."""
+        """Returns the total of the elements before element `number`, which is inside the line."""
         return self._through(at, number, 1, self.combination.identity)
 
     def up_to(self, at: Indices, number: Index) -> Scalar:
-        """Returns the total of the elements up to and including `number`."""
+        """Returns the total of the elements up to and including element `number`."""
         return self._through(at, number, 0)
 
     def _through(self, at: Indices, number: Index, back: int, fill: int | None = None) -> Scalar:
-        """Returns the total up to the element `back` places before `number`; `fill` where there is
-        none."""
+        """Returns the total up to element `number` - `back`; `fill` if there is no such element."""
         if self.within is None:
             return self.b.read(self.direct, *at, number - back, fill=fill)
         block, place = number // BLOCK, number % BLOCK - back

@@ -1,12 +1,13 @@
-"""Scatters without stores at data-dependent places: each element finds the updates of its place.
+"""Computes scatters as expressions, in which each element finds the updates of its own place.
 
     direct    y[i] = x[i] + sum(j) (place[j] == i ? update[j] : 0)
     sorted    y[i] = x[i] + the total of neighbours in the order of their places, see `segments`
 
-The direct form compares every update with every place, so it is for few updates or few places;
-where both forms are possible, the cheaper form is taken.  No two tiles write to one place and sums
-have a fixed order, so results do not depend on the order of tiles.  The last of several updates of
-one place wins.  An index outside its axis is the model's fault, and its update is dropped.
+The direct form compares every update with every place, so it is for few updates or few places.
+Where both forms are possible, the cheaper form is taken.  There are no stores at data-dependent
+places: no two tiles write to one place.  As sums have a fixed order too, results do not depend on
+the order of tiles.  Without a reduction, the last of several updates of one place wins.  An update
+with an index outside its axis is an error of the model, and is dropped.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ from tcc.ops.shapes import replaced
 from tcc.passes.graph.emit import emit, express
 from tcc.passes.graph.legalize_calls.segments import FAN, levels, sort_items
 
-# Returns the number of the cheapest of several graphs that compute the same.
+# Returns the number of the cheapest of several graphs that compute the same values.
 Cheapest = Callable[[Sequence[Graph]], int]
 
 
@@ -35,15 +36,19 @@ def first_form(forms: Sequence[Graph]) -> int:
 
 
 _MONOIDS = {"add": ("sum", "add"), "mul": ("prod", "mul"), "max": ("max",) * 2, "min": ("min",) * 2}
-# The most updates or places of a line for which the direct form is possible: a bound on work, not a
-# price. An element is compared no more often than the longest bisection of the sorted form.
+# The most updates, or places, of a line for which the direct form is possible. This bounds the work
+# and is not a price: each element is compared at most as often as in the longest bisection of the
+# sorted form.
 _FEW = steps(MOST)
 
 
 @frozen
 class Scatter:
-    """Updates along `axis` of `x`; with `by_line`, each line along the axis has places of
-    its own."""
+    """A scatter of updates along `axis` of `x`.
+
+    With `by_line`, each line along the axis has places of its own, as in scatter_elements.
+    Otherwise an update is a whole slice with one place.
+    """
 
     x: TensorType
     updates: TensorType
@@ -70,7 +75,7 @@ class Scatter:
 
     @property
     def update_axes(self) -> tuple[Index, ...]:
-        """The axes of an update whose elements all have one place."""
+        """The extents of the axes along which all elements of an update have one place."""
         return () if self.by_line else self.other_sizes
 
     @property
@@ -85,8 +90,10 @@ class Scatter:
 
     @property
     def dtype(self) -> DType:
-        """The type in which values are combined: integers wrap at the end as they would at every
-        step."""
+        """The type in which values are combined.
+
+        Short integers are combined in i32: they wrap at the end as they would at every step.
+        """
         operand_type = self.x.dtype
         short = operand_type.kind in (DTypeKind.INT, DTypeKind.UINT) and operand_type.bits < 32
         return I32 if short else widened(operand_type)
@@ -95,15 +102,17 @@ class Scatter:
         return position if self.by_line else ()
 
     def at(self, position: Indices, number: Index) -> Indices:
-        """Returns the place of the updates' element `number` along the axis."""
+        """Returns the indices of element `number` along the axis; `position` has the others."""
         return (*position[: self.axis], number, *position[self.axis :])
 
 
 def express_scatter_elements(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Returns operand 0 with single elements replaced or combined; None where its type has no such
-    combination."""
+    """Returns operand 0 with single elements replaced by updates or combined with them.
+
+    None for a reduction of bools.
+    """
     x, indices, updates, *_ = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
         return None
@@ -115,8 +124,10 @@ def express_scatter_elements(
 def express_scatter_nd(
     b: GraphBuilder, node: Node, inputs: Inputs, cheapest: Cheapest
 ) -> Replacement:
-    """Returns operand 0 with slices replaced or combined; None where its type has no such
-    combination."""
+    """Returns operand 0 with slices replaced by updates or combined with them.
+
+    None for a reduction of bools.
+    """
     x, indices, updates, *rows_of_table = inputs
     if x is None or indices is None or updates is None or _has_no_sums(x, node):
         return None
@@ -143,8 +154,10 @@ def _has_no_sums(x: Value, node: Node) -> bool:
 
 
 def _places_along(indices: TensorType, s: Scatter) -> Expr:
-    """Returns the places in an axis that indices name, line by line; an index outside gives the
-    place after the last."""
+    """Returns the places of indices along the axis, for each line.
+
+    Negative indices count from the end.  An index outside gives the place after the last.
+    """
     b = ExprBuilder(indices)
     (*line, number), size = b.iters(*s.lines, s.count), s.rows
     place = wrapped(b.read(0, *s.at(tuple(line), number)), size)
@@ -152,8 +165,10 @@ def _places_along(indices: TensorType, s: Scatter) -> Expr:
 
 
 def _places_of_tuples(tuples: TensorType, sizes: Sequence[Index]) -> Expr:
-    """Returns the row-major places in `sizes` that tuples of indices name; a tuple outside gives
-    the place after the last."""
+    """Returns the row-major places of tuples of indices in a shape `sizes`.
+
+    A tuple outside gives the place after the last.
+    """
     b = ExprBuilder(tuples)
     (number,) = b.iters(tuples.shape[0])
     place: Scalar = literal(0, I64)
@@ -184,7 +199,7 @@ def _single_form(
     s: Scatter,
     places: TensorType,
 ) -> Graph:
-    """Returns a graph of one form."""
+    """Returns a graph that computes the scatter in one form, for its price."""
     b = GraphBuilder("scatter")
     operands = (("x", s.x), ("places", places), ("updates", s.updates))
     return b.finish([form(b, s, *(b.input(name, type_) for name, type_ in operands))])
@@ -200,7 +215,8 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
     at = b.point(s.x) if reduces or s.by_line else b.iters(s.rows)
     (number,) = b.iters(s.count)
     position = replaced(at, s.axis)
-    # The updates may end before x does along other axes: no place is below zero.
+    # Along other axes the updates may be shorter than x. Beyond them the place reads as -1, which
+    # equals no place.
     meant = apply("eq", b.read(1, *s.line(position), number, fill=-1), index_value(at[s.axis], I64))
     if reduces:
         update = cast(b.read(2, *s.at(position, number), fill=0), s.dtype)
@@ -214,7 +230,7 @@ def _direct(s: Scatter, places: TensorType) -> Expr:
 
 
 def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
-    """Returns x combined with the total of its updates."""
+    """Returns x combined with `new`, the totals of its elements' updates."""
     old = cast(b.read(0, *at), s.dtype)
     combined: Scalar = apply(_MONOIDS[s.reduction][1], old, new)
     if s.reduction == "add":
@@ -224,7 +240,10 @@ def _combined(b: ExprBuilder, s: Scatter, at: Indices, new: Scalar) -> Expr:
 
 
 def _replaced_by(b: ExprBuilder, s: Scatter, at: Indices, number: Scalar) -> Expr:
-    """Returns x with updates in place of its elements; a negative number stands for no update."""
+    """Returns x with its elements replaced by updates.
+
+    `number` is the number of an element's update, negative if there is none.
+    """
     update = cast(_update(b, s, 2, replaced(at, s.axis), number), s.x.dtype)
     return b.finish(at, choose(number >= 0, update, b.read(0, *at)))
 
@@ -243,27 +262,26 @@ def _by_order(b: GraphBuilder, s: Scatter, x: Value, places: Value, updates: Val
 
 
 def _segment(b: ExprBuilder, s: Scatter, at: Indices) -> tuple[Scalar, Scalar]:
-    """Returns the first item of a place, and the item after its last."""
+    """Returns the position of a place's first sorted item, and that after its last item."""
     line, row = s.line(replaced(at, s.axis)), at[s.axis]
     return b.read(3, *line, row, fill=0), b.read(3, *line, row + 1, fill=0)
 
 
 def _number(b: ExprBuilder, s: Scatter, items: int, line: Indices, place: Scalar) -> Scalar:
-    """Returns the number of the update at a place of the order."""
+    """Returns the number of the update that is at position `place` of the sorted items."""
     at, binding = b.position(clamped(place, s.count), s.count)
     item = b.read(items, *line, at, fill=0, indirect=(binding,))
     return apply("mod", item, index_value(s.count, I64))
 
 
 def _update(b: ExprBuilder, s: Scatter, updates: int, position: Indices, number: Scalar) -> Scalar:
-    """Returns the element of an update, by the update's number, in the type in which values are
-    combined."""
+    """Returns the element of update `number` at `position`, in the type of combinations."""
     at, binding = b.position(clamped(number, s.count), s.count)
     return cast(b.read(updates, *s.at(position, at), fill=0, indirect=(binding,)), s.dtype)
 
 
 def _last_of(s: Scatter, *operands: TensorType) -> Expr:
-    """Returns x with the last update of each place in place of its element."""
+    """Returns x with each element replaced by the last update of its place."""
     b = ExprBuilder(*operands)
     at = b.point(s.x)
     begin, end = _segment(b, s, at)
@@ -272,8 +290,10 @@ def _last_of(s: Scatter, *operands: TensorType) -> Expr:
 
 
 def _level(s: Scatter, *below: TensorType) -> Expr:
-    """Returns the totals `[*lines, nodes, *update_axes]` of `FAN` neighbours each of a level; for
-    the lowest level, of the items and updates, in the order of the items."""
+    """Returns a level of the tree: totals [*lines, nodes, *update_axes] of `FAN` neighbours each.
+
+    `below` is the level below.  For the lowest level it is the sorted items and the updates.
+    """
     b, rank = ExprBuilder(*below), len(s.lines)
     size = below[0].shape[rank] if len(below) == 1 else s.count
     at = b.iters(*s.lines, ceildiv(size, FAN), *s.update_axes)
@@ -290,8 +310,12 @@ def _level(s: Scatter, *below: TensorType) -> Expr:
 
 
 def _totals(s: Scatter, *operands: TensorType) -> Expr:
-    """Returns x with the totals of neighbours from each level: at both ends of the items of a
-    place, at most `FAN` nodes whose parent is not within; on the last level all nodes within."""
+    """Returns x combined with the totals of its updates, from the nodes of all levels.
+
+    The items of a place are a range.  On each level, the total takes the nodes within the range
+    whose parents are not within it: at most `FAN` at each end.  On the last level it takes all
+    nodes within the range.
+    """
     b, parts = ExprBuilder(*operands), []
     for level, nodes in enumerate((operands[1], *operands[4:])):
         at = b.point(s.x)
@@ -324,8 +348,11 @@ def _parent(node: Scalar) -> Scalar:
 
 
 def _within(number: Index, begin: Scalar, end: Scalar, top: bool) -> tuple[Scalar, Scalar]:
-    """Returns a node among the siblings of the first and the last node from `begin` to `end - 1`,
-    or among all nodes, and whether it lies within."""
+    """Returns node `number` of those to check, and a bool that is true if the node counts.
+
+    It counts if it lies in the range from `begin` to `end` - 1.  The nodes to check are the
+    siblings of the range's first and last node, or all nodes on the `top` level.
+    """
     place: Scalar = index_value(number, I64)
     counts: Scalar = literal(True, BOOL)
     if not top:

@@ -1,7 +1,7 @@
-"""Orders updates by their places, and combines neighbours in a tree.
+"""Sorts the updates of a scatter by their places, and combines neighbours in a tree.
 
-Totals of 8, 64, ... neighbours are stored; the total of a place combines at most 16 of them from
-each level, for any number of updates.
+Updates of one place are then neighbours.  The tree holds totals of 8, 64, ... neighbours.  The
+total of a place combines at most 16 nodes of each level, for any number of updates.
 """
 
 from tcc.ir.graph import GraphBuilder, Value
@@ -12,15 +12,15 @@ from tcc.passes.graph.emit import express
 
 # The number of neighbours that a level of the tree combines.
 FAN = 8
-# The number of bisection steps that share a kernel.
+# The number of bisection steps that a kernel computes.
 _STEPS = 8
 
 
 def sort_items(b: GraphBuilder, items: Value) -> Value:
-    """Adds kernels that sort items, all different, in ascending order along the last axis; returns
-    the sorted items.
+    """Adds nodes that sort items in ascending order along the last axis; returns the sorted items.
 
-    An axis of symbolic size is merged as often as its largest size needs.
+    All items must be different.  An axis of symbolic size gets as many merge steps as its largest
+    size needs.
     """
     count = items.type.shape[-1] - 1
     longest = most(count)
@@ -33,8 +33,10 @@ def sort_items(b: GraphBuilder, items: Value) -> Value:
 
 
 def levels(count: Index) -> int:
-    """Returns the number of levels of the tree above the updates: the last has at most
-    `FAN` nodes."""
+    """Returns the number of levels of the tree above the `count` updates.
+
+    The last level has at most `FAN` nodes.
+    """
     number, size = 0, most(count)
     while size > FAN:
         number, size = number + 1, -(-size // FAN)

@@ -1,10 +1,13 @@
-"""Selects the elements that fulfil a condition, in order: the count of selected elements before
-each gives its place.
+"""Selects the elements that fulfil a condition, in order.
 
-    flag = 0 1 1 0 1     total = 3, read by the host: it is a size from here on
-    place[r] = the r-th one: the block with r selected elements before it, then the element in it
+    flag     = 0 1 1 0 1
+    total    = 3               the host reads it; from here on it is a size
+    place[r] = 1 2 4           the index of selected element r
 
-Requires nothing.  Establishes that no `non_zero` and no `compress` is left, scalars aside.
+Counts of selected elements give the places.  First the block is found that has at most r selected
+elements before it, then the element in the block.
+
+Requires nothing.  Establishes that no `compress` is left, and no `non_zero` except of scalars.
 """
 
 from collections.abc import Sequence
@@ -27,7 +30,8 @@ _COUNT = Combination("sum", "add", 0)
 
 
 def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement:
-    """Returns the indices of elements of operand 0 that are not zero; None for a scalar."""
+    """Returns the indices of the elements of operand 0 that are not zero; None for a scalar
+    operand."""
     (x,) = inputs
     assert x is not None
     if x.type.rank == 0:
@@ -37,7 +41,7 @@ def express_non_zero(b: GraphBuilder, node: Node, inputs: Inputs) -> Replacement
 
 
 def express_compress(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """Returns the slices of operand 0 for which operand 1 is true."""
+    """Returns the slices of operand 0, along the node's axis, for which operand 1 is true."""
     x, condition = inputs
     assert x is not None
     assert condition is not None
@@ -53,8 +57,10 @@ def _flat(b: GraphBuilder, x: Value) -> Value:
 
 
 def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
-    """Returns the places of the nonzero elements among the first `count` elements of a vector, and
-    binds their number to the size that the node binds."""
+    """Returns the indices of the nonzero elements among the first `count` elements of a vector.
+
+    Adds a node that binds their number to the size symbol of `node`.
+    """
     within, before, count_selected = express(b, _counts(flags.type, count), flags)
     b.add(OPS["bind_size"], [count_selected], BindSizeAttrs(node.attrs.size, 0))
     (places,) = express(
@@ -64,8 +70,10 @@ def _places(b: GraphBuilder, flags: Value, count: Index, node: Node) -> Value:
 
 
 def _counts(flags: TensorType, count: Index) -> Expr:
-    """Returns the numbers of selected elements: up to each element within its block, before each
-    block, and in all."""
+    """Returns an expression of three results, all numbers of selected elements.
+
+    They are: up to each element within its block, before each block, and in all.
+    """
     b = ExprBuilder(flags)
 
     def term(_at: Indices, number: Index) -> Scalar:
@@ -97,7 +105,7 @@ def _counts(flags: TensorType, count: Index) -> Expr:
 
 
 def _selected_places(within: TensorType, before: TensorType, size: Index) -> Expr:
-    """Returns the places of all `size` selected elements."""
+    """Returns the indices of all `size` selected elements, from two results of `_counts`."""
     b = ExprBuilder(within, before)
     blocks = before.shape[0]
 
@@ -128,7 +136,10 @@ def _selected_places(within: TensorType, before: TensorType, size: Index) -> Exp
 
 
 def _coordinates(places: TensorType, shape: Sequence[Index]) -> Expr:
-    """Returns row-major places in `shape` as a column of indices each."""
+    """Returns an array [axes, places] of indices for row-major places in `shape`.
+
+    Column n holds the indices of place n along each axis.
+    """
     b = ExprBuilder(places)
     axis, place_number = b.iters(len(shape), places.shape[0])
     place = b.read(0, place_number)

@@ -1,11 +1,11 @@
-"""Finds the best elements of a line in order without sorting it: a rank is the number of elements
-before an element.
+"""Finds the best elements of a line, in order, without sorting it.
 
-    rank[i] = sum(j) (x[j] before x[i] ? 1 : 0)     place[r] = the i of rank r
+    rank[i] = sum(j) (x[j] is better than x[i] ? 1 : 0)     place[r] = the i with rank[i] == r
 
-The work grows with the square of the line.  Where few of many elements are requested, the best of
-each block are found first, and the best of these candidates then.  Equal elements keep their order;
-NaN is larger than every number.
+A line is the elements along the axis of top_k.  The rank of an element is the number of elements
+that are better.  The work grows with the square of a line's length.  Where few of many elements are
+requested, the best elements of each block are found first, and then the best of these.  Equal
+elements keep their order; NaN is larger than every number.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,12 +24,13 @@ from tcc.ops.shapes import replaced
 from tcc.passes.graph.check_sizes import demand
 from tcc.passes.graph.emit import express
 
-# Elements of a block; blocks pay where they have at least _PAYS times the requested elements.
+# The number of elements of a block.  Blocks are used if they have at least _PAYS times as many
+# elements as are requested.
 _BLOCK, _PAYS = 1024, 8
 
 
 def express_top_k(b: GraphBuilder, node: Node, inputs: Inputs) -> Sequence[Value]:
-    """Returns the best elements of operand 0 along an axis, and their places."""
+    """Returns the best elements along the axis of a `top_k` node, and their indices."""
     (x,) = inputs
     assert x is not None
     attrs: TopKAttrs = node.attrs
@@ -47,10 +48,12 @@ Field = Callable[[Where, Index], Scalar]
 
 @frozen
 class _Items:
-    """The `count` elements of every line that are ranked.
+    """The items that are ranked: `count` of each line.
 
-    `place` of a number is the place of its element along the operand's axis, `there` whether there
-    is such an element: numbers may lie beyond the count.
+    Three functions map a line and the number of an item to a scalar:
+    `place`: the index of the item along the operand's axis.
+    `value`: the element there.
+    `there`: true if there is an item, because numbers may lie beyond the count.
     """
 
     count: Index
@@ -67,7 +70,7 @@ class _Ranking:
         self.b = ExprBuilder(x)
 
     def expr(self) -> Expr:
-        """Returns the values, and their places."""
+        """Returns an expression of two results: the best elements, and their indices."""
         b, axis, k = self.b, self.axis, self.attrs.k
         items = _Items(self.size, _number, self._operand_element, self._inside)
         while self._shrinks(items.count):
@@ -91,7 +94,7 @@ class _Ranking:
         return apply("lt", _number((), number), index_value(self.size, I64))
 
     def _at(self, line: Where, place: Scalar) -> Scalar:
-        """Returns the element at a data-dependent place."""
+        """Returns the element of a line at a data-dependent index."""
         at, binding = self.b.position(clamped(place, self.size), self.size)
         position = (*line[: self.axis], at, *line[self.axis :])
         return self.b.read(0, *position, fill=0, indirect=(binding,))
@@ -99,7 +102,7 @@ class _Ranking:
     # ---- ranks ----------------------------------------------------------------------------------
 
     def _shrinks(self, count: Index) -> bool:
-        """True where the best of all blocks are few relative to all elements."""
+        """True where the best elements of all blocks are few compared with all elements."""
         size, k = as_int(count), as_int(self.attrs.k)
         return k is not None and k * _PAYS <= _BLOCK and (size is None or size > 2 * _BLOCK)
 
@@ -123,8 +126,11 @@ class _Ranking:
         return _Items(blocks * k, place, of(values, 0), there)
 
     def _best(self, items: _Items, blocks: Where, size: Index, k: Index) -> StageRef:
-        """Returns the places of the best `k` of each line's `size` items, or of the items of each
-        of its `blocks`, the best first; negative where there are fewer."""
+        """Returns the indices of the best `k` items of each line, the best first.
+
+        With `blocks`, returns those of each block of the line.  `size` is the number of items of a
+        line or block.  If there are fewer than `k` items, the last indices are negative.
+        """
         ranks = self._ranks(items, blocks, size)
         b = self.b
         (*at, rank) = b.iters(*self.lines, *blocks, k)
@@ -136,7 +142,7 @@ class _Ranking:
         return b.stage((*at, rank), place, over=(element,), monoid="max")
 
     def _ranks(self, items: _Items, blocks: Where, size: Index) -> StageRef:
-        """Returns the number of elements before each element."""
+        """Returns the rank of each item of a line or block: the number of items before it."""
         b = self.b
         (*at, mine) = b.iters(*self.lines, *blocks, size)
         (other,) = b.iters(size)
@@ -148,13 +154,13 @@ class _Ranking:
         return b.sum((*at, mine), cast(counts, I32), over=(other,))
 
     def _numbered(self, at: Where, blocks: Where, element: Index) -> tuple[Where, Index]:
-        """Returns the line, and the number in it, of an element of a block."""
+        """Returns the line of an element of a block, and the element's number in the line."""
         if not blocks:
             return at, element
         return at[:-1], at[-1] * _BLOCK + element
 
     def _before(self, one: Scalar, other: Scalar, earlier: Scalar) -> Scalar:
-        """True where `one` stands before `other`: it is better, or equal and `earlier`."""
+        """Returns a bool that is true if `one` is better than `other`, or equal and `earlier`."""
         better = apply("gt" if self.attrs.largest else "lt", one, other)
         equal = apply("eq", one, other)
         if one.dtype.is_float:

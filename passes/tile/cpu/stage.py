@@ -385,8 +385,8 @@ class StageLowering:
     def _fills(self) -> dict[Read, bool | int | float]:
         """Returns the reads that load the identity beyond the end of a reduced loop.
 
-        Each has the identity's value.  A read is one of these if it is a whole component, if nothing
-        else uses it, and if it has no guards.
+        Each comes with the identity's value.  They are reads that are a whole component, that
+        nothing else uses, and that have no guards.
         """
         body = self.stage.body
         return {
